@@ -67,7 +67,7 @@ def rewrite(
     Args:
       code: the source.
       options: what the user asked for.
-      project: what is known from other files.
+      project: facts from other files.
       path: of the file.
       analysis: of this source with this project, if there is one already.
       rules: all rules, in an order that suits them; `options` chooses among them.

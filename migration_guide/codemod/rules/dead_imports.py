@@ -83,7 +83,7 @@ def rewrite_module(
 
 
 def _with_comments(context: Context, original: cst.Module, updated: cst.Module) -> cst.Module:
-    """Says of an import that stays why it does, where nothing else of the file is left by hand."""
+    """Explains an import that stays, where nothing else of the file is left by hand."""
     if any(by_hand for _, _, by_hand in context.remarks):
         return updated
     skipped_names = {
