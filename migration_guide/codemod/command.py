@@ -151,7 +151,7 @@ def _options(
     recipe: str,
     rename: bool,
 ) -> Options:
-    """Returns the options of a run; rules named on the command line replace those of the settings."""
+    """Returns the options of a run; rules of the command line replace those of the settings."""
     skipped = skip if only or skip else configuration.skip
     rules = frozenset(only or (rule.name for rule in RULES)) - frozenset(skipped)
     return Options(recipe=recipe or configuration.recipe, rules=rules, rename=rename)
