@@ -166,7 +166,7 @@ def own_files(folder: Path) -> int:
     """The bytes of the files in a folder.
 
     Raises:
-      CheckpointError: there is something else than files and folders, a link that leads out, say.
+      CheckpointError: there is something other than files and folders, or a link that leads out.
     """
     total = 0
     for path in folder.rglob("*"):

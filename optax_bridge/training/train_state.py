@@ -101,7 +101,7 @@ class TrainState(train_state.TrainState):
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate of the next step, where the state or an optimizer of ours says it.
+        """The learning rate of the next step, where the state or this project's optimizer has it.
 
         A number or an array; a tuple with one for each group of a `multi_optimizer`.
 
