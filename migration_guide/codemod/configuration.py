@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from optax_bridge._text import nearest
+from optax_bridge._text import did_you_mean, nearest
 
 RECIPES = ("exact", "stock", "standalone")
 LIST = "`optax-bridge migrate --list` prints all"
@@ -78,26 +78,27 @@ def _configuration(file: Path, table: Any, rules: Collection[str]) -> Configurat
     if recipe not in RECIPES:
         raise ConfigurationError(
             f"{where}: recipe is one of {', '.join(RECIPES)}; found {recipe!r}"
+            f"{did_you_mean(str(recipe), RECIPES)}"
         )
     return Configuration(tuple(file.parent / path for path in paths), tuple(skip), recipe)
 
 
 def check_names(
-    names: Iterable[str], known: Collection[str], message: str, remedy: str = LIST
+    names: Iterable[str], valid: Collection[str], message: str, remedy: str = LIST
 ) -> None:
     """Checks that all names are known.
 
     Args:
       names: what somebody wrote.
-      known: what there is.
+      valid: the names that exist.
       message: how the error begins: `no rule`.
       remedy: where all names can be read.
 
     Raises:
-      ConfigurationError: one is not known; has the known name that is most like it.
+      ConfigurationError: a name is not valid; the message has the valid name that is most similar.
     """
     for name in names:
-        if name not in known:
-            similar = nearest(name, known)
+        if name not in valid:
+            similar = nearest(name, valid)
             hint = f"is {similar!r} meant? ({remedy})" if similar else remedy
             raise ConfigurationError(f"{message} {name!r}; {hint}")

@@ -1,5 +1,7 @@
 """No name that is gone is left in silence, however it is imported: a new name or a comment."""
 
+import warnings
+
 import pytest
 
 from legacy_optim import gone
@@ -179,6 +181,51 @@ def test_an_import_that_nothing_uses_goes(name: str):
     module, _, last = name.rpartition(".")
     code = f"from {module} import {last}\nfrom flax import optim\nd = optim.Adam(0.1)\n"
     assert f"import {last}" not in rewrite(code, Options()).code
+
+
+NO_MODULES = [name for name in gone.modules() if gone.find(name) is None]
+IMPORTS_OF_A_MODULE = {
+    "used": "import {root}\nimport {module}\nuse({module})\n",
+    "alone": "import {module}\nuse({root})\n",
+    "unused": "import {root}\nimport {module}\nuse({root})\n",
+    "as": "import {module} as other\nuse(other)\n",
+    "with another": "import os, {module} as other\nuse(other, os)\n",
+    "tried": "try:\n    import {module}\nexcept ImportError:\n    pass\nuse(1)\n",
+    "name of it": "from {module} import lost\nuse(lost)\n",
+    "star": "from {module} import *\nuse(1)\n",
+    "by import_module": "import importlib\nuse(importlib.import_module('{module}'))\n",
+}
+
+
+# Every form for a module of each kind, and one form for every module.
+KINDS_OF_MODULES = ("flax.optim", "flax.optim.adam", "jax.config", "numpy.core.memmap")
+
+
+@pytest.mark.parametrize(
+    ("module", "case"),
+    [
+        *((module, "used") for module in NO_MODULES),
+        *((m, case) for m in KINDS_OF_MODULES for case in IMPORTS_OF_A_MODULE if case != "used"),
+    ],
+)
+def test_no_module_that_is_an_object_today_is_imported(module: str, case: str):
+    """`jax.config` is there, and `import jax.config` a ModuleNotFoundError."""
+    root = module.partition(".")[0]
+    code = IMPORTS_OF_A_MODULE[case].format(module=module, root=root)
+    result = rewrite(code, Options())
+    assert result.refused == ""
+    if not any(message.by_hand for message in result.messages):
+        assert f"import {module}" not in result.code and f"from {module}" not in result.code
+        with warnings.catch_warnings(action="ignore"):  # `numpy.core` is deprecated
+            exec(result.code, {"use": lambda *_: None})
+    assert rewrite(result.code, Options()).code == result.code
+
+
+def test_what_such_an_import_becomes():
+    code = "import jax\nimport jax.config\nimport jax.config as c\nc.x, jax.config.y\n"
+    assert rewrite(code, Options()).code == (
+        "import jax\nfrom jax import config as c\nc.x, jax.config.y\n"
+    )
 
 
 TYPES = {

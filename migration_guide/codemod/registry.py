@@ -56,13 +56,13 @@ class Rule:
     answers_for: frozenset[str] = frozenset()
 
 
-def order_rules(found: Iterable[Rule]) -> tuple[Rule, ...]:
+def order_rules(unordered: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules, each behind those that it runs after.
 
     Raises:
       ValueError: a rule runs after one that is not there, or two run after each other.
     """
-    by_name = {rule.name: rule for rule in found}
+    by_name = {rule.name: rule for rule in unordered}
     for rule in by_name.values():
         missing = set(rule.runs_after) - set(by_name)
         if missing:
@@ -75,13 +75,13 @@ def order_rules(found: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def _collect_rules() -> tuple[Rule, ...]:
-    found: list[Rule] = []
+    unordered: list[Rule] = []
     for info in sorted(pkgutil.iter_modules(rules.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{rules.__name__}.{info.name}")
         handlers = {name: getattr(module, name) for name in HANDLERS if hasattr(module, name)}
         if handlers:
             summary = (inspect.getdoc(module) or "").splitlines()[0]
-            found.append(
+            unordered.append(
                 Rule(
                     info.name,
                     summary,
@@ -92,7 +92,7 @@ def _collect_rules() -> tuple[Rule, ...]:
                     frozenset(getattr(module, "ANSWERS_FOR", ())),
                 )
             )
-    return order_rules(found)
+    return order_rules(unordered)
 
 
 RULES: tuple[Rule, ...] = _collect_rules()

@@ -141,7 +141,7 @@ def _results(path: Path, candidate: Candidate, rewritten: Rewritten, new: str) -
         dataclasses.replace(m, new_line=new_line_of(m.line)) for m in rewritten.messages
     )
     if candidate.book is not None:
-        messages = _of_notebook(candidate.book, notebook.read(new), new_line_of, messages)
+        messages = _cell_messages(candidate.book, notebook.read(new), new_line_of, messages)
     refused = rewritten.refused if candidate.uses_optim or messages else ""
     if not (messages or refused or new != candidate.text):
         return []
@@ -160,13 +160,13 @@ def _results(path: Path, candidate: Candidate, rewritten: Rewritten, new: str) -
     ]
 
 
-def _of_notebook(
+def _cell_messages(
     book: notebook.Notebook,
     new: notebook.Notebook,
     new_line_of: Callable[[int], int],
     messages: Sequence[Message],
 ) -> tuple[Message, ...]:
-    """Messages with their cells, and those about what is no Python: installations, other cells."""
+    """Returns messages with their cells, with those about installations and other languages."""
     lines = book.code.splitlines()
     old = pins.old_pins(book.code.replace(notebook.MAGIC, ""))
     pinned = (Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])

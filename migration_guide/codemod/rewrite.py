@@ -67,7 +67,7 @@ def rewrite(
     Args:
       code: the source.
       options: what the user asked for.
-      project: what is known from other files.
+      project: facts from other files.
       path: of the file.
       analysis: of this source with this project, if there is one already.
       rules: all rules, in an order that suits them; `options` chooses among them.
@@ -83,8 +83,8 @@ def rewrite(
         analysis = analysis or Analysis(parse(code), project, path)
         new, context = _apply_rules(analysis, options, rules)
     except SyntaxError as error:
-        said = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
-        return Rewritten(code, refused=f"not Python that can be read: {said}")
+        problem = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
+        return Rewritten(code, refused=f"not Python that can be read: {problem}")
     except RecursionError:
         return Rewritten(code, refused="nested too deeply to be read")
     except TooLargeError as error:
@@ -99,9 +99,11 @@ def rewrite(
         again, later = _apply_rules(Analysis(parse(new), project, path), options, rules)
         if again == new:
             break
-        said = {message.text for message in messages}
+        message_texts = {message.text for message in messages}
         back = line_map(new, code)
-        messages |= {dataclasses.replace(m, line=back(m.line)) for m in later.messages(but=said)}
+        messages |= {
+            dataclasses.replace(m, line=back(m.line)) for m in later.messages(but=message_texts)
+        }
         counts += later.counts
         new = again
     else:
@@ -168,7 +170,7 @@ def _may_go_on(context: Context, code: str) -> bool:
     roots = {name.split(".")[0] for name in context.needed}
     new = {root for root in roots if not top.find(root)}
     before = {name.split(".")[0] for name in imports.references(analysis.module)}
-    remaining = any(by_hand for _, _, by_hand in context.said)
+    remaining = any(by_hand for _, _, by_hand in context.remarks)
     if remaining or "legacy_optim" in context.needed or new & before:
         return True
     return bool(uses_gone_names(code))
@@ -255,30 +257,32 @@ class _Dispatcher:
             node = self._through("rewrite_statement", original, node, cst.SimpleStatementLine)
         elif kind is cst.SimpleString:
             return (
-                self._in_string(original, node) if self._context.in_annotation(original) else node
+                self._rewrite_string(original, node)
+                if self._context.in_annotation(original)
+                else node
             )
         if is_statement(kind):
             if isinstance(node, cst.BaseStatement):
                 node = self._context.without_settled(original, node)
-            self._say_what_is_left(original, node)
+            self._comment_remaining(original, node)
             comments = self._context.comments.get(original)
             return _add_comments(node, comments) if comments else node
         return node
 
-    def _say_what_is_left(self, original: cst.BaseStatement, updated: Any) -> None:
+    def _comment_remaining(self, original: cst.BaseStatement, updated: Any) -> None:
         """A comment for names of flax.optim that no rule took, so that none is left in silence."""
         pending = self._pending.pop(original, ())
         if not pending or self._context.comments.get(original):
             return
         roots = updated if isinstance(updated, cst.FlattenSentinel) else [updated]
-        left = {id(node) for root in roots for node in walk(root)}
+        remaining = {id(node) for root in roots for node in walk(root)}
         for reference, result in pending:
-            if id(result) in left:
+            if id(result) in remaining:
                 name = self._context.name(reference)
                 self._context.by_hand(
                     reference,
                     f"{name} has no equal here: keep it with legacy_optim in place of flax.optim, "
-                    "or write what it stands for",
+                    "or write its value",
                 )
                 return
 
@@ -315,10 +319,10 @@ class _Dispatcher:
         binds = cst.ImportAlias | cst.AsName | cst.NameItem | cst.AssignTarget
         return not isinstance(above, binds) and bool(self._context.name(node))
 
-    def _in_string(self, original: cst.SimpleString, updated: Any) -> Any:
+    def _rewrite_string(self, original: cst.SimpleString, updated: Any) -> Any:
         """`'optim.Optimizer'` as an annotation: every dotted name in it that a rule knows."""
 
-        def replaced(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             try:
                 node = cst.parse_expression(match.group())
             except cst.ParserSyntaxError:
@@ -331,7 +335,7 @@ class _Dispatcher:
             )
             return dotted_name(new) or match.group()
 
-        text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replaced, original.value)
+        text = re.sub(r"[A-Za-z_]\w*(?:\.\w+)*", replacement, original.value)
         return updated if text == original.value else updated.with_changes(value=text)
 
 

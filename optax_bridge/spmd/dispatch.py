@@ -15,7 +15,7 @@ from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import current_mesh
 
 # In a padded batch, a bool matrix: row i, column j is True if physical example i is logical
-# example j. An example of padding is none.
+# example j. Padding is no logical example.
 DISPATCH_KEY = "__physical_to_logical_batch_dispatch"
 
 
@@ -30,16 +30,16 @@ def padded_batch(batch: dict[str, PyTree], *, size: int, first: int, total: int)
     """
     count = batch_size_of(batch)
 
-    def padded(x: np.ndarray) -> np.ndarray:
+    def pad(x: np.ndarray) -> np.ndarray:
         return np.pad(x, [(0, size - count)] + [(0, 0)] * (np.ndim(x) - 1)) if np.ndim(x) else x
 
     matrix = np.zeros((size, total), bool)
     matrix[np.arange(count), first + np.arange(count)] = True
-    return {**jax.tree.map(padded, batch), DISPATCH_KEY: matrix}
+    return {**jax.tree.map(pad, batch), DISPATCH_KEY: matrix}
 
 
 def without_padding(batch: PyTree) -> PyTree:
-    """Returns the logical batch of a padded global one, any other as it is; within `jax.jit`."""
+    """Returns the logical batch of a padded global one, any other unchanged; within `jax.jit`."""
     if not isinstance(batch, dict) or DISPATCH_KEY not in batch:
         return batch
     rest = {key: value for key, value in batch.items() if key != DISPATCH_KEY}
@@ -52,7 +52,7 @@ def batch_size_of(batch: PyTree) -> int:
     """Returns the length of the first axis of a batch's arrays.
 
     Raises:
-      ValueError: they have not all the same.
+      ValueError: they differ.
     """
     sizes = {len(x) for x in jax.tree.leaves(batch) if np.ndim(x)}
     if len(sizes) != 1:
@@ -61,17 +61,17 @@ def batch_size_of(batch: PyTree) -> int:
 
 
 def padded_to_multiple(batch: dict[str, PyTree], ways: int) -> PyTree:
-    """Returns a batch that some devices divide, whatever its length is in each process.
+    """Returns a batch that some devices divide, from one of any length in each process.
 
     Args:
       batch: this process's part; to be called by all processes.
       ways: over how many devices the global batch is to be divided.
     """
     count, index = jax.process_count(), jax.process_index()
-    own = batch_size_of(batch)
-    sizes = [own]
+    local_size = batch_size_of(batch)
+    sizes = [local_size]
     if count > 1:
-        sizes = multihost_utils.process_allgather(np.asarray(own)).ravel().tolist()
+        sizes = multihost_utils.process_allgather(np.asarray(local_size)).ravel().tolist()
     each = ways // math.gcd(ways, count)
     size = max(1, math.ceil(max(sizes) / each)) * each
     if set(sizes) == {size}:
@@ -215,12 +215,12 @@ class InputDispatcher(BaseInputDispatcher):
         """Returns the batch with its padding; of a process that only pads, padding alone.
 
         Raises:
-          ValueError: it has not as many examples as this process is to read.
+          ValueError: it has another number of examples than this process is to read.
         """
-        own, expected = batch_size_of(batch), self.feed_logical_batch_size
-        if own != expected:
+        actual, expected = batch_size_of(batch), self.feed_logical_batch_size
+        if actual != expected:
             raise ValueError(
-                f"{self.path()}: a batch of {expected} examples expected, found {own}: "
+                f"{self.path()}: a batch of {expected} examples expected, found {actual}: "
                 f"{self._config.global_logical_batch_size} over {self.num_logical_feeds} feeds"
             )
         index, total = self.logical_feed_index, self._config.global_logical_batch_size
@@ -260,14 +260,14 @@ class SpmdInputDispatcher(BaseInputDispatcher):
             raise ValueError(f"{self.path()}: needs a mesh: set one with `jax.set_mesh(mesh)`")
         sharding = NamedSharding(mesh, PartitionSpec(*self.partition_spec[:1]))
         size = self._config.global_logical_batch_size
-        held: dict[int, set[int]] = {}
+        rows_by_process: dict[int, set[int]] = {}
         for device, (part,) in sharding.devices_indices_map((size,)).items():
-            held.setdefault(device.process_index, set()).update(range(size)[part])
-        shards = sorted({tuple(sorted(rows)) for rows in held.values()})
+            rows_by_process.setdefault(device.process_index, set()).update(range(size)[part])
+        shards = sorted({tuple(sorted(rows)) for rows in rows_by_process.values()})
         if sum(map(len, shards)) != size:
             raise ValueError(
                 f"{self.path()}: {self.partition_spec} gives processes parts of a batch of {size} "
                 "that overlap. Order the mesh's devices by process."
             )
-        own: Leaf = tuple(sorted(held[jax.process_index()]))
-        return {"num_shards": len(shards), "shard_index": shards.index(own)}
+        own_rows: Leaf = tuple(sorted(rows_by_process[jax.process_index()]))
+        return {"num_shards": len(shards), "shard_index": shards.index(own_rows)}

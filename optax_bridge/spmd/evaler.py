@@ -166,8 +166,8 @@ class SpmdEvaler(Module):
           summary_writer: writes the metrics.
           eval_policy: when to evaluate, a function of step and the training's summaries.
           metric_calculator: computes the metrics.
-          eval_dtype: what floats are cast to; None: as they are.
-          output_writer: writes what the model says of each example; None: nobody.
+          eval_dtype: what floats are cast to; None: not cast.
+          output_writer: writes the model's outputs for each example; None: not written.
         """
 
         input: Required[Input.Config] = REQUIRED
@@ -226,7 +226,7 @@ class SpmdEvaler(Module):
           model_params: the parameters.
           return_aux: whether the outputs for each batch are returned.
           train_summaries: for the policy.
-          force_run: evaluates whatever the policy says.
+          force_run: evaluates without asking the policy.
 
         Returns:
           The key, unchanged; the metrics, None if nothing was evaluated; the outputs or None.

@@ -54,20 +54,20 @@ def forward_pass(
         ) from error
     if not isinstance(outputs, tuple) or len(outputs) != 2:
         raise ValueError(
-            f"{where}: expected (loss, aux), a scalar and a dict, found {_described(outputs)}. "
-            "Return `loss, {}` if there is nothing beside the loss."
+            f"{where}: expected (loss, aux), a scalar and a dict, found {_describe(outputs)}. "
+            "Return `loss, {}` if there is nothing but the loss."
         )
     loss, aux = outputs
     dtype = getattr(loss, "dtype", None)
     if jnp.shape(loss) != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(
-            f"{where}: expected a scalar loss of a float dtype, found {_described(loss)}. Take the "
+            f"{where}: expected a scalar loss of a float dtype, found {_describe(loss)}. Take the "
             "mean over the batch, jnp.mean(losses) say."
         )
     return loss, aux, collection
 
 
-def _described(value: PyTree) -> str:
+def _describe(value: PyTree) -> str:
     """Returns dtype and shape of an array, the type of anything else."""
     if isinstance(value, jax.Array):
         return f"{value.dtype}{list(value.shape)}"

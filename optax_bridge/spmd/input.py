@@ -39,7 +39,7 @@ class Input(Module):
 
         Attributes:
           partition_spec: how a global batch lies on the mesh within a step; a trainer sets it to
-            its batch axes. None: as it was read.
+            its batch axes. None: the layout it was read in.
           input_dispatcher: which part of a batch each process reads, and how it is padded; None:
             each an equal part, without padding.
           input_partitioner: a function applied to the global batch within a step, or a config of
@@ -97,8 +97,11 @@ class Input(Module):
           ValueError: neither divides the batch; the message names the array.
         """
         mesh = current_mesh()
-        own = self._config.partition_spec
-        choices = [self.partition_spec, *([] if own is None else [PartitionSpec(*own[:1])])]
+        batch_spec = self._config.partition_spec
+        choices = [
+            self.partition_spec,
+            *([] if batch_spec is None else [PartitionSpec(*batch_spec[:1])]),
+        ]
         for spec in choices:
             ways = _ways(mesh, spec)
             if all(_global_size(leaf) % ways == 0 for leaf in jax.tree.leaves(batch)):
@@ -138,14 +141,14 @@ class Input(Module):
         spec = self._config.partition_spec
         ways = 1 if spec is None else _ways(current_mesh(), spec)
 
-        def constrained(x: jax.Array) -> jax.Array:
+        def constrain(x: jax.Array) -> jax.Array:
             if not spec or not np.ndim(x) or len(x) % ways:
                 return x
             return jax.lax.with_sharding_constraint(x, PartitionSpec(spec[0]))
 
-        global_batch = jax.tree.map(constrained, global_batch)
+        global_batch = jax.tree.map(constrain, global_batch)
         if isinstance(global_batch, dict) and DISPATCH_KEY in global_batch:
-            global_batch = jax.tree.map(constrained, without_padding(global_batch))
+            global_batch = jax.tree.map(constrain, without_padding(global_batch))
         if self._partitioner is not None:
             global_batch = self._partitioner(global_batch)
         return global_batch
@@ -156,14 +159,14 @@ class Input(Module):
         batch = next(iter(self.batches(self.dataset())))
         spec = self.partition_for(batch)
 
-        def described(x: np.ndarray) -> TensorSpec:
+        def spec_of(x: np.ndarray) -> TensorSpec:
             return TensorSpec(
                 shape=(_global_size(x), *x.shape[1:]),
                 dtype=jax.dtypes.canonicalize_dtype(x.dtype),
                 mesh_axes=spec,
             )
 
-        return jax.tree.map(described, batch)
+        return jax.tree.map(spec_of, batch)
 
 
 class IteratorInput(Input):
@@ -203,7 +206,7 @@ class IteratorInput(Input):
 class ArrayInput(Input):
     """Input from arrays in memory, in an order that depends on the seed and nothing else.
 
-    The global batch of a step is the same whatever the number of processes; each takes its part.
+    The global batch of a step is the same for any number of processes; each takes its part.
     """
 
     @config_class
@@ -370,10 +373,10 @@ def partition_by_path_rank(
       The partitioner, which raises ValueError for an array that nothing fits.
     """
 
-    def partitioned(batch: PyTree) -> PyTree:
-        return jax.tree.map(constrained, tree_paths(batch), batch)
+    def partition(batch: PyTree) -> PyTree:
+        return jax.tree.map(constrain, tree_paths(batch), batch)
 
-    def constrained(path: str, x: jax.Array) -> jax.Array:
+    def constrain(path: str, x: jax.Array) -> jax.Array:
         for (pattern, rank), spec in path_rank_to_partition.items():
             fits_path = pattern is None or re.fullmatch(pattern, path)
             if fits_path and (rank is None or rank == np.ndim(x)):
@@ -385,11 +388,11 @@ def partition_by_path_rank(
             f"{list(path_rank_to_partition)}. Add one; (None, None) fits everything."
         )
 
-    return partitioned
+    return partition
 
 
 def _from_source(where: str, source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
-    """Returns what a source of data stands for: what its config makes, what a function returns.
+    """Returns the data of a source: what its config makes, what a function returns.
 
     Args:
       where: the input, for messages.

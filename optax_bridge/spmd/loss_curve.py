@@ -34,9 +34,9 @@ class LossLog:
         """Appends a line, `step,loss` with all digits of the loss."""
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            kept = [(s, x) for s, x in read_losses(self._folder) if s < step]
+            earlier = [(s, x) for s, x in read_losses(self._folder) if s < step]
             self._file = (self._folder / "losses.csv").open("w", encoding="utf-8")
-            self._file.writelines(f"{s},{x!r}\n" for s, x in kept)
+            self._file.writelines(f"{s},{x!r}\n" for s, x in earlier)
         self._file.write(f"{step},{float(loss)!r}\n")
         self._file.flush()
 
@@ -63,7 +63,7 @@ def curve(losses: list[tuple[int, float]]) -> str:
       losses: steps and losses, by rising step.
 
     Returns:
-      The picture; its text has the colour of the page that it stands in.
+      The picture; its text has the colour of the page around it.
     """
     stride = max(1, len(losses) // _POINTS)
     shown = [*losses[:-1][::stride], *losses[-1:]]

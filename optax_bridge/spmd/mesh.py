@@ -62,28 +62,28 @@ def infer_mesh_shape(
     """
     count = jax.device_count() if num_devices is None else num_devices
     if not isinstance(mesh_shape, HybridMeshShape):
-        return _inferred(mesh_shape, count, mesh_shape)
+        return _infer(mesh_shape, count, mesh_shape)
     ici, dcn = mesh_shape.ici_mesh_shape, mesh_shape.dcn_mesh_shape
     if -1 in ici and -1 in dcn:
         raise ValueError(f"only one of the shapes of {mesh_shape} may have a -1")
     return HybridMeshShape(
-        _inferred(ici, count // abs(math.prod(dcn)), mesh_shape),
-        _inferred(dcn, count // abs(math.prod(ici)), mesh_shape),
+        _infer(ici, count // abs(math.prod(dcn)), mesh_shape),
+        _infer(dcn, count // abs(math.prod(ici)), mesh_shape),
     )
 
 
-def _inferred(
-    shape: MeshShape, num_devices: int, whole: MeshShape | HybridMeshShape
+def _infer(
+    shape: MeshShape, num_devices: int, mesh_shape: MeshShape | HybridMeshShape
 ) -> tuple[int, ...]:
     if -1 not in shape:
         return tuple(shape)
     if list(shape).count(-1) > 1:
-        raise ValueError(f"mesh shape {whole}: at most one axis may be -1, to be inferred")
+        raise ValueError(f"mesh shape {mesh_shape}: at most one axis may be -1, to be inferred")
     others = math.prod(size for size in shape if size != -1)
     if num_devices % others:
         raise ValueError(
-            f"mesh shape {whole}: {num_devices} devices cannot be divided by {others}, the product "
-            "of the other axes"
+            f"mesh shape {mesh_shape}: {num_devices} devices cannot be divided by {others}, the "
+            "product of the other axes"
         )
     return tuple(num_devices // others if size == -1 else size for size in shape)
 
@@ -168,7 +168,7 @@ def select_mesh_config(trainer_config: C, *, mesh_selector: str) -> C:
 
     Args:
       trainer_config: the config; a mesh shape is set in place.
-      mesh_selector: what the rules' regular expressions are to fit: a type of machine, say.
+      mesh_selector: what the rules' regular expressions are to fit, such as a type of machine.
 
     Returns:
       The config; what a `ConfigModifier` makes of it if the rule is one.

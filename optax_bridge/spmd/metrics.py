@@ -66,7 +66,7 @@ class WeightedSummary(Summary):
 
     Attributes:
       mean: an array.
-      weight: of the same shape, or a scalar: the number of examples, say.
+      weight: of the same shape, or a scalar, such as the number of examples.
     """
 
     mean: Leaf
@@ -100,7 +100,7 @@ class _ElementwiseSummary(Summary):
         """The array."""
         return self._value
 
-    def _checked(self, other: Summary) -> Leaf:
+    def _check_numbers(self, other: Summary) -> Leaf:
         _check_class(self, other)
         assert isinstance(other, _ElementwiseSummary)
         expected, shape = jnp.shape(self._value), jnp.shape(other._value)
@@ -117,7 +117,7 @@ class MinSummary(_ElementwiseSummary):
 
     def accumulate(self, other: Summary) -> Self:
         """The smaller one."""
-        return type(self)(jnp.minimum(self._value, self._checked(other)))
+        return type(self)(jnp.minimum(self._value, self._check_numbers(other)))
 
 
 class MaxSummary(_ElementwiseSummary):
@@ -125,7 +125,7 @@ class MaxSummary(_ElementwiseSummary):
 
     def accumulate(self, other: Summary) -> Self:
         """The larger one."""
-        return type(self)(jnp.maximum(self._value, self._checked(other)))
+        return type(self)(jnp.maximum(self._value, self._check_numbers(other)))
 
 
 class SumSummary(_ElementwiseSummary):
@@ -133,7 +133,7 @@ class SumSummary(_ElementwiseSummary):
 
     def accumulate(self, other: Summary) -> Self:
         """The sum."""
-        return type(self)(self._value + self._checked(other))
+        return type(self)(self._value + self._check_numbers(other))
 
 
 def _check_class(summary: Summary, other: Summary) -> None:
@@ -166,7 +166,7 @@ class MetricAccumulator(Configurable):
         _register(cls)
 
     def update(self, model_outputs: PyTree) -> None:
-        """Takes the summaries of one more tree in; whatever is none becomes None."""
+        """Takes in the summaries of one more tree; anything else becomes None."""
         summaries = jax.tree.map(
             lambda leaf: leaf if is_summary(leaf) else None, model_outputs, is_leaf=is_summary
         )

@@ -75,7 +75,7 @@ class JsonlWriter(BaseOutputWriter):
 
     @nowrap
     def begin(self, step: int) -> None:
-        """Begins a file; one that was not ended is written anew."""
+        """Begins a file; one that was not ended is overwritten."""
         if jax.process_index() == 0:
             folder = Path(self._config.dir)
             folder.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,8 @@ def progress_line(
     Elsewhere it is a line every ten seconds.
 
     Args:
-      console: where it stands.
-      max_step: the last step; infinite if there is none.
+      console: where it is drawn.
+      max_step: the last step; infinite without a limit.
 
     Yields:
       A function of each step and its loss.

@@ -160,7 +160,7 @@ class SummaryWriter(BaseWriter):
 
     @nowrap
     def log_average_step_time(self, step: int, average_step_time: float) -> None:
-        """Writes it whatever `write_every_n_steps` is: it is rare as it is."""
+        """Writes it regardless of `write_every_n_steps`: it is rare anyway."""
         self._write(step, host_values({"average_step_time": average_step_time}))
 
     @nowrap
@@ -171,7 +171,7 @@ class SummaryWriter(BaseWriter):
 
     @nowrap
     def close(self) -> None:
-        """Closes the file; whatever is written afterwards opens another."""
+        """Closes the file; what is written afterwards opens another."""
         if self._events is not None:
             self._events.close()
             self._events = None
@@ -191,16 +191,16 @@ class SummaryWriter(BaseWriter):
         event = Event(step=step, wall_time=time.time())
         for path, value in pairs:
             if isinstance(value, str):
-                made = summary.text(path, value)
+                proto = summary.text(path, value)
             elif value.ndim == 0:
-                made = summary.scalar(path, value.item())
+                proto = summary.scalar(path, value.item())
             elif value.ndim == 4 and value.shape[-1] in (1, 3, 4):
-                made = summary.image(path, _as_picture(value), dataformats="NHWC")
+                proto = summary.image(path, _as_picture(value), dataformats="NHWC")
             elif value.size and np.all(np.isfinite(value)):
-                made = summary.histogram(path, value, bins=_BINS)
+                proto = summary.histogram(path, value, bins=_BINS)
             else:
                 continue
-            event.summary.value.extend(made.value)
+            event.summary.value.extend(proto.value)
         self._events.write_event(event)
         if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
             self._events.flush()

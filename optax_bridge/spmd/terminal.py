@@ -85,7 +85,7 @@ def load_config(name: str) -> Any:
     Raises:
       ConfigNotFound: there is no such function, or no such file.
     """
-    if os.getcwd() not in sys.path:  # where programs of one's own are, as with `python -m`
+    if os.getcwd() not in sys.path:  # where the user's programs are, as with `python -m`
         sys.path.insert(0, os.getcwd())
     if name.endswith(".txt") or os.sep in name:
         file = Path(name)
@@ -106,11 +106,15 @@ def load_config(name: str) -> Any:
         if error.name is None or not module_name.startswith(error.name):
             raise  # it is there, and needs what is not
         raise ConfigNotFound(f"{name}: there is no module {error.name!r}") from error
-    made = getattr(module, function, None)
-    if not callable(made):
-        own = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == module_name]
-        raise ConfigNotFound(f"{name}: {module_name} has no function {unknown_name(function, own)}")
-    return made()
+    config_fn = getattr(module, function, None)
+    if not callable(config_fn):
+        own_names = [
+            k for k, v in vars(module).items() if getattr(v, "__module__", "") == module_name
+        ]
+        raise ConfigNotFound(
+            f"{name}: {module_name} has no function {unknown_name(function, own_names)}"
+        )
+    return config_fn()
 
 
 def _config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
@@ -152,7 +156,7 @@ def _train(trainer: SpmdTrainer, seed: int, resume_from: int | None, console: Te
                 trainer.add_listener(stack.enter_context(progress_line(console, cfg.max_step)))
             outputs = trainer.run(jax.random.PRNGKey(seed), restore_step=resume_from)
             if outputs is not None and trainer.stopped_at is None:
-                trainer.save_checkpoint()  # whatever the policy says: it is what was trained for
+                trainer.save_checkpoint()  # without asking the policy: it is what was trained for
     except (UndefinedLossException, SavingError, ValueError, OSError) as error:
         if is_first:
             console.print(_message(error))

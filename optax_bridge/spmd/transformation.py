@@ -23,7 +23,7 @@ def transformation_of(config: Any) -> Any:
 
     Returns:
       A transformation of Optax, exact where the optimizer is; anything else that the config makes,
-      a definition of `legacy_optim` say, as it is.
+      such as a definition of `legacy_optim`, unchanged.
     """
     if isinstance(config, ConfigBase) and isinstance(getattr(config, "learner", None), ConfigBase):
         config = config.learner

@@ -40,7 +40,7 @@ class Analysis(Expressions):
 
     Args:
       module: the parsed module.
-      project: what is known from other files.
+      project: facts from other files.
       path: of the file, from which others know it.
     """
 
@@ -53,7 +53,7 @@ class Analysis(Expressions):
 
     def infer(self, project: Project) -> None:
         """Resets all kinds to the facts from other files."""
-        self.forget(project)
+        self.reset(project)
         self._argument_kinds: dict[str, dict[int | str, Kind]] = {}
         self._expected: dict[str, str] = {}
         self.legacy_arguments: dict[str, frozenset[int | str]] = {}
@@ -95,7 +95,7 @@ class Analysis(Expressions):
 
     @property
     def applications(self) -> list[cst.Call]:
-        """All calls of a method named `apply_gradient`."""
+        """Returns all calls of a method named `apply_gradient`."""
         return [
             c
             for c in self.facts.calls
@@ -119,7 +119,7 @@ class Analysis(Expressions):
     @property
     def overridden_names(self) -> frozenset[str]:
         """The hyper-parameters that some step gives; `**` where it cannot be told which."""
-        found = set()
+        overridden = set()
         for call in self.facts.calls:
             if not isinstance(call.func, cst.Attribute) or not self.holds(
                 call.func.value, OPTIMIZER
@@ -128,8 +128,8 @@ class Analysis(Expressions):
             if call.func.attr.value in ("apply_gradient", "optimize"):
                 rest = call.args[1:] if call.args and not call.args[0].keyword else call.args
                 names = [a.keyword.value if a.keyword is not None else "**" for a in rest]
-                found |= set(names) - {"grads", "loss_fn"}
-        return frozenset(found)
+                overridden |= set(names) - {"grads", "loss_fn"}
+        return frozenset(overridden)
 
     @property
     def calls_classes(self) -> bool:
@@ -145,7 +145,7 @@ class Analysis(Expressions):
         for _ in range(_ROUNDS):
             self._changed = False
             self._memo.clear()
-            self._from_definitions()
+            self._infer_functions()
             for target, value in self.facts.assignments:
                 self.assign(target, self.kind(value))
             for name, value in self.facts.class_attributes:
@@ -163,7 +163,7 @@ class Analysis(Expressions):
             self._follows_foreign |= not self._changed
         self._memo.clear()
 
-    def _from_definitions(self) -> None:
+    def _infer_functions(self) -> None:
         for node in self.facts.annotated:
             kind = flow.annotation(self, node.annotation.annotation)
             self.assign(node.target, kind)
@@ -183,15 +183,15 @@ class Analysis(Expressions):
                 if parameter.annotation is not None:
                     kind = flow.annotation(self, parameter.annotation.annotation)
                     self.assign_parameter(function, parameter, kind)
-            found = [self.kind(value) for value in self.facts.returns[function]]
+            kinds = [self.kind(value) for value in self.facts.returns[function]]
             if isinstance(function, cst.FunctionDef) and function.returns is not None:
-                found.append(flow.annotation(self, function.returns.annotation))
+                kinds.append(flow.annotation(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
-            self._returns[function] = self._add_kinds(old, join_kinds(found))
+            self._returns[function] = self._add_kinds(old, join_kinds(kinds))
             if isinstance(function, cst.FunctionDef) and is_property(function):
                 self.assign_field(function.name.value, self._returns[function])
 
-    def _of_call(self, node: cst.Call) -> Kind:
+    def _call_kind(self, node: cst.Call) -> Kind:
         return flow.call(self, node)
 
     def is_used(self, name: str) -> bool:
@@ -226,13 +226,13 @@ class Analysis(Expressions):
 
     @functools.cached_property
     def _reads(self) -> dict[tuple[Any, str], set[str]]:
-        found: dict[tuple[Any, str], set[str]] = {}
+        reads: dict[tuple[Any, str], set[str]] = {}
         for attribute in self.facts.attributes:
             parts = (dotted_name(attribute) or "").split(".")
             for cut in range(1, len(parts)):
                 key = self.scopes.get(attribute), ".".join(parts[:cut])
-                found.setdefault(key, set()).add(".".join(parts[cut:]))
-        return found
+                reads.setdefault(key, set()).add(".".join(parts[cut:]))
+        return reads
 
     def give(self, call: cst.Call) -> None:
         """Notes the kind of an argument of another file's function."""
@@ -300,7 +300,7 @@ class Analysis(Expressions):
     def assigned_to(
         self, node: cst.Name, *, within_tuples: bool = False
     ) -> list[cst.BaseExpression]:
-        """All that a variable is assigned.
+        """Returns all values assigned to a variable.
 
         Args:
           node: the variable.

@@ -27,13 +27,13 @@ def module_exports(analysis: Analysis) -> Project:
     groups = [
         f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes if analysis.is_groups(c)
     ]
-    for known, here in _handed_on(analysis):
-        if known in analysis.project.definitions:
+    for origin, here in _reexports(analysis):
+        if origin in analysis.project.definitions:
             classes.append(here)
-        if known in analysis.project.own_groups:
+        if origin in analysis.project.own_groups:
             groups.append(here)
-        if known in analysis.project.returns:
-            functions.setdefault(here, analysis.project.returns[known])
+        if origin in analysis.project.returns:
+            functions.setdefault(here, analysis.project.returns[origin])
     return Project(
         fields={name: kind for name, kind in fields.items() if kind},
         returns={name: kind for name, kind in functions.items() if kind},
@@ -68,7 +68,7 @@ def _functions_used(analysis: Analysis) -> Iterator[cst.BaseExpression]:
             yield from (decorator.decorator for decorator in function.decorators)
 
 
-def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _reexports(analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Yields imports from other files of the program: the name there, and the name here."""
     project = analysis.project
     for node in analysis.facts.imports:
@@ -76,9 +76,9 @@ def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
             continue
         home = (dotted_name(node.module) or "").split(".")[-1] if node.module is not None else ""
         if isinstance(node.names, cst.ImportStar):
-            for known in (*project.definitions, *project.returns):
-                if known.startswith(f"{home}."):
-                    yield known, f"{analysis.key}.{known.removeprefix(f'{home}.')}"
+            for origin in (*project.definitions, *project.returns):
+                if origin.startswith(f"{home}."):
+                    yield origin, f"{analysis.key}.{origin.removeprefix(f'{home}.')}"
             continue
         for alias in node.names:
             name = dotted_name(alias.name)
@@ -87,10 +87,10 @@ def _handed_on(analysis: Analysis) -> Iterator[tuple[str, str]]:
 
 def _aliases(analysis: Analysis) -> dict[str, str]:
     """Returns the names of flax.optim that other files can import from this one."""
-    found = {}
+    origins = {}
     for node in analysis.facts.imports:
         for name, bound, is_dotted in imports.aliases(node):
             origin = analysis.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
-                found[f"{analysis.key}.{bound}"] = origin
-    return found
+                origins[f"{analysis.key}.{bound}"] = origin
+    return origins

@@ -43,7 +43,7 @@ class Expressions(abc.ABC):
 
     Args:
       module: the parsed module.
-      project: what is known from other files.
+      project: facts from other files.
     """
 
     def __init__(self, module: cst.Module, project: Project):
@@ -56,17 +56,17 @@ class Expressions(abc.ABC):
         self.names = Names(
             self.scopes, self.scopes[self.module], self.parents, [s for s in stars if s]
         )
-        self.forget(project)
+        self.reset(project)
 
-    def forget(self, project: Project) -> None:
+    def reset(self, project: Project) -> None:
         """Resets all kinds to the facts from other files.
 
         What a file imports decides: fields and functions of the same names are others in one that
         trains with another library.
         """
         self._known_modules = project.modules, project.jax_modules
-        known = not self._has_another_library or self.imports_jax
-        self.project = project if known else project.for_another_library()
+        trains_with_jax = not self._has_another_library or self.imports_jax
+        self.project = project if trains_with_jax else project.for_another_library()
         self.names.follow(self.project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
@@ -144,7 +144,7 @@ class Expressions(abc.ABC):
         return ".".join(name.split(".")[-2:]) in self.project.definitions
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
-        """Adds to what a target may hold."""
+        """Adds to the kind of a target."""
         if not kind:
             return
         if isinstance(target, cst.Name):
@@ -166,24 +166,25 @@ class Expressions(abc.ABC):
                     )
                     place = index - len(target.elements) if after_star else index
                     self.assign(
-                        element.value, join_kinds([item(kind, place), self._of(kind, place)])
+                        element.value,
+                        join_kinds([item(kind, place), self._named_field(kind, place)]),
                     )
 
-    def _of(self, kind: Kind, index: int) -> Kind:
+    def _named_field(self, kind: Kind, index: int) -> Kind:
         """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
-        known = [own[index] for own in names if -len(own) <= index < len(own)]
-        return join_kinds(self.fields.get(name, NOTHING) for name in known)
+        at_index = [n[index] for n in names if -len(n) <= index < len(n)]
+        return join_kinds(self.fields.get(name, NOTHING) for name in at_index)
 
     def assign_field(self, name: str, kind: Kind) -> None:
-        """Adds to what fields of a name may hold."""
+        """Adds to the kind of fields of a name."""
         if kind:
             self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
 
     def assign_parameter(
         self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
     ) -> None:
-        """Adds to what a function's parameter may hold."""
+        """Adds to the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         if kind and scope is not None:
             key = (id(scope), parameter.name.value)
@@ -213,11 +214,11 @@ class Expressions(abc.ABC):
     def _kind(self, node: cst.CSTNode) -> Kind:
         match node:
             case cst.Name():
-                return self._of_name(node)
+                return self._name_kind(node)
             case cst.Attribute():
-                return self._of_attribute(node)
+                return self._attribute_kind(node)
             case cst.Call():
-                return self._of_call(node)
+                return self._call_kind(node)
             case cst.Lambda():
                 return frozenset([Function(node)])
             case cst.Tuple():
@@ -248,28 +249,29 @@ class Expressions(abc.ABC):
         return NOTHING
 
     @abc.abstractmethod
-    def _of_call(self, node: cst.Call) -> Kind:
+    def _call_kind(self, node: cst.Call) -> Kind:
         """Returns the kind of a call's result."""
 
     def _items(self, values: list[cst.BaseExpression]) -> Kind:
         inside = join_kinds(self.kind(value) for value in values)
         return frozenset([Items(inside)]) if inside else NOTHING
 
-    def _of_name(self, node: cst.Name) -> Kind:
+    def _name_kind(self, node: cst.Name) -> Kind:
         imported = self.names.of(node)
         if imported is not None:
-            return self._of_import(node, imported)
-        found = []
+            return self._import_kind(node, imported)
+        kinds = []
         for assignment in self.names.assignments(node):
-            made = getattr(assignment, "node", None)
-            if isinstance(made, cst.FunctionDef):
-                found.append(frozenset([Function(made)]))
-            elif isinstance(made, cst.ClassDef):
-                found.append(only(CLASS) if self.legacy_base(made) else frozenset([Instance(made)]))
+            definition = getattr(assignment, "node", None)
+            if isinstance(definition, cst.FunctionDef):
+                kinds.append(frozenset([Function(definition)]))
+            elif isinstance(definition, cst.ClassDef):
+                is_legacy_class = self.legacy_base(definition)
+                kinds.append(only(CLASS) if is_legacy_class else frozenset([Instance(definition)]))
         key = self._key(node)
-        return join_kinds([*found, self._variables.get(key, NOTHING) if key else NOTHING])
+        return join_kinds([*kinds, self._variables.get(key, NOTHING) if key else NOTHING])
 
-    def _of_import(self, node: cst.CSTNode, name: str) -> Kind:
+    def _import_kind(self, node: cst.CSTNode, name: str) -> Kind:
         if self.names.entry(node) is not None:
             return only(CLASS)
         if self.is_own_definition(name):
@@ -278,10 +280,10 @@ class Expressions(abc.ABC):
             return only(FOREIGN)
         return NOTHING
 
-    def _of_attribute(self, node: cst.Attribute) -> Kind:
+    def _attribute_kind(self, node: cst.Attribute) -> Kind:
         imported = self.names.of(node)
         if imported is not None:
-            return self._of_import(node, imported)
+            return self._import_kind(node, imported)
         if self.names.dangling(node):
             return only(FOREIGN)  # unknown, so nothing of it is rewritten
         base, attribute = self.kind(node.value), node.attr.value
@@ -306,7 +308,7 @@ class Expressions(abc.ABC):
         by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
             by_name = join_kinds([by_name - {FOREIGN}, by_its_class])
-        return _agreeing(by_its_class or here, by_name)
+        return _drop_conflicts(by_its_class or here, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
         """True if the class itself puts an instance of an unknown class into a field."""
@@ -317,8 +319,12 @@ class Expressions(abc.ABC):
         """Returns the values that a class assigns to a field; None if a possible class does not."""
         owners = {atom.node for atom in base if isinstance(atom, Instance)}
         owner = self.facts.of_self.get(node)
-        found = [self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c]
-        return None if None in found else [value for values in found if values for value in values]
+        assigned = [
+            self.facts.set_on_self.get((c, node.attr.value)) for c in owners or {owner} if c
+        ]
+        if None in assigned:
+            return None
+        return [value for values in assigned if values for value in values]
 
     def _is_unknown_instance(self, value: cst.BaseExpression) -> bool:
         if not isinstance(value, cst.Call) or self.kind(value):
@@ -326,7 +332,7 @@ class Expressions(abc.ABC):
         return last_name(value.func)[:1].isupper()
 
 
-def _agreeing(evidence: Kind, kind: Kind) -> Kind:
+def _drop_conflicts(evidence: Kind, kind: Kind) -> Kind:
     """Returns the kinds put into fields of a name elsewhere, less those that the nearest rules out.
 
     Other libraries' optimizers lie in fields of the same names.

@@ -44,7 +44,7 @@ class Facts:
         self._within: list[cst.CSTNode] = []
 
     def collect(self, node: cst.CSTNode) -> None:
-        """Adds what is at a node and below it."""
+        """Collects the facts at a node and below it."""
         kind = type(node)
         if is_statement(kind):
             lines = getattr(node, "leading_lines", ())
@@ -175,9 +175,9 @@ def is_property(node: cst.FunctionDef) -> bool:
 
 def fields(node: cst.ClassDef) -> list[str]:
     """Names of a dataclass's fields, in order."""
-    found = []
+    names = []
     for line in node.body.body:
         for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             if isinstance(statement, cst.AnnAssign) and isinstance(statement.target, cst.Name):
-                found.append(statement.target.value)
-    return found
+                names.append(statement.target.value)
+    return names

@@ -111,9 +111,9 @@ def call(a: Inference, node: cst.Call) -> Kind:
         return frozenset([DEFINITION, LEGACY])
     if a.makes_own_groups(node):
         return frozenset([DEFINITION, OWN_GROUPS])
-    found = _of_module(a, node) or _of_method(a, node)
-    if found is not None:
-        return found
+    kind = _module_call(a, node) or _method_call(a, node)
+    if kind is not None:
+        return kind
     results = []
     called = a.kind(node.func)
     for atom in called:
@@ -133,7 +133,7 @@ def call(a: Inference, node: cst.Call) -> Kind:
     return join_kinds(results)
 
 
-def _of_module(a: Inference, node: cst.Call) -> Kind | None:
+def _module_call(a: Inference, node: cst.Call) -> Kind | None:
     """Calls of flax.optim, of JAX, Flax and the standard library, by name."""
     imported = a.names.of(node.func) or ""
     last = last_name(node.func)
@@ -171,8 +171,8 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
         function = argument(node, 0)
         return _call_result(a, a.kind(function)) if function is not None else NOTHING
     if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
-        made = _call_result(a, a.kind(node.args[0].value))
-        return frozenset([Items(made)]) if last == "map" else a.kind(node.args[-1].value)
+        result = _call_result(a, a.kind(node.args[0].value))
+        return frozenset([Items(result)]) if last == "map" else a.kind(node.args[-1].value)
     if last == "unreplicate" and node.args:
         return a.kind(node.args[0].value) - {REPLICATED}
     if last in _SAME:
@@ -193,7 +193,7 @@ def _of_module(a: Inference, node: cst.Call) -> Kind | None:
     return None
 
 
-def _of_method(a: Inference, node: cst.Call) -> Kind | None:
+def _method_call(a: Inference, node: cst.Call) -> Kind | None:
     """Methods of optimizers, definitions and containers."""
     if not isinstance(node.func, cst.Attribute) or a.names.of(node.func) is not None:
         return None
@@ -253,17 +253,17 @@ def arguments(a: Inference, node: cst.Call) -> None:
     """Moves what is given to a call into parameters and fields."""
     last = last_name(node.func)
     if last == "partial" and node.args:
-        _into_functions(a, a.kind(node.args[0].value), node.args[1:])
+        _assign_parameters(a, a.kind(node.args[0].value), node.args[1:])
     if last == "scan" and len(node.args) > 1:
-        _into_functions(a, a.kind(node.args[0].value), [node.args[1]])
+        _assign_parameters(a, a.kind(node.args[0].value), [node.args[1]])
     if last == "while_loop" and len(node.args) > 2:
         for function in node.args[:2]:
-            _into_functions(a, a.kind(function.value), [node.args[2]])
+            _assign_parameters(a, a.kind(function.value), [node.args[2]])
     if last == "fori_loop" and len(node.args) > 3:
-        _into_functions(a, a.kind(node.args[2].value), [node.args[0], node.args[3]])
+        _assign_parameters(a, a.kind(node.args[2].value), [node.args[0], node.args[3]])
     if last == "cond" and len(node.args) > 3:
         for function in node.args[1:3]:
-            _into_functions(a, a.kind(function.value), node.args[3:])
+            _assign_parameters(a, a.kind(function.value), node.args[3:])
     if last in ("append", "add") and isinstance(node.func, cst.Attribute) and len(node.args) == 1:
         inside = a.kind(node.args[0].value)
         if inside:
@@ -280,7 +280,7 @@ def arguments(a: Inference, node: cst.Call) -> None:
             if isinstance(atom, Function) and len(parameters(atom.node)) == 1:
                 leaf = _leaves(a.kind(node.args[1].value))
                 a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
-    _into_functions(a, a.kind(node.func), node.args)
+    _assign_parameters(a, a.kind(node.func), node.args)
     a.give(node)
     if _makes_object(a, node):
         for arg in node.args:
@@ -293,10 +293,10 @@ def arguments(a: Inference, node: cst.Call) -> None:
                     a.assign_field(name, a.kind(arg.value))
             for method in a.facts.methods.get("__init__", ()):
                 if a.facts.owner.get(method) is atom.node:
-                    _into_functions(a, frozenset([Function(method, bound=1)]), node.args)
+                    _assign_parameters(a, frozenset([Function(method, bound=1)]), node.args)
 
 
-def places(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
+def parameter_kinds(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
     """Yields a call's arguments, each with the kind of the parameter or field that it goes into."""
     for value, function, parameter in _parameters(a.kind(node.func), node.args):
         yield value, a.parameter_kind(function, parameter)
@@ -330,7 +330,7 @@ def _leaves(kind: Kind) -> Kind:
     return join_kinds([kind - containers, _leaves(item(containers))])
 
 
-def _into_functions(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
+def _assign_parameters(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
     for value, function, parameter in _parameters(kind, args):
         a.assign_parameter(function, parameter, a.kind(value))
 

@@ -70,7 +70,7 @@ def depth(kind: Kind) -> int:
 
 
 def join_kinds(kinds: Iterable[Kind]) -> Kind:
-    """All possibilities together; tuples of the same length are joined item by item."""
+    """Joins kinds; tuples of the same length are joined item by item."""
     distinct = {kind for kind in kinds if kind}
     if len(distinct) <= 1:  # as a rule
         kind = distinct.pop() if distinct else NOTHING
@@ -99,22 +99,22 @@ def join_kinds(kinds: Iterable[Kind]) -> Kind:
 
 def item(kind: Kind, index: int | None = None) -> Kind:
     """Returns the kind of a container's items; of one item, for a tuple and a known index."""
-    found: list[Kind] = []
+    items: list[Kind] = []
     for atom in kind:
         if isinstance(atom, Items):
-            found.append(atom.kind)
+            items.append(atom.kind)
         elif isinstance(atom, Several):
             if index is None:
-                found += atom.items
+                items += atom.items
             elif -len(atom.items) <= index < len(atom.items):
-                found.append(atom.items[index])
+                items.append(atom.items[index])
         elif atom in (HYPER_PARAMS, CLASS):
-            found.append(frozenset([atom]) | (kind & {LEGACY}))
-    return join_kinds(found)
+            items.append(frozenset([atom]) | (kind & {LEGACY}))
+    return join_kinds(items)
 
 
 def within(kind: Kind) -> Iterator[str | Function | Instance | Several | Items]:
-    """All possibilities, and those of what is in them, at any depth."""
+    """Yields the atoms of a kind and of the kinds inside them, at any depth."""
     for atom in kind:
         yield atom
         for inner in _inside(atom):

@@ -54,20 +54,20 @@ def _legacy_arguments(a: Inference) -> Iterator[cst.CSTNode]:
         if a.function_name(function) in a.project.legacy_results:
             yield from a.facts.returns[function]
     for name in a.project.legacy_fields:
-        yield from _put_into_field(a, name)
+        yield from _field_sources(a, name)
 
 
 def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yields the sources of an expression's value; marks calls of flax.optim's own classes."""
     match node:
         case cst.Call():
-            yield from _of_call(a, node)
+            yield from _call_sources(a, node)
         case cst.Name():
-            yield from _of_variable(a, node)
+            yield from _variable_sources(a, node)
         case cst.Attribute():
             if a.names.of(node) is None:
                 a.demand_field(node.attr.value)
-                yield from _put_into_field(a, node.attr.value)
+                yield from _field_sources(a, node.attr.value)
         case cst.Subscript() | cst.StarredElement() | cst.NamedExpr():
             yield node.value
         case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
@@ -84,7 +84,7 @@ def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             return
 
 
-def _of_call(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
+def _call_sources(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
     is_traversal = a.names.of(call.func) == f"{OPTIM}.ModelParamTraversal"
     if is_traversal or a.names.entry(call.func) is not None or a.makes_own_definition(call):
         a.mark(a.legacy, call)
@@ -106,7 +106,7 @@ def _of_call(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
         yield method.value
 
 
-def _of_variable(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]:
+def _variable_sources(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]:
     """Yields the values assigned to a variable, put into it, or passed for it if a parameter."""
     for target, value in (*a.facts.assignments, *a.facts.loops):
         while isinstance(target, cst.Subscript):
@@ -119,7 +119,7 @@ def _of_variable(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]:
             yield from (arg.value for arg in call.args)
     for assignment in a.names.assignments(variable):
         if isinstance(assignment.node, cst.Param):
-            yield from _given_for(a, assignment.node)
+            yield from _argument_sources(a, assignment.node)
 
 
 def _is_same(a: Inference, node: cst.CSTNode, variable: cst.Name) -> bool:
@@ -128,7 +128,7 @@ def _is_same(a: Inference, node: cst.CSTNode, variable: cst.Name) -> bool:
     return a.names.assignments(node) == a.names.assignments(variable)
 
 
-def _given_for(a: Inference, parameter: cst.Param) -> Iterator[cst.CSTNode]:
+def _argument_sources(a: Inference, parameter: cst.Param) -> Iterator[cst.CSTNode]:
     """Yields arguments for a parameter in this file, and notes it for other files."""
     function = next((f for f in a.facts.functions if parameter in _parameters(f)), None)
     if function is None:
@@ -158,7 +158,7 @@ def _arguments(call: cst.Call, index: int | None, name: str) -> Iterator[cst.Bas
             yield arg.value
 
 
-def _put_into_field(a: Inference, name: str) -> Iterator[cst.BaseExpression]:
+def _field_sources(a: Inference, name: str) -> Iterator[cst.BaseExpression]:
     """Yields the values that are put into fields of a name."""
     for target, value in a.facts.assignments:
         while isinstance(target, cst.Subscript):

@@ -139,7 +139,7 @@ class _File:
 
 
 class _Program:
-    """All files of a program that may say something of its parameters."""
+    """The files of a program that may show the dtype of its parameters."""
 
     def __init__(self, files: list[_File], modules: frozenset[str]):
         self.files = files
@@ -258,7 +258,7 @@ class _Program:
         seen.add(name)
         values = [*self._bound.get(name, ())]
         for _, function in self._taking.get(name, ()):
-            values += self._given_for(function, name)
+            values += self._arguments_for(function, name)
         if not values and not _DTYPE.search(name):
             return False
         return all(self._is_full(f, value, seen) for f, value in values)
@@ -303,7 +303,7 @@ class _Program:
                 yield from ((file, value) for value in file.bound.get(name, ()))
                 for home, function in self._taking.get(name, ()):
                     if home is file:
-                        yield from self._given_for(function, name)
+                        yield from self._arguments_for(function, name)
             case ast.Attribute(attr=name, value=holder):
                 yield file, holder
                 yield from ((file, value) for value in file.bound.get(name, ()))
@@ -327,7 +327,9 @@ class _Program:
             case _:
                 return
 
-    def _given_for(self, function: ast.FunctionDef, name: str) -> Iterator[tuple[_File, ast.expr]]:
+    def _arguments_for(
+        self, function: ast.FunctionDef, name: str
+    ) -> Iterator[tuple[_File, ast.expr]]:
         """Yields the arguments that calls of a function pass for a parameter."""
         names = [arg.arg for arg in [*function.args.posonlyargs, *function.args.args]]
         index = names.index(name) - (names[0] in ("self", "cls"))

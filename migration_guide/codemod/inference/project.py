@@ -84,49 +84,49 @@ class Project:
 
 def merge_projects(parts: Iterable[Project]) -> Project:
     """Merges the facts of all files."""
-    whole = Project()
+    total = Project()
     for part in parts:
         for name, kind in part.fields.items():
-            whole.fields[name] = join_kinds([whole.fields.get(name, NOTHING), kind])
+            total.fields[name] = join_kinds([total.fields.get(name, NOTHING), kind])
         for name, kind in part.returns.items():
-            whole.returns[name] = join_kinds([whole.returns.get(name, NOTHING), kind])
-        whole.own_apply_gradient |= part.own_apply_gradient
-        whole.rate_per_call |= part.rate_per_call
-        whole.keywords |= part.keywords
-        whole.definitions |= part.definitions
-        whole.steps += part.steps
-        whole.uses_optim |= part.uses_optim
-        whole.modules |= part.modules
-        whole.expected |= part.expected
-        whole.aliases |= part.aliases
-        whole.calls_classes |= part.calls_classes
-        whole.overridden_names |= part.overridden_names
-        whole.reads_hyper_params |= part.reads_hyper_params
-        whole.uses_pmap |= part.uses_pmap
-        whole.jax_modules |= part.jax_modules
-        whole.legacy_results |= part.legacy_results
-        whole.legacy_fields |= part.legacy_fields
-        whole.own_groups |= part.own_groups
+            total.returns[name] = join_kinds([total.returns.get(name, NOTHING), kind])
+        total.own_apply_gradient |= part.own_apply_gradient
+        total.rate_per_call |= part.rate_per_call
+        total.keywords |= part.keywords
+        total.definitions |= part.definitions
+        total.steps += part.steps
+        total.uses_optim |= part.uses_optim
+        total.modules |= part.modules
+        total.expected |= part.expected
+        total.aliases |= part.aliases
+        total.calls_classes |= part.calls_classes
+        total.overridden_names |= part.overridden_names
+        total.reads_hyper_params |= part.reads_hyper_params
+        total.uses_pmap |= part.uses_pmap
+        total.jax_modules |= part.jax_modules
+        total.legacy_results |= part.legacy_results
+        total.legacy_fields |= part.legacy_fields
+        total.own_groups |= part.own_groups
         for name, keys in part.legacy_arguments.items():
-            whole.legacy_arguments[name] = whole.legacy_arguments.get(name, frozenset()) | keys
-        for name, given in part.argument_kinds.items():
-            known = whole.argument_kinds.setdefault(name, {})
-            for key, kind in given.items():
-                known[key] = join_kinds([known.get(key, NOTHING), kind])
-    return whole
+            total.legacy_arguments[name] = total.legacy_arguments.get(name, frozenset()) | keys
+        for name, kinds in part.argument_kinds.items():
+            merged = total.argument_kinds.setdefault(name, {})
+            for key, kind in kinds.items():
+                merged[key] = join_kinds([merged.get(key, NOTHING), kind])
+    return total
 
 
 def portable(kind: Kind) -> Kind:
     """Returns the part of a kind that means something to other modules: no functions or classes."""
-    found: list[str | Function | Instance | Several | Items] = []
+    atoms: list[str | Function | Instance | Several | Items] = []
     for atom in kind:
         if isinstance(atom, Several):
-            found.append(Several(tuple(map(portable, atom.items))))
+            atoms.append(Several(tuple(map(portable, atom.items))))
         elif isinstance(atom, Items):
-            found.append(Items(portable(atom.kind)))
+            atoms.append(Items(portable(atom.kind)))
         elif isinstance(atom, str):
-            found.append(atom)
-    return frozenset(a for a in found if _says_something(a))
+            atoms.append(atom)
+    return frozenset(a for a in atoms if _says_something(a))
 
 
 def _says_something(atom: object) -> bool:

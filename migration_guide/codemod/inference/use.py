@@ -1,7 +1,7 @@
 # pyright: strict
 """Infers kinds from use: in `x.apply_gradient(g)`, x is an optimizer, and its maker a definition.
 
-It says nothing of what is known to be something else, so it comes after all that is known.
+It adds nothing to expressions of another kind, so it runs after all other inference.
 """
 
 from collections.abc import Iterable
@@ -26,27 +26,27 @@ _KNOWN_LIBRARIES = ("flax", "jax", "optax", "numpy", "optax_bridge", "legacy_opt
 
 
 def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
-    """Adds what use tells of the module.
+    """Infers kinds from the uses in the module.
 
     Args:
-      a: what is known.
+      a: the analysis of the module.
       applications: the calls of methods named `apply_gradient`.
     """
     for target, value in a.facts.assignments:
-        _backwards(a, target, value)
+        _infer_from_target(a, target, value)
     for call in a.facts.calls:
-        for value, known in flow.places(a, call):
-            _from_place(a, value, known)
+        for value, kind in flow.parameter_kinds(a, call):
+            _infer_from_argument(a, value, kind)
     for function in a.facts.functions:
         expected = a.project.expected.get(a.function_name(function))
         if expected is not None:
             for value in a.facts.returns[function]:
                 (expect_optimizer if expected == OPTIMIZER else expect_definition)(a, value)
     for call in applications:
-        _from_step(a, call)
+        _infer_from_step(a, call)
 
 
-def _from_step(a: Inference, call: cst.Call) -> None:
+def _infer_from_step(a: Inference, call: cst.Call) -> None:
     """`x.apply_gradient(...)` is the surest sign that x is an optimizer."""
     assert isinstance(call.func, cst.Attribute)
     holder = call.func.value
@@ -65,31 +65,31 @@ def _from_step(a: Inference, call: cst.Call) -> None:
         expect_optimizer(a, holder)
 
 
-def _backwards(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
-    """`opt = state.opt`: what is known of the one holds for the other."""
-    known = a.kind(target) - {OWN_GROUPS}
+def _infer_from_target(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+    """`opt = state.opt`: the kind of the variable holds for the field, too."""
+    kind = a.kind(target) - {OWN_GROUPS}
     if isinstance(value, cst.Call):
-        if OPTIMIZER in known:
+        if OPTIMIZER in kind:
             expect_optimizer(a, value)
-        elif known == only(DEFINITION):
+        elif kind == only(DEFINITION):
             expect_definition(a, value)
         return
     names = isinstance(target, cst.Name) and isinstance(value, cst.Attribute)
-    if names and not a.kind(value) and a.names.of(value) is None and known == only(OPTIMIZER):
-        a.assign(value, known)
+    if names and not a.kind(value) and a.names.of(value) is None and kind == only(OPTIMIZER):
+        a.assign(value, kind)
 
 
 def expect_optimizer(a: Inference, value: cst.BaseExpression, deep: int = 0) -> None:
     """An expression that use shows to be an optimizer: what made it is a definition."""
     if not isinstance(value, cst.Call) or deep > 4:
         return
-    made = value.func
-    if isinstance(made, cst.Attribute) and made.attr.value == "create":
+    maker = value.func
+    if isinstance(maker, cst.Attribute) and maker.attr.value == "create":
         # An Optimizer has no `create`: in `x = x.create(params)`, x was a definition.
-        undecided = not a.kind(made.value) - {OPTIMIZER, OWN_GROUPS}
+        undecided = not a.kind(maker.value) - {OPTIMIZER, OWN_GROUPS}
         positional = bool(value.args) and not value.args[0].keyword
-        if positional and undecided and a.names.of(made.value) is None:
-            expect_definition(a, made.value)
+        if positional and undecided and a.names.of(maker.value) is None:
+            expect_definition(a, maker.value)
         return
     _expect_result(a, value, OPTIMIZER, deep)
 
@@ -129,17 +129,17 @@ def _is_external(a: Inference, name: str) -> bool:
     return not any(part in a.project.modules for part in parts[:-1])
 
 
-def _from_place(a: Inference, value: cst.BaseExpression, known: Kind) -> None:
+def _infer_from_argument(a: Inference, value: cst.BaseExpression, kind: Kind) -> None:
     """Infers that a value is an optimizer where nothing else may be passed."""
-    if _surely(known) != only(OPTIMIZER) or a.names.of(value) is not None:
+    if _definite(kind) != only(OPTIMIZER) or a.names.of(value) is not None:
         return
-    if _surely(a.kind(value)):
+    if _definite(a.kind(value)):
         return
     if isinstance(value, cst.Name | cst.Attribute | cst.Subscript) and not a.from_unknown(value):
         a.assign(value, only(OPTIMIZER))
 
 
-def _surely(kind: Kind) -> Kind:
+def _definite(kind: Kind) -> Kind:
     """Without the methods and classes that are guessed by their name alone."""
     sure = frozenset(atom for atom in kind if not isinstance(atom, Function | Instance))
     return sure - {OWN_GROUPS}

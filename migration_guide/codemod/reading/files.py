@@ -1,6 +1,7 @@
 # pyright: strict
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
+import ast
 import contextlib
 import glob
 import os
@@ -113,6 +114,22 @@ def is_code(path: Path) -> bool:
     return path.suffix in (".py", ".pyi", ".ipynb")
 
 
+def is_program(path: Path) -> bool:
+    """True if a file that was named itself may be Python, a notebook or a project file.
+
+    Of a file that is not called so only what it has says it: Python that imports something.
+    """
+    if is_code(path) or is_project_file(path):
+        return True
+    try:
+        tree = ast.parse(path.read_bytes())
+    except OSError:
+        return True  # why it cannot be read is said when it is read
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(tree))
+
+
 def uses_optim(data: bytes) -> bool:
     """True if a file uses flax.optim, or has comments of an earlier run."""
     # UTF-16, which Python does not read: that is said then. A lone \r ends a line as well.
@@ -123,9 +140,9 @@ def uses_optim(data: bytes) -> bool:
         return True
     if b"flax" not in data or b"optim" not in data:
         return False
-    found = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
-    if found <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
-        return bool(found) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
+    modules = {match.group().split()[-1] for match in _IMPORTS.finditer(data)}
+    if modules <= {b"flax"}:  # `import flax` alone, or as `import flax.linen`
+        return bool(modules) and re.search(rb"\bflax\s*\.\s*optim\b", data) is not None
     return True
 
 
@@ -206,7 +223,7 @@ def write(path: Path, data: bytes) -> None:
     # Named before it exists: an interruption at any moment finds its name to remove.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
-        with open(temporary, "xb", opener=_for_this_user_alone) as file:
+        with open(temporary, "xb", opener=_open_privately) as file:
             _lock(file)
             file.write(data)
             file.flush()
@@ -219,7 +236,7 @@ def write(path: Path, data: bytes) -> None:
         raise
 
 
-def _for_this_user_alone(name: str, flags: int) -> int:
+def _open_privately(name: str, flags: int) -> int:
     return os.open(name, flags, 0o600)
 
 
@@ -234,15 +251,15 @@ def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
     Returns:
       What was removed.
     """
-    found: list[Path] = []
+    unfinished: list[Path] = []
     for path in paths:
         if path.is_file():
-            found += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
+            unfinished += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
             continue
         for folder, folders, names in os.walk(path):
             folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
-            found += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
-    return [path for path in sorted(set(found)) if _remove(path)]
+            unfinished += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
+    return [path for path in sorted(set(unfinished)) if _remove(path)]
 
 
 def _remove(path: Path) -> bool:

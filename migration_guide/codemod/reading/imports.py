@@ -79,32 +79,32 @@ def mentions(node: ImportNode, name: str) -> bool:
 
 
 def statements(module: cst.Module) -> list[ImportNode]:
-    """All import statements, wherever they are."""
+    """Returns all import statements, at any depth."""
     return [n for n in walk(module) if isinstance(n, cst.Import | cst.ImportFrom)]
 
 
 def references(module: cst.CSTNode) -> set[str]:
-    """All dotted names that a module refers to outside of imports, annotations in strings, too."""
-    found: set[str] = set()
+    """Returns the dotted names used outside of imports, in annotations that are strings as well."""
+    names: set[str] = set()
 
     def strings(node: cst.CSTNode) -> None:
         for inner in walk(node):
             if isinstance(inner, cst.SimpleString):
-                found.update(re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", inner.raw_value))
+                names.update(re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", inner.raw_value))
 
     waiting: list[cst.CSTNode] = [module]
     while waiting:
         node = waiting.pop()
         kind = type(node)
         if kind is cst.Name:
-            found.add(node.value)  # type: ignore[attr-defined]
+            names.add(node.value)  # type: ignore[attr-defined]
             continue
         if kind is cst.Import or kind is cst.ImportFrom:
             continue
         if isinstance(node, cst.Attribute):
             text = dotted_name(node)
             if text is not None:
-                found.add(text)
+                names.add(text)
             else:
                 waiting.append(node.value)
             continue
@@ -118,7 +118,7 @@ def references(module: cst.CSTNode) -> set[str]:
         ):
             strings(node.value)
         waiting += children(node)
-    return found
+    return names
 
 
 def without(
@@ -133,16 +133,17 @@ def without(
       is_dead: from `aliases`' triple to whether an alias goes.
       used: what the module refers to.
     """
+    needed = {reference.split(".")[0] for reference in used} - _packages_at_the_top(module)
 
     def leave(original: Any, updated: Any) -> Any:
         if isinstance(updated, cst.Import | cst.ImportFrom):
-            return _without(updated, is_dead, used)
+            return _without(updated, is_dead, needed)
         if isinstance(updated, cst.SimpleStatementLine) and updated is not original:
-            left = [small for small in updated.body if not _is_gone(small)]
-            if not left or len(left) == len(updated.body):
+            remaining = [small for small in updated.body if not _is_gone(small)]
+            if not remaining or len(remaining) == len(updated.body):
                 return updated
-            left[-1] = left[-1].with_changes(semicolon=updated.body[-1].semicolon)
-            return updated.with_changes(body=left)
+            remaining[-1] = remaining[-1].with_changes(semicolon=updated.body[-1].semicolon)
+            return updated.with_changes(body=remaining)
         if isinstance(updated, cst.IndentedBlock | cst.Module) and updated is not original:
             return updated.with_changes(body=_without_gone(updated.body))
         return updated
@@ -156,7 +157,7 @@ def without(
 
 
 def _without(
-    node: ImportNode, is_dead: Callable[[str, str, bool], bool], used: set[str]
+    node: ImportNode, is_dead: Callable[[str, str, bool], bool], needed: set[str]
 ) -> cst.BaseSmallStatement:
     if isinstance(node.names, cst.ImportStar):
         gone = is_dead(star(node), "*", False)
@@ -164,20 +165,36 @@ def _without(
     named = list(aliases(node))
     if len(named) != len(node.names):
         return node  # a relative import
-    kept = []
+    remaining = []
     for alias, triple in zip(node.names, named, strict=True):
         if not is_dead(*triple):
-            kept.append(alias)
+            remaining.append(alias)
             continue
         root = triple[1].split(".")[0]
-        if triple[2] and any(ref.split(".")[0] == root for ref in used):
-            kept.append(alias.with_changes(name=cst.Name(root)))  # `import flax.optim` bound flax
-    if len(kept) == len(node.names) and all(a is b for a, b in zip(kept, node.names, strict=True)):
+        if triple[2] and root in needed:
+            # `import flax.optim` bound flax
+            remaining.append(alias.with_changes(name=cst.Name(root)))
+    if len(remaining) == len(node.names) and all(
+        a is b for a, b in zip(remaining, node.names, strict=True)
+    ):
         return node
-    if not kept:
+    if not remaining:
         return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
-    kept[-1] = kept[-1].with_changes(comma=node.names[-1].comma)
-    return node.with_changes(names=kept)
+    remaining[-1] = remaining[-1].with_changes(comma=node.names[-1].comma)
+    return node.with_changes(names=remaining)
+
+
+def _packages_at_the_top(module: cst.Module) -> set[str]:
+    """What `import jax` and the like import above all other statements of a module."""
+    found: set[str] = set()
+    for line in module.body:
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            if isinstance(node, cst.Import):
+                names = {bound(alias) for alias in node.names if alias.asname is None}
+                found |= {name for name in names if "." not in name}
+            elif not isinstance(getattr(node, "value", node), cst.ImportFrom | cst.SimpleString):
+                return found
+    return found
 
 
 # Stands for a removed import until the statement's comments have found a new place.
@@ -194,7 +211,7 @@ def _is_gone(node: cst.CSTNode) -> bool:
 
 def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
     """The statements without the removed ones, whose comments and blank lines go to the next."""
-    left: list[cst.BaseStatement] = []
+    remaining: list[cst.BaseStatement] = []
     pending: list[cst.EmptyLine] = []
     for statement in body:
         lines = [*getattr(statement, "leading_lines", ())]
@@ -207,8 +224,8 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
             continue
         if lines != [*getattr(statement, "leading_lines", ())]:
             statement = statement.with_changes(leading_lines=lines)
-        left.append(statement)
-    return left
+        remaining.append(statement)
+    return remaining
 
 
 def leading_blank(lines: Sequence[cst.EmptyLine]) -> int:

@@ -42,10 +42,10 @@ def _most_alike(
 ) -> int:
     """Returns which of some lines has most of a text, where lines were taken out or put in."""
 
-    def likeness(index: int) -> float:
+    def similarity(index: int) -> float:
         return difflib.SequenceMatcher(None, text, lines[index][1]).ratio()
 
-    return max(range(start, end), key=likeness, default=otherwise)
+    return max(range(start, end), key=similarity, default=otherwise)
 
 
 def _without_comments(source: str) -> list[tuple[int, str]]:

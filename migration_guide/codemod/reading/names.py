@@ -39,7 +39,7 @@ def is_legacy(name: str) -> bool:
 
 
 def canonical(name: str) -> str:
-    """The one name of what flax.optim exports from several modules: `flax.optim.Adam`."""
+    """Returns one name for an export of several modules of flax.optim: `flax.optim.Adam`."""
     parts = name.split(".")
     if name.startswith(f"{OPTIM}.") and parts[-1] in EXPORTS:
         return f"{OPTIM}.{parts[-1]}"
@@ -116,10 +116,10 @@ class Names:
         scope = self._scopes.get(node, self._module_scope)
         key = scope, node.value
         if key not in self._bound:
-            found = scope.find(node.value)
-            several = len(found) > 1
-            real = [a for a in found if not self.is_fallback(a)] if several else found
-            self._bound[key] = real or found
+            assignments = scope.find(node.value)
+            several = len(assignments) > 1
+            real = [a for a in assignments if not self.is_fallback(a)] if several else assignments
+            self._bound[key] = real or assignments
         return self._bound[key]
 
     def is_fallback(self, assignment: Assignment) -> bool:
@@ -135,21 +135,21 @@ class Names:
         text, root = dotted_name(node), root_name(node)
         if text is None or root is None:
             return None
-        found = self.assignments(root)
-        if not found:
+        assignments = self.assignments(root)
+        if not assignments:
             return self._from_star(text)
-        if not all(a.imported for a in found):
+        if not all(a.imported for a in assignments):
             return None
-        names = {assignment.qualified_name(text) for assignment in found}
+        names = {assignment.qualified_name(text) for assignment in assignments}
         return self.resolve_export(names.pop()) if len(names) == 1 else None
 
     def resolve_export(self, name: str) -> str:
         """The canonical name of what may be imported from another file of the program."""
         parts = name.split(".")
         for end in range(2, len(parts) + 1) if self._aliases else ():
-            known = self._aliases.get(".".join(parts[end - 2 : end]))
-            if known is not None:
-                return canonical(".".join([known, *parts[end:]]))
+            origin = self._aliases.get(".".join(parts[end - 2 : end]))
+            if origin is not None:
+                return canonical(".".join([origin, *parts[end:]]))
         return canonical(name)
 
     def _from_star(self, text: str) -> str | None:
@@ -163,10 +163,10 @@ class Names:
             if star == "flax" and first == "optim":
                 return canonical(name)
             if gone.find(name) is not None and not hasattr(builtins, first):
-                known = (
+                is_exported = (
                     s in _KNOWN_STARS or gone.find(s) or s in gone.owners() for s in self._stars
                 )
-                return canonical(name) if all(known) else None
+                return canonical(name) if all(is_exported) else None
         return None
 
 

@@ -121,14 +121,14 @@ def _with_sources(text: str, changed: dict[int, str]) -> str:
       text: of the file.
       changed: number of a cell, from 0 -> its source.
     """
-    found = {
+    spans_of_cells = {
         path[1]: (start, end)
         for path, start, end in spans(text)
         if len(path) == 3 and path[0] == "cells" and path[2] == "source"
     }
     ascii_only = text.isascii() and "\\u" in text
     for number, source in sorted(changed.items(), reverse=True):
-        start, end = found[number]
+        start, end = spans_of_cells[number]
         text = text[:start] + _as_json(source, text[start:end], ascii_only) + text[end:]
     return text
 
@@ -190,8 +190,8 @@ def spans(text: str, deepest: int = 3) -> Iterator[tuple[JsonPath, int, int]]:
             continue
         elif opened and key is None:
             opened[-1] = (path, begin, token[1:-1])  # a key
-        elif (whole := _below(path, key, deepest)) is not None:
-            yield whole, start, position
+        elif (path_of_value := _below(path, key, deepest)) is not None:
+            yield path_of_value, start, position
 
 
 def _below(path: JsonPath | None, key: str | int | None, deepest: int) -> JsonPath | None:

@@ -38,12 +38,12 @@ def is_project_file(path: Path) -> bool:
 def old_pins(text: str) -> list[tuple[int, str]]:
     """Line numbers and messages for pins that no Flax of today satisfies."""
     lines = text.splitlines()
-    found = []
+    pins = []
     for number, clauses in sorted(set(_requirements(text, lines))):
         if not _allows_today(clauses):
-            said = f"{lines[number - 1].strip()!r} keeps the old Flax: flax>={LOWEST} is needed"
-            found.append((number, f"{said} after the rewrite"))
-    return found
+            message = f"{lines[number - 1].strip()!r} keeps the old Flax: flax>={LOWEST} is needed"
+            pins.append((number, f"{message} after the rewrite"))
+    return pins
 
 
 def _requirements(text: str, lines: list[str]) -> Iterator[tuple[int, str]]:
@@ -82,10 +82,10 @@ def _allows(clause: str) -> bool:
 def _next(operator: str, version: tuple[int, ...]) -> tuple[int, ...]:
     """The first version that a clause of pip (~=) or Poetry (~, ^) leaves out."""
     if operator == "~=":
-        kept = len(version) - 1
+        length = len(version) - 1
     elif operator == "~":
-        kept = min(2, len(version))
+        length = min(2, len(version))
     else:
-        kept = next((i + 1 for i, part in enumerate(version) if part), len(version))
-    kept = max(kept, 1)
-    return (*version[: kept - 1], version[kept - 1] + 1)
+        length = next((i + 1 for i, part in enumerate(version) if part), len(version))
+    length = max(length, 1)
+    return (*version[: length - 1], version[length - 1] + 1)

@@ -63,7 +63,7 @@ class Scope:
 
     @property
     def assignments(self) -> Iterator[Assignment]:
-        """All that binds a name here."""
+        """Yields all bindings of this scope."""
         return itertools.chain.from_iterable(self.bound.values())
 
     def find(self, name: str) -> list[Assignment]:
@@ -79,7 +79,7 @@ class Scope:
         return []
 
     def bind(self, name: str, node: cst.CSTNode, imported: str = "") -> None:
-        """Adds what binds a name."""
+        """Adds a binding of a name."""
         home = self.elsewhere.get(name, self)
         home.bound.setdefault(name, []).append(Assignment(name, home, node, imported))
 
@@ -214,8 +214,8 @@ class _Visitor:
         for item in node.names:
             home = scope.module
             if isinstance(node, cst.Nonlocal) and scope.parent is not None:
-                found = scope.parent.find(item.name.value)
-                home = found[0].scope if found else scope.module
+                assignments = scope.parent.find(item.name.value)
+                home = assignments[0].scope if assignments else scope.module
             if home is not scope:
                 scope.elsewhere[item.name.value] = home
 

@@ -67,15 +67,15 @@ def _all(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 def comments(node: cst.CSTNode) -> list[str]:
     """The comments within a node, in the order of the fields."""
-    found: list[str] = []
+    texts: list[str] = []
     waiting = [node]
     while waiting:
         current = waiting.pop()
         if type(current) is cst.Comment:
-            found.append(current.value)
+            texts.append(current.value)
         elif type(current) is not cst.SimpleWhitespace:
             waiting += reversed(list(_below(current, _all(type(current)))))
-    return found
+    return texts
 
 
 def walk(node: cst.CSTNode, into: Callable[[cst.CSTNode], bool] = lambda n: True) -> Iterator[Any]:
@@ -108,7 +108,7 @@ def transform(
     Args:
       node: the root.
       leave: from the original node, and the node with its rewritten children, to what takes its
-        place. What stays as it is, it returns itself. In a list, a `FlattenSentinel` puts several
+        place. It returns an unchanged node itself. In a list, a `FlattenSentinel` puts several
         into the place of one.
       into: whether to go into a node; those that are not gone into are still left.
     """

@@ -111,5 +111,7 @@ def _argument(
 
 def _is_own(context: Context, holder: cst.BaseExpression) -> bool:
     """True if this is a method of another class, `self` in the program's own classes included."""
-    own = context.analysis.own_classes or context.analysis.project.own_apply_gradient
-    return bool(own) or (isinstance(holder, cst.Name) and holder.value in ("self", "cls", "super"))
+    defines_step = context.analysis.own_classes or context.analysis.project.own_apply_gradient
+    return bool(defines_step) or (
+        isinstance(holder, cst.Name) and holder.value in ("self", "cls", "super")
+    )

@@ -46,15 +46,15 @@ def rewrite_call(
     entry = gone.find(f"numpy.ndarray.{func.attr.value}") if func.attr.value in _GONE else None
     if entry is not None and context.once(_has_arrays):
         context.remark(original, f"if this is an array: {entry.message}")
-    given = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
-    if func.attr.value != "clip" or not _LIMITS.keys() & set(given):
+    names = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
+    if func.attr.value != "clip" or not _LIMITS.keys() & set(names):
         return None
     if not _is_array(context, func.value, set()):
         context.by_hand(original, _CLIP)
         return None
     args = [
         arg.with_changes(keyword=cst.Name(_LIMITS[name])) if name in _LIMITS else arg
-        for name, arg in zip(given, updated.args, strict=True)
+        for name, arg in zip(names, updated.args, strict=True)
     ]
     return updated.with_changes(args=args)
 

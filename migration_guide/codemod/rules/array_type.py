@@ -80,7 +80,7 @@ def _isinstance(
         others = [new for old, new in pairs if not _is_array_class(context, old.value)]
     else:
         return None
-    value = _asked_of(left)
+    value = _inspected_value(left)
     if value is None or not asked or (others and not _is_plain(value)):
         return None
     args = with_commas([cst.Arg(value), cst.Arg(asked[0])])
@@ -105,7 +105,7 @@ def _type_in(left: cst.BaseExpression, others: list[cst.BaseElement]) -> cst.Com
     return cst.Comparison(left, [cst.ComparisonTarget(cst.In(), classes)])
 
 
-def _asked_of(node: cst.BaseExpression) -> cst.BaseExpression | None:
+def _inspected_value(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """The `x` of `type(x)` and of `x.__class__`."""
     if isinstance(node, cst.Attribute) and node.attr.value == "__class__":
         return node.value

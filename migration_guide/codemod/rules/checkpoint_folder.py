@@ -31,7 +31,7 @@ from migration_guide.codemod.writing.context import Context
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."
 _READ = "jax.device_get"
-_SAID = (
+_MESSAGE = (
     "Flax hands the folder to Orbax now, which takes absolute paths alone: os.path.abspath(...) "
     "makes one"
 )
@@ -49,7 +49,7 @@ def rewrite_call(
     name = context.name(original.func)
     if not _is_handed_on(context, name, original):
         return None
-    new = _with_absolute(context, original, updated)
+    new = _make_absolute(context, original, updated)
     is_read = any(
         isinstance(a, cst.Call) and context.name(a.func) == _READ
         for a in context.ancestors(original)
@@ -59,7 +59,7 @@ def rewrite_call(
     return cst.Call(context.reference(_READ), [cst.Arg(new or updated)])
 
 
-def _with_absolute(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
+def _make_absolute(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
     for index, arg in enumerate(original.args):
         if arg.star:
             break
@@ -77,7 +77,7 @@ def _with_absolute(context: Context, original: cst.Call, updated: cst.Call) -> c
         args = list(updated.args)
         args[index] = args[index].with_changes(value=cst.Call(absolute, [cst.Arg(folder)]))
         return updated.with_changes(args=args)
-    context.remark(original, _SAID)
+    context.remark(original, _MESSAGE)
     return None
 
 
@@ -89,7 +89,7 @@ def rewrite_reference(
     above = context.parent(original)
     called = isinstance(above, cst.Call) and above.func is original
     if not called and _is_handed_on(context, context.name(original), None):
-        context.remark(original, _SAID)
+        context.remark(original, _MESSAGE)
 
 
 def _is_handed_on(context: Context, name: str, call: cst.Call | None) -> bool:

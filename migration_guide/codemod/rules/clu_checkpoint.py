@@ -54,8 +54,8 @@ def rewrite_call(
     if isinstance(above, cst.Call) and last_name(above.func).rstrip("_") == _HELPER:
         return None
     if reads_nothing_old(context):
-        said = needs_converting(context, None, "flax.serialization.from_bytes")
-        context.remark(original, said, CONVERTING)
+        advice = needs_converting(context, None, "flax.serialization.from_bytes")
+        context.remark(original, advice, CONVERTING)
         return None
     context.needed.add("optax_bridge")
     return cst.Call(cst.Name(context.function(_HELPER, _SOURCE)), [cst.Arg(updated)])

@@ -55,16 +55,18 @@ def rewrite_call(
     name = entry.legacy.__name__
     if original in context.analysis.legacy:
         return updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
-    given = settings.legacy_arguments(entry, original.args, updated.args)
-    if given is None and any(arg.star for arg in original.args):
-        kept = updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
+    arguments = settings.legacy_arguments(entry, original.args, updated.args)
+    if arguments is None and any(arg.star for arg in original.args):
+        legacy_call = updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
         return (
-            kept if is_bridged(context, original) else add_bridge(context, original, kept, _SPREAD)
+            legacy_call
+            if is_bridged(context, original)
+            else add_bridge(context, original, legacy_call, _SPREAD)
         )
-    if given is None:
+    if arguments is None:
         context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
         return None
-    values = {name: settings.value(context.analysis.module, arg) for name, arg in given.items()}
+    values = {name: settings.value(context.analysis.module, arg) for name, arg in arguments.items()}
     if context.options.standalone:
         why = standalone.stays(context.analysis, original)
         if why:
@@ -73,7 +75,7 @@ def rewrite_call(
             if any(hp.variadic for hp in entry.hyper_params):
                 return standalone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
-            return _standalone(context, entry, updated, values, given)
+            return _standalone(context, entry, updated, values, arguments)
         else:
             context.remark(original, _MIXED)
     if any(hp.variadic for hp in entry.hyper_params):
@@ -83,9 +85,9 @@ def rewrite_call(
     else:
         everything = entry.defaults() | values
         template = _template(context, original, entry, everything)
-        recipe = shorten(entry, template, everything | _texts(context, given), given)
+        recipe = shorten(entry, template, everything | _texts(context, arguments), arguments)
         _note_for_comparing(context, entry, template, values)
-        new = in_place(context, updated, template, recipe, given)
+        new = in_place(context, updated, template, recipe, arguments)
         new = new or _write_recipe(context, updated, recipe)
     context.needed.update(module.split(".")[0] for module in imports(recipe))
     context.keep_comments(original, new)
@@ -97,8 +99,8 @@ def rewrite_reference(
 ) -> cst.BaseExpression | None:
     """A class in an annotation is a transformation."""
     del updated
-    known = context.analysis.names.entry(original) is not None
-    if known and context.in_annotation(original):
+    is_optimizer = context.analysis.names.entry(original) is not None
+    if is_optimizer and context.in_annotation(original):
         return context.reference("optax.GradientTransformation")
     return None
 
@@ -140,9 +142,9 @@ def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
     return next(variant.recipe for variant in entry.stock if variant.fits(values))
 
 
-def _texts(context: Context, given: dict[str, cst.Arg]) -> dict[str, Source]:
+def _texts(context: Context, arguments: dict[str, cst.Arg]) -> dict[str, Source]:
     """Returns the arguments in the program's own spelling: `1e-4` stays `1e-4`."""
-    return {name: Source(arg.star + context.code(arg.value)) for name, arg in given.items()}
+    return {name: Source(arg.star + context.code(arg.value)) for name, arg in arguments.items()}
 
 
 def _note_for_comparing(
@@ -150,14 +152,14 @@ def _note_for_comparing(
 ) -> None:
     """Notes the old and the new call with numbers alone, for the command that compares them."""
     rate = values.get("learning_rate")
-    known = {name: value for name, value in values.items() if name != "learning_rate"}
-    if any(isinstance(value, Source | Call) for value in known.values()):
+    literals = {name: value for name, value in values.items() if name != "learning_rate"}
+    if any(isinstance(value, Source | Call) for value in literals.values()):
         return
     if "learning_rate" in entry.defaults():
-        known = {"learning_rate": rate if isinstance(rate, float) else float(RATE)} | known
-    given = {name: keyword(name, cst.Name(name)) for name in known}
-    new = shorten(entry, template, entry.defaults() | known, given)
-    context.compared[render(Call(entry.legacy.__name__, (), known))] = render(new)
+        literals = {"learning_rate": rate if isinstance(rate, float) else float(RATE)} | literals
+    arguments = {name: keyword(name, cst.Name(name)) for name in literals}
+    new = shorten(entry, template, entry.defaults() | literals, arguments)
+    context.compared[render(Call(entry.legacy.__name__, (), literals))] = render(new)
 
 
 def _standalone(
@@ -165,7 +167,7 @@ def _standalone(
     entry: Entry,
     updated: cst.Call,
     values: dict[str, object],
-    given: dict[str, cst.Arg],
+    arguments: dict[str, cst.Arg],
 ) -> cst.BaseExpression:
     """Public Optax; what steps override, `optax.inject_hyperparams` makes part of the state."""
     planned = context.once(schedule.provable)
@@ -173,23 +175,25 @@ def _standalone(
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
         template = _stock_template(entry, everything)
         rate = {"learning_rate": keyword("learning_rate", cst.Name(planned.function))}
-        return _write_recipe(context, updated, shorten(entry, template, everything, rate | given))
+        return _write_recipe(
+            context, updated, shorten(entry, template, everything, rate | arguments)
+        )
     overridden = context.analysis.overridden_names | context.analysis.project.overridden_names
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
         everything = entry.defaults() | values
         template = _stock_template(entry, everything)
-        recipe = shorten(entry, template, everything | _texts(context, given), given)
+        recipe = shorten(entry, template, everything | _texts(context, arguments), arguments)
         _note_for_comparing(context, entry, template, values)
         context.recipes.add("stock")
-        new = in_place(context, updated, template, recipe, given)
+        new = in_place(context, updated, template, recipe, arguments)
         return new or _write_recipe(context, updated, recipe)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
     symbols = {name: Source(name) for name in names}
     symbols |= {name: Source(name, source.value) for name, source in bound.items()}
     everything = entry.defaults() | values | symbols
-    named = {name: keyword(name, cst.Name(name)) for name in [*names, *given]}
+    named = {name: keyword(name, cst.Name(name)) for name in [*names, *arguments]}
     recipe = shorten(entry, _stock_template(entry, everything), everything, named)
     context.needed.add("jax")
     start = entry.defaults() | values

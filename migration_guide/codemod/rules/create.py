@@ -78,8 +78,8 @@ def rewrite_call(
         args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
         args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
     old = original.args[updated.args.index(params)].value
-    made = train_state(context, original, old)
-    new = updated.with_changes(func=made, args=with_commas(args))
+    function = train_state(context, original, old)
+    new = updated.with_changes(func=function, args=with_commas(args))
     context.keep_comments(original, new)
     return new
 
@@ -102,8 +102,10 @@ def rewrite_attribute(
         )
         return None
     definition = context.analysis.module.code_for_node(updated.value)
-    made = context.code(train_state(context, original, None))
-    return context.source(f"lambda params: {made}(apply_fn=None, params=params, tx={definition})")
+    function = context.code(train_state(context, original, None))
+    return context.source(
+        f"lambda params: {function}(apply_fn=None, params=params, tx={definition})"
+    )
 
 
 def train_state(

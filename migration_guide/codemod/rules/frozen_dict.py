@@ -69,7 +69,7 @@ def rewrite_call(
         return None
     if context.name(old) or not _is_collection(original.args[0]):
         return None
-    if not _taken_apart(context.parent(original)):
+    if not _is_unpacked(context.parent(original)):
         return None
     return updated.with_changes(
         func=context.reference("flax.core.pop"),
@@ -162,7 +162,7 @@ def _is_collection(arg: cst.Arg) -> bool:
     )
 
 
-def _taken_apart(statement: cst.CSTNode | None) -> bool:
+def _is_unpacked(statement: cst.CSTNode | None) -> bool:
     """True if a statement is `a, b = ...`."""
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False

@@ -25,6 +25,7 @@ import libcst as cst
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.tree import dotted_name, root_name
+from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context
 
@@ -100,7 +101,8 @@ def rewrite_call(
         _looked_up(context, original)
         return None
     if name == "importlib.import_module" and original.args:
-        entry = _entry(context, constants.text(context, original.args[0].value) or "")
+        module = constants.text(context, original.args[0].value) or ""
+        entry = gone.find_module(module) if is_no_module(module) else _entry(context, module)
         if entry is not None:
             context.by_hand(original, entry.message)
     args = _by_position(gone.by_position(name), list(updated.args))
@@ -137,11 +139,10 @@ def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
 
 def rewrite_statement(
     context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> None:
-    """An import that fails, where what it imports has no new name."""
-    del updated
+) -> cst.SimpleStatementLine | None:
+    """An import that fails, where what it imports has no new name or is no module any more."""
     for node in imports.made_by(original):
-        entry = _entry(context, imports.star(node))
+        entry = _entry(context, imports.star(node)) or _lost_module(context, node)
         if entry is not None:
             context.by_hand(original, entry.message)
         for name, _, _ in imports.aliases(node):
@@ -149,6 +150,34 @@ def rewrite_statement(
             entry = _entry(context, name)
             if entry is not None and entry.new is None and name not in _TAKEN_APART:
                 context.by_hand(original, entry.message)
+    body = [_from_parent(node) for node in updated.body]
+    return updated.with_changes(body=body) if body != [*updated.body] else None
+
+
+def _lost_module(context: Context, node: imports.ImportNode) -> gone.Gone | None:
+    """The entry of a module that is an object today, where only a person can say what is meant."""
+    if isinstance(node, cst.ImportFrom):
+        module = ".".join(next(imports.origins(node))[: None if imports.star(node) else -1])
+        is_answered = all(name in context.removed for name, _, _ in imports.aliases(node))
+        is_meant = imports.star(node) or not is_answered or is_tried(context, node)
+        return gone.find_module(module) if is_meant and is_no_module(module) else None
+    names = [name for name, _, _ in imports.aliases(node) if is_no_module(name)]
+    has_others = len(node.names) > 1 and any(alias.asname for alias in node.names)
+    return gone.find_module(names[0]) if names and (has_others or is_tried(context, node)) else None
+
+
+def _from_parent(node: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
+    """`from jax import config as c` for `import jax.config as c`; other statements as they are."""
+    if not isinstance(node, cst.Import) or len(node.names) > 1 or node.names[0].asname is None:
+        return node
+    name = node.names[0].name
+    parent = name.value if isinstance(name, cst.Attribute) else None
+    if not isinstance(parent, cst.Name | cst.Attribute) or not is_no_module(
+        dotted_name(name) or ""
+    ):
+        return node
+    alias = node.names[0].with_changes(name=cst.ensure_type(name, cst.Attribute).attr)
+    return cst.ImportFrom(parent, [alias], semicolon=node.semicolon)
 
 
 def _module_variables(context: Context) -> frozenset[str]:

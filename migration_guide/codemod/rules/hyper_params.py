@@ -191,10 +191,10 @@ def _has_own_groups(context: Context) -> bool:
 def _is_multiple(context: Context) -> bool:
     """True if this file takes hyper-parameters apart by index or by loop: those of groups."""
     facts = context.analysis.facts
-    whole = [
+    sequences = [
         *(node.value for node in facts.subscripts if not _is_by_name(node)),
         *facts.iterated,
         *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
         *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),
     ]
-    return any(context.is_hyper_params(node) for node in whole)
+    return any(context.is_hyper_params(node) for node in sequences)

@@ -23,7 +23,7 @@ from migration_guide.codemod.writing.context import Context
 _HOME = "flax.training.checkpoints."
 _SAVES = ("save_checkpoint", "save_checkpoint_multiprocess")
 _KEEP = 4  # among the arguments
-_SAID = (
+_MESSAGE = (
     "of its folder this keeps the last files alone: what flax.optim wrote, from which the program "
     "goes on, is removed in time. Copy it first if the training may have to go back to it"
 )
@@ -39,7 +39,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
     if keep is None or not context.uses_optim or not context.once(_restores):
         return
     if "inf" not in cst.Module([]).code_for_node(keep):  # float("inf") keeps all
-        context.note(original, _SAID)
+        context.note(original, _MESSAGE)
 
 
 def _restores(context: Context) -> bool:

@@ -37,11 +37,11 @@ def rewrite_reference(
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
         return None  # a base class: the rule for subclasses
     if isinstance(above, cst.Call) and above.func is original:
-        own = not context.once(standalone.is_active)
-        made = _EQUAL["Optimizer"] if own else standalone.TRAIN_STATE
+        uses_bridge = not context.once(standalone.is_active)
+        class_ = _EQUAL["Optimizer"] if uses_bridge else standalone.TRAIN_STATE
         context.by_hand(
             original,
-            f"{name}(...) built by hand: {made}.create(apply_fn=None, params=..., tx=...), then "
+            f"{name}(...) built by hand: {class_}.create(apply_fn=None, params=..., tx=...), then "
             ".replace(step=..., opt_state=...)",
         )
         return None

@@ -21,7 +21,9 @@ from migration_guide.codemod.writing.context import Context
 
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")
-_SAID = "flax.nn went with flax 0.4: port these modules to flax.linen, whose parameter trees differ"
+_MESSAGE = (
+    "flax.nn went with flax 0.4: port these modules to flax.linen, whose parameter trees differ"
+)
 
 
 def rewrite_statement(
@@ -31,7 +33,7 @@ def rewrite_statement(
     del updated
     for node in made_by(original):
         if any(mentions(node, module) for module in ANSWERS_FOR):
-            context.by_hand(original, _SAID)
+            context.by_hand(original, _MESSAGE)
 
 
 def rewrite_reference(
@@ -43,7 +45,7 @@ def rewrite_reference(
         return
     uses = [node for node in context.analysis.facts.attributes if _is_gone(context, node)]
     if original is min(uses, key=context.line):
-        context.by_hand(original, _SAID)
+        context.by_hand(original, _MESSAGE)
 
 
 def _is_gone(context: Context, node: cst.Attribute) -> bool:

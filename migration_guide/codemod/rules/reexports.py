@@ -24,7 +24,7 @@ from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
 from migration_guide.codemod.writing.context import Context
 
-_SAID = (
+_MESSAGE = (
     "stays on legacy_optim for others, who may import it from here (their definitions become Optax "
     "with optax_bridge.from_legacy(...)); it can go when no file does any longer"
 )
@@ -38,15 +38,15 @@ def rewrite_statement(
         return None
     if isinstance(node.names, cst.ImportStar) or node.relative:
         return None
-    kept, moved = [], []
+    local, moved = [], []
     for alias, (name, bound, _) in zip(node.names, imports.aliases(node), strict=True):
-        (moved if _is_for_others(context, canonical(name), bound) else kept).append((alias, name))
+        (moved if _is_for_others(context, canonical(name), bound) else local).append((alias, name))
     if not moved:
         return None
-    context.remark(original, _SAID)
+    context.remark(original, _MESSAGE)
     lines: list[Any] = []
-    if kept:
-        aliases = [alias for alias, _ in kept]
+    if local:
+        aliases = [alias for alias, _ in local]
         aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         lines.append(updated.with_changes(body=[node.with_changes(names=aliases)]))
     for alias, name in moved:

@@ -25,8 +25,8 @@ def rewrite_call(
     holder = _replaced_object(context, original)
     if holder is None or not context.is_optimizer(holder):
         return None
-    given = [arg.keyword.value if arg.keyword is not None else arg.star for arg in original.args]
-    if "state" in given or "optimizer_def" in given:
+    names = [arg.keyword.value if arg.keyword is not None else arg.star for arg in original.args]
+    if "state" in names or "optimizer_def" in names:
         context.by_hand(
             original,
             "replace the parts of the TrainState: .replace(params=..., step=..., opt_state=...); "
@@ -34,11 +34,11 @@ def rewrite_call(
             "optax.tree.set(opt_state, count=step)",
         )
         return None
-    if "target" not in given:
+    if "target" not in names:
         return None
     args = [
         arg.with_changes(keyword=cst.Name("params")) if name == "target" else arg
-        for name, arg in zip(given, updated.args, strict=True)
+        for name, arg in zip(names, updated.args, strict=True)
     ]
     return updated.with_changes(args=args)
 

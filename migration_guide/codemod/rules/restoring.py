@@ -79,9 +79,9 @@ def rewrite_call(
         template, saved = original.args
         plain = template.keyword is None and saved.keyword is None
         if plain and context.is_optimizer(template.value):
-            given = without_taken(context, saved.value, updated.args[1])
-            if given is not updated.args[1]:
-                return updated.with_changes(args=[updated.args[0], given])
+            contents = without_taken(context, saved.value, updated.args[1])
+            if contents is not updated.args[1]:
+                return updated.with_changes(args=[updated.args[0], contents])
     if name == "flax.training.checkpoints.restore_checkpoint" and context.uses_optim:
         template = argument(original, 1, "target")
         starred = any(arg.star for arg in original.args)
@@ -101,12 +101,12 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     command = dataclasses.replace(restored, recipe="standalone").command(
         f"{context.analysis.stem}.py"
     )
-    said = f"{CONVERTING}: {command}"
+    advice = f"{CONVERTING}: {command}"
     if restored.is_to_be_filled_in:
-        said += f", {FILL_IN}"
+        advice += f", {FILL_IN}"
     if any(context.name(c.func) == _REPLICATE for c in context.analysis.facts.calls):
-        said += "; what it writes has one copy, to be restored into one and replicated then"
-    return said
+        advice += "; what it writes has one copy, to be restored into one and replicated then"
+    return advice
 
 
 def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
@@ -167,7 +167,7 @@ def _see(context: Context, name: str, call: cst.Call) -> None:
 
 
 def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restored:
-    """The file that a call reads, and what is known of what it holds."""
+    """Returns the file that a call reads, with its contents as far as the program shows them."""
     file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
     template = argument(call, FUNCTIONS[name][0], "target") if call is not None else None
@@ -196,17 +196,17 @@ def _only_definition(context: Context) -> dict[str, str]:
 def _function(context: Context, template: cst.BaseExpression) -> str:
     """The function of the module that makes a template without arguments, or ""."""
     try:
-        made = definitions.origin(context.analysis, template)
+        call = definitions.origin(context.analysis, template)
     except definitions.Unknown:
         return ""
-    if not isinstance(made, cst.Call) or not isinstance(made.func, cst.Name):
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
         return ""
-    bound = context.analysis.names.assignments(made.func)
+    bound = context.analysis.names.assignments(call.func)
     node = getattr(bound[0], "node", None) if len(bound) == 1 else None
     if not isinstance(node, cst.FunctionDef) or context.parent(node) is not context.analysis.module:
         return ""
     needed = [p for p in parameters(node) if p.default is None]
-    return "" if needed else made.func.value
+    return "" if needed else call.func.value
 
 
 def _format(name: str) -> str:

@@ -110,23 +110,23 @@ def _has_template(call: cst.Call) -> bool:
     return template is not None and last_name(template) != "None"
 
 
-def _repeats(context: Context, given: cst.Arg) -> bool:
+def _repeats(context: Context, argument: cst.Arg) -> bool:
     """True if it is `{"target": saved["target"], ...}`: a dict out of one with the same names."""
-    if not isinstance(given.value, cst.Dict):
+    if not isinstance(argument.value, cst.Dict):
         return False
     values = [
         element.value
-        for element in given.value.elements
+        for element in argument.value.elements
         if isinstance(element, cst.DictElement) and lookups.text_of(element.key) == "target"
     ]
-    found = context.once(lookups.chains)
-    return any(node in values and keys[-1] == "target" for _, keys, node in found)
+    chains = context.once(lookups.chains)
+    return any(node in values and keys[-1] == "target" for _, keys, node in chains)
 
 
 def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Yields the look-ups of an optimizer's parts in the dict that a call makes."""
-    found = context.once(lookups.chains)
-    for root, keys, lookup in found:
+    chains = context.once(lookups.chains)
+    for root, keys, lookup in chains:
         if not _is_old(keys):
             continue
         values = context.analysis.assigned_to(root) if isinstance(root, cst.Name) else [root]

@@ -39,10 +39,10 @@ def rewrite_call(
     context: Context, original: cst.Call, updated: cst.Call
 ) -> cst.BaseExpression | None:
     """See the module."""
-    found = context.once(provable)
-    if found is None:
+    scheduled = context.once(provable)
+    if scheduled is None:
         return None
-    definition, step, function = found
+    definition, step, function = scheduled
     if original is step and last_name(updated.func) == "apply_gradients":
         return updated.with_changes(
             args=[updated.args[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
@@ -61,15 +61,16 @@ def rewrite_module(
 ) -> cst.Module | None:
     """Removes the assignment of a rate that nothing reads any longer."""
     del original
-    found = context.once(provable)
-    rate = found.step.args[1].value if found else None
-    if found is None or not isinstance(rate, cst.Name):
+    scheduled = context.once(provable)
+    rate = scheduled.step.args[1].value if scheduled else None
+    if scheduled is None or not isinstance(rate, cst.Name):
         return None
     for function in walk(updated):
         if not isinstance(function, cst.FunctionDef) or _uses(function, rate.value) != 1:
             continue
         for line in walk(function):
-            if isinstance(line, cst.SimpleStatementLine) and _is_rate_of(found, line, rate.value):
+            is_line = isinstance(line, cst.SimpleStatementLine)
+            if is_line and _is_rate_of(scheduled, line, rate.value):
                 removed = updated.deep_remove(line)
                 assert isinstance(removed, cst.Module)
                 return removed
@@ -83,7 +84,7 @@ def _uses(function: cst.FunctionDef, variable: str) -> int:
     return sum(node.value == variable and id(node) not in keywords for node in names)
 
 
-def _is_rate_of(found: "Scheduled", line: cst.SimpleStatementLine, variable: str) -> bool:
+def _is_rate_of(scheduled: "Scheduled", line: cst.SimpleStatementLine, variable: str) -> bool:
     """True if a line assigns the schedule's value to the variable, and does and says no more."""
     if any(empty.comment for empty in line.leading_lines) or line.trailing_whitespace.comment:
         return False
@@ -91,7 +92,7 @@ def _is_rate_of(found: "Scheduled", line: cst.SimpleStatementLine, variable: str
     if others or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     target, value = statement.targets[0].target, statement.value
-    computed = isinstance(value, cst.Call) and last_name(value.func) == found.function
+    computed = isinstance(value, cst.Call) and last_name(value.func) == scheduled.function
     return computed and isinstance(target, cst.Name) and target.value == variable
 
 
@@ -151,9 +152,9 @@ def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression |
     """Returns the value assigned to a variable, if only once, else the expression itself."""
     if not isinstance(value, cst.Name):
         return value
-    made = context.analysis.assigned_to(value)
-    once = len(made) == len(context.analysis.names.assignments(value)) == 1
-    return made[0] if once else None
+    values = context.analysis.assigned_to(value)
+    once = len(values) == len(context.analysis.names.assignments(value)) == 1
+    return values[0] if once else None
 
 
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:

@@ -24,7 +24,7 @@ from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import is_legacy
 from migration_guide.codemod.writing.context import Context
 
-_SAID = (
+_MESSAGE = (
     "it is unclear which names come from import *: import them by name, and run this again; "
     "until then nothing in this file is rewritten"
 )
@@ -41,4 +41,4 @@ def rewrite_statement(
         if isinstance(node, cst.ImportFrom):
             module = imports.star(node)
             if module == "flax" or (module and is_legacy(module)):
-                context.by_hand(node, _SAID)
+                context.by_hand(node, _MESSAGE)

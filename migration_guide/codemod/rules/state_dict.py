@@ -35,14 +35,14 @@ def rewrite_call(
         function = cst.parse_expression("flax.serialization.to_state_dict")
         return updated.with_changes(func=function, args=[holder])
     if func.attr.value == "restore_state" and len(original.args) == 1 and not original.args[0].star:
-        given = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-        given = without_taken(context, original.args[0].value, given)
+        state = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+        state = without_taken(context, original.args[0].value, state)
         home = "optax_bridge.checkpoints"
         if reads_nothing_old(context):
             context.remark(original, needs_converting(context, None, "restore_state"), CONVERTING)
             home = "flax.serialization"
         return updated.with_changes(
             func=context.reference(f"{home}.from_state_dict"),
-            args=with_commas([holder, given]),
+            args=with_commas([holder, state]),
         )
     return None

@@ -29,16 +29,16 @@ def text(context: Context, node: cst.BaseExpression, deep: int = 0) -> str | Non
         return None if origin is None else text(context, origin, deep + 1)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Divide):
         parts = [text(context, part, deep + 1) for part in (node.left, node.right)]
-        known = [part for part in parts if part is not None]
+        texts = [part for part in parts if part is not None]
         between = "" if isinstance(node.operator, cst.Add) else "/"
-        return between.join(known) if len(known) == 2 else None
+        return between.join(texts) if len(texts) == 2 else None
     if isinstance(node, cst.Call) and node.args and not any(a.keyword or a.star for a in node.args):
         called = context.name(node.func)
         is_str = isinstance(node.func, cst.Name) and node.func.value == "str" and not called
         if called == "os.path.join":
             parts = [text(context, arg.value, deep + 1) for arg in node.args]
-            known = [part for part in parts if part is not None]
-            return os.path.join(*known) if len(known) == len(parts) else None
+            texts = [part for part in parts if part is not None]
+            return os.path.join(*texts) if len(texts) == len(parts) else None
         if (called in _SAME or is_str) and len(node.args) == 1:
             return text(context, node.args[0].value, deep + 1)
     return None

@@ -59,7 +59,7 @@ class Options:
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """Something for the user.
+    """A message for the user.
 
     Attributes:
       line: of the original file, or of a notebook's cell, from 1.
@@ -139,7 +139,7 @@ class Context:
       answered: dotted names, or modules, that some rule answers for.
       needed: modules that what was written needs imported.
       named: module and name of what it needs imported by name.
-      said: for the summary: where, what, and whether a person has to do something.
+      remarks: for the summary: where, what, and whether a person has to do something.
       comments: statement -> comments to put above it.
       counts: rule -> number of rewrites.
       checkpoints: path of a file that is restored -> how it can be converted.
@@ -154,7 +154,7 @@ class Context:
     answered: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     named: set[tuple[str, str]] = field(default_factory=set)
-    said: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
+    remarks: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
@@ -205,9 +205,9 @@ class Context:
 
     def legacy_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The user's own definition class that a node is in; its body stays legacy code."""
-        own = self.analysis.legacy_classes
-        for ancestor in self.ancestors(node) if own else ():
-            if isinstance(ancestor, cst.ClassDef) and ancestor in own:
+        classes = self.analysis.legacy_classes
+        for ancestor in self.ancestors(node) if classes else ():
+            if isinstance(ancestor, cst.ClassDef) and ancestor in classes:
                 return ancestor
         return None
 
@@ -309,16 +309,16 @@ class Context:
         if not asked or not _old_attributes(original) or _old_attributes(updated):
             return updated
         texts = [comment.removeprefix(PREFIX) for comment in asked]
-        self.said = [s for s in self.said if not (s[0] is original and s[1] in texts)]
-        kept = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
-        return updated.with_changes(leading_lines=kept)
+        self.remarks = [s for s in self.remarks if not (s[0] is original and s[1] in texts)]
+        lines = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
+        return updated.with_changes(leading_lines=lines)
 
     def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:
         lines = [*getattr(statement, "leading_lines", ())]
         if statement in self.analysis.module.body[:1]:
             lines += self.analysis.module.header
-        found = [line.comment.value for line in lines if line.comment is not None]
-        return [c for c in found if c.startswith(prefix) and not is_skip(c)]
+        texts = [line.comment.value for line in lines if line.comment is not None]
+        return [c for c in texts if c.startswith(prefix) and not is_skip(c)]
 
     def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
         """Leaves a comment about what is done already, but may matter when the program runs.
@@ -330,8 +330,8 @@ class Context:
         """
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
-        said = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
-        if said or statement in self.skipped_statements:
+        is_repeated = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
+        if is_repeated or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
         line = f"{NOTE}{text}"
@@ -345,14 +345,14 @@ class Context:
             self._say(node, text, by_hand=False)
 
     def _say(self, node: cst.CSTNode, text: str, by_hand: bool = True) -> None:
-        if (node, text, by_hand) not in self.said:
-            self.said.append((node, text, by_hand))
+        if (node, text, by_hand) not in self.remarks:
+            self.remarks.append((node, text, by_hand))
 
     def messages(self, but: Collection[str] = ()) -> set[Message]:
         """Returns the messages for the user, without some texts."""
         return {
             Message(self.line(node), text, by_hand)
-            for node, text, by_hand in self.said
+            for node, text, by_hand in self.remarks
             if text not in but
         }
 
@@ -366,8 +366,8 @@ class Context:
         """Moves comments that a replaced expression had inside above its statement."""
         lost = comments(original)
         if lost:
-            kept = comments(updated)
-            lost = [comment for comment in lost if comment not in kept]
+            remaining = comments(updated)
+            lost = [comment for comment in lost if comment not in remaining]
         self.comments.setdefault(self.statement(original), []).extend(lost)
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:
@@ -392,11 +392,11 @@ class Context:
             is_named_so = name.rstrip("_") == wish
             if is_named_so and self.code(node) == source.format(name=name).strip():
                 return name
-        made = next((n for n in self.functions if n.rstrip("_") == wish), "")
-        if not made:
-            made = self.fresh_name(wish)
-            self.functions[made] = source.format(name=made).strip()
-        return made
+        new_name = next((n for n in self.functions if n.rstrip("_") == wish), "")
+        if not new_name:
+            new_name = self.fresh_name(wish)
+            self.functions[new_name] = source.format(name=new_name).strip()
+        return new_name
 
     def fresh_name(self, wish: str) -> str:
         """A variable name that the module does not use."""

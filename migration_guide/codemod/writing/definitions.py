@@ -82,7 +82,7 @@ def _mentions(value: cst.BaseExpression, name: str) -> bool:
 
 
 def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
-    """The one thing that is given for a parameter of a function of the module."""
+    """Returns the only argument for a parameter of a function of the module."""
     for bound in analysis.names.assignments(node):
         parameter = getattr(bound, "node", None)
         if not isinstance(parameter, cst.Param):
@@ -98,9 +98,9 @@ def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
             if isinstance(call.func, cst.Name) and call.func.value == function.name.value
         ]
         values = [argument(call, index, node.value) for call in calls]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values) == 1:
-            return known[0]
+        passed = [value for value in values if value is not None]
+        if len(passed) == len(values) == 1:
+            return passed[0]
     raise Unknown
 
 
@@ -158,7 +158,7 @@ def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Bas
 
 
 def _callee(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
-    """The one class or function of the module that an expression calls by its name."""
+    """Returns the class or function of the module that an expression calls by name, if only one."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
         return None
     nodes = [getattr(bound, "node", None) for bound in a.names.assignments(node.func)]
@@ -183,11 +183,11 @@ def _optimizer(a: Analysis, call: cst.BaseExpression, depth: int) -> str:
     if not isinstance(call, cst.Call):
         raise Unknown
     if a.names.of(call.func) in _COPIES and call.args:
-        return _one(a, call.args[0].value, depth)
+        return _one_definition(a, call.args[0].value, depth)
     if not isinstance(call.func, cst.Attribute):
         raise Unknown
     if call.func.attr.value == "replicate":
-        return _one(a, call.func.value, depth)
+        return _one_definition(a, call.func.value, depth)
     if call.func.attr.value != "create":
         raise Unknown
     text = _definition(a, call.func.value, depth)
@@ -195,7 +195,7 @@ def _optimizer(a: Analysis, call: cst.BaseExpression, depth: int) -> str:
     return text if focus is None else f"MultiOptimizer(({_pattern(a, focus)!r}, {text}))"
 
 
-def _one(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
+def _one_definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
     ((_, text),) = _optimizers(a, node, "", depth + 1)
     return text
 

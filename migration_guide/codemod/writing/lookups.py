@@ -12,10 +12,10 @@ def chains(
     context: Context,
 ) -> list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]]:
     """The longest lookups of the file: in what, by which strings, where."""
-    found: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
+    results: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
     for node in tree.walk(context.analysis.module):
         if isinstance(node, cst.Comparison):
-            found += [
+            results += [
                 (part.comparator, [text_of(node.left)], node)
                 for part in node.comparisons
                 if isinstance(part.operator, cst.In | cst.NotIn)
@@ -35,8 +35,8 @@ def chains(
         while (looked_up := _looked_up(root)) is not None:
             root, key = looked_up
             keys.insert(0, key)
-        found.append((root, keys, node))
-    return found
+        results.append((root, keys, node))
+    return results
 
 
 def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:

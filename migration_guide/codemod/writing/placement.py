@@ -65,7 +65,7 @@ def with_imports(
     for one in missing:
         line = cst.parse_statement(str(one), config=module.config_for_parsing)
         if one.is_of_python:
-            _insert_of_python(body, one, line)
+            _insert_standard(body, one, line)
         else:
             place = _place(body, roots, old)
             _insert(body, _sorted_place(body, one, place), line)
@@ -106,7 +106,7 @@ def _insert(body: list[Any], place: int, line: cst.CSTNode) -> None:
     body.insert(place, line)
 
 
-def _insert_of_python(body: list[Any], one: Import, line: cst.CSTNode) -> None:
+def _insert_standard(body: list[Any], one: Import, line: cst.CSTNode) -> None:
     """Inserts the import of one of Python's modules among those, or above all other imports."""
     first = next((i for i, node in enumerate(body) if _is_import(node)), None)
     while first is not None and first < len(body) and _module_of(body[first]) == "__future__":
@@ -284,8 +284,8 @@ def _sets(node: cst.CSTNode) -> bool:
 _OURS = ("jax", "flax", "optax", "optax_bridge", "legacy_optim")
 
 
-def _behind_first_of_ours(body: Sequence[cst.CSTNode]) -> int:
-    """Behind the first statements that import JAX, Flax or Optax as they run; 0 without any."""
+def _after_first_own(body: Sequence[cst.CSTNode]) -> int:
+    """Returns the index after the first imports of JAX, Flax or Optax; 0 without any."""
     first = next((i for i, line in enumerate(body) if _imports_ours(line)), -1) + 1
     while 0 < first < len(body) and _imports_ours(body[first]):
         first += 1
@@ -302,7 +302,7 @@ def _imports_ours(node: cst.CSTNode) -> bool:
 
 
 def _place(body: Sequence[cst.CSTNode], roots: set[str], old: int | None) -> int:
-    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
+    """Returns the index after the last import of JAX or Flax, else any import, else the docstring.
 
     JAX reads flags and its environment when it is imported, so never above the program's own first
     import of JAX, Flax or Optax, nor above what sets the environment before the names' first use.
@@ -334,4 +334,4 @@ def _place(body: Sequence[cst.CSTNode], roots: set[str], old: int | None) -> int
         place = max(settings, last_any)
     if old is not None and place <= old < len(body):
         place = max(place, min(old + 1, used))
-    return min(max(place, _behind_first_of_ours(body)), run)
+    return min(max(place, _after_first_own(body)), run)

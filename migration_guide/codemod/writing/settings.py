@@ -19,16 +19,16 @@ def legacy_arguments(
     if any(hp.variadic for hp in entry.hyper_params):
         fine = all(arg.keyword is None and arg.star != "**" for arg in original)
         return {} if fine else None
-    found: dict[str, cst.Arg] = {}
+    arguments: dict[str, cst.Arg] = {}
     for index, arg in enumerate(updated):
         if arg.star or (arg.keyword is None and index >= len(names)):
             return None
         name = arg.keyword.value if arg.keyword is not None else names[index]
-        if name not in names or name in found:
+        if name not in names or name in arguments:
             return None
-        found[name] = arg
+        arguments[name] = arg
     required = [hp.legacy for hp in entry.hyper_params if hp.default is inspect.Parameter.empty]
-    return found if all(name in found for name in required) else None
+    return arguments if all(name in arguments for name in required) else None
 
 
 def value(module: cst.Module, arg: cst.Arg) -> object:
@@ -51,10 +51,10 @@ def why_not_stock(
       call: the call.
       overridden: hyper-parameters that some step gives.
     """
-    found = legacy_arguments(entry, call.args, call.args)
-    if found is None:
+    arguments = legacy_arguments(entry, call.args, call.args)
+    if arguments is None:
         return f"{entry.legacy.__name__}'s arguments are not written out"
-    settings = entry.defaults() | {key: value(module, arg) for key, arg in found.items()}
+    settings = entry.defaults() | {key: value(module, arg) for key, arg in arguments.items()}
     settings |= {key: Source(key) for key in overridden if key in settings}
     try:
         _, claim = entry.stock_recipe(settings)

@@ -192,12 +192,12 @@ def _traversal(analysis: Analysis, selector: cst.BaseExpression) -> cst.Call | N
         return selector if is_one and plain else None
     if not isinstance(selector, cst.Name):
         return None
-    made = analysis.assigned_to(selector)
-    if len(made) != 1 or not isinstance(made[0], cst.Call):
+    values = analysis.assigned_to(selector)
+    if len(values) != 1 or not isinstance(values[0], cst.Call):
         return None
     if not all(_selects(analysis, use) for use in _uses(analysis, selector)):
         return None
-    return _traversal(analysis, made[0])
+    return _traversal(analysis, values[0])
 
 
 def _uses(analysis: Analysis, variable: cst.Name) -> list[cst.Name]:

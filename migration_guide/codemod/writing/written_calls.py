@@ -27,7 +27,7 @@ def exact_template(entry: Entry) -> Call:
 
 
 def shorten(
-    entry: Entry, template: Call, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
+    entry: Entry, template: Call, settings: Mapping[str, object], arguments: Mapping[str, cst.Arg]
 ) -> Call:
     """A recipe with its settings, without what its functions take by default.
 
@@ -35,17 +35,17 @@ def shorten(
       entry: of the optimizer.
       template: the recipe, with placeholders.
       settings: legacy name -> value, of all.
-      given: legacy name -> argument, of those that the program gives.
+      arguments: legacy name -> argument in the program's call.
     """
     kwargs: dict[str, object] = {}
     parameters = _parameters(entry, template.target)
     for key, value in template.kwargs.items():
         name = value.name if isinstance(value, Setting) else ""
-        new = settings[name] if name else _inner(entry, value, settings, given)
-        if name in given or key not in parameters or not _is_same(new, parameters[key]):
+        new = settings[name] if name else _inner(entry, value, settings, arguments)
+        if name in arguments or key not in parameters or not _is_same(new, parameters[key]):
             kwargs[key] = new
-    args = [_inner(entry, arg, settings, given) for arg in template.args]
-    positional = [name for name, arg in given.items() if arg.keyword is None]
+    args = [_inner(entry, arg, settings, arguments) for arg in template.args]
+    positional = [name for name, arg in arguments.items() if arg.keyword is None]
     for key in list(parameters)[len(args) :]:
         value = template.kwargs.get(key)
         name = positional[len(args)] if len(args) < len(positional) else ""
@@ -56,10 +56,10 @@ def shorten(
 
 
 def _inner(
-    entry: Entry, node: object, settings: Mapping[str, object], given: Mapping[str, cst.Arg]
+    entry: Entry, node: object, settings: Mapping[str, object], arguments: Mapping[str, cst.Arg]
 ) -> object:
     if isinstance(node, Call):
-        return shorten(entry, node, settings, given)
+        return shorten(entry, node, settings, arguments)
     return settings[node.name] if isinstance(node, Setting) else node
 
 
@@ -83,7 +83,7 @@ def in_place(
     updated: cst.Call,
     template: Call,
     recipe: Call,
-    given: Mapping[str, cst.Arg],
+    old_arguments: Mapping[str, cst.Arg],
 ) -> cst.Call | None:
     """The call with its own arguments renamed, layout and comments kept; None if it cannot be.
 
@@ -92,7 +92,7 @@ def in_place(
       updated: the constructor call.
       template: of the recipe, with placeholders.
       recipe: what is to be written, see `shorten`.
-      given: legacy name -> argument of the constructor call.
+      old_arguments: legacy name -> argument of the constructor call.
     """
     parts = [*template.args, *template.kwargs.values()]
     if any(not isinstance(part, Setting) for part in template.args) or any(
@@ -101,7 +101,7 @@ def in_place(
         return None
     rest = dict(recipe.kwargs)
     args: list[cst.Arg] = []
-    for name, arg in given.items():
+    for name, arg in old_arguments.items():
         ports = [k for k, v in template.kwargs.items() if v == Setting(name)]
         if len(args) < len(recipe.args):
             args.append(arg)
@@ -159,11 +159,11 @@ def parameters_of(function: str) -> dict[str, object] | None:
             if name in names and statement.level == 0:
                 return parameters_of(f"{statement.module}.{names[name]}")
         if isinstance(statement, ast.FunctionDef) and statement.name == name:
-            return _of_arguments(statement.args)
+            return _defaults(statement.args)
     return None
 
 
-def _of_arguments(args: ast.arguments) -> dict[str, object]:
+def _defaults(args: ast.arguments) -> dict[str, object]:
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
     missing = len(names) - len(args.defaults)
     values = [inspect.Parameter.empty] * missing + [_value(node) for node in args.defaults]

@@ -93,7 +93,7 @@ class BaseCheckpointer(Module):
         """The folder of the newest complete checkpoint.
 
         Raises:
-          IndexError: there is none.
+          IndexError: there is no checkpoint.
         """
         return cls.checkpoint_paths(base_dir)[-1]
 
@@ -102,7 +102,7 @@ class BaseCheckpointer(Module):
         """The step of the newest complete checkpoint.
 
         Raises:
-          IndexError: there is none.
+          IndexError: there is no checkpoint.
         """
         return cls.checkpoint_steps(base_dir)[-1]
 
@@ -150,7 +150,7 @@ class BaseCheckpointer(Module):
 
     @nowrap
     def save_now(self, *, step: int, state: PyTree) -> None:
-        """Begins to save a state, whatever the policy says."""
+        """Begins to save a state, without asking the policy."""
         raise NotImplementedError(type(self).__name__)
 
     @nowrap
@@ -211,9 +211,9 @@ class Checkpointer(BaseCheckpointer):
 
     @nowrap
     def save_now(self, *, step: int, state: PyTree) -> None:
-        """Begins to save a state, whatever the policy says."""
+        """Begins to save a state, without asking the policy."""
         _check_step(step)
-        manager = self._opened()
+        manager = self._open()
         if step in manager.all_steps():
             self.wait_until_finished()
             set_aside(Path(self.directory) / _name(step))
@@ -245,14 +245,14 @@ class Checkpointer(BaseCheckpointer):
           ValueError: there is no complete checkpoint of the given step, or it is of another
             structure.
           MissingPositionError: it has no position of an iterator.
-          DamagedCheckpointError: it is not as it was written; the message names those that are.
+          DamagedCheckpointError: it changed after it was written; the message names those that are.
         """
         if self._manager is None:
             settle(Path(self.directory), _is_complete)
         step = self._whole_step(step)
         if step is None:
             return None, state
-        manager = self._opened()
+        manager = self._open()
         folder = Path(self.directory) / _name(step)
         iterators = iterators_of(state)
         index = read_index(folder)
@@ -260,7 +260,7 @@ class Checkpointer(BaseCheckpointer):
         unsaved = iterators.keys() - {path for path, entry in index if entry == "iterator"}
         if unsaved:
             raise MissingPositionError(f"{folder}: no position of {', '.join(sorted(unsaved))}")
-        targets = jax.tree.map(_target, as_nested(state))
+        targets = jax.tree.map(_abstract_array, as_nested(state))
         items: dict[str, Any] = {
             "state": ocp.args.PyTreeRestore(
                 item=targets,
@@ -284,7 +284,7 @@ class Checkpointer(BaseCheckpointer):
             self._manager.reload()
 
     def _whole_step(self, step: int | None) -> int | None:
-        """Returns the step to restore, None if there is none."""
+        """Returns the step to restore, None without a checkpoint."""
         folders = {parse_step(folder): folder for folder in _step_folders(self.directory)}
         if step is None and not folders:
             return None
@@ -297,13 +297,13 @@ class Checkpointer(BaseCheckpointer):
         problems = damage_of(folders[chosen])
         if not problems:
             return chosen
-        whole = [s for s in sorted(folders) if s != chosen and not damage_of(folders[s])]
-        message = damage_message(folders[chosen], problems, whole_steps=whole, parsed_step=chosen)
-        if step is not None or not whole or not self._config.fall_back:
+        intact = [s for s in sorted(folders) if s != chosen and not damage_of(folders[s])]
+        message = damage_message(folders[chosen], problems, whole_steps=intact, parsed_step=chosen)
+        if step is not None or not intact or not self._config.fall_back:
             raise DamagedCheckpointError(message)
-        _log.warning("%s\nfall_back=True: the run goes on from step %d", message, whole[-1])
-        self.set_aside_after(whole[-1])
-        return whole[-1]
+        _log.warning("%s\nfall_back=True: the run goes on from step %d", message, intact[-1])
+        self.set_aside_after(intact[-1])
+        return intact[-1]
 
     @nowrap
     def wait_until_finished(self) -> None:
@@ -322,7 +322,7 @@ class Checkpointer(BaseCheckpointer):
             self._manager.close()
             self._manager = None
 
-    def _opened(self) -> ocp.CheckpointManager:
+    def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:
             cfg = self._config
             Path(cfg.dir).mkdir(parents=True, exist_ok=True)
@@ -351,7 +351,7 @@ def read_index(ckpt_dir: str | Path) -> Index:
     """The index of a complete checkpoint.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is no complete checkpoint.
     """
     file = Path(ckpt_dir) / "index" / _INDEX_FILE
     if not file.exists():
@@ -397,11 +397,11 @@ def _check_step(step: int) -> None:
         raise ValueError(f"step: expected one within [0, {_MAX_STEP}), found {step}")
 
 
-def _target(leaf: Leaf) -> jax.ShapeDtypeStruct:
+def _abstract_array(leaf: Leaf) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None)
     if sharding is not None:
         return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=sharding)
     mesh = current_mesh()
-    whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    replicated = None if mesh is None else NamedSharding(mesh, PartitionSpec())
     shape, dtype = jax.numpy.shape(leaf), jax.numpy.result_type(leaf)
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated)

@@ -22,7 +22,7 @@ ITEM = Path(CHECKSUMS).parent.name
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint is not as it was written."""
+    """A checkpoint changed after it was written."""
 
 
 class ChecksumHandler(ocp.CheckpointHandler):
@@ -83,7 +83,7 @@ def damage_message(
     Args:
       folder: the checkpoint.
       problems: what is wrong with it.
-      whole_steps: the steps of the checkpoints beside it that are whole.
+      whole_steps: the steps of the other checkpoints that are whole.
       parsed_step: its step.
     """
     shown = "\n".join(f"  {problem}" for problem in problems[:5])

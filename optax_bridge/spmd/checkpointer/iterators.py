@@ -57,7 +57,7 @@ class IteratorHandler(ocp.CheckpointHandler):
                 )
             try:
                 iterator.set_state(msgpack.unpackb(file.read_bytes(), strict_map_key=False))
-            except Exception as error:  # whatever an iterator of anybody's raises
+            except Exception as error:  # of an iterator of the program's
                 raise ValueError(
                     f"{file}: no position that {type(iterator).__name__} can go on from: "
                     f"{type(error).__name__}: {error}. Take the input that it was saved with, or "
@@ -69,7 +69,7 @@ class SaveIterators(ocp_args.CheckpointArgs):
     """The arguments of `IteratorHandler.save`."""
 
     def __init__(self, iterators: Mapping[str, SavableIterator]):
-        """Takes the states of path -> iterator as they are now."""
+        """Takes the present states of path -> iterator."""
         self.states: dict[str, Any] = {
             path: msgpack.packb(iterator.get_state()) for path, iterator in iterators.items()
         }

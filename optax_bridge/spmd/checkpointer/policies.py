@@ -78,7 +78,7 @@ class BestMetricPolicy(Configurable):
         """Starts without a best value.
 
         Raises:
-          ValueError: a mode that is none.
+          ValueError: the mode is unknown.
         """
         super().__init__(cfg)
         if cfg.mode not in ("max", "min"):

@@ -30,12 +30,12 @@ class KeepLastAndEvery:
         """For each checkpoint, by rising step, whether it stays."""
         del context
         older = max(0, len(checkpoints) - self.keep_last_n)
-        kept: list[bool] = []
+        decisions: list[bool] = []
         last: int | None = None
         for index, checkpoint in enumerate(checkpoints):
             keep = index >= older
             if not keep and self.keep_every_n_steps is not None:
                 keep = last is None or checkpoint.step - last >= self.keep_every_n_steps
                 last = checkpoint.step if keep else last
-            kept.append(keep)
-        return kept
+            decisions.append(keep)
+        return decisions

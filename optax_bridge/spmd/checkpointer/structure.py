@@ -158,7 +158,7 @@ def _lines(index: Index, up_to_dtype: bool) -> list[str]:
 
 
 def as_nested(state: PyTree) -> dict[str, PyTree]:
-    """The arrays of a state as nested dicts by path, whatever containers they are in."""
+    """The arrays of a state as nested dicts by path, independent of their containers."""
     nested: dict[str, PyTree] = {}
     for path, leaf in flatten_items(state):
         if not is_iterator(leaf):

@@ -75,7 +75,7 @@ class ConfigBase:
         except InvalidConfigValueError as error:
             error.add_note(f"It was to be the field {name!r} of a {cls.__name__}.")
             raise
-        return _copied(value, {})
+        return _copy(value, {})
 
     def __getattr__(self, name: str) -> Any:
         # Called for names that are not there. The error is an AttributeError as well.
@@ -96,7 +96,7 @@ class ConfigBase:
         for field in attr.fields(type(self)):
             value = getattr(self, field.name)
             if field.name != self.__callable_field__:
-                value = _copied(value, memo)
+                value = _copy(value, memo)
             object.__setattr__(new, field.name, value)
         return new
 
@@ -228,7 +228,7 @@ def raise_for_missing(names: Sequence[str], what: object) -> None:
         )
 
 
-def _copied(value: Any, memo: dict[int, object]) -> object:
+def _copy(value: Any, memo: dict[int, object]) -> object:
     if isinstance(value, _NOT_COPIED):
         return value
     if is_frozen_mapping(value):  # which cannot be copied, or is shown on several lines

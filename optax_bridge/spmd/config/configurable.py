@@ -22,7 +22,7 @@ class InstantiableConfig(ConfigBase, Generic[T_co]):
         """Makes the object.
 
         Args:
-          **kwargs: what is not in the config, the parent of a module, say.
+          **kwargs: what is not in the config, such as the parent of a module.
 
         Raises:
           RequiredFieldMissingError: a required field is not set.
@@ -37,9 +37,9 @@ ConfigOr = Union[T, InstantiableConfig[T]]  # noqa: UP007 (it takes a parameter:
 
 
 def maybe_instantiate(value: InstantiableConfig[T] | T) -> T:
-    """Returns the object that a config makes; any other value as it is."""
-    made: Any = value.instantiate() if isinstance(value, InstantiableConfig) else value
-    return made
+    """Returns the object that a config makes; any other value unchanged."""
+    instance: Any = value.instantiate() if isinstance(value, InstantiableConfig) else value
+    return instance
 
 
 class Configurable:
@@ -78,7 +78,7 @@ class Configurable:
 
 
 class ConfigModifier(Configurable):
-    """Changes a config; this one leaves it as it is."""
+    """Changes a config; this one leaves it unchanged."""
 
     @config_class
     class Config(Configurable.Config["ConfigModifier"]):
@@ -100,7 +100,7 @@ def maybe_set_config(cfg: C, **values: object) -> C:
 def with_overrides(config_fn: Callable[[], C], **values: object) -> Callable[[], C]:
     """A function of no arguments that returns `config_fn()` with some fields set."""
 
-    def overridden() -> C:
+    def make_config() -> C:
         return config_fn().set(**values)
 
-    return overridden
+    return make_config

@@ -93,7 +93,7 @@ def check_instantiable(cls: type) -> None:
     """Checks a config class when a config is made of it.
 
     Raises:
-      MissingConfigClassDecoratorError: the class has not been decorated.
+      MissingConfigClassDecoratorError: the class is not decorated.
       NonConfigFieldError: it has an attribute that is neither a field nor one of
         InstantiableConfig.
     """

@@ -39,9 +39,9 @@ def diff(a: ConfigBase, b: ConfigBase) -> ConfigDiff:
     before, after = _flat(a), _flat(b)
     differences = ConfigDiff()
     for key in [*before, *(key for key in after if key not in before)]:
-        left, right = before.get(key, ABSENT), after.get(key, ABSENT)
-        if type(left) is not type(right) or not (left is right or bool(left == right)):
-            differences[key] = left, right
+        old, new = before.get(key, ABSENT), after.get(key, ABSENT)
+        if type(old) is not type(new) or not (old is new or bool(old == new)):
+            differences[key] = old, new
     return differences
 
 

@@ -11,7 +11,7 @@ import attr
 
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.errors import InvalidConfigValueError, similar_names, unknown_name
-from optax_bridge.spmd.config.records import record_fields, replaced
+from optax_bridge.spmd.config.records import record_fields, replace_fields
 from optax_bridge.spmd.config.required import RequiredFieldValue
 from optax_bridge.spmd.config.text import Step, key_text, parse_key, parse_value
 from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
@@ -31,7 +31,7 @@ def apply_overrides(cfg: C, settings: Iterable[str], *, root: str | None = None)
     number stays a number. An int fits where a float is, and a list where a tuple is.
 
     Args:
-      cfg: the config, which stays as it is.
+      cfg: the config, which is not changed.
       settings: keys of `debug_string` and values, with `=` between them.
       root: a name of the config that keys may start with: "trainer" for `trainer.model.name=x`.
 
@@ -41,7 +41,7 @@ def apply_overrides(cfg: C, settings: Iterable[str], *, root: str | None = None)
     cfg = cfg.clone()
     seen: dict[str, str] = {}
     for setting in settings:
-        steps, text = _parsed(setting)
+        steps, text = _parse(setting)
         if root is not None and steps[0] == root and root not in cfg and len(steps) > 1:
             steps = steps[1:]
         key = key_text(steps)
@@ -57,7 +57,7 @@ def _is_below(key: str, other: str) -> bool:
     return key.startswith((f"{other}.", f"{other}["))
 
 
-def _parsed(setting: str) -> tuple[list[Step], str]:
+def _parse(setting: str) -> tuple[list[Step], str]:
     try:
         steps, end = parse_key(setting)
     except ValueError:
@@ -76,7 +76,7 @@ def _set(cfg: ConfigBase, steps: list[Step], text: str, setting: str) -> None:
         raise OverrideError(
             f"{setting!r}: what a config makes is for the program to say; text cannot change it."
         )
-    new = _converted(text, owners[-1], _allowed_types(owners[-2], steps[-1]), setting)
+    new = _convert(text, owners[-1], _allowed_types(owners[-2], steps[-1]), setting)
     for step, owner in zip(reversed(steps), reversed(owners[:-1]), strict=True):
         try:
             new = _with(owner, step, new)
@@ -109,7 +109,7 @@ def _part(value: Any, step: Step, before: list[Step], setting: str) -> Any:
 
 
 def _meant(cfg: ConfigBase, name: str, before: list[Step]) -> str:
-    """The name, and similar ones here or, if there are none, anywhere below."""
+    """The name, and similar ones here or else anywhere below."""
     if similar_names(name, field_names(cfg)):
         return unknown_name(name, field_names(cfg))
     prefix = f"{key_text(before)}." if before else ""
@@ -126,7 +126,7 @@ def _with(owner: Any, step: Step, new: object) -> Any:
         return owner
     key = step[0]
     if record_fields(owner) is not None:
-        return replaced(owner, {key: new})
+        return replace_fields(owner, {key: new})
     if isinstance(owner, tuple):
         return tuple(new if i == key % len(owner) else part for i, part in enumerate(owner))
     copied = copy.copy(owner)
@@ -135,7 +135,7 @@ def _with(owner: Any, step: Step, new: object) -> Any:
 
 
 def _allowed_types(owner: object, step: Step) -> set[object]:
-    """The types that the annotation of a field allows; nothing is said of parts of containers."""
+    """The types that the annotation of a field allows; parts of containers are not restricted."""
     if not isinstance(owner, ConfigBase) or not isinstance(step, str):
         return set()
     annotation = attr.fields_dict(type(owner))[step].type
@@ -148,7 +148,7 @@ _NONE = type(None)
 _PLAIN: set[object] = {bool, int, float, str, _NONE}
 
 
-def _converted(text: str, now: object, allowed: set[object], setting: str) -> Any:
+def _convert(text: str, now: object, allowed: set[object], setting: str) -> Any:
     """The value of the text, as it fits where `now` is."""
     unset = now is None or isinstance(now, RequiredFieldValue)
     quoted = text[:1] in ("'", '"')

@@ -10,7 +10,7 @@ import attr
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.configurable import Configurable
 from optax_bridge.spmd.config.errors import unknown_name
-from optax_bridge.spmd.config.records import field_names_of, record_fields, replaced
+from optax_bridge.spmd.config.records import field_names_of, record_fields, replace_fields
 from optax_bridge.spmd.config.required import RequiredFieldValue
 from optax_bridge.spmd.config.signatures import config_for_class, config_for_function
 from optax_bridge.spmd.config.text import Step, Text, key_text, parse_key, parse_value
@@ -37,7 +37,7 @@ def from_flat_dict(flat: Mapping[str, object], *, like: ConfigBase | None = None
     Args:
       flat: of `to_flat_dict(omit_default_values=(None, REQUIRED))`. Fields with these defaults may
         be absent; other fields that are absent have been empty containers.
-      like: a config of nearly this content, from the program that made the other one, say. Where
+      like: a config of nearly this content, such as one from the program that made the other. Where
         the flat form does not tell, list or tuple, dict or dataclass, it is as in this one;
         otherwise as in the field's default, else a list (a tuple at a field for tuples) or a dict.
 
@@ -59,8 +59,8 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
 
     Args:
       text: of `debug_string`, with its default separators. Lines that start with `#` are skipped.
-      like: as in `from_flat_dict`. A value that cannot be read, an object of a class of one's own,
-        is taken from it if it is shown by the same text there.
+      like: as in `from_flat_dict`. A value that cannot be read, such as an object of the program's
+        class, is taken from it if it is shown by the same text there.
 
     Raises:
       ValueError: naming the line, or the key whose value cannot be read back.
@@ -182,14 +182,14 @@ def _container(
         for name in below.keys() - fields.keys():
             where = key_text([*path, [name]])
             raise ValueError(f"{where}: {type(like).__name__} has no such field.")
-        return replaced(like, below)
+        return replace_fields(like, below)
     if isinstance(like, dict):
         return type(like)(below)
     if list(below) == list(range(len(below))):
         if isinstance(like, list | tuple):
             return type(like)(below.values())
         return tuple(below.values()) if _wants_tuple(annotation) else list(below.values())
-    for kind in _mentioned(annotation):
+    for kind in _classes_in(annotation):
         if isinstance(kind, type) and below.keys() <= set(field_names_of(kind) or ()):
             return kind(**below)
     return below
@@ -197,18 +197,18 @@ def _container(
 
 def _wants_tuple(annotation: object) -> bool:
     """True if a field's type mentions tuples, and no lists."""
-    mentioned = _mentioned(annotation)
+    mentioned = _classes_in(annotation)
     return tuple in mentioned and list not in mentioned
 
 
-def _mentioned(annotation: object) -> list[object]:
+def _classes_in(annotation: object) -> list[object]:
     """The classes in an annotation, without those of elements."""
     parts = [annotation, *get_args(annotation)]
     return [part for annotated in parts for part in (annotated, get_origin(annotated))]
 
 
 def _of_elements(annotation: object) -> object:
-    """Returns the annotation of a container's elements; None if there is none."""
+    """Returns the annotation of a container's elements; None without one."""
     for part in (annotation, *get_args(annotation)):
         origin, arguments = get_origin(part), get_args(part)
         if isinstance(origin, type) and arguments:
@@ -244,10 +244,10 @@ def _leaf(
     if not isinstance(value, str):
         return value
     if callable_wanted or isinstance(like, type) or _is_function(like):
-        return _imported(value, path)
+        return _import(value, path)
     # A class and a string that names it have one text. Where neither what is there nor the type of
     # the field says which it is, it is the class, if the program has it.
-    if isinstance(like, str) or str in _mentioned(annotation) or "str" in str(annotation):
+    if isinstance(like, str) or str in _classes_in(annotation) or "str" in str(annotation):
         return value
     return by_name(value)
 
@@ -256,7 +256,7 @@ def _is_function(value: object) -> bool:
     return callable(value) and hasattr(value, "__qualname__")
 
 
-def _imported(name: str, path: list[Step]) -> Any:
+def _import(name: str, path: list[Step]) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -26,9 +26,11 @@ def record_fields(value: object) -> dict[str, Any] | None:
     return None if names is None else {name: getattr(value, name, None) for name in names}
 
 
-def replaced(record: T, changes: Mapping[str, object]) -> T:
+def replace_fields(record: T, changes: Mapping[str, object]) -> T:
     """The record with some fields changed."""
-    made: Any = record
+    untyped: Any = record
     if dataclasses.is_dataclass(type(record)):
-        return dataclasses.replace(made, **changes)
-    return attr.evolve(made, **changes) if attr.has(type(record)) else made._replace(**changes)
+        return dataclasses.replace(untyped, **changes)
+    return (
+        attr.evolve(untyped, **changes) if attr.has(type(record)) else untyped._replace(**changes)
+    )

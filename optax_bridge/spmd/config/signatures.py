@@ -1,4 +1,4 @@
-"""`config_for_function` and `config_for_class`: configs made from signatures of anybody's code."""
+"""`config_for_function` and `config_for_class`: configs made from the signatures of any code."""
 
 import dataclasses
 import inspect
@@ -35,7 +35,7 @@ class FunctionConfigBase(InstantiableConfig[T]):
     fn: Callable[..., T]
 
     def instantiate(self, **kwargs: object) -> T:
-        """Calls the function with the fields, or what stands in kwargs instead."""
+        """Calls the function with the fields, or with kwargs in their place."""
         return _call(self.fn, _parameters(self.fn), self, kwargs)
 
 
@@ -52,7 +52,7 @@ class ClassConfigBase(InstantiableConfig[T]):
     klass: type[T]
 
     def instantiate(self, **kwargs: object) -> T:
-        """Makes an instance with the fields, or what stands in kwargs instead."""
+        """Makes an instance with the fields, or with kwargs in their place."""
         return _call(self.klass, _init_parameters(self.klass), self, kwargs)
 
 
@@ -64,7 +64,7 @@ def config_for_function(fn: Callable[..., T]) -> FunctionConfigBase[T]:
         one function can be compared.
 
     Returns:
-      A config with the parameters' defaults, REQUIRED where there is none (and for `*args` and
+      A config with the parameters' defaults, REQUIRED for those without (and for `*args` and
       `**kwargs`), and a field `fn`.
 
     Raises:
@@ -80,7 +80,7 @@ def config_for_class(cls: type[T]) -> ClassConfigBase[T]:
     """A config with a field for every parameter of a class's `__init__`.
 
     Args:
-      cls: any class, of flax.linen or flax.nnx, say.
+      cls: any class, such as one of flax.linen or flax.nnx.
 
     Returns:
       As `config_for_function`, with a field `klass` instead of `fn`.
@@ -103,14 +103,14 @@ def _init_parameters(cls: type) -> list[inspect.Parameter]:
         return []
     parameters = _parameters(_bound_init(cls))
     if dataclasses.is_dataclass(cls):  # a default_factory is shown by a marker
-        made = {
+        fields = {
             field.name: field.default_factory()
             for field in dataclasses.fields(cls)
             if field.default_factory is not dataclasses.MISSING
         }
         parameters = [
-            p.replace(default=made[p.name])
-            if p.name in made and p.default is not _Kind.empty
+            p.replace(default=fields[p.name])
+            if p.name in fields and p.default is not _Kind.empty
             else p
             for p in parameters
         ]
@@ -136,7 +136,7 @@ def _bound_init(cls: Any) -> Callable[..., Any]:
 
 # Classes of configs by what they configure: as long as it lives, where Python can tell.
 _WEAK: weakref.WeakKeyDictionary[Any, type] = weakref.WeakKeyDictionary()
-# Methods and proxies are made anew at each access; those that cannot be hashed are compared by
+# Methods and proxies are new objects at each access; those that cannot be hashed are compared by
 # identity.
 _STRONG: dict[object, type] = {}
 _MAKING = threading.RLock()
@@ -153,13 +153,13 @@ def _class_for(
     cache: MutableMapping[Any, type] = _WEAK if weak else _STRONG
     with _MAKING:
         try:
-            key, made = target, cache.get(target)
+            key, config_type = target, cache.get(target)
         except TypeError:
             cache, key = _STRONG, _Identity(target)
-            made = cache.get(key)
-        if made is None:
-            made = cache[key] = _config_class(base, target, parameters_of(target), maker)
-        return made
+            config_type = cache.get(key)
+        if config_type is None:
+            config_type = cache[key] = _config_class(base, target, parameters_of(target), maker)
+        return config_type
 
 
 def _config_class(
@@ -182,12 +182,12 @@ def _config_class(
             ) from error
         typed = parameter.annotation is not _Kind.empty
         body["__annotations__"][parameter.name] = parameter.annotation if typed else Any
-        given = parameter.default is not _Kind.empty
-        body[parameter.name] = parameter.default if given else REQUIRED
+        has_default = parameter.default is not _Kind.empty
+        body[parameter.name] = parameter.default if has_default else REQUIRED
     body["__class_of__"] = _reference
-    made = config_class(types.new_class("Config", (base,), {}, lambda ns: ns.update(body)))
-    rename(made, f"{maker}({module}.{qualname})")
-    return made
+    cls = config_class(types.new_class("Config", (base,), {}, lambda ns: ns.update(body)))
+    rename(cls, f"{maker}({module}.{qualname})")
+    return cls
 
 
 def _reference(cfg: object) -> tuple[Callable[[str, Any], type], tuple[str, object]]:
@@ -217,14 +217,14 @@ def _call(
     target: Callable[..., T],
     parameters: list[inspect.Parameter],
     cfg: ConfigBase,
-    given: dict[str, object],
+    arguments: dict[str, object],
 ) -> T:
     """Calls the target with the config's fields, given arguments first.
 
     Raises:
       TypeError: the field of `**kwargs` has an argument that is a field of its own.
     """
-    given = dict(given)
+    arguments = dict(arguments)
     for parameter in parameters:
         if parameter.kind is _Kind.POSITIONAL_ONLY:
             raise NotImplementedError(
@@ -232,8 +232,8 @@ def _call(
                 f"{parameter.name!r} has no name to pass it by. Wrap it in a function without '/'."
             )
     values: dict[str, Any] = {
-        parameter.name: given.pop(parameter.name)
-        if parameter.name in given
+        parameter.name: arguments.pop(parameter.name)
+        if parameter.name in arguments
         else getattr(cfg, parameter.name)
         for parameter in parameters
     }
@@ -258,4 +258,4 @@ def _call(
             positional.append(value)  # what follows goes by position too
         else:
             keywords[parameter.name] = value
-    return target(*positional, **{**keywords, **given})
+    return target(*positional, **{**keywords, **arguments})

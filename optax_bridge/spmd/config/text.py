@@ -35,7 +35,7 @@ def parse_value(text: str) -> Any:
     `PartitionSpec(...)`) and `dtype('float32')`.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is no such literal.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
@@ -63,12 +63,12 @@ def _value(node: ast.expr) -> Any:
             pairs = zip(keys, values, strict=True)
             return {_value(key): _value(value) for key, value in pairs if key is not None}
         case ast.Call(func=func, args=arguments, keywords=[]):
-            return _called(ast.unparse(func), [_value(argument) for argument in arguments])
+            return _call(ast.unparse(func), [_value(argument) for argument in arguments])
         case _:
             raise ValueError("not a literal")
 
 
-def _called(name: str, arguments: list[Any]) -> object:
+def _call(name: str, arguments: list[Any]) -> object:
     if name in ("P", "PartitionSpec"):
         from jax.sharding import PartitionSpec  # JAX, which few configs need to be read
 

@@ -52,12 +52,12 @@ def validate_config_field_value(value: object) -> None:
     Raises:
       InvalidConfigValueError: none is about the value, or one refuses it.
     """
-    known = False
+    is_leaf = False
     for validator in _VALIDATORS:
         if validator.match_fn(value):
-            known = True
+            is_leaf = True
             validator.validate_fn(value)
-    if not known:
+    if not is_leaf:
         raise InvalidConfigValueError(
             f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be in a "
             f"config: {value!r}. Say how to make it (config_for_function, config_for_class), or "
@@ -66,7 +66,7 @@ def validate_config_field_value(value: object) -> None:
 
 
 def _accept(value: object) -> None:
-    """A validator for values that are legal as they are."""
+    """Validates values that are always legal."""
 
 
 def _each(values: Iterable[object]) -> None:
@@ -130,7 +130,7 @@ def is_frozen_mapping(value: object) -> bool:
 
 
 def _is_legacy_definition(value: object) -> bool:
-    legacy_optim = sys.modules.get("legacy_optim")  # without it there are none
+    legacy_optim = sys.modules.get("legacy_optim")  # not imported: no definitions either
     return legacy_optim is not None and isinstance(value, legacy_optim.OptimizerDef)
 
 

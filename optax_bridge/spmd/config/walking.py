@@ -84,14 +84,14 @@ def flat_dict(cfg: object, omit_default_values: Collection[object]) -> dict[str,
             return [
                 (name, child)
                 for name, child in default or []
-                if not _omitted(child, defaults[name].default, omit_default_values)
+                if not _is_omitted(child, defaults[name].default, omit_default_values)
             ]
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return [
                 (f"{key}[{field.name!r}]", getattr(value, field.name))
                 for field in dataclasses.fields(value)
                 if not field.metadata.get("skip_serialization")
-                and not _omitted(getattr(value, field.name), field.default, omit_default_values)
+                and not _is_omitted(getattr(value, field.name), field.default, omit_default_values)
             ]
         return default
 
@@ -99,7 +99,7 @@ def flat_dict(cfg: object, omit_default_values: Collection[object]) -> dict[str,
     return flat
 
 
-def _omitted(value: object, default: object, omit_default_values: Collection[object]) -> bool:
+def _is_omitted(value: object, default: object, omit_default_values: Collection[object]) -> bool:
     # Of one type: `numpy.dtype("float64") == None` is true.
     return value is default and any(
         default is x or (type(default) is type(x) and default == x) for x in omit_default_values
@@ -133,7 +133,7 @@ def dotted_name(value: object) -> str:
 
 
 def leaf_text(value: object) -> str:
-    """A leaf as it stands in `debug_string`."""
+    """The text of a leaf in `debug_string`."""
     named = isinstance(value, type | types.FunctionType) or (
         callable(value)
         and not isinstance(value, types.MethodType)

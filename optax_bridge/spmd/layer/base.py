@@ -12,7 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import InstantiableConfig, config_class, maybe_instantiate
 from optax_bridge.spmd.layer.initializers import DefaultInitializer, Initializer
-from optax_bridge.spmd.layer.remat import rematted
+from optax_bridge.spmd.layer.remat import remat_method
 from optax_bridge.spmd.layer.specs import FanAxes, ParameterNoise, ParameterSpec, RematSpec
 from optax_bridge.spmd.metrics import WeightedSummary
 from optax_bridge.spmd.module import Module, OutputCollection, child_context
@@ -69,7 +69,9 @@ class BaseLayer(Module):
         spec = self._config.remat_spec
         if spec is not None:
             methods = {
-                name: method if is_marked(type(self), name, "_no_remat") else rematted(method, spec)
+                name: method
+                if is_marked(type(self), name, "_no_remat")
+                else remat_method(method, spec)
                 for name, method in methods.items()
             }
         return super()._wrap_methods_with_auto_child_context(methods)
@@ -104,7 +106,7 @@ class BaseLayer(Module):
         """The fan axes of a parameter whose spec does not say them.
 
         Raises:
-          NotImplementedError: it is a weight that has not two axes.
+          NotImplementedError: it is a weight without two axes.
         """
         if not name.endswith("weight"):
             return None
@@ -118,12 +120,12 @@ class BaseLayer(Module):
 
     def _own_parameter_specs(self) -> dict[str, ParameterSpec]:
         return {
-            name: self._completed(name, spec)
+            name: self._complete(name, spec)
             for name, spec in self._create_layer_parameter_specs().items()
         }
 
-    def _completed(self, name: str, spec: ParameterSpec) -> ParameterSpec:
-        """The spec with what it leaves open; the given one stays as it is."""
+    def _complete(self, name: str, spec: ParameterSpec) -> ParameterSpec:
+        """A copy of the spec with what it leaves open filled in."""
         axes = spec.mesh_axes
         if axes is None:
             axes = (None,) * len(spec.shape)
@@ -246,12 +248,12 @@ class BaseLayer(Module):
             mean = jnp.mean(x)
             norm = jnp.mean(jnp.sqrt(jnp.mean(jnp.square(x), axis=tuple(range(1, x.ndim)))))
         else:
-            kept = 1 - activation_paddings.astype(jnp.float32)
-            weight = jnp.sum(kept)
+            mask = 1 - activation_paddings.astype(jnp.float32)
+            weight = jnp.sum(mask)
             features = tuple(range(2, x.ndim))
             frames = jnp.maximum(weight, 1)
-            mean = jnp.sum(jnp.mean(x, axis=features) * kept) / frames
-            norm = jnp.sum(jnp.sqrt(jnp.mean(jnp.square(x), axis=features)) * kept) / frames
+            mean = jnp.sum(jnp.mean(x, axis=features) * mask) / frames
+            norm = jnp.sum(jnp.sqrt(jnp.mean(jnp.square(x), axis=features)) * mask) / frames
         self.add_summary(f"activations/{name}_mean", WeightedSummary(mean, weight))
         self.add_summary(f"activations/{name}_norm", WeightedSummary(norm, weight))
 

@@ -30,7 +30,7 @@ class Dropout(BaseLayer):
 
     def forward(self, x: jax.Array) -> jax.Array:
         """The input, with elements dropped."""
-        return _dropped(x, x.shape, self._config.rate, self)
+        return _drop(x, x.shape, self._config.rate, self)
 
 
 class StochasticDepth(BaseLayer):
@@ -57,7 +57,7 @@ class StochasticDepth(BaseLayer):
     def forward(self, x: jax.Array) -> jax.Array:
         """The input (batch, ...), or zero."""
         first = x.shape[0] if self._config.mode == "row" else 1
-        return _dropped(x, (first, *(1,) * (x.ndim - 1)), self._config.rate, self)
+        return _drop(x, (first, *(1,) * (x.ndim - 1)), self._config.rate, self)
 
 
 def _check_rate(layer: BaseLayer, rate: float | None) -> None:
@@ -65,12 +65,12 @@ def _check_rate(layer: BaseLayer, rate: float | None) -> None:
         raise ValueError(f"{layer!r}: rate must be in [0, 1), not {rate}.")
 
 
-def _dropped(
+def _drop(
     x: jax.Array, mask_shape: tuple[int, ...], rate: float | None, layer: BaseLayer
 ) -> jax.Array:
     if not rate or not layer.is_training:
         return x
     if layer.prng_key is None:
         raise ValueError(f"{layer!r} needs a random key while training: prng_key is None.")
-    kept = jax.random.bernoulli(layer.prng_key, 1 - rate, mask_shape)
-    return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
+    keep = jax.random.bernoulli(layer.prng_key, 1 - rate, mask_shape)
+    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)

@@ -20,12 +20,14 @@ _NOT_TRAINING = ("deterministic", "use_running_average")
 
 
 def training_arguments(
-    fn: Method, given: Mapping[str, PyTree], is_training: bool
+    fn: Method, arguments: Mapping[str, PyTree], is_training: bool
 ) -> dict[str, bool]:
     """The arguments that tell a function whether it is for training, where the caller does not."""
     parameters = inspect.signature(fn).parameters
-    said = dict.fromkeys(_TRAINING, is_training) | dict.fromkeys(_NOT_TRAINING, not is_training)
-    return {name: value for name, value in said.items() if name in parameters and name not in given}
+    flags = dict.fromkeys(_TRAINING, is_training) | dict.fromkeys(_NOT_TRAINING, not is_training)
+    return {
+        name: value for name, value in flags.items() if name in parameters and name not in arguments
+    }
 
 
 class LinenModule:
@@ -61,8 +63,8 @@ class LinenModule:
         no_mesh = jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
         with contextlib.nullcontext() if self._mesh_axes is None else no_mesh:
             variables = self._module.init({"params": key}, *inputs, **training, method=self._method)
-        kept = {name: part for name, part in variables.items() if name != "intermediates"}
-        return unfreeze(kept)
+        collections = {name: part for name, part in variables.items() if name != "intermediates"}
+        return unfreeze(collections)
 
     def abstract(self) -> dict[str, PyTree]:
         """The variables by collection, as `ShapeDtypeStruct`s, boxed if they have metadata."""

@@ -18,7 +18,7 @@ Path = tuple[Any, ...]  # names and indices
 
 
 class NnxModule:
-    """A module of flax.nnx, made anew from a graph definition for each call."""
+    """A module of flax.nnx, made from a graph definition for each call."""
 
     def __init__(self, make: Callable[[jax.Array], nnx.Module], method: str) -> None:
         self._make = make
@@ -34,7 +34,7 @@ class NnxModule:
     def __setstate__(self, state: dict[str, PyTree]) -> None:
         self.__init__(state["_make"], state["_method"])
 
-    def _nested(self, leaves: dict[Path, Leaf]) -> dict[str, PyTree]:
+    def _by_collection(self, leaves: dict[Path, Leaf]) -> dict[str, PyTree]:
         """Leaves by path as nested dicts, in the collections that linen would have them in."""
         nested: dict[str, PyTree] = {}
         for path, leaf in leaves.items():
@@ -48,13 +48,13 @@ class NnxModule:
 
     def abstract(self) -> dict[str, PyTree]:
         """The variables by collection, as `nnx.Variable`s of `ShapeDtypeStruct`s."""
-        return self._nested(self._variables)
+        return self._by_collection(self._variables)
 
     def init(self, key: jax.Array) -> dict[str, PyTree]:
         """First values of the variables."""
         with _sharded_later():
             state = dict(nnx.to_flat_state(nnx.state(self._make(key))))
-        return self._nested({path: value_of(variable) for path, variable in state.items()})
+        return self._by_collection({path: value_of(variable) for path, variable in state.items()})
 
     def call(
         self,
@@ -81,8 +81,8 @@ class NnxModule:
         training = training_arguments(fn, kwargs, is_training)
         outputs, sown = _with_intermediates(fn)(*args, **training, **kwargs)
         after = dict(nnx.to_flat_state(nnx.state(module)))
-        known = {path: value_of(v) for path, v in after.items() if path in self._variables}
-        changed = self._nested(known)
+        declared = {path: value_of(v) for path, v in after.items() if path in self._variables}
+        changed = self._by_collection(declared)
         changed.pop("params", None)
         sown.update({path: v for path, v in after.items() if path not in self._variables})
         named = {"/".join(map(str, path)): value_of(variable) for path, variable in sown.items()}
@@ -120,6 +120,6 @@ def _random(path: Path, variable: Leaf, key: jax.Array | None) -> jax.Array:
     if not jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
         return jnp.zeros(spec.shape, spec.dtype)
     # Without a key nothing random should run; what does gets the same numbers each time.
-    own = child_key(jax.random.key(0) if key is None else key, "/".join(map(str, path)))
-    assert own is not None
-    return own if not spec.shape else jax.random.split(own, spec.shape)
+    variable_key = child_key(jax.random.key(0) if key is None else key, "/".join(map(str, path)))
+    assert variable_key is not None
+    return variable_key if not spec.shape else jax.random.split(variable_key, spec.shape)

@@ -27,7 +27,7 @@ def no_remat(fn: F) -> F:
     return fn
 
 
-def rematted(method: Method, spec: RematSpec) -> Method:
+def remat_method(method: Method, spec: RematSpec) -> Method:
     """The method, under `jax.checkpoint` while training.
 
     Args:

@@ -60,18 +60,18 @@ class ThirdPartyLayer(BaseLayer):
 
     def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
-        self._module = self._made()
+        self._module = self._make_module()
 
-    def _made(self) -> LinenModule | NnxModule | Method:
+    def _make_module(self) -> LinenModule | NnxModule | Method:
         cfg = self._config
-        made = _Maker(cfg.module)
+        maker = _Maker(cfg.module)
         if isinstance(getattr(cfg.module, "klass", None), type) and issubclass(
             cfg.module.klass, nnx.Module
         ):
-            return NnxModule(made, cfg.method)
-        module = made(jax.random.key(0))
+            return NnxModule(maker, cfg.method)
+        module = maker(jax.random.key(0))
         if isinstance(module, nnx.Module):
-            return NnxModule(made, cfg.method)
+            return NnxModule(maker, cfg.method)
         if isinstance(module, nn.Module):
             return LinenModule(module, self._examples(), cfg.method, self._mesh_axes())
         if not callable(getattr(module, cfg.method, None)):
@@ -107,8 +107,8 @@ class ThirdPartyLayer(BaseLayer):
 
     def _spec(self, path: tuple[object, ...], leaf: Leaf) -> ParameterSpec:
         where = "/".join(key_names(path))
-        array, said = value_of(leaf), names_of(leaf, where) if is_box(leaf) else None
-        names: Any = (None,) * len(array.shape) if said is None else said
+        array, box_names = value_of(leaf), names_of(leaf, where) if is_box(leaf) else None
+        names: Any = (None,) * len(array.shape) if box_names is None else box_names
         mesh_axes = self._mesh_axes()
         if mesh_axes is not None:
             unknown = set(names) - {None, *mesh_axes}
@@ -136,7 +136,7 @@ class ThirdPartyLayer(BaseLayer):
         """First values of the module's variables, as the module makes them, by collection."""
         if not isinstance(self._module, LinenModule | NnxModule):
             return {}
-        values = self._module.init(_typed(prng_key))
+        values = self._module.init(_as_typed_key(prng_key))
         if prebuilt is None:
             return values
         return jax.tree.map(
@@ -150,7 +150,7 @@ class ThirdPartyLayer(BaseLayer):
         """Calls the module."""
         if not isinstance(self._module, LinenModule | NnxModule):
             return self._module(*args, **kwargs)
-        key = None if self.prng_key is None else _typed(self.prng_key)
+        key = None if self.prng_key is None else _as_typed_key(self.prng_key)
         outputs, changed, sown = self._module.call(
             self.parameters or {}, key, self.is_training, args, kwargs
         )
@@ -180,7 +180,7 @@ class _Maker:
         return self._cfg.instantiate()
 
 
-def _typed(key: jax.Array) -> jax.Array:
+def _as_typed_key(key: jax.Array) -> jax.Array:
     """A key as an array of keys; older code has them as integers."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key

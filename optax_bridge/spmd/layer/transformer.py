@@ -121,7 +121,7 @@ def activation_fn(name: str) -> Callable[[jax.Array], jax.Array]:
     """An activation by name: "nn.relu" for `jax.nn.relu`, "linear", "exact_gelu", "quick_gelu".
 
     Raises:
-      ValueError: there is none of that name.
+      ValueError: no structure has that name.
     """
     if name in _ACTIVATIONS:
         return _ACTIVATIONS[name]

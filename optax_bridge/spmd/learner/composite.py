@@ -30,7 +30,7 @@ class CompositeLearner(BaseLearner):
         """Configures CompositeLearner.
 
         Attributes:
-          learners: name -> config of a learner, which keeps no average of its own.
+          learners: name -> config of a learner, which itself keeps no average.
           rules: pairs of a regular expression for whole '/'-joined paths and a learner's name; the
             first that fits.
         """
@@ -85,8 +85,8 @@ class CompositeLearner(BaseLearner):
 
     def should_update_with_optimizers(self, model_params: Params) -> PyTree:
         """For each parameter whether the optimizer of its learner changes it."""
-        found = self._by_learner("should_update_with_optimizers", model_params)
-        items = {path: keep for tree in found.values() for path, keep in flatten_items(tree)}
+        by_learner = self._by_learner("should_update_with_optimizers", model_params)
+        items = {path: keep for tree in by_learner.values() for path, keep in flatten_items(tree)}
         return jax.tree.map(items.__getitem__, tree_paths(model_params))
 
     def update(self, updates: Updates) -> Params:
@@ -102,8 +102,10 @@ class CompositeLearner(BaseLearner):
         values = updates.param_values()
         new_params = jax.tree.map(lambda value: value, values)  # other containers
         for name, learner in self._learners().items():
-            own = jax.tree.map(lambda owner, name=name: owner == name, owners)
-            part = updates.mask(lambda _, own=own: own, fields=("opt_params", "delta_updates"))
+            is_owned = jax.tree.map(lambda owner, name=name: owner == name, owners)
+            part = updates.mask(
+                lambda _, mask=is_owned: mask, fields=("opt_params", "delta_updates")
+            )
             part = part.mask(
                 lambda tree, name=name: jax.tree.map(
                     lambda path: self._owner(path) == name, tree_paths(tree)

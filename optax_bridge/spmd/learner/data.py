@@ -18,7 +18,7 @@ class ForwardOutputs(struct.PyTreeNode):
 
     Attributes:
       loss: a scalar.
-      aux: whatever the model returns beside it.
+      aux: what else the model returns.
       output_collection: summaries, state updates and module outputs of the forward pass.
     """
 
@@ -124,18 +124,20 @@ class Updates(struct.PyTreeNode):
             tree = getattr(self, name)
             if tree is not None:
                 masked[name] = jax.tree.map(
-                    lambda kept, subtree: subtree if kept else optax.MaskedNode(), keep(tree), tree
+                    lambda keep_subtree, subtree: subtree if keep_subtree else optax.MaskedNode(),
+                    keep(tree),
+                    tree,
                 )
         return self.replace(**masked)
 
 
-def merged(base: PyTree, updates: PyTree) -> PyTree:
+def merge_dicts(base: PyTree, updates: PyTree) -> PyTree:
     """Two trees of nested dicts as one: what is in both is of the updates."""
     if not isinstance(base, dict) or not isinstance(updates, dict):
         return updates
     new = dict(base)
     for key, value in updates.items():
-        new[key] = merged(base[key], value) if key in base else value
+        new[key] = merge_dicts(base[key], value) if key in base else value
     return type(base)(new)
 
 
@@ -148,5 +150,5 @@ def mask_tree(tree: PyTree, *, keep: PyTree, mask_value: PyTree) -> PyTree:
       mask_value: the other value.
     """
     return jax.tree.map(
-        lambda leaf, kept: leaf if kept else mask_value, tree, keep, is_leaf=is_none
+        lambda leaf, keep_leaf: leaf if keep_leaf else mask_value, tree, keep, is_leaf=is_none
     )

@@ -39,13 +39,13 @@ def _split_gradients(
 
     def split_fun(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
         rest, inputs = inputs
-        whole = jax.tree.map(
+        all_params = jax.tree.map(
             lambda one, other: other if one is None else one,
             model_params,
             rest,
             is_leaf=is_none,
         )
-        return fun(model_params=whole, inputs=inputs)
+        return fun(model_params=all_params, inputs=inputs)
 
     return split_fun, split
 
@@ -62,7 +62,7 @@ def _value_and_grad(
       should_compute_gradients: a tree of bools like the parameters, None for all.
 
     Returns:
-      Updates with the gradients, None where there are none, the forward pass's state updates
+      Updates with the gradients, None in place of missing ones, the forward pass's state updates
       in place, and the forward pass itself as "default".
     """
     if should_compute_gradients is None:

@@ -77,8 +77,8 @@ class BaseLearner(LearnerModule):
 
         Attributes:
           ema: the average of the parameters, none while its `decay` is None.
-          forward_fn_transformation: applied to the forward function, or a config of it;
-            `with_minibatch_steps(...)`, say.
+          forward_fn_transformation: applied to the forward function, or a config of it, such
+            as `with_minibatch_steps(...)`.
           norm_summaries: adds `gradient_norm` and `update_norm` over all parameters; None is yes
             in a trainer, no elsewhere.
         """
@@ -210,16 +210,16 @@ class Learner(BaseLearner):
         """
         keep = self.should_update_with_optimizers(updates.opt_params)
         values = updates.param_values()
-        own = updates.replace(
+        optimizer_updates = updates.replace(
             opt_params=mask_tree(updates.opt_params, keep=keep, mask_value=None),
             delta_updates=mask_tree(updates.delta_updates, keep=keep, mask_value=None),
         )
-        self._add_variable_summaries(values, own.delta_updates)
-        transformed = self.optimizer(own)
-        new_params = _stepped(values, transformed)
-        in_place = self._permitted(transformed.inplace_updates or {})
+        self._add_variable_summaries(values, optimizer_updates.delta_updates)
+        transformed = self.optimizer(optimizer_updates)
+        new_params = _step(values, transformed)
+        in_place = self._permit(transformed.inplace_updates or {})
         new_params = _apply_updates(new_params, in_place)
-        self._add_norms(own.delta_updates, transformed.delta_updates)
+        self._add_norms(optimizer_updates.delta_updates, transformed.delta_updates)
         self._update_ema(new_params)
         return new_params
 
@@ -234,11 +234,13 @@ class Learner(BaseLearner):
             types, description="learner_update_type", path=self.path()
         )
 
-    def _permitted(self, in_place: PyTree) -> PyTree:
+    def _permit(self, in_place: PyTree) -> PyTree:
         """The in-place updates that rules permit."""
         in_place = prune_empty(in_place)
-        kept = jax.tree.map(should_apply_state_updates, self._update_types(in_place))
-        return prune_empty(jax.tree.map(lambda keep, value: value if keep else {}, kept, in_place))
+        permitted = jax.tree.map(should_apply_state_updates, self._update_types(in_place))
+        return prune_empty(
+            jax.tree.map(lambda keep, value: value if keep else {}, permitted, in_place)
+        )
 
     def _add_variable_summaries(self, values: Params, grads: PyTree) -> None:
         wanted = self._config.enable_per_variable_summaries
@@ -257,7 +259,7 @@ class Learner(BaseLearner):
                 self.add_summary(f"{name}/{path}", norm)
 
 
-def _stepped(values: Params, updates: Updates) -> Params:
+def _step(values: Params, updates: Updates) -> Params:
     """Parameters after the optimizer's step; those it does not update are as they were."""
     if updates.new_values is not None:
         return jax.tree.map(

@@ -36,22 +36,22 @@ def with_minibatch_steps(
       and both keys are split for the minibatches.
 
     Raises:
-      ValueError: `steps` is not above 0. When called: the batch is empty, its arrays have not the
-        same first axis, or `steps` does not divide it.
+      ValueError: `steps` is not above 0. When called: the batch is empty, its arrays differ in
+        their first axis, or `steps` does not divide it.
     """
     if steps <= 0:
         raise ValueError(f"with_minibatch_steps: steps must be above 0, found {steps}")
     sum_dtype = jnp.float32 if grad_dtype is None else grad_dtype
 
     def decorator(fn: ForwardFn) -> ForwardFn:
-        def accumulated(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
+        def accumulate(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
             minibatches = _cut(inputs, steps)
 
             run = _with_summed_gradients(fn, minibatches, steps, sum_dtype)
             means, stacked = run(model_params)
             return _with_summaries(means, stacked, steps, metric_accumulator)
 
-        return accumulated
+        return accumulate
 
     return decorator
 

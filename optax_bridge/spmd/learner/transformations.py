@@ -20,7 +20,7 @@ from optax_bridge.spmd.config import (
     config_class,
     maybe_instantiate,
 )
-from optax_bridge.spmd.learner.data import Updates, mask_tree, merged
+from optax_bridge.spmd.learner.data import Updates, mask_tree, merge_dicts
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
@@ -85,7 +85,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
         """Makes the transformation.
 
         Raises:
-          ValueError: it is none, or has no learning rate.
+          ValueError: it is no transformation, or has no learning rate.
         """
         super().__init__(cfg, parent=parent)
         tx = maybe_instantiate(cfg.transformation)
@@ -126,7 +126,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
 
 
 class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformation):
-    """Takes some gradients for new values: those of quantisation scales, say.
+    """Takes some gradients for new values, such as those of quantisation scales.
 
     They become in-place updates, and the transformation keeps no state for them.
     """
@@ -163,7 +163,7 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
         def pick(is_overridden: bool, gradient: Leaf, transformed: Leaf) -> Leaf:
             return gradient if is_overridden else transformed
 
-        in_place = merged(
+        in_place = merge_dicts(
             new.inplace_updates or {},
             prune_empty(mask_tree(gradients, keep=overridden, mask_value={})),
         )
@@ -246,8 +246,8 @@ class ConditionalUpdateTransformation(UpdateTransformation):
         state_updates = self.get_invocation_context().get_state_updates()
         now = True if self._schedule is None else self._schedule(count)
 
-        def pick(taken: PyTree, left: PyTree) -> PyTree:
-            return jax.lax.cond(now, lambda: taken, lambda: left)
+        def pick(taken: PyTree, not_taken: PyTree) -> PyTree:
+            return jax.lax.cond(now, lambda: taken, lambda: not_taken)
 
         zeros = map_updates(jnp.zeros_like, new.delta_updates)
         values = new.new_values

@@ -1,4 +1,4 @@
-"""`InvocationContext`: what a method has beside its arguments and leaves beside its result."""
+"""`InvocationContext`: the implicit arguments and outputs of a module's method."""
 
 import contextlib
 import dataclasses
@@ -155,7 +155,7 @@ class InvocationContext:
 
         Returns:
           A function of the same arguments that returns what `fn` does and the outputs. It runs in a
-          copy of this context, whichever is current; this one stays as it is.
+          copy of this context, whichever is current; this one does not change.
         """
 
         def call(*args: P.args, **kwargs: P.kwargs) -> tuple[T, OutputCollection]:

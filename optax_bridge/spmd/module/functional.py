@@ -64,7 +64,7 @@ def functional(
         output_collection=new_output_collection(),
     )
     args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-    # A thread that has no contexts of its own must not work in the main thread's.
+    # A thread without contexts must not work in the main thread's.
     with own_stack(), set_current_context(context, require_parent=False):
         outputs = getattr(module, method)(*args, **kwargs)
     dropped = {name: {} for name in drop_output_collections}

@@ -39,7 +39,7 @@ class Module(Configurable, metaclass=_ModuleType):
 
     A module is made from a config; it makes its children by `_add_child`, in its `__init__`, and
     has them as attributes. It holds no state: `functional` passes state, random key and outputs
-    beside the arguments, as an `InvocationContext`, which public methods enter when they are
+    apart from the arguments, as an `InvocationContext`, which public methods enter when they are
     called.
     """
 
@@ -270,7 +270,7 @@ class Module(Configurable, metaclass=_ModuleType):
         """The current context, which must be of this module.
 
         Raises:
-          RuntimeError: it is not, or there is none.
+          RuntimeError: it is not, or there is no context.
         """
         context = current_context()
         if context is None:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Outputs of a call beside its result: summaries, updates of state, outputs of inner modules."""
+"""Outputs of a call apart from its result: summaries, state updates, outputs of inner modules."""
 
 import re
 from typing import NamedTuple, Self
@@ -19,11 +19,11 @@ def check_name(name: str, what: str) -> None:
 
 
 class OutputCollection(NamedTuple):
-    """The outputs of a tree of modules beside their results, as nested dicts by context.
+    """The outputs of a tree of modules, without their results, as nested dicts by context.
 
     Attributes:
       summaries: what is worth watching: arrays or `Summary`s.
-      state_updates: new values for parts of the state, running averages say.
+      state_updates: new values for parts of the state, such as running averages.
       module_outputs: anything else that is of interest outside.
     """
 

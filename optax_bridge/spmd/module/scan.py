@@ -65,7 +65,7 @@ def scan_in_context(
         return carry, (y, _without(collection, drop_output))
 
     carry, (ys, stacked) = jax.lax.scan(
-        _rematerialized(body, remat_kwargs), carry, (xs.get("xs"), overrides), unroll=unroll
+        _remat(body, remat_kwargs), carry, (xs.get("xs"), overrides), unroll=unroll
     )
     leaves = jax.tree.leaves((xs, stacked.summaries))
     each = [
@@ -76,7 +76,7 @@ def scan_in_context(
     return carry, ys
 
 
-def _rematerialized(
+def _remat(
     body: Callable[..., tuple[PyTree, PyTree]], kwargs: dict[str, Any] | None
 ) -> Callable[..., tuple[PyTree, PyTree]]:
     if kwargs is None:
@@ -97,7 +97,7 @@ def _leave_outputs(
     outputs.module_outputs[prefix] = stacked.module_outputs
     outputs.state_updates[prefix] = stacked.state_updates
     if merge_summaries:
-        outputs.summaries[prefix] = _accumulated(each)
+        outputs.summaries[prefix] = _accumulate(each)
     else:
         outputs.summaries.update({f"{prefix}{i}": summaries for i, summaries in enumerate(each)})
 
@@ -118,11 +118,11 @@ def _without(
 ) -> OutputCollection:
     if drop_output is None:
         return collection
-    kept = prune_tree(collection._asdict(), lambda path, _: drop_output(path))
-    return OutputCollection(**{name: kept.get(name, {}) for name in collection._fields})
+    remaining = prune_tree(collection._asdict(), lambda path, _: drop_output(path))
+    return OutputCollection(**{name: remaining.get(name, {}) for name in collection._fields})
 
 
-def _accumulated(each: Sequence[PyTree]) -> PyTree:
+def _accumulate(each: Sequence[PyTree]) -> PyTree:
     """The summaries of all iterations as one."""
 
     def add(a: Leaf, b: Leaf) -> Leaf:

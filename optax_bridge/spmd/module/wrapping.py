@@ -104,6 +104,6 @@ def _types(args: tuple[object, ...], kwargs: dict[str, object]) -> str:
             return f"{value.dtype}{list(value.shape)}"
         return type(value).__name__
 
-    said = [one(value) for value in args]
-    said += [f"{name}={one(value)}" for name, value in kwargs.items()]
-    return f"({', '.join(said)})"
+    types = [one(value) for value in args]
+    types += [f"{name}={one(value)}" for name, value in kwargs.items()]
+    return f"({', '.join(types)})"

@@ -21,7 +21,7 @@ from optax_bridge.spmd.optimizers.data import (
 from optax_bridge.spmd.optimizers.param_scales import PerParamFn
 from optax_bridge.spmd.optimizers.scaling import rms
 from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
-from optax_bridge.spmd.optimizers.weight_decay import decayed
+from optax_bridge.spmd.optimizers.weight_decay import add_decay
 from optax_bridge.spmd.trees import expand_vdicts, flatten_items, vectorized_tree_map
 
 
@@ -78,7 +78,7 @@ def adastar_optimizer(
       weight_decay: the rate.
       weight_decay_per_param_scale: see `add_decayed_weights`.
       update_schedule: scales updates and decay; it is given 1 at the first step.
-      verbosity: above 0 adds summaries of each parameter, `<path>/raw_update_norm` say.
+      verbosity: above 0 adds summaries of each parameter, such as `<path>/raw_update_norm`.
     """
     averages = _Averages(
         _Ema(gradient_ema_decay, gradient_ema_debias),
@@ -120,7 +120,7 @@ def _learning_rate_and_decay(
         add_summary("learning_rate", learning_rate * scale)
         add_summary("weight_decay_rate", weight_decay * scale)
         updates = map_updates(lambda u: learning_rate * u, updates)
-        updates = decayed(weight_decay, per_param_scale, updates, params)
+        updates = add_decay(weight_decay, per_param_scale, updates, params)
         return map_updates(lambda u: (-scale * u).astype(u.dtype), updates), step
 
     return PartitionedGradientTransformation(
@@ -141,7 +141,7 @@ class _Ema(NamedTuple):
         return None if self.decay is None else copy_partition(specs)
 
     def update(self, updates: Updates, average: PyTree, count: jax.Array) -> tuple[Updates, PyTree]:
-        """Returns the average with the updates in it, debiased and as it is kept."""
+        """Returns the average with the updates in it, debiased and as stored."""
         if self.decay is None:
             return updates, None
         decay = self.decay

@@ -77,13 +77,13 @@ def param_ema(*, decay: Schedule | None = None) -> PartitionedGradientTransforma
         count = optax.safe_increment(state.count)
         d = schedule(count)
 
-        def averaged(value: jax.Array, ema: jax.Array) -> jax.Array:
+        def average_of(value: jax.Array, ema: jax.Array) -> jax.Array:
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 return value
             return ((1.0 - d) * value + d * ema).astype(ema.dtype)
 
         return updates, ParamEmaState(
-            count=count, ema=jax.tree.map(averaged, opt_param_values(params), state.ema)
+            count=count, ema=jax.tree.map(average_of, opt_param_values(params), state.ema)
         )
 
     def partition(specs: PyTree) -> ParamEmaState:
@@ -137,14 +137,14 @@ def ema(
         count = optax.safe_increment(state.count)
         d = schedule(count)
 
-        def averaged(update: jax.Array, stored: jax.Array, scale: jax.Array) -> jax.Array:
+        def average_of(update: jax.Array, stored: jax.Array, scale: jax.Array) -> jax.Array:
             is_integer = jnp.issubdtype(stored.dtype, jnp.integer)
             old = stored.astype(jnp.float32) * scale if is_integer else stored
             return (1.0 - d) * update + d * old
 
-        averages = map_updates(averaged, updates, state.ema, state.scale)
+        averages = map_updates(average_of, updates, state.ema, state.scale)
         scales = jax.tree.map(_stored_scale, averages, state.ema, state.scale, is_leaf=is_none)
-        new = jax.tree.map(_stored, averages, state.ema, scales, is_leaf=is_none)
+        new = jax.tree.map(_store, averages, state.ema, scales, is_leaf=is_none)
         if debias:
             correction = 1.0 - d**count
             averages = map_updates(lambda v: v / jnp.asarray(correction, v.dtype), averages)
@@ -163,8 +163,8 @@ class _Accumulator(NamedTuple):
     dtype: DTypeLike | None
 
     def dtype_of(self, param: Leaf) -> jnp.dtype:
-        own = self.dtype is None or not len(param.shape)
-        return jnp.dtype(param.dtype if own else self.dtype)
+        keeps_dtype = self.dtype is None or not len(param.shape)
+        return jnp.dtype(param.dtype if keeps_dtype else self.dtype)
 
     def is_quantised(self, param: Leaf) -> bool:
         return bool(len(param.shape)) and jnp.issubdtype(self.dtype_of(param), jnp.integer)
@@ -188,7 +188,7 @@ def _stored_scale(average: jax.Array | None, stored: jax.Array, scale: jax.Array
     return jnp.max(jnp.abs(average), axis=0) / jnp.iinfo(stored.dtype).max
 
 
-def _stored(average: jax.Array | None, stored: jax.Array, scale: jax.Array) -> jax.Array:
+def _store(average: jax.Array | None, stored: jax.Array, scale: jax.Array) -> jax.Array:
     if average is None:
         return stored
     if jnp.issubdtype(stored.dtype, jnp.integer):

@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
-from optax_bridge.spmd.optimizers.data import PartitionedGradientTransformation, instantiated
+from optax_bridge.spmd.optimizers.data import (
+    PartitionedGradientTransformation,
+    instantiate_transformation,
+)
 from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
 
 TransformUpdate = Callable[..., tuple[Updates, OptState]]
@@ -20,12 +23,15 @@ def chain(
 
     Returns:
       The transformation; its state is the tuple of theirs. It takes exact steps if the last one
-      does: gradients that are clipped before an optimizer of `optax_bridge`, say.
+      does, as when gradients are clipped before an optimizer of `optax_bridge`.
 
     Raises:
       ValueError: an argument is something else.
     """
-    parts = [instantiated(arg, f"chain: argument {index}") for index, arg in enumerate(args)]
+    parts = [
+        instantiate_transformation(arg, f"chain: argument {index}")
+        for index, arg in enumerate(args)
+    ]
 
     def run(
         last: TransformUpdate | None, updates: Updates, state: OptState, params: Params
@@ -70,7 +76,10 @@ def named_chain(
     Raises:
       ValueError: an argument is something else.
     """
-    parts = {name: instantiated(arg, f"named_chain: {name}") for name, arg in kwargs.items()}
+    parts = {
+        name: instantiate_transformation(arg, f"named_chain: {name}")
+        for name, arg in kwargs.items()
+    }
 
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
         new_state = {}

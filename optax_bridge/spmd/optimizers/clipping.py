@@ -38,11 +38,11 @@ def clip_by_global_norm(
         keep = True if drop_norm is None else norm < drop_norm
         add_summary("gradient_scale", jnp.where(keep, factor, 0.0))
 
-        def clipped(u: jax.Array) -> jax.Array:
+        def clip(u: jax.Array) -> jax.Array:
             # What is dropped may be infinite, and 0 times that is no number.
             return jnp.where(keep, u * jnp.asarray(factor, u.dtype), jnp.zeros_like(u))
 
-        return map_updates(clipped, updates)
+        return map_updates(clip, updates)
 
     return without_state(update)
 
@@ -67,9 +67,9 @@ def clip_by_block_rms(
             return updates
         largest = threshold
 
-        def clipped(u: jax.Array) -> jax.Array:
+        def clip(u: jax.Array) -> jax.Array:
             return u / jnp.maximum(1.0, rms(u) / largest).astype(u.dtype)
 
-        return vectorized_tree_map(clipped, updates)
+        return vectorized_tree_map(clip, updates)
 
     return without_state(update)

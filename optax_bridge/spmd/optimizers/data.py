@@ -50,7 +50,7 @@ class OptParam:
 class PartitionedGradientTransformation(NamedTuple):
     """A transformation of gradients that also says how its state lies on a mesh.
 
-    Entries of trees that are None or `optax.MaskedNode()` are no parameters, and stay as they are.
+    Entries of trees that are None or `optax.MaskedNode()` are no parameters, and do not change.
 
     Attributes:
       init: `init(opt_params) -> state`.
@@ -101,7 +101,7 @@ def copy_partition(
       A tree of `OptStateSpec`s with shape, dtype and axes of those given.
     """
 
-    def copied(path: str, spec: TensorSpec) -> OptStateSpec:
+    def copy_spec(path: str, spec: TensorSpec) -> OptStateSpec:
         fits = pattern is not None and re.fullmatch(pattern, path)
         return OptStateSpec(
             shape=spec.shape,
@@ -110,7 +110,7 @@ def copy_partition(
             memory_kind=memory_kind if fits else spec.memory_kind,
         )
 
-    return jax.tree.map(copied, tree_paths(specs), specs)
+    return jax.tree.map(copy_spec, tree_paths(specs), specs)
 
 
 def count_spec() -> OptStateSpec:
@@ -185,10 +185,10 @@ def without_state(
 def map_updates(fn: Callable[..., Leaf], updates: Updates, *rest: PyTree) -> Updates:
     """`jax.tree.map` for updates, of which some may be None where parameters are not."""
 
-    def mapped(update: Leaf, *others: Leaf) -> Leaf:
+    def map_leaf(update: Leaf, *others: Leaf) -> Leaf:
         return None if update is None else fn(update, *others)
 
-    return jax.tree.map(mapped, updates, *rest, is_leaf=is_none)
+    return jax.tree.map(map_leaf, updates, *rest, is_leaf=is_none)
 
 
 def global_norm(tree: PyTree) -> jax.Array:
@@ -203,7 +203,7 @@ def add_summary(name: str, value: object) -> None:
         context.add_summary(name, value)
 
 
-def instantiated(
+def instantiate_transformation(
     transformation: ConfigOr[PartitionedGradientTransformation], where: str
 ) -> PartitionedGradientTransformation:
     """The transformation of a config, or the transformation itself.
@@ -211,11 +211,11 @@ def instantiated(
     Raises:
       ValueError: it is neither.
     """
-    made = maybe_instantiate(transformation)
-    if not isinstance(made, PartitionedGradientTransformation):
+    instance = maybe_instantiate(transformation)
+    if not isinstance(instance, PartitionedGradientTransformation):
         raise ValueError(
-            f"{where} must be a PartitionedGradientTransformation, found {type(made).__name__}. "
-            "Give an Optax transformation as from_optax(tx), or write "
+            f"{where} must be a PartitionedGradientTransformation, found {type(instance).__name__}."
+            " Give an Optax transformation as from_optax(tx), or write "
             "with_partition_fn(tx, partition_fn)."
         )
-    return made
+    return instance

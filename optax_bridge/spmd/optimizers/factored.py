@@ -76,7 +76,9 @@ def scale_by_factored_rms(
         axes = axes_of(spec.shape, spec.factorization)
         if axes is None:
             return _Leaf(None, stand_in_spec(), stand_in_spec(), copy_partition(spec))
-        return _Leaf(None, _reduced(spec, axes.row), _reduced(spec, axes.col), stand_in_spec())
+        return _Leaf(
+            None, _reduced_spec(spec, axes.row), _reduced_spec(spec, axes.col), stand_in_spec()
+        )
 
     def init(params: Params) -> OptState:
         return _state(jnp.zeros([], jnp.int32), jax.tree.map(init_leaf, params))
@@ -94,7 +96,7 @@ def scale_by_factored_rms(
             if g is None:
                 return _Leaf(None, v_row, v_col, v)
             axes = axes_of(param.shape, param.factorization_spec)
-            return _scaled(_Leaf(g, v_row, v_col, v), axes, decay, epsilon)
+            return _scale_leaf(_Leaf(g, v_row, v_col, v), axes, decay, epsilon)
 
         leaves = jax.tree.map(update_leaf, updates, *state[1:], params, is_leaf=is_none)
         return _field(leaves, "update"), _state(count, leaves)
@@ -102,7 +104,7 @@ def scale_by_factored_rms(
     return PartitionedGradientTransformation(init, update, partition)
 
 
-def _scaled(leaf: _Leaf, axes: _Axes | None, decay: Leaf, epsilon: float) -> _Leaf:
+def _scale_leaf(leaf: _Leaf, axes: _Axes | None, decay: Leaf, epsilon: float) -> _Leaf:
     """Returns the scaled gradient of one parameter, and its new statistics."""
     g, v_row, v_col, v = leaf
     squared = jnp.square(g.astype(jnp.float32)) + epsilon
@@ -137,11 +139,11 @@ def _without(items: Iterable[T], axis: int) -> list[T]:
     return [item for index, item in enumerate(items) if index != axis]
 
 
-def _reduced(spec: ParameterSpec, axis: int) -> OptStateSpec:
+def _reduced_spec(spec: ParameterSpec, axis: int) -> OptStateSpec:
     mesh_axes = spec.mesh_axes
     if mesh_axes is not None:
-        whole = [*mesh_axes, *[None] * (len(spec.shape) - len(mesh_axes))]
-        mesh_axes = PartitionSpec(*_without(whole, axis))
+        all_axes = [*mesh_axes, *[None] * (len(spec.shape) - len(mesh_axes))]
+        mesh_axes = PartitionSpec(*_without(all_axes, axis))
     return OptStateSpec(shape=_without(spec.shape, axis), dtype=spec.dtype, mesh_axes=mesh_axes)
 
 

@@ -81,14 +81,14 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
     with_boxes = with_axis_metadata(tx)
 
     def init(params: Params) -> OptState:
-        return unboxed(with_boxes.init(_boxed(params)))
+        return unboxed(with_boxes.init(_box(params)))
 
     def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        updates, state = with_boxes.update(updates, state, _boxed(params))
+        updates, state = with_boxes.update(updates, state, _box(params))
         return unboxed(updates), unboxed(state)
 
     def partition(specs: PyTree) -> PyTree:
-        state = jax.eval_shape(with_boxes.init, _boxed(specs, named=True))
+        state = jax.eval_shape(with_boxes.init, _box(specs, named=True))
         treedef = jax.tree.structure(state, is_leaf=is_box)
         return treedef.unflatten([_spec(leaf) for _, leaf in leaves_with_path(state)])
 
@@ -97,7 +97,7 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
     exact = with_boxes.step
 
     def step(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        values, state = exact(grads, state, _boxed(params))
+        values, state = exact(grads, state, _box(params))
         return unboxed(values), unboxed(state)
 
     return ExactPartitionedTransformation(init, update, partition, step)
@@ -141,13 +141,13 @@ def _lacks_learning_rate(tx: optax.GradientTransformation) -> bool:
     )
 
 
-def _boxed(tree: PyTree, stacked: int = 0, *, named: bool = False) -> PyTree:
+def _box(tree: PyTree, stacked: int = 0, *, named: bool = False) -> PyTree:
     """The arrays of parameters, boxed where their axes have roles; of specs, with their axes."""
     if isinstance(tree, dict):
         inner = stacked + isinstance(tree, VDict)
-        return type(tree)({k: _boxed(v, inner, named=named) for k, v in tree.items()})
+        return type(tree)({k: _box(v, inner, named=named) for k, v in tree.items()})
 
-    def boxed(leaf: Leaf) -> Leaf:
+    def box_leaf(leaf: Leaf) -> Leaf:
         if isinstance(leaf, OptParam):
             value, factorization, axes = leaf.value, leaf.factorization_spec, None
         elif named:
@@ -163,7 +163,7 @@ def _boxed(tree: PyTree, stacked: int = 0, *, named: bool = False) -> PyTree:
         roles[:stacked] = [Role.BATCH if r is Role.NONE else r for r in roles[:stacked]]
         return FactoredPartitioned(value, names, roles=tuple(roles))
 
-    return jax.tree.map(boxed, tree)
+    return jax.tree.map(box_leaf, tree)
 
 
 def _spec(leaf: Leaf) -> OptStateSpec:

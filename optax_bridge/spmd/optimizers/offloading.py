@@ -10,7 +10,7 @@ from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     copy_partition,
-    instantiated,
+    instantiate_transformation,
 )
 from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
 from optax_bridge.spmd.trees import tree_paths
@@ -44,9 +44,9 @@ def offload_optimizer(
         raise ValueError(f"{where}: optimizer={optimizer!r}, pattern={pattern!r}: both are needed")
     for name, kind in (("offload_src", offload_src), ("offload_dst", offload_dst)):
         _check_memory(f"{where}: {name}", kind)
-    tx = instantiated(optimizer, f"{where}: optimizer")
+    tx = instantiate_transformation(optimizer, f"{where}: optimizer")
 
-    def moved(state: OptState, kind: str) -> OptState:
+    def move(state: OptState, kind: str) -> OptState:
         def put(path: str, leaf: jax.Array) -> jax.Array:
             return jax.device_put(leaf, _SPACES[kind]) if re.fullmatch(pattern, path) else leaf
 
@@ -54,8 +54,8 @@ def offload_optimizer(
 
     def through(run: Callable[..., tuple[PyTree, OptState]]) -> Callable[..., tuple]:
         def run_here(updates: Updates, state: OptState, params: Params) -> tuple[PyTree, OptState]:
-            new, state = run(updates, moved(state, offload_src), params)
-            return new, moved(state, offload_dst)
+            new, state = run(updates, move(state, offload_src), params)
+            return new, move(state, offload_dst)
 
         return run_here
 

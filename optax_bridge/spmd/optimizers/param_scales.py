@@ -57,14 +57,14 @@ def per_param_scale_by_rms(*, min_scale: float = 1e-4) -> PerParamFn:
 
 
 def param_scales(
-    per_param_scale: ConfigOr[PerParamFn] | None, params: Params, *, own: bool = True
+    per_param_scale: ConfigOr[PerParamFn] | None, params: Params, *, use_param_scale: bool = True
 ) -> PyTree:
     """The scale of each parameter.
 
     Args:
       per_param_scale: a function of the parameters, or a config of one; None: 1.
       params: `OptParam`s.
-      own: whether a parameter's own `weight_decay_scale`, if it has one, replaces that scale.
+      use_param_scale: whether a parameter's `weight_decay_scale`, if set, replaces that scale.
 
     Returns:
       A tree like `params`.
@@ -72,8 +72,10 @@ def param_scales(
     function = maybe_instantiate(per_param_scale)
     scales = jax.tree.map(lambda _: 1.0, params) if function is None else function(params)
 
-    def settled(param: Leaf, scale: Leaf) -> Leaf:
-        replaces = own and isinstance(param, OptParam) and param.weight_decay_scale is not None
+    def scale_of(param: Leaf, scale: Leaf) -> Leaf:
+        replaces = (
+            use_param_scale and isinstance(param, OptParam) and param.weight_decay_scale is not None
+        )
         return param.weight_decay_scale if replaces else scale
 
-    return jax.tree.map(settled, params, scales)
+    return jax.tree.map(scale_of, params, scales)

@@ -98,7 +98,7 @@ def scale_update_per_param(
     """Updates times a scale for each parameter; 0 freezes it. `weight_decay_scale` is not asked."""
 
     def update(updates: Updates, params: Params) -> Updates:
-        scales = param_scales(per_param_scale, params, own=False)
+        scales = param_scales(per_param_scale, params, use_param_scale=False)
         return map_updates(jnp.multiply, updates, scales)
 
     return without_state(update)
@@ -118,10 +118,10 @@ def scale_by_trust_ratio(
 
     state = optax.ScaleByTrustRatioState()
 
-    def scaled(update: jax.Array, value: jax.Array) -> PyTree:
+    def scale_update(update: jax.Array, value: jax.Array) -> PyTree:
         return inner.update(update, state, value)[0]
 
-    return without_state(lambda updates, params: _per_slice(scaled, updates, params), state)
+    return without_state(lambda updates, params: _per_slice(scale_update, updates, params), state)
 
 
 def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTransformation:
@@ -131,10 +131,10 @@ def scale_by_param_block_rms(min_scale: float = 1e-3) -> PartitionedGradientTran
       min_scale: the least scale.
     """
 
-    def scaled(update: jax.Array, value: jax.Array) -> jax.Array:
+    def scale_update(update: jax.Array, value: jax.Array) -> jax.Array:
         return update * jnp.maximum(rms(value), min_scale)
 
-    return without_state(lambda updates, params: _per_slice(scaled, updates, params))
+    return without_state(lambda updates, params: _per_slice(scale_update, updates, params))
 
 
 def _per_slice(fn: Callable[..., Leaf], updates: Updates, params: Params) -> Updates:

@@ -22,7 +22,7 @@ Schedule = float | jax.Array | ScheduleFn | InstantiableConfig
 
 
 def as_schedule_fn(schedule: Schedule | None) -> ScheduleFn:
-    """A function of the step for whatever a schedule may be given as; 1 for None."""
+    """A function of the step for any form of a schedule; 1 for None."""
     if isinstance(schedule, InstantiableConfig):
         schedule = schedule.instantiate()
     if schedule is None:

@@ -18,7 +18,7 @@ from optax_bridge.spmd.optimizers.data import (
     add_summary,
     count_spec,
     global_norm,
-    instantiated,
+    instantiate_transformation,
     map_updates,
     opt_param_values,
 )
@@ -140,8 +140,8 @@ class _Norms:
             decay = self._decay(count)
             fields = {
                 "count": jnp.where(is_valid, count, state.count),
-                "grad_norm_ema": _averaged(is_valid, decay, mean, norm),
-                "grad_norm_square_ema": _averaged(is_valid, decay, square, norm**2),
+                "grad_norm_ema": _update_average(is_valid, decay, mean, norm),
+                "grad_norm_square_ema": _update_average(is_valid, decay, square, norm**2),
                 "drop_stats": drop_stats,
             }
             add_summary("gradient_norm_ema", fields["grad_norm_ema"])
@@ -184,7 +184,7 @@ def skip_and_clip_by_global_norm(
     Raises:
       ValueError: `drop_norm` is a function and there is no `grad_norm_ema_decay`.
     """
-    tx = instantiated(inner, "skip_and_clip_by_global_norm: inner")
+    tx = instantiate_transformation(inner, "skip_and_clip_by_global_norm: inner")
     drop_norm = maybe_instantiate(drop_norm)
     if callable(drop_norm) and grad_norm_ema_decay is None:
         raise ValueError(
@@ -192,7 +192,7 @@ def skip_and_clip_by_global_norm(
             "needs grad_norm_ema_decay: 0.99 say"
         )
     norms = _Norms(drop_norm, grad_norm_ema_decay)
-    taken = functools.partial(_taken, norms, max_norm, eps)
+    taken = functools.partial(_step_if_valid, norms, max_norm, eps)
 
     def init(params: Params) -> SkipClipState:
         return SkipClipState(inner_state=tx.init(params), **norms.init())
@@ -215,7 +215,7 @@ def skip_and_clip_by_global_norm(
     return ExactPartitionedTransformation(init, update, partition, step)
 
 
-def _taken(
+def _step_if_valid(
     norms: _Norms,
     max_norm: float | None,
     eps: float,
@@ -245,7 +245,7 @@ def _taken(
     return new, SkipClipState(inner_state=inner_state, **verdict.statistics)
 
 
-def _averaged(
+def _update_average(
     is_valid: jax.Array, decay: ArrayLike, average: jax.Array, value: jax.Array
 ) -> jax.Array:
     return jnp.where(is_valid, decay * average + (1.0 - decay) * value, average)

@@ -66,7 +66,7 @@ def add_decayed_weights(
         if learning_rate_exponent is not None:
             count = optax.safe_increment(state.count)
             rate = weight_decay * schedule(count) ** learning_rate_exponent
-        return decayed(rate, per_param_scale, updates, params), AddDecayedWeightsState(count)
+        return add_decay(rate, per_param_scale, updates, params), AddDecayedWeightsState(count)
 
     def partition(specs: PyTree) -> AddDecayedWeightsState:
         del specs
@@ -85,11 +85,11 @@ def l2_regularizer(
       per_param_scale: the scales, unless a parameter has a `weight_decay_scale` of its own.
     """
     return without_state(
-        lambda updates, params: decayed(regularizer_weight, per_param_scale, updates, params)
+        lambda updates, params: add_decay(regularizer_weight, per_param_scale, updates, params)
     )
 
 
-def decayed(
+def add_decay(
     rate: ArrayLike,
     per_param_scale: ConfigOr[PerParamFn] | None,
     updates: Updates,

@@ -73,10 +73,10 @@ class BaseTrainer(Module):
           evalers: name -> config of an evaler.
           init_state_builder: where the first state comes from instead of the initializers, if there
             is no checkpoint yet: a function of the trainer that returns a step and a
-            `TrainerState`, or a config of one; `legacy_checkpoint`, say.
+            `TrainerState`, or a config of one, such as `legacy_checkpoint`.
           save_input_iterator: whether the input's position is saved, so that a resumed training
             goes on with the batch that would have come.
-          train_dtype: what floats are cast to for forward and backward pass; None: as they are.
+          train_dtype: what floats are cast to for forward and backward pass; None: not cast.
           start_trace_steps: after which steps a profile is taken.
           n_steps_for_each_trace: how many steps each is of.
           start_trace_process_indices: in which processes, or "all".
@@ -189,7 +189,7 @@ class BaseTrainer(Module):
 
     @property
     def trainer_state(self) -> TrainerState | None:
-        """The state as it is saved; None before there is one."""
+        """The state in the form it is saved in; None before it exists."""
         return None if self._state is None else self._state.trainer_state
 
     @property
@@ -265,10 +265,10 @@ class BaseTrainer(Module):
           step: steps that it has taken.
           state: its arrays, placed on the mesh.
         """
-        whole = NamedSharding(self._mesh, PartitionSpec())
-        self._state = self._assembled(
+        replicated = NamedSharding(self._mesh, PartitionSpec())
+        self._state = self._assemble(
             state,
-            jax.device_put(jnp.asarray(step, jnp.int32), whole),
+            jax.device_put(jnp.asarray(step, jnp.int32), replicated),
         )
         self._step = step
 
@@ -283,9 +283,9 @@ class BaseTrainer(Module):
           The step; None if there is no checkpoint.
 
         Raises:
-          ValueError: there is none of that step, it is of another model or learner, or the input
+          ValueError: no checkpoint has that step, it is of another model or learner, or the input
             cannot go on from the position that it has.
-          DamagedCheckpointError: it is not as it was written.
+          DamagedCheckpointError: it changed after it was written.
         """
         with self.mesh_scope():
             with_input = self._config.save_input_iterator
@@ -362,11 +362,11 @@ class BaseTrainer(Module):
         with self.mesh_scope():
             state = self.trainer_state_specs if trainer_state is None else trainer_state
             batch = self.input.element_spec() if input_batch is None else input_batch
-            whole = NamedSharding(self._mesh, PartitionSpec())
+            replicated = NamedSharding(self._mesh, PartitionSpec())
             state, batch = jax.tree.map(_abstract, (state, batch))
-            target = self._assembled(
+            target = self._assemble(
                 state,
-                jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
+                jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated),
             )
             lowered = self._jit_train_step().lower(target, batch)
             return lowered.compile(compiler_options=compiler_options)
@@ -404,8 +404,8 @@ class BaseTrainer(Module):
 
     def _jit_train_step(self) -> Any:
         if self._compiled_train_step is None:
-            whole = NamedSharding(self._mesh, PartitionSpec())
-            shardings = self._assembled(self.trainer_state_partition_specs, whole)
+            replicated = NamedSharding(self._mesh, PartitionSpec())
+            shardings = self._assemble(self.trainer_state_partition_specs, replicated)
             self._compiled_train_step = jax.jit(
                 self._step_of_train_state, donate_argnums=0, out_shardings=(shardings, None)
             )
@@ -418,7 +418,7 @@ class BaseTrainer(Module):
         state = state.with_trainer_state(new).replace(step=state.step + 1)
         return state, {**outputs, "finite": is_finite(outputs)}
 
-    def _assembled(self, state: TrainerState, step: Leaf) -> SpmdTrainState:
+    def _assemble(self, state: TrainerState, step: Leaf) -> SpmdTrainState:
         """A `TrainState` of arrays, of shapes or of shardings."""
         return SpmdTrainState(
             step=step,

@@ -57,7 +57,7 @@ def axis_entry(names: str | Sequence[str]) -> Any:
 
 
 def check_axes(where: str, param_specs: PyTree, mesh: Mesh) -> None:
-    """Checks that the mesh has an axis for whatever a parameter is divided over, and can divide it.
+    """Checks that the mesh has the axes that parameters are divided over, and can divide them.
 
     Args:
       where: the trainer, for the message.
@@ -65,7 +65,7 @@ def check_axes(where: str, param_specs: PyTree, mesh: Mesh) -> None:
       mesh: the mesh.
 
     Raises:
-      ValueError: it has not, or cannot; the message names the parameter.
+      ValueError: it lacks one, or cannot; the message names the parameter.
     """
     sizes = dict(mesh.shape)
     for path, spec in flatten_items(param_specs):

@@ -86,7 +86,7 @@ class TrainingLoop:
         """Takes steps until the last one, the input's end, or a request to stop.
 
         Args:
-          forced_evalers: those that run at the last step whatever their policies say.
+          forced_evalers: those that run at the last step in any case.
           prng_key: of the first state.
 
         Returns:
@@ -258,11 +258,11 @@ class TrainingLoop:
                 raise
             folder = self._checkpoint_dir()
             steps = self._trainer.checkpointer.checkpoint_steps(folder)
-            left = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
+            saved = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
             raise SavingError(
                 f"{self._cfg.dir}: nothing more can be written: {_first_line(error)}. Of the "
-                f"checkpoints {left}. Make room, or take another folder (`dir`), and start the run "
-                "again: it goes on from its last checkpoint."
+                f"checkpoints {saved}. Make room, or take another folder (`dir`), and start the "
+                "run again: it goes on from its last checkpoint."
             ) from error
 
     def _is_to_stop(self, step: int) -> bool:

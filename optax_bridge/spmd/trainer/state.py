@@ -11,7 +11,7 @@ from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.learner import BaseLearner
-from optax_bridge.spmd.learner.data import Updates, merged
+from optax_bridge.spmd.learner.data import Updates, merge_dicts
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.optimizers.data import OptParam
 from optax_bridge.spmd.trees import TensorSpec
@@ -107,7 +107,7 @@ def learner_transformation(learner: BaseLearner, param_specs: PyTree) -> ExactTr
 
     def init(params: Params) -> OptState:
         state = learner.init(opt_params(unboxed(params), param_specs))
-        return _boxed(state, learner, param_specs) if has_boxes(params) else state
+        return _box(state, learner, param_specs) if has_boxes(params) else state
 
     def step(grads: PyTree, state: PyTree, params: Params) -> tuple[Params, OptState]:
         updates = Updates(
@@ -116,7 +116,7 @@ def learner_transformation(learner: BaseLearner, param_specs: PyTree) -> ExactTr
         new_params, collection = functional(
             learner, None, unboxed(state), (updates,), method="update", is_training=True
         )
-        return new_params, merged(unboxed(state), collection.state_updates)
+        return new_params, merge_dicts(unboxed(state), collection.state_updates)
 
     def update(grads: PyTree, state: PyTree, params: Params = None) -> tuple[PyTree, OptState]:
         if params is None:
@@ -127,7 +127,7 @@ def learner_transformation(learner: BaseLearner, param_specs: PyTree) -> ExactTr
     return ExactTransformation(init, update, step, hyper_params={})
 
 
-def _boxed(state: PyTree, learner: BaseLearner, param_specs: PyTree) -> PyTree:
+def _box(state: PyTree, learner: BaseLearner, param_specs: PyTree) -> PyTree:
     """The learner's state in boxes with the axes of its specs."""
     specs = learner.create_state_partition_specs(param_specs)
     leaves, treedef = jax.tree.flatten(state)

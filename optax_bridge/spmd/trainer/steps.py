@@ -11,21 +11,21 @@ from optax_bridge.spmd.forward import forward_pass
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import BaseLearner, ForwardOutputs
-from optax_bridge.spmd.learner.data import merged
+from optax_bridge.spmd.learner.data import merge_dicts
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trainer.state import TrainerState, opt_params
 from optax_bridge.spmd.trees import cast_floats
 
 
 class StepParts(NamedTuple):
-    """The parts of a step besides its state.
+    """The parts of a step other than its state.
 
     Attributes:
       model: the model.
       param_specs: its `ParameterSpec`s.
       learner: the learner.
       input: the input, which distributes a batch.
-      train_dtype: what floats are cast to for forward and backward pass; None: as they are.
+      train_dtype: what floats are cast to for forward and backward pass; None: not cast.
     """
 
     model: BaseModel
@@ -82,7 +82,7 @@ def train_step(
     new_state = TrainerState(
         prng_key=new_key,
         model=new_params,
-        learner=merged(state.learner, collection.state_updates),
+        learner=merge_dicts(state.learner, collection.state_updates),
     )
     forward_outputs = outputs.forward_outputs
     summaries = {

@@ -38,8 +38,8 @@ class SpmdTrainer(BaseTrainer):
 
         Args:
           prng_key: of the first state.
-          return_evaler_summaries: True, or names of evalers: they run at the last step whatever
-            their policies say, and the summaries are returned.
+          return_evaler_summaries: True, or names of evalers: they run at the last step
+            in any case, and the summaries are returned.
           restore_step: the step of the checkpoint to go on from, None for the newest. Checkpoints
             of later steps are set aside.
 
@@ -68,7 +68,7 @@ class SpmdTrainer(BaseTrainer):
 
     @nowrap
     def save_checkpoint(self) -> None:
-        """Saves now, whatever the policy says, and waits for it."""
+        """Saves now, without asking the policy, and waits for it."""
         self._existing_state()
         with self.mesh_scope():
             self._loop().save_last()

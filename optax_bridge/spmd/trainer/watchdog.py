@@ -27,7 +27,7 @@ def watchdog(
       timeout_seconds: after so long at one step, the stacks of all threads are logged, and again
         after as long; None: never.
       crash_seconds: after so long at one step that a run came to, the process is killed, so that
-        whatever started it can start it again; None: never.
+        its starter can start it again; None: never.
 
     Raises:
       ValueError: a time is not above 0, or the crash comes before the first log.

@@ -24,10 +24,10 @@ def tree_merge(
     Raises:
       ValueError: a dict stands where the other tree has a leaf.
     """
-    return _merged(primary, secondary, leaf_merge_fn, "")
+    return _merge(primary, secondary, leaf_merge_fn, "")
 
 
-def _merged(a: PyTree, b: PyTree, leaf_merge_fn: Callable[[Leaf, Leaf], Leaf], path: str) -> PyTree:
+def _merge(a: PyTree, b: PyTree, leaf_merge_fn: Callable[[Leaf, Leaf], Leaf], path: str) -> PyTree:
     if isinstance(a, dict) != isinstance(b, dict):
         kinds = [type(side).__name__ for side in (a, b)]
         raise ValueError(f"cannot merge a {kinds[0]} with a {kinds[1]} at {path or '/'!r}.")
@@ -37,7 +37,7 @@ def _merged(a: PyTree, b: PyTree, leaf_merge_fn: Callable[[Leaf, Leaf], Leaf], p
     for key in [*a, *(key for key in b if key not in a)]:
         if key in a and key in b:
             below = f"{path}/{key}" if path else str(key)
-            merged[key] = _merged(a[key], b[key], leaf_merge_fn, below)
+            merged[key] = _merge(a[key], b[key], leaf_merge_fn, below)
         else:
             merged[key] = copy.deepcopy(a[key] if key in a else b[key])
     return merged

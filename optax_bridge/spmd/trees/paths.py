@@ -34,7 +34,7 @@ def tree_paths(tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None) -> Py
 
 
 def is_none(leaf: object) -> bool:
-    """True if it is None: for `is_leaf` of trees in which None stands for what is not there."""
+    """True if it is None: for `is_leaf` of trees in which None marks what is missing."""
     return leaf is None
 
 
@@ -103,18 +103,18 @@ def prune_tree(
 ) -> PyTree:
     """The tree of dicts without the parts for which `should_prune(path, part)` is true.
 
-    Children are asked before their parents, which then have what is left of them. Only dicts are
-    entered; their types are kept, and the given tree stays as it is.
+    Children are asked before their parents, which then have what remains of them. Only dicts are
+    entered; their types are kept, and the tree itself is not changed.
     """
     if not isinstance(tree, dict):
         return tree
-    left = {}
+    remaining = {}
     for key, value in tree.items():
         path = f"{prefix}{separator}{key}" if prefix else str(key)
         part = prune_tree(value, should_prune, prefix=path, separator=separator)
         if not should_prune(path, part):
-            left[key] = part
-    return type(tree)(left)
+            remaining[key] = part
+    return type(tree)(remaining)
 
 
 def prune_empty(tree: PyTree) -> PyTree:

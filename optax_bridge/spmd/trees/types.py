@@ -1,5 +1,5 @@
 # pyright: strict
-"""Names of the types of trees, and what stands for an array before it exists."""
+"""Names of the types of trees, and the description of an array before it exists."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class TensorSpec:
 
 
 def current_mesh() -> Mesh | AbstractMesh | None:
-    """The mesh set by `jax.set_mesh`, or by `with mesh:`; None if there is none.
+    """The mesh set by `jax.set_mesh`, or by `with mesh:`; None without one.
 
     While `jax.jit` traces, the one of `jax.set_mesh` is abstract: its axes without its devices.
     """

@@ -1,4 +1,4 @@
-"""`VDict`: a dict of arrays that are stacked along axis 0, the layers of a repeat, say."""
+"""`VDict`: a dict of arrays that are stacked along axis 0, such as the layers of a repeat."""
 
 from collections.abc import Callable, Iterable
 
@@ -48,7 +48,7 @@ def vectorized_tree_map(fn: Callable[..., Leaf], tree: PyTree, *rest: PyTree) ->
     """`jax.tree.map` that maps over the first axis of what is in a VDict, again in a VDict in it.
 
     Returns:
-      A tree like the given one; a VDict without leaves is returned as it is.
+      A tree like the given one; a VDict without leaves is returned unchanged.
     """
 
     def visit(node: PyTree, *others: PyTree) -> PyTree:
