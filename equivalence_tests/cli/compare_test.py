@@ -114,7 +114,8 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
 @pytest.mark.parametrize(
     ("right", "message"),
     [
-        ("adam", "adam: expected module:name"),
+        ("adam", r"adam: expected module:name.*; is Adam\(...\) meant\?"),
+        ("Adm", r"Adm: expected module:name.*; is Adam\(...\) meant\?"),
         ("nowhere:adam", "nowhere:adam: No module named"),
         ("nowhere.py:adam", "there is no file nowhere.py"),
         ("my_pair:missing", "has no attribute 'missing'"),

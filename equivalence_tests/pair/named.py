@@ -12,8 +12,10 @@ from equivalence_tests.sides.adapt import EquivalenceError, adapted
 from equivalence_tests.sides.frameworks import keras, pytorch
 from equivalence_tests.sides.frameworks.foreign import written
 from equivalence_tests.sides.programs import side_or_function
+from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import in_program, with_own_arguments
+from optax_bridge.correspondence import entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
@@ -133,6 +135,13 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
                 f"{name}: expected its arguments in its brackets, found --kwargs {arguments!r}"
             )
         return _checked(_call_side(name))
+    if ":" not in name:
+        near = nearest(name, entries_by_class())
+        is_meant = f"; is {near}(...) meant?" if near else ""
+        raise EquivalenceError(
+            f"{name}: expected module:name, file.py:name, or a constructor call such as "
+            f"Adam(1e-3) or optax.adamw(1e-3){is_meant}"
+        )
     args, kwargs = parsed_arguments(arguments, f"--kwargs {arguments!r} for {name}")
     _import_framework(name)
     value, is_side = side_or_function(name)

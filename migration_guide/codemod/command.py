@@ -1,11 +1,13 @@
 """`optax-bridge migrate`: what is looked at, written and printed, and the exit code."""
 
+import contextlib
 import dataclasses
 import difflib
 import io
 import json as json_module
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +31,16 @@ DONE, LEFT, MISUSE, INTERRUPTED = 0, 1, 2, 130
 _BAR_AFTER = 1.0  # seconds
 
 
+@contextlib.contextmanager
+def _without_warnings_of_programs() -> Iterator[None]:
+    """Keeps quiet what Python warns of when it parses a program: a backslash, a comparison."""
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, SyntaxWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+@_without_warnings_of_programs()
 def run(
     paths: Sequence[Path] = (),
     *,
@@ -99,6 +111,7 @@ def print_rules() -> int:
     return DONE
 
 
+@_without_warnings_of_programs()
 def advice(paths: Sequence[str]) -> str:
     """Returns a line for each file that `migrate` would change, for the end of a run."""
     report = driver.migrate([Path(p) for p in paths if p.endswith((".py", ".ipynb"))], Options())
@@ -141,6 +154,12 @@ def _existing(paths: Sequence[Path]) -> Sequence[Path]:
             "name at least one file or folder, `optax-bridge migrate src/`, or give `paths` in "
             "[tool.optax-bridge] of pyproject.toml"
         )
+    for path in paths:
+        if path.is_file() and not files.is_program(path):
+            raise ConfigurationError(
+                f"{path}: expected Python or a notebook, found neither; name a .py or .ipynb file, "
+                "or a folder of them"
+            )
     return paths
 
 
@@ -151,7 +170,7 @@ def _options(
     recipe: str,
     rename: bool,
 ) -> Options:
-    """The options of a run; what the command line says of rules replaces the settings' word."""
+    """Returns the options of a run; rules of the command line replace those of the settings."""
     skipped = skip if only or skip else configuration.skip
     rules = frozenset(only or (rule.name for rule in RULES)) - frozenset(skipped)
     return Options(recipe=recipe or configuration.recipe, rules=rules, rename=rename)

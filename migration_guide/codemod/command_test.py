@@ -239,3 +239,14 @@ def test_json_has_the_note_on_random_numbers(
     assert command.run([tmp_path], json=True) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert [note.partition(":")[0] for note in notes] == ["Random numbers"] * drawn
+
+
+def test_what_python_warns_of_in_a_program_is_not_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Python 3.12 shows a SyntaxWarning for `\\d`, of "<unknown>", to whoever reads the program."""
+    for name in ("train.py", "train"):
+        (tmp_path / name).write_text(OLD + 'import re\nre.compile("\\d"), 1 is 1\n')
+        assert command.run([tmp_path / name], write=True) == 0
+        assert "optax.sgd" in (tmp_path / name).read_text()
+    assert not capsys.readouterr().err

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from optax_bridge._text import nearest
+from optax_bridge._text import did_you_mean, nearest
 
 RECIPES = ("exact", "stock", "standalone")
 LIST = "`optax-bridge migrate --list` prints all"
@@ -78,6 +78,7 @@ def _configuration(file: Path, table: Any, rules: Collection[str]) -> Configurat
     if recipe not in RECIPES:
         raise ConfigurationError(
             f"{where}: recipe is one of {', '.join(RECIPES)}; found {recipe!r}"
+            f"{did_you_mean(str(recipe), RECIPES)}"
         )
     return Configuration(tuple(file.parent / path for path in paths), tuple(skip), recipe)
 

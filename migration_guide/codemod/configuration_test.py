@@ -47,7 +47,10 @@ def test_a_table_of_another_tool_further_down_is_passed_over(project: Path):
 
 WRONG = {
     "key": ('recipes = "exact"', "no setting 'recipes'; is 'recipe' meant?"),
-    "value": ('recipe = "Exact"', "recipe is one of exact, stock, standalone; found 'Exact'"),
+    "value": (
+        'recipe = "Exact"',
+        "recipe is one of exact, stock, standalone; found 'Exact'; is",
+    ),
     "rule": ('skip = ["jax_treee"]', "skip names no rule 'jax_treee'; is 'jax_tree' meant?"),
     "type": ('skip = "jax_tree"', "skip is a list of texts; found 'jax_tree'"),
     "inner-type": ("paths = [1]", "paths is a list of texts; found [1]"),

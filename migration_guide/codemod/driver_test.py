@@ -66,6 +66,10 @@ MISUSE = {
     "missing": (["no/such/folder"], "no/such/folder: no such file or folder"),
     "no-path": ([], "name at least one file or folder"),
     "no-file": (["."], "no Python file and no notebook"),
+    "text": (["read.me"], "read.me: expected Python or a notebook, found neither"),
+    "words": (["words"], "words: expected Python or a notebook, found neither"),
+    "state": (["checkpoint_1"], "checkpoint_1: expected Python or a notebook, found neither"),
+    "one-of-two": (["train", "words"], "words: expected Python or a notebook, found neither"),
 }
 
 
@@ -73,9 +77,18 @@ MISUSE = {
 def test_misuse(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements.txt").write_text("flax\n")
+    (tmp_path / "read.me").write_text("from flax import optim, as ever")
+    (tmp_path / "words").write_text("optim\n")
+    (tmp_path / "checkpoint_1").write_bytes(b"\x81\xa6target\0")
+    (tmp_path / "train").write_text(OLD)
     args, text = MISUSE[case]
     code, output = _migrate(*args)
     assert (code, text in " ".join(output.split())) == (2, True), output
+
+
+def test_a_program_needs_no_suffix(tmp_path: Path):
+    (tmp_path / "train").write_text("#!/usr/bin/env python\n" + OLD)
+    assert _migrate("--check", str(tmp_path / "train"))[0] == 1
 
 
 WHY = {

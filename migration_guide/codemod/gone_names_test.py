@@ -197,8 +197,17 @@ IMPORTS_OF_A_MODULE = {
 }
 
 
-@pytest.mark.parametrize("case", IMPORTS_OF_A_MODULE)
-@pytest.mark.parametrize("module", NO_MODULES)
+# Every form for a module of each kind, and one form for every module.
+KINDS_OF_MODULES = ("flax.optim", "flax.optim.adam", "jax.config", "numpy.core.memmap")
+
+
+@pytest.mark.parametrize(
+    ("module", "case"),
+    [
+        *((module, "used") for module in NO_MODULES),
+        *((m, case) for m in KINDS_OF_MODULES for case in IMPORTS_OF_A_MODULE if case != "used"),
+    ],
+)
 def test_no_module_that_is_an_object_today_is_imported(module: str, case: str):
     """`jax.config` is there, and `import jax.config` a ModuleNotFoundError."""
     root = module.partition(".")[0]

@@ -266,8 +266,13 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("mode", OPTIONS)
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    ("setting", "mode"),
+    [
+        *((setting, "default") for setting in SETTINGS),
+        *(("item", mode) for mode in list(OPTIONS)[1:]),
+    ],
+)
 def test_what_is_set_before_jax_is_imported_stays_above(setting: str, mode: str):
     """`os` is used by what is written new, as well as by what sets the environment."""
     head = f"import os\n{SETTINGS[setting]}\n"

@@ -166,7 +166,7 @@ def _cell_messages(
     new_line_of: Callable[[int], int],
     messages: Sequence[Message],
 ) -> tuple[Message, ...]:
-    """Messages with their cells, and those about what is no Python: installations, other cells."""
+    """Returns messages with their cells, with those about installations and other languages."""
     lines = book.code.splitlines()
     old = pins.old_pins(book.code.replace(notebook.MAGIC, ""))
     pinned = (Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])

@@ -67,7 +67,7 @@ def rewrite(
     Args:
       code: the source.
       options: what the user asked for.
-      project: what is known from other files.
+      project: facts from other files.
       path: of the file.
       analysis: of this source with this project, if there is one already.
       rules: all rules, in an order that suits them; `options` chooses among them.
@@ -282,7 +282,7 @@ class _Dispatcher:
                 self._context.by_hand(
                     reference,
                     f"{name} has no equal here: keep it with legacy_optim in place of flax.optim, "
-                    "or write what it stands for",
+                    "or write its value",
                 )
                 return
 

@@ -155,7 +155,7 @@ def convert_file(
 def _each_converted(
     read: Read, definitions: Mapping[str, Definition], recipe: RecipeKind, allow_nan: bool
 ) -> tuple[PyTree, dict[str, Choice]]:
-    """The checkpoint with a TrainState where each of its optimizers stood, and their recipes."""
+    """The checkpoint with a TrainState in place of each of its optimizers, and their recipes."""
     names = [part.name for part in find_parts(read.tree, read.path)]
     if sorted(names) != sorted(definitions):
         raise CheckpointError(
@@ -177,8 +177,8 @@ def _each_converted(
 def _common_step(tree: PyTree) -> int | None:
     """The steps that all TrainStates of a tree have taken; None if those differ."""
     states = [each for each in jax.tree.leaves(tree, is_leaf=is_state) if is_state(each)]
-    taken = {int(number) for state in states for number in np.ravel(state.step)}
-    return taken.pop() if len(taken) == 1 else None
+    steps = {int(number) for state in states for number in np.ravel(state.step)}
+    return steps.pop() if len(steps) == 1 else None
 
 
 def _check_apart(source: Path, destination: Path) -> None:
@@ -192,16 +192,16 @@ def _check_apart(source: Path, destination: Path) -> None:
 
 
 def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
-    """The parameters alone: whoever wants no more need not say which optimizer it was."""
+    """The parameters alone, for which the optimizer's definition is not needed."""
     states = select_paths(find_states(read.tree), part)
     if len(states) == 1:
-        params, at = at_path(read.tree, states[0])["params"], (*states[0], "params")
+        params, params_path = at_path(read.tree, states[0])["params"], (*states[0], "params")
     elif part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
         return read.tree
     else:
         chosen = choose_part(read.tree, read.path, part)
-        params, at = chosen.target, (*chosen.path, "target")
+        params, params_path = chosen.target, (*chosen.path, "target")
     fit = Fit(read.path, allow_nan=allow_nan)
-    fit.finite_parts(params, at, "params")
+    fit.finite_parts(params, params_path, "params")
     fit.settle()
     return params

@@ -117,7 +117,7 @@ def _locked_folder(folder: Path) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Generator[bool | None, None, None]:
-    """Locks a folder; gives whether it did: False if a process has it, None without locks."""
+    """Locks a folder; returns True if it did, False if a process has it, None without locks."""
     if fcntl is None:
         yield None
         return

@@ -44,7 +44,7 @@ def outline_on_host(target: T) -> T:
 
 
 def placed_like(target: T, tree: T) -> T:
-    """Arrays where the target has its own, and committed where those are."""
+    """Puts arrays on the target's devices, committed if the target's are."""
 
     def place(old: Any, new: Any) -> Any:
         if _is_free(old):
@@ -66,8 +66,8 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
     memory = np.empty(leaf.nbytes + alignment, np.uint8)
     start = -memory.ctypes.data % alignment
     copy, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
-    for at in range(0, copy.size, BLOCK):
-        copy[at : at + BLOCK] = data(at, min(at + BLOCK, copy.size))
+    for offset in range(0, copy.size, BLOCK):
+        copy[offset : offset + BLOCK] = data(offset, min(offset + BLOCK, copy.size))
         release(leaf)
     return copy.view(leaf.dtype).reshape(leaf.shape)
 

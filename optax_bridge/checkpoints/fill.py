@@ -12,7 +12,7 @@ from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
-from optax_bridge.checkpoints.layout import entries_around, fields_filled
+from optax_bridge.checkpoints.layout import entries_around, match_fields
 from optax_bridge.checkpoints.locate import Part, rows
 from optax_bridge.checkpoints.trees import (
     Names,
@@ -121,17 +121,17 @@ class LegacyFit(Fit):
                 others = saved.keys() - {*fields_of(template), LAYOUT}
                 self.remedy = _TAKE_OUT.format(shown(sorted(others))) if others else self.remedy
             return super().state(template, saved, path)
-        (at,) = parts
+        (optimizer_path,) = parts
         optimizer = saved
-        for name in at:
+        for name in optimizer_path:
             optimizer = optimizer[name]
-        fitted = self._optimizer(template, optimizer, (*path, *at))
+        fitted = self._optimizer(template, optimizer, (*path, *optimizer_path))
         outline = outline_of(template)
         names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
         step = int(np.ravel(np.asarray(fitted["step"]))[0])
         target = optimizer["target"]
-        values, unused = fields_filled(
-            names - _OF_THE_OPTIMIZER, entries_around(saved, at), target, step
+        values, unused = match_fields(
+            names - _OF_THE_OPTIMIZER, entries_around(saved, optimizer_path), target, step
         )
         keys = outline.get("rngs")
         if len(values.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
@@ -153,21 +153,23 @@ class LegacyFit(Fit):
 
     def _step(self, expected: PyTree, states: Sequence[Mapping[str, Any]], path: Names) -> Any:
         steps = [np.asarray(state["step"]) for state in states]
-        at = (*path, "state", "step")
+        step_path = (*path, "state", "step")
         if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
-            self.wrong.append((at, "one number of steps", shown([s.tolist() for s in steps])))
+            self.wrong.append(
+                (step_path, "one number of steps", shown([s.tolist() for s in steps]))
+            )
             return expected
-        if not self.check_step(steps[0], at):
+        if not self.check_step(steps[0], step_path):
             return expected
-        return self.leaf(expected, steps[0], at, "state")
+        return self.leaf(expected, steps[0], step_path, "state")
 
     def _check_complete(self, path: Names) -> None:
         """Stops where the parameters are others: their states would all be named as well."""
-        at = (*path, "target")
+        target_path = (*path, "target")
         missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
         problems = [*missing, *surplus, *(p for p, *_ in self.wrong)]
-        if any(p[: len(at)] == at for p in problems):
-            below = {(*at, "params", *p[len(at) :]) for p in missing}
+        if any(p[: len(target_path)] == target_path for p in problems):
+            below = {(*target_path, "params", *p[len(target_path) :]) for p in missing}
             if missing and below == set(surplus):
                 self.remedy = BELOW_PARAMS
             raise self.error()
@@ -307,7 +309,7 @@ class LegacyFit(Fit):
         rows_found: dict[Names, Any] = dict.fromkeys(every)
         for number, (group, group_state) in enumerate(zip(states, inner, strict=True)):
             group_rows = plain(group["param_states"])
-            ends = [key_names(at) for at, _ in leaves_with_path(group_state)]
+            ends = [key_names(key_path) for key_path, _ in leaves_with_path(group_state)]
             names = [n for n in every if any(end[len(end) - len(n) :] == n for end in ends)]
             if not ends and not any(True for _ in leaves(group_rows)):
                 continue  # a group that keeps nothing

@@ -165,7 +165,7 @@ class Fit:
         """Fits a part.
 
         Args:
-          expected: what `outlined` made of the template.
+          expected: the `state_dict_of` the template.
           saved: what `plain` made of the checkpoint.
           path: where both stand.
           owner: what they belong to; in a `TrainState` nothing may be left over.
@@ -199,20 +199,20 @@ class Fit:
             self._over(saved[name], (*path, name), "state")
         fitted: dict[str, Any] = {}
         for name in sorted(fields_of(template), key=lambda name: name != "params"):
-            at = (*path, name)
+            field_path = (*path, name)
             if name not in saved:
-                fitted[name] = self.lacking(state_dict_of(getattr(template, name)), at)
+                fitted[name] = self.lacking(state_dict_of(getattr(template, name)), field_path)
             elif name == "params":
-                fitted[name] = self.parameters(template, saved[name], at)
+                fitted[name] = self.parameters(template, saved[name], field_path)
             else:
                 value = getattr(template, name)
                 if name == "opt_state":
                     value = self.opt_state_template(template, fitted.get("params"))
                 owner = OWNERS.get(name, "state")
-                if name == "step" and not self.check_step(saved[name], at):
+                if name == "step" and not self.check_step(saved[name], field_path):
                     fitted[name] = value
                 else:
-                    fitted[name] = self.tree(state_dict_of(value), saved[name], at, owner)
+                    fitted[name] = self.tree(state_dict_of(value), saved[name], field_path, owner)
         return fitted
 
     def parameters(self, template: Any, saved: PyTree, path: Names) -> PyTree:
@@ -418,11 +418,13 @@ class Fit:
         if is_state(expected):
             self.missing.append(path)
             return {name: plain_outline(value) for name, value in outline_of(expected).items()}
-        self.missing += [(*path, *at) for at, leaf in leaves(expected) if leaf is not None]
+        self.missing += [
+            (*path, *leaf_path) for leaf_path, leaf in leaves(expected) if leaf is not None
+        ]
         return expected
 
     def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
-        over = [(*path, *at) for at, leaf in leaves(saved) if leaf is not None]
+        over = [(*path, *leaf_path) for leaf_path, leaf in leaves(saved) if leaf is not None]
         (self.unused if owner == "program" else self.surplus).extend(over)
 
     @property
@@ -435,7 +437,7 @@ class Fit:
         return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
 
     def settle(self) -> None:
-        """Says what does not fit.
+        """Raises or warns of what does not fit.
 
         Warns:
           LeftOverWarning: something outside of the states is left over.

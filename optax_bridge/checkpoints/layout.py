@@ -203,7 +203,7 @@ def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
     return entries
 
 
-def fields_filled(
+def match_fields(
     names: Collection[str], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, Any], list[Names]]:
     """The fields that a checkpoint fills, and what is left over of it.
@@ -226,10 +226,12 @@ def fields_filled(
         for name_of_field, candidate, rest in _candidates(name, value, names):
             if name_of_field not in filled and _fits(name_of_field, candidate, params):
                 filled[name_of_field] = candidate
-                unused += [(*path, *at) for at, leaf in leaves(rest) if leaf is not None]
+                unused += [
+                    (*path, *leaf_path) for leaf_path, leaf in leaves(rest) if leaf is not None
+                ]
                 break
         else:
-            unused += [(*path, *at) for at, leaf in leaves(value) if leaf is not None]
+            unused += [(*path, *leaf_path) for leaf_path, leaf in leaves(value) if leaf is not None]
     return filled, unused
 
 

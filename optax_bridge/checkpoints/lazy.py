@@ -25,7 +25,7 @@ ERRORS = (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, Mem
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array that is read when NumPy asks for it; `np.asarray` returns a copy of its own.
+    """An array that is read when NumPy asks for it; `np.asarray` returns a new copy.
 
     Attributes:
       place: how errors call it.
@@ -95,10 +95,10 @@ class ChunkedArray(LazyArray):
 
     def bytes_at(self, start: int, stop: int) -> np.ndarray:
         """Some of the array's bytes, a copy."""
-        pieces, at = [np.empty(0, np.uint8)], 0
+        pieces, offset = [np.empty(0, np.uint8)], 0
         for piece in self.pieces:
-            pieces.append(piece.view(np.uint8)[max(start - at, 0) : max(stop - at, 0)])
-            at += piece.nbytes
+            pieces.append(piece.view(np.uint8)[max(start - offset, 0) : max(stop - offset, 0)])
+            offset += piece.nbytes
         return np.concatenate(pieces)
 
 
@@ -166,7 +166,7 @@ def own_files(folder: Path) -> int:
     """The bytes of the files in a folder.
 
     Raises:
-      CheckpointError: there is something else than files and folders, a link that leads out, say.
+      CheckpointError: there is something other than files and folders, or a link that leads out.
     """
     total = 0
     for path in folder.rglob("*"):

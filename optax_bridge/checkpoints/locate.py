@@ -290,7 +290,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
       name: its path, `models/generator`; None if there is only one.
 
     Raises:
-      CheckpointError: there is none, or none of that name, or several and no name is given; its
+      CheckpointError: it has no such optimizer, or several and no name is given; its
         parameters are no arrays of numbers in floating point.
     """
     parts = find_parts(tree, place)

@@ -26,7 +26,7 @@ _ITEMS = ("state", "default")
 
 @dataclass(frozen=True)
 class Read:
-    """A checkpoint as it was found.
+    """A checkpoint that was read.
 
     Attributes:
       path: the file or folder itself, the latest of a step-numbered folder.

@@ -37,7 +37,7 @@ def from_state_dict(
 
     As `flax.serialization.from_state_dict`, but where the target has a `TrainState` and the state
     dict a legacy optimizer, parameters, moments and step of that one are taken over; and nothing
-    is left out without a word.
+    is left out silently.
 
         >>> old = legacy_optim.Adam(0.1).create({"kernel": jnp.ones(3)})
         >>> saved = serialization.to_state_dict(old.apply_gradient(old.target))

@@ -1,7 +1,7 @@
 """State dicts: nested dicts of arrays, numbers and text, which checkpoints hold and states become.
 
-A `TrainState` of a template stands in its state dict as it is, so that whoever fits a checkpoint to
-it knows which leaves are a state's.
+A template's state dict keeps each `TrainState` as an object, so that fitting a checkpoint to it can
+tell which leaves are a state's.
 """
 
 import dataclasses
@@ -120,7 +120,7 @@ def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
 
 
 def outline_of(state: Any) -> dict[str, Any]:
-    """The fields of a state, each as `outlined`."""
+    """The fields of a state, each as its `state_dict_of`."""
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
 
@@ -148,8 +148,12 @@ def named_as_pytree(target: Params, saved: PyTree) -> bool:
 
     Orbax names leaves so. A program's container may have other names in Flax's state dicts.
     """
-    target_shapes = {key_names(at): np.shape(leaf) for at, leaf in leaves_with_path(target)}
-    saved_shapes = {at: np.shape(leaf) for at, leaf in leaves(saved) if leaf is not None}
+    target_shapes = {
+        key_names(leaf_path): np.shape(leaf) for leaf_path, leaf in leaves_with_path(target)
+    }
+    saved_shapes = {
+        leaf_path: np.shape(leaf) for leaf_path, leaf in leaves(saved) if leaf is not None
+    }
     return target_shapes == saved_shapes
 
 

@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from optax_bridge._text import did_you_mean
 from optax_bridge.cli.installed import MissingExtraError, require, versions
+from optax_bridge.cli.refusals import explain
 from optax_bridge.cli.signals import INTERRUPTED, end, interrupt
 
 GROUP = "optax_bridge.commands"
@@ -62,6 +63,9 @@ class Subcommands(TyperGroup):
         try:
             value = super().invoke(ctx)
             sys.stdout.flush()
+        except typer.BadParameter as error:
+            explain(error)
+            raise
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None

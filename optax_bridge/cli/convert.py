@@ -126,8 +126,9 @@ def convert(
 
         interrupts.is_starting = False
         if file_format not in writable():
-            known = ", ".join(writable())
-            raise typer.BadParameter(f"{file_format!r} is not one of {known}.")
+            known = ", ".join(map(repr, writable()))
+            message = f"{file_format!r} is not one of {known}"
+            raise typer.BadParameter(message, param_hint="--format")
         errors = plain_terminal(stderr=True)
         options: dict[str, Any] = {
             "to_legacy": to is Target.LEGACY, "file_format": file_format,

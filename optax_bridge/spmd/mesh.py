@@ -168,7 +168,7 @@ def select_mesh_config(trainer_config: C, *, mesh_selector: str) -> C:
 
     Args:
       trainer_config: the config; a mesh shape is set in place.
-      mesh_selector: what the rules' regular expressions are to fit: a type of machine, say.
+      mesh_selector: what the rules' regular expressions are to fit, such as a type of machine.
 
     Returns:
       The config; what a `ConfigModifier` makes of it if the rule is one.

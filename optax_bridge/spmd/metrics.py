@@ -66,7 +66,7 @@ class WeightedSummary(Summary):
 
     Attributes:
       mean: an array.
-      weight: of the same shape, or a scalar: the number of examples, say.
+      weight: of the same shape, or a scalar, such as the number of examples.
     """
 
     mean: Leaf

@@ -22,9 +22,9 @@ def learning_rate(
 ) -> Any:
     """The learning rate of the next step.
 
-    It is read where it is said: in the state (`optax.inject_hyperparams`, line searches), times the
-    factor of `optax.contrib.reduce_on_plateau`, or by this project's optimizers, alone or as the
-    last word of `optax.chain`, `optax.masked` and `optax.partition`. A schedule is evaluated at the
+    It is read where it is stored: in the state (`optax.inject_hyperparams`, line searches), times
+    the factor of `optax.contrib.reduce_on_plateau`, or by this project's optimizers, alone or last
+    in `optax.chain`, `optax.masked` and `optax.partition`. A schedule is evaluated at the
     steps that it has counted.
 
         >>> params = jnp.ones(2)
@@ -83,7 +83,7 @@ def _of_ours(
 def _in_last_place(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
 ) -> list[tuple[Any, OptState, Params]]:
-    """This project's transformations within another whose updates it passes on as they are."""
+    """This project's transformations within another that passes their updates on unchanged."""
     tx = boxes_handled(tx) if has_boxes(params) else tx
     ours: list[tuple[Any, OptState, Params]] = []
 

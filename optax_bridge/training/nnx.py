@@ -47,7 +47,7 @@ class Optimizer(nnx.Optimizer[M]):
         Args:
           model: its parameters are replaced.
           grads: what `nnx.grad` returns for it.
-          **kwargs: arguments of the transformation, `learning_rate=`, say.
+          **kwargs: arguments of the transformation, such as `learning_rate=`.
 
         Returns:
           What the step added to the parameters, up to rounding, as Flax's.
@@ -107,7 +107,7 @@ def hand_off(
       wrt: which variables are optimized.
       optimizer: `Optimizer`, or `nnx.Optimizer`, which keeps no average.
       collections: name -> collection, those that the state has no field for.
-      missing: "error", or "keep": variables that the state has nothing for stay as they are.
+      missing: "error", or "keep": variables that the state has nothing for keep their values.
       allow_nan: let NaN and infinities in parameters and moments through.
 
     Returns:

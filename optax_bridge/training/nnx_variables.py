@@ -35,7 +35,7 @@ def hand_over_collections(
       rename: path of a Linen variable to the module's.
       wrt: which variables are optimized, and are there already.
       collections: those that the state has no field for.
-      keep: whether variables may stay as they are.
+      keep: whether variables may keep their values.
 
     Returns:
       What of the state has no place in the module.

@@ -56,7 +56,7 @@ def restored_into(template: T, saved: PyTree) -> T:
 
 
 def fit_on_restore(cls: type[Any]) -> None:
-    """Lets Flax restore a dataclass of ours whole or not at all, with and without boxes."""
+    """Lets Flax restore this project's dataclass whole or not at all, with and without boxes."""
 
     def to_state_dict(state: Any) -> PyTree:
         # Keys as their bits, since msgpack knows no other arrays.

@@ -83,7 +83,7 @@ def opt_state_shardings(
       of its parameter's axes is sharded like them; what belongs to no parameter is everywhere.
     """
 
-    def labelled(path: KeyPath, leaf: Leaf) -> Any:
+    def add_box(path: KeyPath, leaf: Leaf) -> Any:
         """A parameter without a box in one whose names are the axes of the mesh themselves."""
         if is_box(leaf):
             return leaf
@@ -91,7 +91,7 @@ def opt_state_shardings(
 
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
     with_path = zip(leaves_with_path(params), leaves, strict=True)
-    boxed = treedef.unflatten([labelled(path, leaf) for (path, _), leaf in with_path])
+    boxed = treedef.unflatten([add_box(path, leaf) for (path, _), leaf in with_path])
     state = jax.eval_shape(boxes_handled(tx).init, _shapes(boxed))
     plain = jax.eval_shape(boxes_handled(tx).init, _shapes(params))
 

@@ -101,7 +101,7 @@ class TrainState(train_state.TrainState):
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate of the next step, where the state or an optimizer of ours says it.
+        """The learning rate of the next step, where the state or this project's optimizer has it.
 
         A number or an array; a tuple with one for each group of a `multi_optimizer`.
 
@@ -285,8 +285,8 @@ class TrainState(train_state.TrainState):
             to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
             another.
           allow_nan: let NaN and infinities in parameters and moments through.
-          **kwargs: the subclass's own fields, in place of what the checkpoint has. What stands
-            beside the optimizer fills the others: `batch_stats`, also from
+          **kwargs: the subclass's own fields, in place of what the checkpoint has. The
+            checkpoint's other entries fill the others: `batch_stats`, also from
             `model_state={"batch_stats": ...}`, `ema_params`, `rngs`, `dynamic_scale` (one given
             here says its settings, which no file has), and any by its own name.
 
@@ -329,8 +329,8 @@ class TrainState(train_state.TrainState):
           path: the file to write; it appears whole or not at all.
           optimizer_def: the definition that this state's transformation corresponds to; or that
             transformation, for Adafactor by axis.
-          part: where the optimizer is to stand, "optimizer" say, with the step and this state's
-            other fields beside it; None: the optimizer is the whole, and they stay out.
+          part: the path for the optimizer, such as "optimizer", next to the step and this state's
+            other fields; None: the optimizer is the whole, and they stay out.
           force: replace an existing checkpoint; anything else is never replaced.
 
         Raises:

@@ -40,7 +40,7 @@ class Analysis(Expressions):
 
     Args:
       module: the parsed module.
-      project: what is known from other files.
+      project: facts from other files.
       path: of the file, from which others know it.
     """
 
@@ -95,7 +95,7 @@ class Analysis(Expressions):
 
     @property
     def applications(self) -> list[cst.Call]:
-        """All calls of a method named `apply_gradient`."""
+        """Returns all calls of a method named `apply_gradient`."""
         return [
             c
             for c in self.facts.calls
@@ -300,7 +300,7 @@ class Analysis(Expressions):
     def assigned_to(
         self, node: cst.Name, *, within_tuples: bool = False
     ) -> list[cst.BaseExpression]:
-        """All that a variable is assigned.
+        """Returns all values assigned to a variable.
 
         Args:
           node: the variable.

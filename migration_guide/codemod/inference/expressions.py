@@ -43,7 +43,7 @@ class Expressions(abc.ABC):
 
     Args:
       module: the parsed module.
-      project: what is known from other files.
+      project: facts from other files.
     """
 
     def __init__(self, module: cst.Module, project: Project):
@@ -144,7 +144,7 @@ class Expressions(abc.ABC):
         return ".".join(name.split(".")[-2:]) in self.project.definitions
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
-        """Adds to what a target may hold."""
+        """Adds to the kind of a target."""
         if not kind:
             return
         if isinstance(target, cst.Name):
@@ -173,18 +173,18 @@ class Expressions(abc.ABC):
     def _named_field(self, kind: Kind, index: int) -> Kind:
         """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
-        known = [own[index] for own in names if -len(own) <= index < len(own)]
-        return join_kinds(self.fields.get(name, NOTHING) for name in known)
+        at_index = [n[index] for n in names if -len(n) <= index < len(n)]
+        return join_kinds(self.fields.get(name, NOTHING) for name in at_index)
 
     def assign_field(self, name: str, kind: Kind) -> None:
-        """Adds to what fields of a name may hold."""
+        """Adds to the kind of fields of a name."""
         if kind:
             self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
 
     def assign_parameter(
         self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
     ) -> None:
-        """Adds to what a function's parameter may hold."""
+        """Adds to the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         if kind and scope is not None:
             key = (id(scope), parameter.name.value)

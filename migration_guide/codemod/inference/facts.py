@@ -44,7 +44,7 @@ class Facts:
         self._within: list[cst.CSTNode] = []
 
     def collect(self, node: cst.CSTNode) -> None:
-        """Adds what is at a node and below it."""
+        """Collects the facts at a node and below it."""
         kind = type(node)
         if is_statement(kind):
             lines = getattr(node, "leading_lines", ())

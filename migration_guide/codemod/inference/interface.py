@@ -18,7 +18,7 @@ class Inference(Protocol):
     Attributes:
       names: what the module imports.
       facts: the places at which values move.
-      project: what is known from other files.
+      project: facts from other files.
       fields: name of a field -> what was put into one of that name.
       external: calls into modules that this run does not see, which make a definition.
       legacy: constructor calls of flax.optim whose definition goes into one of the user's own.
@@ -55,15 +55,15 @@ class Inference(Protocol):
         ...
 
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
-        """Adds to what a target may hold."""
+        """Adds to the kind of a target."""
         ...
 
     def assign_field(self, name: str, kind: Kind) -> None:
-        """Adds to what fields of a name may hold."""
+        """Adds to the kind of fields of a name."""
         ...
 
     def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
-        """Adds to what a parameter may hold."""
+        """Adds to the kind of a parameter."""
         ...
 
     def function_name(self, function: Callable_) -> str:
@@ -79,7 +79,7 @@ class Inference(Protocol):
         ...
 
     def assigned_to(self, node: cst.Name) -> list[cst.BaseExpression]:
-        """All that a variable is assigned."""
+        """Returns all values assigned to a variable."""
         ...
 
     def mark(self, marked: set[cst.CSTNode], node: cst.CSTNode) -> None:
@@ -87,7 +87,7 @@ class Inference(Protocol):
         ...
 
     def expect(self, name: str, what: str) -> None:
-        """Notes for other files what a function of theirs must return."""
+        """Notes the kind that a function of another file must return."""
         ...
 
     def note_array_target(self) -> None:
@@ -99,7 +99,7 @@ class Inference(Protocol):
         ...
 
     def demand_argument(self, function: Callable_, keys: Collection[int | str]) -> None:
-        """Notes for other files what they give to a function of this one as legacy code."""
+        """Notes for other files which of their arguments stay legacy code."""
         ...
 
     def demand_result(self, name: str) -> None:
@@ -111,5 +111,5 @@ class Inference(Protocol):
         ...
 
     def give(self, call: cst.Call) -> None:
-        """Notes for other files what a function of theirs is given."""
+        """Notes the kinds of the arguments of other files' functions."""
         ...

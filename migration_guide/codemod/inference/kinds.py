@@ -70,7 +70,7 @@ def depth(kind: Kind) -> int:
 
 
 def join_kinds(kinds: Iterable[Kind]) -> Kind:
-    """All possibilities together; tuples of the same length are joined item by item."""
+    """Joins kinds; tuples of the same length are joined item by item."""
     distinct = {kind for kind in kinds if kind}
     if len(distinct) <= 1:  # as a rule
         kind = distinct.pop() if distinct else NOTHING
@@ -114,7 +114,7 @@ def item(kind: Kind, index: int | None = None) -> Kind:
 
 
 def within(kind: Kind) -> Iterator[str | Function | Instance | Several | Items]:
-    """All possibilities, and those of what is in them, at any depth."""
+    """Yields the atoms of a kind and of the kinds inside them, at any depth."""
     for atom in kind:
         yield atom
         for inner in _inside(atom):

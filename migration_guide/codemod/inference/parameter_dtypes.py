@@ -139,7 +139,7 @@ class _File:
 
 
 class _Program:
-    """All files of a program that may say something of its parameters."""
+    """The files of a program that may show the dtype of its parameters."""
 
     def __init__(self, files: list[_File], modules: frozenset[str]):
         self.files = files

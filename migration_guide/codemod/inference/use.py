@@ -1,7 +1,7 @@
 # pyright: strict
 """Infers kinds from use: in `x.apply_gradient(g)`, x is an optimizer, and its maker a definition.
 
-It says nothing of what is known to be something else, so it comes after all that is known.
+It adds nothing to expressions of another kind, so it runs after all other inference.
 """
 
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ _KNOWN_LIBRARIES = ("flax", "jax", "optax", "numpy", "optax_bridge", "legacy_opt
 
 
 def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
-    """Adds what use tells of the module.
+    """Infers kinds from the uses in the module.
 
     Args:
-      a: what is known.
+      a: the analysis of the module.
       applications: the calls of methods named `apply_gradient`.
     """
     for target, value in a.facts.assignments:
@@ -66,7 +66,7 @@ def _infer_from_step(a: Inference, call: cst.Call) -> None:
 
 
 def _infer_from_target(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
-    """`opt = state.opt`: what is known of the one holds for the other."""
+    """`opt = state.opt`: the kind of the variable holds for the field, too."""
     kind = a.kind(target) - {OWN_GROUPS}
     if isinstance(value, cst.Call):
         if OPTIMIZER in kind:

@@ -1,6 +1,7 @@
 # pyright: strict
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
+import ast
 import contextlib
 import glob
 import os
@@ -111,6 +112,22 @@ def module_names(path: Path) -> tuple[str, ...]:
 def is_code(path: Path) -> bool:
     """True if a file is Python or a notebook, by its name."""
     return path.suffix in (".py", ".pyi", ".ipynb")
+
+
+def is_program(path: Path) -> bool:
+    """True if a file that was named itself may be Python, a notebook or a project file.
+
+    Of a file that is not called so only what it has says it: Python that imports something.
+    """
+    if is_code(path) or is_project_file(path):
+        return True
+    try:
+        tree = ast.parse(path.read_bytes())
+    except OSError:
+        return True  # why it cannot be read is said when it is read
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(tree))
 
 
 def uses_optim(data: bytes) -> bool:

@@ -79,12 +79,12 @@ def mentions(node: ImportNode, name: str) -> bool:
 
 
 def statements(module: cst.Module) -> list[ImportNode]:
-    """All import statements, wherever they are."""
+    """Returns all import statements, at any depth."""
     return [n for n in walk(module) if isinstance(n, cst.Import | cst.ImportFrom)]
 
 
 def references(module: cst.CSTNode) -> set[str]:
-    """All dotted names that a module refers to outside of imports, annotations in strings, too."""
+    """Returns the dotted names used outside of imports, in annotations that are strings as well."""
     names: set[str] = set()
 
     def strings(node: cst.CSTNode) -> None:

@@ -39,7 +39,7 @@ def is_legacy(name: str) -> bool:
 
 
 def canonical(name: str) -> str:
-    """The one name of what flax.optim exports from several modules: `flax.optim.Adam`."""
+    """Returns one name for an export of several modules of flax.optim: `flax.optim.Adam`."""
     parts = name.split(".")
     if name.startswith(f"{OPTIM}.") and parts[-1] in EXPORTS:
         return f"{OPTIM}.{parts[-1]}"

@@ -63,7 +63,7 @@ class Scope:
 
     @property
     def assignments(self) -> Iterator[Assignment]:
-        """All that binds a name here."""
+        """Yields all bindings of this scope."""
         return itertools.chain.from_iterable(self.bound.values())
 
     def find(self, name: str) -> list[Assignment]:
@@ -79,7 +79,7 @@ class Scope:
         return []
 
     def bind(self, name: str, node: cst.CSTNode, imported: str = "") -> None:
-        """Adds what binds a name."""
+        """Adds a binding of a name."""
         home = self.elsewhere.get(name, self)
         home.bound.setdefault(name, []).append(Assignment(name, home, node, imported))
 

@@ -26,8 +26,8 @@ from migration_guide.codemod.reading.tree import transform
 from migration_guide.codemod.writing.context import Context
 
 _STAYS = (
-    "flax.optim is gone, so this import fails now, and a name that it brings stands for something "
-    "else here as well, or is handed on: remove it, or import what is still needed of legacy_optim"
+    "flax.optim is gone, so this import fails now, and a name that it brings has another meaning "
+    "here as well, or is passed on: remove it, or import what is still needed of legacy_optim"
 )
 
 
@@ -83,7 +83,7 @@ def rewrite_module(
 
 
 def _with_comments(context: Context, original: cst.Module, updated: cst.Module) -> cst.Module:
-    """Says of an import that stays why it does, where nothing else of the file is left by hand."""
+    """Explains an import that stays, where nothing else of the file is left by hand."""
     if any(by_hand for _, _, by_hand in context.remarks):
         return updated
     skipped_names = {

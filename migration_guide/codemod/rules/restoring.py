@@ -167,7 +167,7 @@ def _see(context: Context, name: str, call: cst.Call) -> None:
 
 
 def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restored:
-    """The file that a call reads, and what is known of what it holds."""
+    """Returns the file that a call reads, with its contents as far as the program shows them."""
     file = argument(call, FUNCTIONS[name][1], "ckpt_dir") if call is not None else None
     path = None if file is None else _path(context, file)
     template = argument(call, FUNCTIONS[name][0], "target") if call is not None else None

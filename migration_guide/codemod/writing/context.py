@@ -59,7 +59,7 @@ class Options:
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """Something for the user.
+    """A message for the user.
 
     Attributes:
       line: of the original file, or of a notebook's cell, from 1.

@@ -82,7 +82,7 @@ def _mentions(value: cst.BaseExpression, name: str) -> bool:
 
 
 def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
-    """The one thing that is given for a parameter of a function of the module."""
+    """Returns the only argument for a parameter of a function of the module."""
     for bound in analysis.names.assignments(node):
         parameter = getattr(bound, "node", None)
         if not isinstance(parameter, cst.Param):
@@ -158,7 +158,7 @@ def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Bas
 
 
 def _callee(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
-    """The one class or function of the module that an expression calls by its name."""
+    """Returns the class or function of the module that an expression calls by name, if only one."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name):
         return None
     nodes = [getattr(bound, "node", None) for bound in a.names.assignments(node.func)]

@@ -285,7 +285,7 @@ _OURS = ("jax", "flax", "optax", "optax_bridge", "legacy_optim")
 
 
 def _after_first_own(body: Sequence[cst.CSTNode]) -> int:
-    """Behind the first statements that import JAX, Flax or Optax as they run; 0 without any."""
+    """Returns the index after the first imports of JAX, Flax or Optax; 0 without any."""
     first = next((i for i, line in enumerate(body) if _imports_ours(line)), -1) + 1
     while 0 < first < len(body) and _imports_ours(body[first]):
         first += 1
@@ -302,7 +302,7 @@ def _imports_ours(node: cst.CSTNode) -> bool:
 
 
 def _place(body: Sequence[cst.CSTNode], roots: set[str], old: int | None) -> int:
-    """Behind the last import of JAX or Flax at the top, else of anything, else the docstring.
+    """Returns the index after the last import of JAX or Flax, else any import, else the docstring.
 
     JAX reads flags and its environment when it is imported, so never above the program's own first
     import of JAX, Flax or Optax, nor above what sets the environment before the names' first use.

@@ -42,7 +42,7 @@ def rename_variable(context: Context, updated: cst.Module) -> tuple[cst.Module, 
 
 
 def _variables(module: cst.Module) -> list[cst.Name]:
-    """All names but those of attributes and keywords."""
+    """Returns all names but those of attributes and keywords."""
     above = parents(module)
     names = [node for node in walk(module) if isinstance(node, cst.Name)]
     return [

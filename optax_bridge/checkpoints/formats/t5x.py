@@ -1,6 +1,6 @@
 """T5X checkpoints: a msgpack index, and large arrays in the same folder as zarr.
 
-T5X had two writers. Its own put specs of tensorstore into the index, and a version beside the
+T5X had two writers. Its own put specs of tensorstore into the index, and a version next to the
 optimizer; later it was Orbax's, until Orbax gave up that index: no version, `_optimizer`, as the
 field of T5X's state was called, and `PLACEHOLDER://name` for each array. Either is read.
 """

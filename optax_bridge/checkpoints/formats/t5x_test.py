@@ -79,7 +79,7 @@ def test_zeros_pack_tight_and_a_promise_beyond_that_is_refused(
 @pytest.mark.parametrize("least_size", [8, 1000], ids=["beside_the_index", "in_the_index"])
 def test_what_stood_beside_the_optimizer_is_there(least_size: int, tmp_path: Path) -> None:
     form: dict[str, Any] = {"key": "_optimizer", "version": None, "least_size": least_size}
-    write_t5x(tmp_path / "checkpoint_4", genuine("adafactor"), beside={"epoch": 3}, **form)
+    write_t5x(tmp_path / "checkpoint_4", genuine("adafactor"), extra={"epoch": 3}, **form)
     read = read_checkpoint(tmp_path)
     assert read.format == "T5X" and set(read.tree) == {"optimizer", "epoch"}
 

@@ -137,7 +137,7 @@ def _read(root: Path) -> Contents:
 
 
 def _linen_params(model: PyTree) -> Names:
-    """Returns where the parameters of a Linen module stand, if there is nothing else."""
+    """Returns the path of a Linen module's parameters, if there is nothing else."""
     names: Names = ()
     while isinstance(model, dict) and len(model) == 1:
         ((name, model),) = model.items()

@@ -1,4 +1,4 @@
-"""Writes a checkpoint in T5X's layout, with tensorstore, as T5X did: an index, arrays beside it.
+"""Writes a checkpoint in T5X's layout, with tensorstore, as T5X did: an index, arrays next to it.
 
 T5X itself needs a Python and a JAX of its time, so its files cannot be recorded here; what is
 written follows its layout: version 3, one folder of zarr for each large array, named by the
@@ -29,7 +29,7 @@ def write_t5x(
     largest_chunk: int = 3,
     with_metadata: bool = True,
     store: str = "file",
-    beside: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
     compressor: str = "gzip",
 ) -> None:
     """Writes a tree.
@@ -39,18 +39,18 @@ def write_t5x(
       tree: the state dict of an optimizer, `{'target', 'state'}`.
       version: T5X's; 2 has bfloat16 as uint16; None for the Orbax form, which has none.
       key: `optimizer`, or `_optimizer` for the Orbax form, whose index has placeholders.
-      least_size: arrays of so many elements lie beside the index, smaller ones in it.
+      least_size: arrays of so many elements go next to the index, smaller ones in it.
       largest_chunk: elements of a chunk along each axis at most.
       with_metadata: leave `.zarray` in the folders; if not, the index alone has the metadata.
       store: what the specs in the index say of where the arrays are, one of `STORES`.
-      beside: what else the index has.
+      extra: what else the index has.
       compressor: of the chunks, `gzip` or `zstd`.
     """
     folder.mkdir(parents=True)
 
-    def moved(node: PyTree, names: tuple[str, ...]) -> Any:
+    def move_arrays(node: PyTree, names: tuple[str, ...]) -> Any:
         if isinstance(node, dict):
-            return {name: moved(value, (*names, name)) for name, value in node.items()}
+            return {name: move_arrays(value, (*names, name)) for name, value in node.items()}
         if not isinstance(node, np.ndarray) or node.size < least_size:
             return node
         if version in (1, 2) and node.dtype == ml_dtypes.bfloat16:
@@ -63,7 +63,7 @@ def write_t5x(
             return f"PLACEHOLDER://{name}"
         return spec | {"kvstore": _kvstore(store, folder, name)}
 
-    index = {key: moved(tree, ()), **(beside or {})}
+    index = {key: move_arrays(tree, ()), **(extra or {})}
     if version is not None:
         index = {"version": version, **index}
     (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(index))

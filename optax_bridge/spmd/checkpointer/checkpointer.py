@@ -351,7 +351,7 @@ def read_index(ckpt_dir: str | Path) -> Index:
     """The index of a complete checkpoint.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is no complete checkpoint.
     """
     file = Path(ckpt_dir) / "index" / _INDEX_FILE
     if not file.exists():

@@ -69,7 +69,7 @@ class SaveIterators(ocp_args.CheckpointArgs):
     """The arguments of `IteratorHandler.save`."""
 
     def __init__(self, iterators: Mapping[str, SavableIterator]):
-        """Takes the states of path -> iterator as they are now."""
+        """Takes the present states of path -> iterator."""
         self.states: dict[str, Any] = {
             path: msgpack.packb(iterator.get_state()) for path, iterator in iterators.items()
         }

@@ -22,7 +22,7 @@ class InstantiableConfig(ConfigBase, Generic[T_co]):
         """Makes the object.
 
         Args:
-          **kwargs: what is not in the config, the parent of a module, say.
+          **kwargs: what is not in the config, such as the parent of a module.
 
         Raises:
           RequiredFieldMissingError: a required field is not set.

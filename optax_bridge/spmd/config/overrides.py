@@ -135,7 +135,7 @@ def _with(owner: Any, step: Step, new: object) -> Any:
 
 
 def _allowed_types(owner: object, step: Step) -> set[object]:
-    """The types that the annotation of a field allows; nothing is said of parts of containers."""
+    """The types that the annotation of a field allows; parts of containers are not restricted."""
     if not isinstance(owner, ConfigBase) or not isinstance(step, str):
         return set()
     annotation = attr.fields_dict(type(owner))[step].type

@@ -37,7 +37,7 @@ def from_flat_dict(flat: Mapping[str, object], *, like: ConfigBase | None = None
     Args:
       flat: of `to_flat_dict(omit_default_values=(None, REQUIRED))`. Fields with these defaults may
         be absent; other fields that are absent have been empty containers.
-      like: a config of nearly this content, from the program that made the other one, say. Where
+      like: a config of nearly this content, such as one from the program that made the other. Where
         the flat form does not tell, list or tuple, dict or dataclass, it is as in this one;
         otherwise as in the field's default, else a list (a tuple at a field for tuples) or a dict.
 

@@ -1,4 +1,4 @@
-"""`config_for_function` and `config_for_class`: configs made from signatures of anybody's code."""
+"""`config_for_function` and `config_for_class`: configs made from the signatures of any code."""
 
 import dataclasses
 import inspect
@@ -80,7 +80,7 @@ def config_for_class(cls: type[T]) -> ClassConfigBase[T]:
     """A config with a field for every parameter of a class's `__init__`.
 
     Args:
-      cls: any class, of flax.linen or flax.nnx, say.
+      cls: any class, such as one of flax.linen or flax.nnx.
 
     Returns:
       As `config_for_function`, with a field `klass` instead of `fn`.

@@ -35,7 +35,7 @@ def parse_value(text: str) -> Any:
     `PartitionSpec(...)`) and `dtype('float32')`.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is no such literal.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body

@@ -66,7 +66,7 @@ def validate_config_field_value(value: object) -> None:
 
 
 def _accept(value: object) -> None:
-    """A validator for values that are legal as they are."""
+    """Validates values that are always legal."""
 
 
 def _each(values: Iterable[object]) -> None:

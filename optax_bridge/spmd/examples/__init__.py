@@ -1,2 +1,2 @@
 # pyright: strict
-"""Configs of trainers that run as they are: `optax-bridge train` takes their names."""
+"""Configs of complete trainers: `optax-bridge train` takes their names."""

@@ -217,7 +217,7 @@ class DefaultInitializer(Initializer):
 
 
 class PerGroupInitializer(Initializer):
-    """Initializes groups along the last axis by themselves, several projections in one, say."""
+    """Initializes groups along the last axis separately, such as several projections in one."""
 
     @config_class
     class Config(Initializer.Config):

@@ -77,8 +77,8 @@ class BaseLearner(LearnerModule):
 
         Attributes:
           ema: the average of the parameters, none while its `decay` is None.
-          forward_fn_transformation: applied to the forward function, or a config of it;
-            `with_minibatch_steps(...)`, say.
+          forward_fn_transformation: applied to the forward function, or a config of it, such
+            as `with_minibatch_steps(...)`.
           norm_summaries: adds `gradient_norm` and `update_norm` over all parameters; None is yes
             in a trainer, no elsewhere.
         """

@@ -126,7 +126,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
 
 
 class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformation):
-    """Takes some gradients for new values: those of quantisation scales, say.
+    """Takes some gradients for new values, such as those of quantisation scales.
 
     They become in-place updates, and the transformation keeps no state for them.
     """

@@ -23,7 +23,7 @@ class OutputCollection(NamedTuple):
 
     Attributes:
       summaries: what is worth watching: arrays or `Summary`s.
-      state_updates: new values for parts of the state, running averages say.
+      state_updates: new values for parts of the state, such as running averages.
       module_outputs: anything else that is of interest outside.
     """
 

@@ -78,7 +78,7 @@ def adastar_optimizer(
       weight_decay: the rate.
       weight_decay_per_param_scale: see `add_decayed_weights`.
       update_schedule: scales updates and decay; it is given 1 at the first step.
-      verbosity: above 0 adds summaries of each parameter, `<path>/raw_update_norm` say.
+      verbosity: above 0 adds summaries of each parameter, such as `<path>/raw_update_norm`.
     """
     averages = _Averages(
         _Ema(gradient_ema_decay, gradient_ema_debias),

@@ -23,7 +23,7 @@ def chain(
 
     Returns:
       The transformation; its state is the tuple of theirs. It takes exact steps if the last one
-      does: gradients that are clipped before an optimizer of `optax_bridge`, say.
+      does, as when gradients are clipped before an optimizer of `optax_bridge`.
 
     Raises:
       ValueError: an argument is something else.

@@ -50,7 +50,7 @@ class OptParam:
 class PartitionedGradientTransformation(NamedTuple):
     """A transformation of gradients that also says how its state lies on a mesh.
 
-    Entries of trees that are None or `optax.MaskedNode()` are no parameters, and stay as they are.
+    Entries of trees that are None or `optax.MaskedNode()` are no parameters, and do not change.
 
     Attributes:
       init: `init(opt_params) -> state`.

@@ -73,10 +73,10 @@ class BaseTrainer(Module):
           evalers: name -> config of an evaler.
           init_state_builder: where the first state comes from instead of the initializers, if there
             is no checkpoint yet: a function of the trainer that returns a step and a
-            `TrainerState`, or a config of one; `legacy_checkpoint`, say.
+            `TrainerState`, or a config of one, such as `legacy_checkpoint`.
           save_input_iterator: whether the input's position is saved, so that a resumed training
             goes on with the batch that would have come.
-          train_dtype: what floats are cast to for forward and backward pass; None: as they are.
+          train_dtype: what floats are cast to for forward and backward pass; None: not cast.
           start_trace_steps: after which steps a profile is taken.
           n_steps_for_each_trace: how many steps each is of.
           start_trace_process_indices: in which processes, or "all".

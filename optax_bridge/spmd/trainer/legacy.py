@@ -48,7 +48,7 @@ def legacy_checkpoint(
       optimizer: the legacy constructor call, parsed and never evaluated; or the definition, or a
         transformation; or a config of either. None: read from the state where that is clear.
       part: which optimizer, where the checkpoint has several.
-      below: where in the model's parameters those of the checkpoint stand, "net/params" say.
+      below: the path of the checkpoint's parameters in the model's, such as "net/params".
       new: regular expressions for whole paths of what the checkpoint does not have, which then
         begins as in any other training: "model/net/batch_stats/.*", "learner/ema/.*".
       allow_nan: let NaN and infinities in parameters and moments through.

@@ -25,7 +25,7 @@ class StepParts(NamedTuple):
       param_specs: its `ParameterSpec`s.
       learner: the learner.
       input: the input, which distributes a batch.
-      train_dtype: what floats are cast to for forward and backward pass; None: as they are.
+      train_dtype: what floats are cast to for forward and backward pass; None: not cast.
     """
 
     model: BaseModel

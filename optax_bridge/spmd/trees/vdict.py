@@ -1,4 +1,4 @@
-"""`VDict`: a dict of arrays that are stacked along axis 0, the layers of a repeat, say."""
+"""`VDict`: a dict of arrays that are stacked along axis 0, such as the layers of a repeat."""
 
 from collections.abc import Callable, Iterable
 
