@@ -88,11 +88,13 @@ def check_resume(
             raise ValueError(f"{checkpoint}: there is no such file or folder")
         with programs_given(program_arguments(ctx)):
             stream = loaded(gradients) if ":" in gradients else gradients
-            resumed = resume(
-                checkpoint, program, old=old, optimizers=optimizer or (), steps=steps,
-                gradients=stream, learning_rate=learning_rate,
-            )  # fmt: skip
-            check_arguments()
+            try:
+                resumed = resume(
+                    checkpoint, program, old=old, optimizers=optimizer or (), steps=steps,
+                    gradients=stream, learning_rate=learning_rate,
+                )  # fmt: skip
+            finally:  # a misspelt flag may be what went wrong
+                check_arguments()
     except ValueError as error:
         message = str(error)
         if learning_rate is None and "no learning rate" in message:

@@ -92,8 +92,10 @@ def compare(
         if hyper_params is not None and any(kwargs):
             raise ValueError("--kwargs: with --hyper-params the sides are functions of these alone")
         with old_names(), programs_given(program_arguments(ctx)):
-            sides = _sides((left, right), kwargs, hyper_params is not None)
-            check_arguments()
+            try:
+                sides = _sides((left, right), kwargs, hyper_params is not None)
+            finally:  # a misspelt flag may be what went wrong
+                check_arguments()
             numbers = None if hyper_params is None else _numbers(hyper_params)
             if (device := _device(platform)) is None:
                 raise typer.Exit(NOT_RUN)

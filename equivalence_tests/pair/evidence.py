@@ -8,6 +8,7 @@ from typing import Any
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, Proof
+from equivalence_tests.proof.scope import ANY, ANY_SIZE
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import SideLike, adapted
 from equivalence_tests.sides.side import Side
@@ -75,9 +76,19 @@ class Evidence:
             text = " and ".join(by)
         else:
             shown = "the same bits" if ran is Verdict.IDENTICAL else "no more than that"
-            end = f", and proved {proved} for all inputs" if proved in _PROVED else "; not proved"
-            text = f"{shown} in what ran{end}"
+            text = f"{shown} in what ran{self._scope()}"
         return f"{self.verdict.value}: {text}"
+
+    def _scope(self) -> str:
+        """Returns what is proved, and for which inputs, as the end of the closing line."""
+        if self.proof is None or self.proof.verdict not in _PROVED:
+            return "; not proved"
+        scope = self.proof.scope
+        dtypes = " and ".join(dict.fromkeys(scope.leaves.values()))
+        shapes = {ANY: "", ANY_SIZE: f" of {ANY_SIZE}"}.get(
+            scope.coverage, " of the shapes that the proof names, and of no others"
+        )
+        return f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}"
 
     def about_proof(self) -> str:
         """The proof as text, or why there is none."""

@@ -28,6 +28,7 @@ Shape = tuple[int, ...]
 _LARGEST = 2**18  # elements of a tensor: what is larger takes too long to be tried by default
 _MOST = 8  # shapes that are added
 _MOST_RANKS = 8
+_RANKS = (1, 2, 3, 4)  # in which each axis is made as long as a number says
 _UNTRACED = 6  # shapes that are added for a side that cannot be traced
 _RESHAPING = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"}
 
@@ -142,30 +143,40 @@ def _candidates(outline: _Outlines, numbers: Sequence[int | Shape]) -> Iterator[
     for rank in range(_MOST_RANKS + 1):
         yield (2,) * rank
     yield from _around(numbers)
-    for rank in (1, 2):
+    for shape_of in (_long_axis(rank, axis) for rank in (1, 2, 3) for axis in (*range(rank), None)):
         last = 1
-        while (2 * last) ** rank <= _LARGEST // 16:
-            if outline((2 * last,) * rank) != outline((last,) * rank):
-                yield (_smallest(outline, last, 2 * last, rank),) * rank
+        while math.prod(shape_of(2 * last)) <= _LARGEST // 16:
+            if outline(shape_of(2 * last)) != outline(shape_of(last)):
+                yield shape_of(_smallest(outline, shape_of, last, 2 * last))
             last *= 2
 
 
-def _smallest(outline: _Outlines, low: int, high: int, rank: int) -> int:
+def _long_axis(rank: int, axis: int | None) -> Callable[[int], Shape]:
+    """Returns from a size the shape with that size along one axis, or along all, else 2."""
+    return lambda size: tuple(size if axis in (None, other) else 2 for other in range(rank))
+
+
+def _smallest(outline: _Outlines, shape_of: Callable[[int], Shape], low: int, high: int) -> int:
     """Returns the smallest size above `low` with the outline of `high`."""
-    there = outline((high,) * rank)
+    there = outline(shape_of(high))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if outline((middle,) * rank) == there else (middle, high)
+        low, high = (low, middle) if outline(shape_of(middle)) == there else (middle, high)
     return high
 
 
 def _around(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
-    """Yields shapes that a comparison with a number, or with a shape, may be about."""
-    for number in numbers:
-        shapes: list[Shape] = [number] if isinstance(number, tuple) else []
-        if isinstance(number, int):
-            shapes = [(number,), (number + 1,), (2, number), (number, number)]
-        yield from (shape for shape in shapes if 0 < math.prod(shape) <= _LARGEST)
+    """Yields shapes that a comparison with a number, or with a shape, may be about.
+
+    The likeliest of every number come first: of a side that cannot be traced few are tried.
+    """
+    sizes = [number for number in numbers if isinstance(number, int)]
+    shapes = [number for number in numbers if isinstance(number, tuple)]
+    for size in sizes:
+        shapes += [(size,), (size + 1,), (2, size), (size, size)]
+    for shape_of in (_long_axis(rank, axis) for rank in _RANKS for axis in range(rank)):
+        shapes += [shape_of(size + more) for size in sizes for more in (0, 1)]
+    yield from (shape for shape in shapes if 0 < math.prod(shape) <= _LARGEST)
 
 
 def _numbers(side: SideLike) -> set[Any]:

@@ -170,7 +170,7 @@ def _options(
     recipe: str,
     rename: bool,
 ) -> Options:
-    """The options of a run; what the command line says of rules replaces the settings' word."""
+    """Returns the options of a run; rules of the command line replace those of the settings."""
     skipped = skip if only or skip else configuration.skip
     rules = frozenset(only or (rule.name for rule in RULES)) - frozenset(skipped)
     return Options(recipe=recipe or configuration.recipe, rules=rules, rename=rename)

@@ -254,7 +254,7 @@ def _project(
         for analysis in analyses:
             analysis.infer(start)
     project = start
-    # Again and again, so that what one file says of a result reaches a third file through a second.
+    # Repeated, so that one file's facts reach a third file through a second.
     for _ in range(_ROUNDS):
         shared = merge_projects(map(module_exports, analyses))
         shared.modules, shared.follows_arrays = start.modules, start.follows_arrays

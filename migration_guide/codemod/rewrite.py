@@ -282,7 +282,7 @@ class _Dispatcher:
                 self._context.by_hand(
                     reference,
                     f"{name} has no equal here: keep it with legacy_optim in place of flax.optim, "
-                    "or write what it stands for",
+                    "or write its value",
                 )
                 return
 

@@ -23,7 +23,7 @@ _RANDOM_NUMBERS = (
 
 _NEXT = (
     "Next, see that the new optimizers take the same steps as the old ones (where the program "
-    f"computes a learning rate, {RATE} stands for it):"
+    f"computes a learning rate, {RATE} takes its place):"
 )
 
 
@@ -100,9 +100,9 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
         yield "Old checkpoints are read as they are; to convert files all the same:"
     yield from (f"  {command}" for command in commands)
     if any(f"learning_rate={RATE}" in command for command in commands):
-        yield f"  The learning rate plays no part in it; {RATE} may stand for one that is computed."
+        yield f"  The learning rate plays no part in it; {RATE} may replace one that is computed."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
-        yield f"  {FILL_IN}; write it into the program if there is none."
+        yield f"  {FILL_IN}; if the program has none, add it."
     yield (
         "  A checkpoint of a folder belongs into NEW_FOLDER/checkpoint_STEP, so that the "
         "program finds it there, and later what it saves beside it."

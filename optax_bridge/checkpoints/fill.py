@@ -12,7 +12,7 @@ from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
-from optax_bridge.checkpoints.layout import entries_around, fields_filled
+from optax_bridge.checkpoints.layout import entries_around, match_fields
 from optax_bridge.checkpoints.locate import Part, rows
 from optax_bridge.checkpoints.trees import (
     Names,
@@ -130,7 +130,7 @@ class LegacyFit(Fit):
         names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
         step = int(np.ravel(np.asarray(fitted["step"]))[0])
         target = optimizer["target"]
-        values, unused = fields_filled(
+        values, unused = match_fields(
             names - _OF_THE_OPTIMIZER, entries_around(saved, optimizer_path), target, step
         )
         keys = outline.get("rngs")

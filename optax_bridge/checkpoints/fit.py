@@ -165,7 +165,7 @@ class Fit:
         """Fits a part.
 
         Args:
-          expected: what `outlined` made of the template.
+          expected: the `state_dict_of` the template.
           saved: what `plain` made of the checkpoint.
           path: where both stand.
           owner: what they belong to; in a `TrainState` nothing may be left over.

@@ -203,7 +203,7 @@ def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
     return entries
 
 
-def fields_filled(
+def match_fields(
     names: Collection[str], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, Any], list[Names]]:
     """The fields that a checkpoint fills, and what is left over of it.

@@ -30,8 +30,8 @@ from optax_bridge.checkpoints.layout import (
     Layout,
     add_optimizer,
     entries_around,
-    fields_filled,
     legacy_name,
+    match_fields,
     rest_of,
     with_lists,
 )
@@ -250,7 +250,7 @@ def _collections(
     entries = entries_around(converted.others, converted.layout.part)
     if part is not None:  # the caller knows that there are others
         entries = {path: v for path, v in entries.items() if not find_parts(v, part)}
-    return fields_filled(names, entries, converted.params, int(converted.step))
+    return match_fields(names, entries, converted.params, int(converted.step))
 
 
 def _scale(scale: Any, saved: Mapping[str, PyTree]) -> Any:

@@ -120,7 +120,7 @@ def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
 
 
 def outline_of(state: Any) -> dict[str, Any]:
-    """The fields of a state, each as `outlined`."""
+    """The fields of a state, each as its `state_dict_of`."""
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
 

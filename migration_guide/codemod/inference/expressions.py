@@ -173,8 +173,8 @@ class Expressions(abc.ABC):
     def _named_field(self, kind: Kind, index: int) -> Kind:
         """Returns the kinds of the fields of named tuples, by position."""
         names = [fields(atom.node) for atom in kind if isinstance(atom, Instance)]
-        known = [own[index] for own in names if -len(own) <= index < len(own)]
-        return join_kinds(self.fields.get(name, NOTHING) for name in known)
+        at_index = [n[index] for n in names if -len(n) <= index < len(n)]
+        return join_kinds(self.fields.get(name, NOTHING) for name in at_index)
 
     def assign_field(self, name: str, kind: Kind) -> None:
         """Adds to the kind of fields of a name."""

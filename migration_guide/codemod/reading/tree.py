@@ -108,7 +108,7 @@ def transform(
     Args:
       node: the root.
       leave: from the original node, and the node with its rewritten children, to what takes its
-        place. What stays as it is, it returns itself. In a list, a `FlattenSentinel` puts several
+        place. It returns an unchanged node itself. In a list, a `FlattenSentinel` puts several
         into the place of one.
       into: whether to go into a node; those that are not gone into are still left.
     """

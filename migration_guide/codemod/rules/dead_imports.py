@@ -26,8 +26,8 @@ from migration_guide.codemod.reading.tree import transform
 from migration_guide.codemod.writing.context import Context
 
 _STAYS = (
-    "flax.optim is gone, so this import fails now, and a name that it brings stands for something "
-    "else here as well, or is handed on: remove it, or import what is still needed of legacy_optim"
+    "flax.optim is gone, so this import fails now, and a name that it brings has another meaning "
+    "here as well, or is passed on: remove it, or import what is still needed of legacy_optim"
 )
 
 

@@ -31,10 +31,10 @@ ORDER = (
     "leaves in their order: those of an Optimizer were the state's, then the target's; a "
     "TrainState's are step, params, opt_state, so that a file of leaves without names is read "
     "wrongly, perhaps without an error. Read an old file into old = jax.tree.unflatten("
-    "jax.tree.structure(template), leaves), the template made as it was, with "
+    "jax.tree.structure(template), leaves), the template made as before, with "
     "legacy_optim.NAME(...).create(params) for the optimizer; then "
     "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old)). Save "
-    "with names from now on, by flax.serialization.to_bytes(state) say: nothing tells a file of "
+    "with names from now on, such as flax.serialization.to_bytes(state): nothing tells a file of "
     "one order from one of the other"
 )
 

@@ -43,6 +43,6 @@ def rewrite_attribute(
             "optimizer.state is split up now: the step is .step, the moments are in .opt_state, "
             "where optax.tree.get(state.opt_state, NAME) reads and optax.tree.set(state.opt_state, "
             "NAME=...) replaces them; `optax-bridge recipe 'CALL(...)'` tells the names. What a "
-            "definition of your own keeps is .opt_state itself, as it was",
+            "definition of your own keeps is .opt_state itself, unchanged",
         )
     return None
