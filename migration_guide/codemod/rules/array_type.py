@@ -20,6 +20,8 @@ After:
 `jax.Array` is the type of no array: what compares a type with it is never true.
 """
 
+import itertools
+
 import libcst as cst
 
 from migration_guide.codemod.reading.tree import last_name
@@ -65,8 +67,8 @@ def rewrite_comparison(
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
     """`self.assertEqual(type(x), jnp.DeviceArray)`, and what is registered for a type."""
     del updated
-    registered = original.args[:1] if context.name(original.func) in _KEPT_BY_TYPE else []
-    if any(_is_array_class(context, arg.value) for arg in registered):
+    is_by_type = context.name(original.func) in _KEPT_BY_TYPE and bool(original.args)
+    if is_by_type and _is_array_class(context, original.args[0].value):
         context.by_hand(original, _KEY)
     if last_name(original.func) in _ASSERTIONS:
         values = [node for arg in original.args for node in _classes(arg.value)]
@@ -81,15 +83,12 @@ def rewrite_reference(
     del updated
     if not _is_array_class(context, original):
         return
-    above = context.parent(original)
+    above, *outer = itertools.islice(context.ancestors(original), 4)
     is_key = isinstance(above, cst.DictElement) and above.key is original
     if isinstance(above, cst.Element):
-        container = context.parent(above)
-        is_compared = isinstance(context.parent(container), cst.ComparisonTarget)
-        is_key = isinstance(container, cst.Set) and not is_compared
-    elif isinstance(above, cst.Index):
-        subscript = context.parent(context.parent(above))
-        is_key = isinstance(context.parent(subscript), cst.AssignTarget)
+        is_key = isinstance(outer[0], cst.Set) and not isinstance(outer[1], cst.ComparisonTarget)
+    elif isinstance(above, cst.Index):  # of a SubscriptElement of a Subscript
+        is_key = isinstance(outer[2], cst.AssignTarget)
     if is_key:
         context.by_hand(original, _KEY)
 
