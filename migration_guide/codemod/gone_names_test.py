@@ -261,11 +261,37 @@ def test_the_type_of_an_array_is_asked_by_isinstance(before: str):
         "type(x).__name__ == 'DeviceArray'",
         "self.assertEqual(type(x), jnp.DeviceArray)",
         "type(x) is type(y) is jnp.DeviceArray",
+        "{jnp.DeviceArray: 'a', np.ndarray: 'b'}.get(type(x))",
+        "{int: 'a', jax.interpreters.xla.DeviceArray: 'b'}[type(x)]",
+        "KINDS = {jnp.DeviceArray, np.ndarray}",
+        "KINDS = frozenset({jnp.DeviceArray})",
+        "table; table[jnp.DeviceArray] = f",
+        "copyreg.pickle(jnp.DeviceArray, f)",
+        "flax.serialization.register_serialization_state(jnp.DeviceArray, f, g)",
+        "KINDS = (int, jnp.DeviceArray)\ndef f(x): return type(x) in KINDS",
+        "KINDS = [int, jnp.DeviceArray]\ny = x.__class__ not in KINDS",
     ],
 )
 def test_another_question_of_that_type_is_left_to_a_person(code: str):
-    result = rewrite(f"import jax\nimport jax.numpy as jnp\nx = {code}\n", Options())
+    imports = "import copyreg\nimport flax\nimport jax\nimport jax.numpy as jnp\n"
+    result = rewrite(f"{imports}x = {code}\n", Options())
     assert [m.by_hand for m in result.messages] == [True]
+    assert rewrite(result.code, Options()).code == result.code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "KINDS = (int, jnp.DeviceArray)\ny = isinstance(x, KINDS)",
+        "y: dict[str, jnp.DeviceArray] = {'a': x}",
+        "y = {'type': jnp.DeviceArray}",
+        "KINDS = (int, float)\ny: jnp.DeviceArray = type(x) in KINDS",
+        "y = table[jnp.DeviceArray]",
+    ],
+)
+def test_a_class_of_arrays_that_is_not_compared_with_a_type_gets_no_comment(code: str):
+    result = rewrite(f"import jax.numpy as jnp\n{code}\n", Options())
+    assert "jax.Array" in result.code and not result.messages
 
 
 def test_what_a_second_round_says_has_the_line_of_the_program():

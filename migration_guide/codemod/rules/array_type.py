@@ -6,6 +6,7 @@ Before:
     if type(x) is jnp.DeviceArray: ...
     if type(x) not in (numpy.ndarray, jnp.DeviceArray): ...
     if type(x).__name__ == "DeviceArray": ...
+    show = {jnp.DeviceArray: str}.get(type(x))
 
 After:
 
@@ -13,6 +14,8 @@ After:
     if not (isinstance(x, jax.Array) or type(x) is numpy.ndarray): ...
     # optax-bridge: jax.Array is abstract, ...
     if type(x).__name__ == "DeviceArray": ...
+    # optax-bridge: jax.Array is abstract, ...
+    show = {jax.Array: str}.get(type(x))
 
 `jax.Array` is the type of no array: what compares a type with it is never true.
 """
@@ -30,6 +33,11 @@ _ABSTRACT = (
     "jax.Array is abstract, the type of no array itself, so this is never true: ask "
     "isinstance(x, jax.Array)"
 )
+_KEY = (
+    "jax.Array is abstract, the type of no array itself, so what is looked up by type(x) is never "
+    "found under it: ask isinstance(x, jax.Array)"
+)
+_KEPT_BY_TYPE = ("copyreg.pickle", "flax.serialization.register_serialization_state")
 _NAMES = ("DeviceArray", "_DeviceArray", "ShardedDeviceArray", "DeviceArrayBase")
 _ASSERTIONS = ("assertEqual", "assertIs", "assertIsNot", "assertNotEqual", "assertIn")
 
@@ -45,6 +53,8 @@ def rewrite_comparison(
             context.by_hand(original, _ABSTRACT)
         return None
     if not any(_is_array_class(context, node) for node in classes):
+        if _inspected_value(original.left) is not None and _is_in_classes(context, operands[1:]):
+            context.by_hand(original, _ABSTRACT)
         return None
     new = _isinstance(context, original, updated) if len(operands) == 2 else None
     if new is None:
@@ -53,12 +63,35 @@ def rewrite_comparison(
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
-    """`self.assertEqual(type(x), jnp.DeviceArray)`."""
+    """`self.assertEqual(type(x), jnp.DeviceArray)`, and what is registered for a type."""
     del updated
+    registered = original.args[:1] if context.name(original.func) in _KEPT_BY_TYPE else []
+    if any(_is_array_class(context, arg.value) for arg in registered):
+        context.by_hand(original, _KEY)
     if last_name(original.func) in _ASSERTIONS:
         values = [node for arg in original.args for node in _classes(arg.value)]
         if any(_is_array_class(context, value) for value in values):
             context.by_hand(original, _ABSTRACT)
+
+
+def rewrite_reference(
+    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
+) -> None:
+    """The class as a key of a dict, or in a set."""
+    del updated
+    if not _is_array_class(context, original):
+        return
+    above = context.parent(original)
+    is_key = isinstance(above, cst.DictElement) and above.key is original
+    if isinstance(above, cst.Element):
+        container = context.parent(above)
+        is_compared = isinstance(context.parent(container), cst.ComparisonTarget)
+        is_key = isinstance(container, cst.Set) and not is_compared
+    elif isinstance(above, cst.Index):
+        subscript = context.parent(context.parent(above))
+        is_key = isinstance(context.parent(subscript), cst.AssignTarget)
+    if is_key:
+        context.by_hand(original, _KEY)
 
 
 def _isinstance(
@@ -126,6 +159,13 @@ def _classes(node: cst.BaseExpression) -> list[cst.BaseExpression]:
     if isinstance(node, cst.Tuple | cst.List | cst.Set):
         return [element.value for element in node.elements]
     return [node]
+
+
+def _is_in_classes(context: Context, operands: list[cst.BaseExpression]) -> bool:
+    """True if one of some variables is a tuple or list with a class of arrays."""
+    values = [constants.assigned_value(context, n) for n in operands if isinstance(n, cst.Name)]
+    lists = [value for value in values if isinstance(value, cst.Tuple | cst.List)]
+    return any(_is_array_class(context, node) for each in lists for node in _classes(each))
 
 
 def _is_array_class(context: Context, node: cst.BaseExpression) -> bool:
