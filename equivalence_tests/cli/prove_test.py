@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equivalence_tests.proof import table
+from equivalence_tests.proof import claims, table
 from optax_bridge.correspondence.claim import identical
 
 Command = Callable[..., Any]
@@ -44,6 +44,7 @@ def test_a_claim_that_is_not_proved_costs_the_exit_code(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
+    monkeypatch.setattr(claims, "_cores", lambda: 1)  # other processes see no patch
     choose = table.choose_recipe
     monkeypatch.setattr(
         table, "choose_recipe", lambda *args: dataclasses.replace(choose(*args), claim=identical())

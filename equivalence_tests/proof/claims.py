@@ -69,7 +69,7 @@ def prove_all(
       folder: where certificates are kept; None to prove everything.
       processes: how many to use, by default one for each core that this process may use.
     """
-    count = min(processes or len(os.sched_getaffinity(0)), len(tasks))
+    count = min(processes or _cores(), len(tasks))
     prove_one = functools.partial(prove_task, folder=folder)
     if count <= 1:
         yield from map(prove_one, tasks)
@@ -82,6 +82,13 @@ def prove_all(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _cores() -> int:
+    """Returns how many cores this process may use; not every system says so of a process."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def prove_task(task: Task, folder: Path | None = None) -> Outcome:
