@@ -1,5 +1,6 @@
 """What a wrong value of an option is answered with: the nearest that there is, in plain words."""
 
+import subprocess
 import sys
 
 import pytest
@@ -32,3 +33,11 @@ def test_a_value_that_is_not_taken(
     assert ended.value.code == 2
     assert WRONG[line] in said
     assert not any(word in said.lower() for word in ("value error", "input should", "pydantic"))
+
+
+def test_an_option_before_the_program_that_run_does_not_have():
+    """In a process of its own, which would become the program's."""
+    line = [sys.executable, "-m", "optax_bridge", "run", "--quite", "train.py"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "No such option: --quite" in done.stderr and "--quiet" in done.stderr
