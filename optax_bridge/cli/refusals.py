@@ -1,7 +1,7 @@
 # pyright: strict
-"""What a user is told of an option's value that is not taken: found, expected, and what is like it.
+"""Explains why the value of an option is refused: what was expected, and the nearest name.
 
-Typer has values checked by Pydantic, whose words for it mean nothing to a user.
+Typer has values checked by Pydantic, whose own words for it mean nothing to a user.
 """
 
 import re
@@ -25,11 +25,11 @@ def explain(error: typer.BadParameter) -> None:
         expected, _, _ = message.removeprefix("Input should be ").partition(",")
         expected = expected.replace("valid integer", "whole number").replace("valid ", "")
         article = "" if expected.startswith("a ") else "a number "
-        message = f"expected {article}{expected}{_found(error)}"
+        message = f"expected {article}{expected}{_input(error)}"
     error.message = message
 
 
-def _found(error: typer.BadParameter) -> str:
+def _input(error: typer.BadParameter) -> str:
     """Returns "; found VALUE", as Pydantic's error has it, or "" where there is none."""
     errors: Any = getattr(error.__cause__, "errors", None)
     details = cast(list[dict[str, Any]], errors()) if callable(errors) else []

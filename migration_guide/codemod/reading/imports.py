@@ -185,16 +185,16 @@ def _without(
 
 
 def _packages_at_the_top(module: cst.Module) -> set[str]:
-    """What `import jax` and the like import above all other statements of a module."""
-    found: set[str] = set()
+    """Returns the packages that `import jax` and the like bind above all other statements."""
+    packages: set[str] = set()
     for line in module.body:
         for node in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
             if isinstance(node, cst.Import):
                 names = {bound(alias) for alias in node.names if alias.asname is None}
-                found |= {name for name in names if "." not in name}
+                packages |= {name for name in names if "." not in name}
             elif not isinstance(getattr(node, "value", node), cst.ImportFrom | cst.SimpleString):
-                return found
-    return found
+                return packages
+    return packages
 
 
 # Stands for a removed import until the statement's comments have found a new place.
