@@ -109,7 +109,8 @@ def find_module(dotted: str) -> Gone | None:
     if at is None:
         return find(dotted)
     parent, _, name = dotted.rpartition(".")
-    return _gone(dotted, remedies.package(dotted), at, None, f"use {name} of {parent}")
+    remedy = f"from {parent} import {name}"
+    return _gone(f"the module {dotted}", remedies.package(dotted), at, None, remedy)
 
 
 def find_attribute(cls: str, attribute: str) -> list[Gone]:

@@ -10,7 +10,7 @@ SPELLINGS = {
     "attribute": ("import flax\nflax.nn.Dense", "flax.nn.Dense"),
     "name": ("from jax import partial", "jax.partial"),
     "other-name": ("import jax.api as japi\njapi.jit(f)", "jax.api.jit"),
-    "module-and-object": ("import jax.config", "jax.config"),
+    "module-and-object": ("import jax.config", "the module jax.config"),
     "object": ("import jax\njax.config.enable_omnistaging()", "jax.config.enable_omnistaging"),
     "from-the-module": ("from jax.config import config", "jax.config.config"),
     "numpy": ("import numpy as np\nx = np.zeros(2, np.int)", "numpy.int"),

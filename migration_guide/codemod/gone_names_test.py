@@ -221,6 +221,13 @@ def test_no_module_that_is_an_object_today_is_imported(module: str, case: str):
     assert rewrite(result.code, Options()).code == result.code
 
 
+def test_what_is_gone_is_the_module_and_not_its_name():
+    code = "try:\n    import jax.config\nexcept ImportError:\n    pass\n"
+    (message,) = rewrite(code, Options()).messages
+    assert message.text.startswith("the module jax.config is gone: jax 0.4.")
+    assert message.text.endswith("What to do: from jax import config")
+
+
 def test_what_such_an_import_becomes():
     code = "import jax\nimport jax.config\nimport jax.config as c\nc.x, jax.config.y\n"
     assert rewrite(code, Options()).code == (
