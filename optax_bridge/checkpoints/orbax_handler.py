@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import Fit, check_finite
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
-from optax_bridge.checkpoints.trees import named_as_pytree, plain, state_dict_of
+from optax_bridge.checkpoints.trees import is_array, leaves, named_as_pytree, plain, state_dict_of
+from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.trees import PyTree
 
 
@@ -34,7 +36,7 @@ class TrainStateHandler(ocp.PyTreeCheckpointHandler):
 
         Raises:
           CheckpointError: the checkpoint lacks a leaf of the template, has one more, or one of
-            another shape; parameters or moments are not finite.
+            another shape or type; parameters or moments are not finite.
         """
         options = kwargs.get("args")
         item = args[0] if args else kwargs.get("item", getattr(options, "item", None))
@@ -90,7 +92,7 @@ def check(folder: Path, item: PyTree) -> None:
       item: the template, a tree of arrays or of their shapes.
 
     Raises:
-      CheckpointError: the checkpoint lacks a leaf, has one more, or one of another shape.
+      CheckpointError: the checkpoint lacks a leaf, has one more, or one of another shape or type.
     """
     if not (folder / METADATA).is_file():  # in a bucket, or of a time without metadata
         return
@@ -99,6 +101,7 @@ def check(folder: Path, item: PyTree) -> None:
     except CheckpointError:  # damaged, or of types of the program's own: Orbax says what is wrong
         return
     if named_as_pytree(item, saved):
+        _check_types(folder, item, saved)
         return
     fit = Fit(folder, allow_nan=True)  # what Orbax restores is looked at then
     fit.tree(state_dict_of(item), saved, (), "program")
@@ -108,4 +111,23 @@ def check(folder: Path, item: PyTree) -> None:
             folder, "boxes around the same arrays as the template has them", "others",
             "Orbax cannot put them on or off: use optax_bridge.checkpoints.restore_checkpoint, or "
             "restore without a template, then optax_bridge.restored_into(template, restored).",
+        )  # fmt: skip
+
+
+def _check_types(folder: Path, item: PyTree, saved: PyTree) -> None:
+    """Refuses arrays of another type than the template's, which Orbax hands out as they are.
+
+    Integers of another width are let through: JAX makes them what it can hold.
+    """
+    expected = {key_names(path): leaf for path, leaf in leaves_with_path(item) if is_array(leaf)}
+    for path, leaf in leaves(saved):
+        template = expected.get(path)
+        if template is None or not is_array(leaf) or leaf.dtype == template.dtype:
+            continue
+        if all(jnp.issubdtype(each.dtype, jnp.integer) for each in (leaf, template)):
+            continue
+        raise CheckpointError(
+            folder, f"{'/'.join(path)} of type {template.dtype}, the template's", str(leaf.dtype),
+            "Orbax hands it out as it is: make the template's array of that type, or use "
+            "optax_bridge.checkpoints.restore_checkpoint, which converts what keeps its value.",
         )  # fmt: skip

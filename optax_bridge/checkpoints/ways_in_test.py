@@ -258,3 +258,15 @@ def test_a_number_that_begins_infinite_may_be_infinite() -> None:
     state = TrainState.create(apply_fn=None, params=PARAMS, tx=chain)
     saved = serialization.to_state_dict(state)
     same_bits(from_state_dict(state, saved).opt_state, state.opt_state)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float16", "bool"])
+def test_the_handler_of_orbax_refuses_another_type(dtype: str, tmp_path: Path) -> None:
+    """Orbax itself hands the array out as it was saved."""
+    state = template()
+    path = next(iter(state.params))
+    saved = state.replace(params={**state.params, path: state.params[path].astype(dtype)})
+    with ocp.Checkpointer(TrainStateHandler()) as checkpointer:
+        checkpointer.save(tmp_path / "new", saved)
+        with pytest.raises(CheckpointError, match=rf"{path} of type float32.* found {dtype}"):
+            checkpointer.restore(tmp_path / "new", item=state)
