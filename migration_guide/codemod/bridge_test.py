@@ -364,6 +364,30 @@ def test_a_definition_that_a_package_hands_on_is_wrapped(line: str, tmp_path: Pa
     assert "print(a.params, o.params)" in changed[use]
 
 
+@pytest.mark.parametrize(
+    "middle",
+    [
+        "import base\nclass Deeper(base.Groups): pass\n",
+        "import os, base as b\nclass Deeper(b.Groups): pass\n",
+        "from base import Groups\nclass Deeper(Groups): pass\n",
+    ],
+    ids=["module", "alias of it", "name"],
+)
+def test_a_definition_derived_in_a_file_without_flax_is_wrapped(middle: str, tmp_path: Path):
+    (tmp_path / "base.py").write_text(
+        "from flax import optim as fo\nclass Groups(fo.MultiOptimizer): pass\n"
+    )
+    (tmp_path / "mid.py").write_text(middle)
+    main = tmp_path / "main.py"
+    main.write_text(
+        "from flax import optim\nimport mid\nt = optim.ModelParamTraversal(f)\n"
+        "o = mid.Deeper((t, optim.Adam(0.1))).create(p)\nprint(o.target)\n"
+    )
+    changed = {result.path: result.new for result in driver.migrate([tmp_path], Options()).changed}
+    assert "tx=optax_bridge.wrap_definition(" in changed[main]
+    assert "legacy_optim.Adam(0.1)" in changed[main] and "path_mask" not in changed[main]
+
+
 def test_the_module_handed_on_in_ones_own_definition_is_the_old_api():
     before = (
         "from flax import optim\nclass Own(optim.OptimizerDef):\n"

@@ -178,7 +178,7 @@ def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
 
 
 def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
-    """True if a file imports from modules what they have: `from .own import Groups`.
+    """True if a file has what modules have: `from .own import Groups`, `own.Groups`.
 
     Args:
       data: the file.
@@ -186,9 +186,11 @@ def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
     """
     for home, names in homes.items():
         start = f"{home} import "
-        if os.fsencode(start) not in data:
-            continue
-        if os.fsencode(f"{start}*") in data or any(os.fsencode(name) in data for name in names):
+        last = re.escape(os.fsencode(home.rpartition(".")[2]))
+        has_names = any(os.fsencode(name) in data for name in names)
+        if os.fsencode(start) in data and (has_names or os.fsencode(f"{start}*") in data):
+            return True
+        if has_names and re.search(rb"\bimport\b[^\n]*\b" + last + rb"\b", data):
             return True
     return False
 
