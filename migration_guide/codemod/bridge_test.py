@@ -370,8 +370,9 @@ def test_a_definition_that_a_package_hands_on_is_wrapped(line: str, tmp_path: Pa
         "import base\nclass Deeper(base.Groups): pass\n",
         "import os, base as b\nclass Deeper(b.Groups): pass\n",
         "from base import Groups\nclass Deeper(Groups): pass\n",
+        "import base\nDeeper = base.Groups\n",
     ],
-    ids=["module", "alias of it", "name"],
+    ids=["module", "alias of it", "name", "another name"],
 )
 def test_a_definition_derived_in_a_file_without_flax_is_wrapped(middle: str, tmp_path: Path):
     (tmp_path / "base.py").write_text(

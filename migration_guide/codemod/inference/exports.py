@@ -69,7 +69,7 @@ def _functions_used(analysis: Analysis) -> Iterator[cst.BaseExpression]:
 
 
 def _reexports(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """Yields imports from other files of the program: the name there, and the name here."""
+    """Yields what is there of other files of the program: the name there, and the name here."""
     project = analysis.project
     for node in analysis.facts.imports:
         if not isinstance(node, cst.ImportFrom):
@@ -83,6 +83,10 @@ def _reexports(analysis: Analysis) -> Iterator[tuple[str, str]]:
         for alias in node.names:
             name = dotted_name(alias.name)
             yield f"{home}.{name}", f"{analysis.key}.{imports.bound(alias)}"
+    top = analysis.scopes[analysis.module]
+    for target, value in analysis.facts.assignments:  # `Groups = base.Groups`
+        if isinstance(target, cst.Name) and analysis.scopes.get(target) is top:
+            yield analysis.names.of(value) or "", f"{analysis.key}.{target.value}"
 
 
 def _aliases(analysis: Analysis) -> dict[str, str]:
