@@ -280,6 +280,8 @@ def _asker(frame: FrameType, through_jax: bool = False) -> FrameType | None:
     """Returns the frame outside of JAX that asks; None if JAX or the prover asks."""
     caller = frame.f_back
     while caller is not None:
+        if caller.f_code.co_name == "__instancecheck__":  # a class is no shape
+            return None
         file = caller.f_code.co_filename
         if not (_is_through(file) or (through_jax and file.startswith(_JAX))):
             return None if _is_machinery(file) else caller
