@@ -14,6 +14,7 @@ import pytest
 import legacy_optim
 import optax_bridge
 import optax_bridge.optimizers
+from optax_bridge import states
 from optax_bridge.checkpoints import restore_checkpoint
 from optax_bridge.cli.recipe import FOUND, print_recipe
 from optax_bridge.correspondence import ENTRIES, Entry, choose_recipe, correspondence_test
@@ -33,6 +34,7 @@ def lion(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
     for package, folder in PACKAGES.items():
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(FOLDER / folder)])
     known = vars(ENTRIES).pop("_entries", None)
+    _forget_maps()
     old = importlib.import_module("legacy_optim.lion")
     new = importlib.import_module("optax_bridge.optimizers.lion")
     monkeypatch.setattr(legacy_optim, "Lion", old.Lion, raising=False)
@@ -40,6 +42,14 @@ def lion(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
     monkeypatch.setattr(optax_bridge, "lion", new.lion, raising=False)
     yield ENTRIES["lion"]
     vars(ENTRIES)["_entries"] = known
+    _forget_maps()
+
+
+def _forget_maps() -> None:
+    """Clears the tables that the map of states makes of the entries once in a process."""
+    for value in vars(states).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
 
 
 def test_the_table_has_it_and_its_lint_passes(lion: Entry):
