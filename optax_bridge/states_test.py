@@ -107,8 +107,8 @@ def test_a_momentum_after_the_step_is_scaled_has_the_other_sign():
     rows = rows_of(optimizer.state, params)
     for rate in (0.1, optax.constant_schedule(0.1)):
         state = fill(optax.lars(rate).init(params), rows, 1)
-        (trace,) = [item.trace for item in state if isinstance(item, optax.TraceState)]
-        np.testing.assert_array_equal(trace["w"], -rows["w", "momentum"])
+        traces: list[Any] = [item.trace for item in state if isinstance(item, optax.TraceState)]
+        np.testing.assert_array_equal(traces[0]["w"], -rows["w", "momentum"])
         np.testing.assert_array_equal(extract(state, rows)["w", "momentum"], rows["w", "momentum"])
 
 
