@@ -372,3 +372,30 @@ def test_a_setting_is_what_it_was_where_the_optimizer_was_made():
     one, other = (state.params["w"][0] for state in names["made"])
     # w1 = 1 - 0.1; w2 = w1 - 0.1 * (b + w1)
     assert jnp.allclose(jnp.array([one, other]), jnp.array([0.76, 0.72]), rtol=1e-6)
+
+
+# What a step in another file gives -> what the file that makes the optimizer may not become.
+MAKERS = {
+    "a decay per step": (
+        "def make(p): return optim.Adam(1e-3).create(p)\n",
+        "weight_decay=decay",
+        "optax.adam(",
+    ),
+    "a rate for groups": (
+        "t = optim.ModelParamTraversal(lambda path, _: 'bias' in path)\n"
+        "def make(p): return optim.MultiOptimizer((t, optim.Momentum(0.1))).create(p)\n",
+        "learning_rate=rate",
+        "optax.partition(",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MAKERS)
+def test_what_steps_of_other_files_give_is_taken(case: str, tmp_path: Path):
+    maker, argument, public = MAKERS[case]
+    (tmp_path / "make.py").write_text(f"from flax import optim\n{maker}")
+    (tmp_path / "main.py").write_text(
+        f"import make\no = make.make(p)\no = o.apply_gradient(g, {argument})\n"
+    )
+    (made,) = (r.new for r in driver.migrate([tmp_path], STANDALONE).changed if "def make" in r.new)
+    assert public not in made, made
