@@ -4,7 +4,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from equivalence_tests.proof.counterexample.search import Counterexample, Search
+from equivalence_tests.proof.counterexample.example import Counterexample
+from equivalence_tests.proof.counterexample.search import Search
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction import induction
 from equivalence_tests.proof.induction.equality import Level

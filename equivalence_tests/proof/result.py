@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from equivalence_tests.proof.certificate.certificate import VERSION, obligation_rows
-from equivalence_tests.proof.counterexample.search import Counterexample
+from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.induction.world import Obligation, World

@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from equivalence_tests.proof.counterexample.candidates import (
     simple,
     sizes,
 )
+from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.outline import alike_but_for_rounding
@@ -40,87 +41,6 @@ _COARSE = 64
 # Elements times steps that are followed in exact arithmetic, some seconds of it.
 _MOST_EXACT = 40_000
 _LATER = 3  # steps after one that parts the sides, for "from this step on"
-
-Numbers = float | list[Any]  # of an array, as nested lists
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """Both sides on one input, in float64.
-
-    Attributes:
-      hyper_params: the settings.
-      params: path -> initial value.
-      grads: for each step, path -> gradient.
-      step: the first step after which they differ, counted from 1; 0 before any.
-      leaf: the leaf in which they do.
-      index: where in it they differ most.
-      left: the left side's value there.
-      right: the right side's value there.
-      arithmetic: how both were computed.
-      from_step_on: whether the same gradient parts them after each of the next steps as well.
-    """
-
-    hyper_params: Mapping[str, float]
-    params: Mapping[str, Numbers]
-    grads: Sequence[Mapping[str, Numbers]]
-    step: int
-    leaf: str
-    index: tuple[int, ...]
-    left: float
-    right: float
-    arithmetic: str = "float64"
-    from_step_on: bool = False
-
-    @property
-    def difference(self) -> float:
-        """The distance between both values."""
-        return abs(self.left - self.right)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
-        return {
-            "hyper_params": dict(self.hyper_params),
-            "params": dict(self.params),
-            "grads": [
-                {"steps": len(list(alike)), "grads": dict(grads)}
-                for grads, alike in itertools.groupby(self.grads)
-            ],
-            "step": self.step,
-            "leaf": self.leaf,
-            "index": list(self.index),
-            "left": self.left,
-            "right": self.right,
-            "difference": self.difference,
-            "arithmetic": self.arithmetic,
-        }
-
-    def __str__(self) -> str:
-        entry = f"{self.leaf}{list(self.index) if self.index else ''}"
-        when = f"from step {self.step} on" if self.from_step_on else f"after step {self.step}"
-        lines = [
-            f"{when}, {entry} is {self.left!r} on the left and {self.right!r} on "
-            f"the right, {self.difference:.3g} apart ({self.arithmetic})"
-        ]
-        if self.hyper_params:
-            lines.append(
-                f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}"
-            )
-        lines += [f"  {path} = {_shortened(value)}" for path, value in self.params.items()]
-        last = 0
-        for grads, alike in itertools.groupby(self.grads):
-            first, last = last + 1, last + len(list(alike))
-            when = f"step {first}" if first == last else f"steps {first} to {last}, each"
-            lines += [f"  {when}: {path} = {_shortened(value)}" for path, value in grads.items()]
-        return "\n".join(lines)
-
-
-_SHOWN = 400  # characters of an array; the certificate has all of it
-
-
-def _shortened(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({np.size(value)} numbers)"
 
 
 class Search:
