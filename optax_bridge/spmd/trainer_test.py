@@ -369,9 +369,16 @@ def test_a_legacy_definition_is_an_optimizer(whole, tmp_path, as_config):
         run(cfg)
 
 
-def test_profile(tmp_path):
-    run(config(tmp_path, steps=3, start_trace_steps=[1], n_steps_for_each_trace=1))
-    assert list((tmp_path / "summaries").rglob("*.xplane.pb"))
+def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):
+    cfg = config(tmp_path, steps=3, start_trace_steps=[1], n_steps_for_each_trace=1)
+    batches = cfg.input.clone(num_epochs=1, global_batch_size=64)
+    evaler = SpmdEvaler.default_config().set(input=batches, trace_at_iters=[1, 9])  # there are 4
+    at = config_for_function(every_n_steps_policy)
+    at_2, at_3 = (evaler.clone(eval_policy=at.clone(n=n)) for n in (2, 3))
+    run(cfg.set(evalers={"within_the_other": at_2, "all": at_3}))
+    for name, count in (("train_train", 1), ("within_the_other", 0), ("all", 1)):
+        assert len(list((tmp_path / "summaries" / name).rglob("*.xplane.pb"))) == count
+    assert "no profile of the evaluation" in caplog.text
 
 
 def test_the_end_of_the_input_ends_the_run(tmp_path):
