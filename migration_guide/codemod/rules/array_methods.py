@@ -24,7 +24,7 @@ import libcst as cst
 from legacy_optim import gone
 from migration_guide.codemod.inference.kinds import Instance
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 IN_DEFINITIONS = True
 _LIMITS = {"a_min": "min", "a_max": "max"}
@@ -34,9 +34,7 @@ _GONE = ("itemset", "newbyteorder", "ptp", "tostring")
 _ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.", "numpy.")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     func = original.func
     if not isinstance(func, cst.Attribute) or context.name(func):

@@ -26,14 +26,12 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
+from migration_guide.codemod.writing.context import Context, New, keyword, with_commas, with_keyword
 
 _MIXED = "the rest of the program does"
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     func = original.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "create":
@@ -84,9 +82,7 @@ def rewrite_call(
     return new
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """The bound method, handed to `jax.jit`."""
     if original.attr.value != "create" or not context.is_definition(original.value):
         return None

@@ -27,7 +27,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
 from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.writing.context import Context, with_commas
+from migration_guide.codemod.writing.context import Context, New, with_commas
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
 PERHAPS = (
@@ -42,9 +42,7 @@ _MAKERS = ("init", "init_with_output", "apply", "freeze", "FrozenDict")
 _COLLECTIONS = ("params", "batch_stats", "cache", "params_axes")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     if _asks_for_frozen(context, original):
         context.by_hand(original, NO_LONGER)
@@ -77,9 +75,8 @@ def rewrite_call(
     )
 
 
-def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.Comparison) -> None:
+def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
     """`type(params) is FrozenDict`."""
-    del updated
     if any(_are_frozen(context, part.comparator) for part in original.comparisons):
         context.by_hand(original, NO_LONGER)
 

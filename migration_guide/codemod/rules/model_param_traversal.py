@@ -19,12 +19,10 @@ into a definition that stays legacy code.
 import libcst as cst
 
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """With `--recipe standalone`, a traversal that only selects groups is its function."""
     if context.legacy(original.func) != "ModelParamTraversal":
         return None
@@ -36,11 +34,8 @@ def _becomes_function(context: Context, call: cst.Call) -> bool:
     return active and standalone.becomes_function(context.analysis, call)
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     if context.legacy(original) != "ModelParamTraversal":
         return None
     above = context.parent(original)

@@ -19,7 +19,14 @@ from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
+from migration_guide.codemod.writing.context import (
+    Context,
+    Line,
+    New,
+    keyword,
+    with_commas,
+    with_keyword,
+)
 
 INSTEAD = (
     "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
@@ -28,8 +35,8 @@ INSTEAD = (
 
 
 def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+    context: Context, original: Line, updated: Line
+) -> cst.FlattenSentinel[Line] | None:
     """See the module."""
     call, targets = unpacked_call(original)
     if call is None or not _can(context, call, targets) or targets is None:
@@ -69,11 +76,8 @@ def rewrite_statement(
     return cst.FlattenSentinel([first, second])
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> New:
     """Rewrites a call whose result is not unpacked by the same statement."""
-    del updated
     func = original.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
         return None

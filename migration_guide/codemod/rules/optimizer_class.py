@@ -20,16 +20,13 @@ for a person.
 import libcst as cst
 
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _EQUAL = {"Optimizer": "optax_bridge.TrainState", "OptimizerDef": "optax.GradientTransformation"}
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     name = context.legacy(original)
     if name not in ("Optimizer", "OptimizerDef", "OptimizerState"):
         return None

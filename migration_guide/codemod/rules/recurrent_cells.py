@@ -33,9 +33,8 @@ CARRY = (
 )
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    del updated
     name = context.name(original.func)
     owner, _, method = name.rpartition(".")
     if name in _CELLS and not _says_features(original):

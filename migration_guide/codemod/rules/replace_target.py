@@ -15,12 +15,10 @@ parts of a TrainState are others.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     holder = _replaced_object(context, original)
     if holder is None or not context.is_optimizer(holder):

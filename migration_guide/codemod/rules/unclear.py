@@ -64,9 +64,8 @@ _UNCLEAR_DEFINITION = (
 )
 
 
-def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> None:
+def rewrite_attribute(context: Context, original: cst.Attribute, _: cst.Attribute) -> None:
     """`optimizer.target`, and methods that are not called."""
-    del updated
     holder, name = original.value, original.attr.value
     if context.analysis.names.dangling(original) and not context.analysis.names.dangling(holder):
         context.by_hand(original, _DANGLING)
@@ -88,9 +87,8 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         context.by_hand(original, _UNCLEAR_DEFINITION)
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """`getattr(optimizer, name)`, `hasattr` and `setattr`; `operator.attrgetter("target")`."""
-    del updated
     if _looks_up_optim(context, original):
         context.by_hand(original, _BY_NAME)
     if context.name(original.func) == "operator.attrgetter":

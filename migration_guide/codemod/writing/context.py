@@ -27,6 +27,9 @@ _OLD = frozenset(
     {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
      "compute_gradients", "optimize"}
 )  # fmt: skip
+Expression = cst.BaseExpression
+Line = cst.SimpleStatementLine
+New = cst.BaseExpression | None  # what a handler of a rule returns; None where it does not apply
 QUESTION = "is this an optimizer of flax.optim?"
 
 
@@ -214,10 +217,10 @@ class Context:
     @functools.cached_property
     def rate_per_call(self) -> bool:
         """True if definitions must take hyper-parameters per call."""
-        project = self.analysis.project
+        program = self.analysis.program
         if self.analysis.applications:
-            return self.analysis.rate_per_call or project.reads_hyper_params
-        return self.analysis.rate_per_call or project.rate_per_call
+            return self.analysis.shared.rate_per_call or program.reads_hyper_params
+        return program.rate_per_call
 
     @property
     def half_precision(self) -> Sign | None:
@@ -229,12 +232,7 @@ class Context:
     @property
     def uses_optim(self) -> bool:
         """True if some file of the program imports flax.optim."""
-        return self.analysis.uses_optim or self.analysis.project.uses_optim
-
-    @functools.cached_property
-    def calls_classes(self) -> bool:
-        """True if some call is seen that makes a definition of a class chosen at run time."""
-        return self.analysis.calls_classes or self.analysis.project.calls_classes
+        return self.analysis.program.uses_optim
 
     def reference(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""
