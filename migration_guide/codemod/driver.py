@@ -140,7 +140,7 @@ def save(results: Iterable[FileResult], written: list[Path] | None = None) -> li
             if result.path.read_bytes() != result.old.encode(result.encoding):
                 unsaved.append(failure(result.path, "not written: it has changed meanwhile"))
                 continue
-            files.write(result.path, result.new.encode(result.encoding))
+            files.write(result.path, result.code.encode(result.encoding))
             if written is not None:
                 written.append(result.path)
         except OSError as error:

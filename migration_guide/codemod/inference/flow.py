@@ -29,7 +29,7 @@ from migration_guide.codemod.inference.kinds import (
     only,
 )
 from migration_guide.codemod.reading.names import OPTIM
-from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.reading.tree import argument, last_name, text_of
 
 # Last part of the name of a function -> the argument that it returns in the same shape.
 _SAME = {
@@ -128,8 +128,8 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
     if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
         if a.names.of(node.args[0].value) == OPTIM:
             return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
-        name = argument(node, 1)
-        return _field(a, str(name.evaluated_value)) if isinstance(name, cst.SimpleString) else None
+        name = text_of(argument(node, 1))
+        return _field(a, name) if name else None
     if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
         return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported

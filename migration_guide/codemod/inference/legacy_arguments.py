@@ -13,7 +13,7 @@ from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, parameters
 from migration_guide.codemod.inference.kinds import CLASS, LEGACY, Function, within
 from migration_guide.codemod.reading.names import OPTIM
-from migration_guide.codemod.reading.tree import last_name, names_bound
+from migration_guide.codemod.reading.tree import keyword_of, last_name, names_bound
 
 _CONTAINERS = (
     "dict", "enumerate", "filter", "items", "list", "map", "reversed", "sorted", "tuple", "values",
@@ -47,7 +47,7 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
             yield from (arg.value for arg in call.args)
         wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
         for index, arg in enumerate(call.args if wanted else ()):
-            key = arg.keyword.value if arg.keyword is not None else index
+            key = keyword_of(arg) or index
             if arg.star or key in wanted or EVERY in wanted:
                 yield arg.value
     for function in a.facts.functions:

@@ -86,9 +86,8 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
         return None
     if context.analysis.names.entry(original) is None or context.in_annotation(original):
         return None
-    called = isinstance(above, cst.Call) and above.func is original
     is_base = isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef)
-    if called or is_base:
+    if context.call_of(original) is not None or is_base:
         return None
     if _is_compared(context, original):
         context.by_hand(

@@ -81,9 +81,7 @@ def _make_absolute(context: Context, original: cst.Call, updated: cst.Call) -> c
 
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """The function handed on: `functools.partial(save_checkpoint, folder)`."""
-    above = context.parent(original)
-    called = isinstance(above, cst.Call) and above.func is original
-    if not called and _is_handed_on(context, context.name(original), None):
+    if context.call_of(original) is None and _is_handed_on(context, context.name(original), None):
         context.remark(original, _MESSAGE)
 
 

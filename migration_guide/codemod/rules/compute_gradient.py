@@ -17,6 +17,7 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import method_call
 from migration_guide.codemod.writing.context import (
     Context,
     Line,
@@ -26,7 +27,7 @@ from migration_guide.codemod.writing.context import (
     with_commas,
 )
 
-NAMES = ("compute_gradient", "compute_gradients")
+_NAMES = ("compute_gradient", "compute_gradients")
 
 
 def rewrite_statement(context: Context, original: Line, updated: Line) -> Line | None:
@@ -89,9 +90,5 @@ def value_and_grad(
 
 
 def _applies(context: Context, call: cst.Call) -> bool:
-    func = call.func
-    return (
-        isinstance(func, cst.Attribute)
-        and func.attr.value in NAMES
-        and context.is_optimizer(func.value)
-    )
+    holder, method = method_call(call)
+    return holder is not None and method in _NAMES and context.is_optimizer(holder)

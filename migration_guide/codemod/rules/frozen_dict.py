@@ -26,7 +26,7 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import index_of, last_name, text_of
 from migration_guide.codemod.writing.context import Context, New, with_commas
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
@@ -125,9 +125,7 @@ def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode
         results = [value for f in functions for value in context.analysis.facts.returns.get(f, ())]
         return any(_is_frozen(context, value, seen) for value in results)
     if isinstance(node, cst.Subscript):
-        index = node.slice[0].slice
-        text = index.value if isinstance(index, cst.Index) else None
-        is_one = isinstance(text, cst.SimpleString) and text.evaluated_value in _COLLECTIONS
+        is_one = text_of(index_of(node)) in _COLLECTIONS
         return is_one or _is_frozen(context, node.value, seen)
     if isinstance(node, cst.Name):
         values = context.analysis.assigned_to(node, within_tuples=True)
@@ -150,13 +148,7 @@ def _adds(holder: cst.BaseExpression, arg: cst.Arg) -> bool:
 
 
 def _is_collection(arg: cst.Arg) -> bool:
-    value = arg.value
-    return (
-        arg.keyword is None
-        and not arg.star
-        and isinstance(value, cst.SimpleString)
-        and value.evaluated_value in _COLLECTIONS
-    )
+    return arg.keyword is None and not arg.star and text_of(arg.value) in _COLLECTIONS
 
 
 def _is_unpacked(statement: cst.CSTNode | None) -> bool:

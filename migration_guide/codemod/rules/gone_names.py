@@ -27,7 +27,7 @@ import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.tree import dotted_name, root_name
+from migration_guide.codemod.reading.tree import dotted_name, root_name, text_of
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, Line, New
@@ -211,10 +211,9 @@ def _module(context: Context, value: cst.BaseExpression) -> str:
 def _looked_up(context: Context, call: cst.Call) -> None:
     """`getattr(np, "float")`."""
     is_lookup = isinstance(call.func, cst.Name) and call.func.value == "getattr"
-    if not is_lookup or len(call.args) < 2 or not isinstance(call.args[1].value, cst.SimpleString):
-        return
-    module = context.name(call.args[0].value)
-    entry = gone.find(f"{module}.{call.args[1].value.evaluated_value}") if module else None
+    name = text_of(call.args[1].value) if is_lookup and len(call.args) > 1 else ""
+    module = context.name(call.args[0].value) if name else ""
+    entry = gone.find(f"{module}.{name}") if module else None
     if entry is not None:
         context.by_hand(call, entry.message)
 

@@ -24,7 +24,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import LEGACY, OWN_GROUPS
 from migration_guide.codemod.reading.names import port_names
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import index_of, keyword_of, last_name, method_call
 from migration_guide.codemod.writing.context import Context, New, keyword
 
 # Functions of Python that take all groups' hyper-parameters at once.
@@ -84,7 +84,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     elements = []
     for arg in updated.args:
-        port = None if arg.keyword is None else port_name(context, arg.keyword.value)
+        port = port_name(context, keyword_of(arg)) if arg.keyword is not None else None
         if port is None or arg.star:
             context.by_hand(
                 original, "give the overridden hyper-parameters by the names of optax_bridge"
@@ -159,11 +159,8 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _is_replace(context: Context, node: cst.Call) -> bool:
-    return (
-        isinstance(node.func, cst.Attribute)
-        and node.func.attr.value == "replace"
-        and _is_mapping(context, node.func.value)
-    )
+    holder, method = method_call(node)
+    return holder is not None and method == "replace" and _is_mapping(context, holder)
 
 
 def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:
@@ -173,9 +170,7 @@ def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:
 
 def _is_by_name(node: cst.CSTNode | None) -> bool:
     """True if a mapping is asked for a name: `tx.hyper_params["b1"]`."""
-    if not isinstance(node, cst.Subscript) or not isinstance(node.slice[0].slice, cst.Index):
-        return False
-    return isinstance(node.slice[0].slice.value, cst.SimpleString)
+    return isinstance(index_of(node), cst.SimpleString)
 
 
 def _is_multiple(context: Context) -> bool:

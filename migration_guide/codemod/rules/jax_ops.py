@@ -54,6 +54,5 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """A function that is not called, but given on."""
     method = _METHODS.get(context.name(original))
-    above = context.parent(original)
-    if method is not None and not (isinstance(above, cst.Call) and above.func is original):
+    if method is not None and context.call_of(original) is None:
         context.by_hand(original, f"lambda x, index, value: x.at[index].{method}(value)")

@@ -38,11 +38,10 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     """See the module."""
     if context.legacy(original) != "ModelParamTraversal":
         return None
-    above = context.parent(original)
-    called = isinstance(above, cst.Call) and above.func is original
-    if isinstance(above, cst.Call) and called and _becomes_function(context, above):
+    call = context.call_of(original)
+    if call is not None and _becomes_function(context, call):
         return None
-    if called and above not in context.analysis.legacy and not _is_traversed(context):
+    if call is not None and call not in context.analysis.legacy and not _is_traversed(context):
         return context.reference("optax_bridge.path_mask")
     if context.options.standalone:
         context.remark(original, "stays on legacy_optim: Flax's own warns of its end")

@@ -15,6 +15,7 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import keyword_of, method_call
 from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import average_gradients
@@ -60,7 +61,7 @@ def rewrite_statement(
         holder = standalone.with_hyper_params(context, holder, new_call.args[1:])
         new_call = new_call.with_changes(args=new_call.args[:1])
     for arg in new_call.args[1:]:
-        name = port_name(context, arg.keyword.value) if arg.keyword is not None else None
+        name = port_name(context, keyword_of(arg))
         assert name is not None
         rest.append(with_keyword(arg, name))
     gradients = average_gradients(context, call.func.value, gradients)
@@ -78,10 +79,8 @@ def rewrite_statement(
 
 def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> New:
     """Rewrites a call whose result is not unpacked by the same statement."""
-    func = original.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
-        return None
-    if context.is_optimizer(func.value):
+    holder, method = method_call(original)
+    if holder is not None and method == "optimize" and context.is_optimizer(holder):
         call, targets = unpacked_call(context.statement(original))
         if call is not original or not _can(context, original, targets):
             context.by_hand(original, INSTEAD)
@@ -89,12 +88,12 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> New:
 
 
 def _can(context: Context, call: cst.Call, targets: list[cst.BaseExpression] | None) -> bool:
-    func = call.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
+    holder, method = method_call(call)
+    if holder is None or method != "optimize" or not context.is_optimizer(holder):
         return False
-    if not context.is_optimizer(func.value) or targets is None or len(targets) not in (2, 3):
+    if targets is None or len(targets) not in (2, 3):
         return False
     if not call.args or call.args[0].keyword is not None or call.args[0].star:
         return False
-    names = [arg.keyword.value if arg.keyword is not None else None for arg in call.args[1:]]
-    return all(name is not None and port_name(context, name) is not None for name in names)
+    names = map(keyword_of, call.args[1:])
+    return all(name and port_name(context, name) is not None for name in names)

@@ -33,7 +33,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     above = context.parent(original)
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
         return None  # a base class: the rule for subclasses
-    if isinstance(above, cst.Call) and above.func is original:
+    if context.call_of(original) is not None:
         uses_bridge = not context.once(standalone.is_active)
         class_ = _EQUAL["Optimizer"] if uses_bridge else standalone.TRAIN_STATE
         context.by_hand(

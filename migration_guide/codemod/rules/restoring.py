@@ -57,8 +57,7 @@ _PARTS = ("target", "params", "model_state", "batch_stats", "step", "opt_state")
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
     name = context.name(original)
-    above = context.parent(original)
-    call = above if isinstance(above, cst.Call) and above.func is original else None
+    call = context.call_of(original)
     if name not in FUNCTIONS or not is_rewritten(context, name, call):
         return None
     if call is not None:

@@ -27,8 +27,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import OPTIMIZER, STATE, Function, within
-from migration_guide.codemod.reading import tree
-from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.reading.tree import argument, last_name, text_of, walk
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.writing import lookups
 from migration_guide.codemod.writing.context import Context, Line
@@ -76,11 +75,11 @@ def rewrite_statement(context: Context, original: Line, _: Line) -> None:
     """`name in ("target", "state")`: what is picked by these names is an optimizer's."""
     if not context.uses_optim:
         return
-    for node in tree.walk(original):
+    for node in walk(original):
         if isinstance(node, cst.ComparisonTarget) and isinstance(
             node.comparator, cst.Tuple | cst.List | cst.Set
         ):
-            texts = {lookups.text_of(element.value) for element in node.comparator.elements}
+            texts = {text_of(element.value) for element in node.comparator.elements}
             if {"target", "state"} <= texts:
                 context.by_hand(original, _names(context))
 
@@ -113,7 +112,7 @@ def _repeats(context: Context, argument: cst.Arg) -> bool:
     values = [
         element.value
         for element in argument.value.elements
-        if isinstance(element, cst.DictElement) and lookups.text_of(element.key) == "target"
+        if isinstance(element, cst.DictElement) and text_of(element.key) == "target"
     ]
     chains = context.once(lookups.chains)
     return any(node in values and keys[-1] == "target" for _, keys, node in chains)

@@ -196,6 +196,11 @@ class Context:
             yield current
             current = self.parent(current)
 
+    def call_of(self, node: cst.CSTNode) -> cst.Call | None:
+        """The call of what an expression names: `f(...)` of `f`; None where it is no call's."""
+        above = self.parent(node)
+        return above if isinstance(above, cst.Call) and above.func is node else None
+
     def line(self, node: cst.CSTNode) -> int:
         """The line of a node; of one that was made of a string's text, that of the string."""
         placed = node
