@@ -23,6 +23,8 @@ Those names and their replacements are the inventory of `legacy_optim.gone`, mad
 the releases. Names with a rule of their own are left to it.
 """
 
+import itertools
+
 import libcst as cst
 
 from legacy_optim import gone
@@ -50,6 +52,8 @@ REMOVES += _OLDER
 HOST_IDS = "JAX has removed jax.host_ids: list(range(jax.process_count()))"
 # Modules and classes, of which a variable may hold one.
 _OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
+# What has a new name in one of these is an object, and keeps its attributes: jax.config.update.
+_HOMES = ("flax.jax_utils", "jax", "jax.nn", "jax.numpy", "jax.random", "jax.sharding")
 # What `import jax` alone does not import.
 _NOT_IMPORTED = (
     "flax.training",
@@ -222,13 +226,22 @@ def _entry(context: Context, name: str) -> gone.Gone | None:
     """The inventory's entry, unless a rule of its own is there for the name."""
     if name in _OLDER:
         return gone.Gone(name, "jax", "", "", _OLDER[name], "")
-    return gone.find(name) if name and not _is_elsewhere(context, name) else None
+    entry = gone.find(name) if name and not _is_elsewhere(context, name) else None
+    if entry is None or entry.new is not None:
+        return entry
+    owners = [gone.find(owner) for owner in _with_owners(name)]
+    is_kept = any(o and (o.new or "").rpartition(".")[0] in _HOMES for o in owners)
+    return None if is_kept else entry
 
 
 def _is_elsewhere(context: Context, name: str) -> bool:
     """True if another rule rewrites a name, or the module that it is in."""
-    parts = name.split(".")
-    return any(".".join(parts[: i + 1]) in context.answered for i in range(len(parts)))
+    return not context.answered.isdisjoint(_with_owners(name))
+
+
+def _with_owners(name: str) -> list[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
+    return list(itertools.accumulate(name.split("."), "{}.{}".format))
 
 
 def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:
