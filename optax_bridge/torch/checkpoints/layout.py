@@ -9,6 +9,7 @@ import numpy as np
 
 from optax_bridge._text import listed, shown
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.trees import Names, is_array, is_floating, with_indices
 from optax_bridge.metadata.trees import PyTree
@@ -201,7 +202,9 @@ def torch_checkpoint(
         if str(index).isdecimal() and isinstance(fields, Mapping)
     }
     tied = _tied(tensors)
-    rest = _without(_without(tree, model_path), optimizer_path)
+    rest = tree
+    for path in (model_path, optimizer_path):
+        rest = without(rest, path) if path else rest if path is None else {}
     checkpoint = TorchCheckpoint(
         place, model_path, optimizer_path, tensors, file_names, tied, groups, states, rest
     )
@@ -265,14 +268,3 @@ def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
 def _shape(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     shapes = (v.shape for n, v in fields.items() if is_array(v) and n not in _OF_STATISTICS)
     return next((shape for shape in shapes if shape), None)
-
-
-def _without(tree: PyTree, path: Names | None) -> dict[str, PyTree]:
-    """A tree without what stands at a path."""
-    if path is None:
-        return tree
-    if not path:
-        return {}
-    rest = dict(tree)
-    below = _without(rest.pop(path[0]), path[1:]) if path[0] in rest else {}
-    return rest | ({path[0]: below} if below else {})

@@ -14,6 +14,9 @@ from optax_bridge.checkpoints.errors import CheckpointError
 
 _Shape = tuple[int, ...]
 _MOST = 20_000  # ways that are followed at a time
+_BY_ALPHABET = (
+    "shapes that fit two orders: the model's, and that of programs which sort the names of a group"
+)
 _Trail = tuple[int, "_Trail"] | None  # the index that each name got, the last one first
 
 
@@ -58,13 +61,13 @@ def parameter_order(
         return Order(_as_listed(indices, shapes, names, listed_order, place))
     ways = _ways(groups, shapes, names)
     if not ways:
-        return Order({}, "the shapes of its states fit no order of the model's parameters")
+        return Order({}, "shapes that fit no order of the model's parameters")
     if len(ways) > 1:
-        return Order(ways[0], "by their shapes it may be several")
+        return Order(ways[0], "shapes that fit several orders of the model's parameters")
     if len(groups) > 1 and any(shapes.values()):
         by_alphabet = _ways(groups, shapes, {name: names[name] for name in sorted(names)})
         if by_alphabet and by_alphabet[0] != ways[0]:
-            return Order(ways[0], "sorted by name within each group, the shapes fit as well")
+            return Order(ways[0], _BY_ALPHABET)
     return Order(ways[0])
 
 

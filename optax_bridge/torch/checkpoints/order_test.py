@@ -28,15 +28,15 @@ def test_two_groups_are_told_by_their_shapes():
 @pytest.mark.parametrize(
     ("groups", "shapes", "names", "doubt"),
     [
-        ([[0], [1]], {0: (2,), 1: (2,)}, {"a": (2,), "b": (2,)}, "may be several"),
-        ([[0]], {0: (2,)}, {"a": (2,), "a_buffer": (2,)}, "may be several"),
+        ([[0], [1]], {0: (2,), 1: (2,)}, {"a": (2,), "b": (2,)}, "fit several"),
+        ([[0]], {0: (2,)}, {"a": (2,), "a_buffer": (2,)}, "fit several"),
         ([[0, 1]], {0: (3,), 1: (2,)}, {"a": (2,), "b": (3,)}, "fit no order"),
         ([[0, 1, 2]], {0: (2,)}, {"a": (2,), "b": (3,)}, "fit no order"),
         (
             [[0, 1], [2]],
             {0: (2,), 1: (2,), 2: (3,)},
             {"b": (2,), "a": (2,), "c": (3,)},
-            "sorted by name",
+            "two orders",
         ),
     ],
 )
