@@ -1,8 +1,6 @@
 """The suite on this machine: what is identical, rounds or differs, and whether as claimed."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +8,12 @@ import jax
 from rich.console import Console
 
 from equivalence_tests.compare.trees import shapes_text, signature
-from equivalence_tests.environment import NOT_RUN, check_platform, environment
-from equivalence_tests.output_files import Written, checked
-from equivalence_tests.report import html as html_report
-from equivalence_tests.report import junit, recording
+from equivalence_tests.environment import check_platform, environment
+from equivalence_tests.report import recording
 from equivalence_tests.report import table as report
+from equivalence_tests.report.item import of_result
+from equivalence_tests.report.outputs import DIFFERENT, MISUSE, NOT_RUN, SAME
+from equivalence_tests.report.outputs import Outputs as Outputs
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Result
@@ -26,31 +25,10 @@ from equivalence_tests.suite.sharded import cases as sharded
 from optax_bridge.cli.terminal import plain_terminal
 from optax_bridge.correspondence import Verdict
 
-HELD, BROKEN, MISUSE = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files that a run writes; None for those that are not wanted.
-
-    Attributes:
-      json: the results.
-      junit: the results as JUnit's XML.
-      svg: the table.
-      report: the folder of `index.html`.
-      record: the trajectories.
-    """
-
-    json: Path | None = None
-    junit: Path | None = None
-    svg: Path | None = None
-    report: Path | None = None
-    record: Path | None = None
-
 
 def check(
     only: Sequence[str] = (),
-    files: Files | None = None,
+    outputs: Outputs | None = None,
     *,
     platform: str | None = None,
     steps: int = 100,
@@ -61,7 +39,7 @@ def check(
 
     Args:
       only: names of optimizers or problems; empty for all.
-      files: what to write.
+      outputs: the files to write.
       platform: `cpu`, `gpu` or `tpu`; the default platform if None. One that is not there is "not
         run".
       steps: number of steps of each run, at least 1.
@@ -73,15 +51,15 @@ def check(
       there.
     """
     silence_deprecations()
-    console, files = report.wide_console(), files or Files()
+    console, outputs = report.wide_console(), outputs or Outputs()
     try:
-        asked, recorded = _asked(only, files, platform, steps, full, against)
+        asked, recorded = _asked(only, outputs, platform, steps, full, against)
         device = _device(platform)
         if device is None:
-            return _not_run(console, files, platform)
+            return _not_run(console, outputs, platform)
         on_devices = device.platform == "cpu" and sharded.can_run()
         asked = asked if on_devices else asked._replace(sharded=[])
-        keep = files.record is not None or recorded is not None
+        keep = outputs.record is not None or recorded is not None
         work = jobs(asked.checks, asked.matrix, steps, keep=keep) + sharded.jobs(asked.sharded)
         if not work:
             why = "nothing is all of these"
@@ -102,17 +80,26 @@ def check(
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
     content = _content(results, outcomes, ran, compilations.compiled, environment(device))
-    written = _write(files, results, content, shown, environment(device) | ran)
-    console.print(report.closing_line(results))
+    closing = report.closing_line(results)
+    written = outputs.write(
+        content,
+        list(map(of_result, results)) if outputs.junit or outputs.report else [],
+        title=f"flax.optim against Optax on {device.platform}",
+        about=environment(device) | ran,
+        headline=closing,
+        svg=report.drawn(shown, closing) if outputs.svg else "",
+        record=lambda file: recording.save(file, results, content, steps),
+    )
+    console.print(closing)
     if not written:
         return MISUSE
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
-    return HELD if same and all(result.held for result in results) else BROKEN
+    return SAME if same and all(result.held for result in results) else DIFFERENT
 
 
 def _asked(
     only: Sequence[str],
-    files: Files,
+    outputs: Outputs,
     platform: str | None,
     steps: int,
     full: bool,
@@ -126,8 +113,7 @@ def _asked(
     if steps < 1:
         raise ValueError(f"--steps is {steps}; it must be at least 1")
     check_platform(platform)
-    wanted = {"--json": files.json, "--svg": files.svg, "--junit": files.junit}
-    checked({**wanted, "--record": files.record}, files.report)
+    outputs.check()
     recorded = None if against is None else recording.load(against)
     if recorded is not None and recorded.steps != steps:
         raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
@@ -144,18 +130,13 @@ def _device(platform: str | None) -> Any:
         return None
 
 
-def _not_run(console: Console, files: Files, platform: str | None) -> int:
+def _not_run(console: Console, outputs: Outputs, platform: str | None) -> int:
     """Says that there is no such device, in the files as well; returns the exit code."""
     here = ", ".join(sorted({d.platform for d in jax.devices()}))
     console.print(f"{platform}: not run, there is no such device here (there is {here})")
     console.print("0 comparisons: not run")
     content = {"platform": platform, "ran": False, "results": []}
-    with Written() as written:
-        written.text(files.json, json.dumps(content, indent=1) + "\n")
-        if files.junit is not None:
-            junit.write(files.junit, [])
-            written.add(files.junit)
-    return MISUSE if written.failed else NOT_RUN
+    return NOT_RUN if outputs.write(content) else MISUSE
 
 
 def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str, Any]:
@@ -215,32 +196,6 @@ def _content(
     }
 
 
-def _write(
-    files: Files,
-    results: Sequence[Result],
-    content: Mapping[str, Any],
-    table: Any,
-    about: Mapping[str, Any],
-) -> bool:
-    """Writes what is wanted; returns whether all of it could be written."""
-    closing = report.closing_line(results)
-    with Written() as written:
-        if files.record is not None:
-            recording.save(files.record, results, content, content["steps"])
-            written.add(files.record)
-        if files.svg is not None:
-            written.text(files.svg, report.drawn(table, closing))
-        if files.report is not None:
-            title = f"flax.optim against Optax on {content['platform']}"
-            items = list(map(html_report.item, results))
-            written.add(html_report.write(files.report, title, items, about, closing))
-        if files.junit is not None:
-            junit.write(files.junit, list(map(junit.case, results)))
-            written.add(files.junit)
-        written.text(files.json, json.dumps(content, indent=1) + "\n")
-    return not written.failed
-
-
 def _printer(console: Console) -> Callable[[Result], None]:
     def ended(result: Result) -> None:
         console.print(report.result_line(result), markup=False)
@@ -260,4 +215,4 @@ def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -
     except ValueError as error:
         plain_terminal(stderr=True).print(f"--only: {error}")
         return MISUSE
-    return HELD
+    return SAME

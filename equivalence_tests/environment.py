@@ -12,7 +12,6 @@ _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_pro
 
 
 PLATFORMS = ("cpu", "gpu", "tpu")
-NOT_RUN = 3  # exit code where the platform is not there: nothing held, and nothing broke
 
 
 def check_platform(platform: str | None) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from equivalence_tests.output_files import why_not_writable
+
 if TYPE_CHECKING:
     from equivalence_tests.proof.result import Proof
     from equivalence_tests.report.pair import Report
@@ -48,14 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--equivalence-report")
     if folder is None:
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").touch()
-    except OSError as error:
-        raise pytest.UsageError(
-            f"--equivalence-report {folder}: expected a folder that can be written to, found "
-            f"{error.strerror}"
-        ) from None
+    if why := why_not_writable(folder):
+        raise pytest.UsageError(f"--equivalence-report {why}")
 
 
 @pytest.fixture
@@ -83,12 +79,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     def note(row: dict[str, Any], result: "Report | str", why: str = "") -> None:
         if folder is None:
             return
-        from equivalence_tests.cli.outputs import item  # JAX, see above
+        from equivalence_tests.report.item import of_message, of_report  # JAX, see above
 
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
             name, number = f"{request.node.nodeid} ({number})", number + 1
-        reports[name] = {"row": {"test": name, **row}, "item": asdict(item(name, result, why))}
+        is_message = isinstance(result, str)
+        item = of_message(name, result) if is_message else of_report(name, result, why)
+        reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
@@ -174,11 +172,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     rows = [report["row"] for report in reports.values()]
     (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
-    from equivalence_tests.report import html as html_report  # JAX, see above
+    from equivalence_tests.report import html  # JAX, see above
+    from equivalence_tests.report.item import Item
 
-    items = [html_report.Item(**report["item"]) for report in reports.values()]
+    items = [Item(**report["item"]) for report in reports.values()]
     environment = next((row["environment"] for row in rows if "environment" in row), {})
-    html_report.write(folder, "Equivalence", items, environment)
+    html.write(folder / html.NAME, "Equivalence", items, environment)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -56,7 +56,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     assert ids == {row["id"] for row in content["results"]}
     assert lines[len(ids)].startswith("flax.optim against Optax")
     assert all(line == line.rstrip() for line in lines)
-    assert run.stderr == f"written: {tmp_path / 'junit.xml'}, {file}\n"
+    assert run.stderr == f"written: {file}, {tmp_path / 'junit.xml'}\n"
     assert content["ran"]
     assert {row["verdict"] for row in content["results"]} == {"identical"}
     assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
@@ -150,7 +150,9 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
     monkeypatch.setattr(suite, "choose_recipe", _claiming(identical()))
-    assert check.check(["adagrad"], steps=20, files=check.Files(junit=tmp_path / "junit.xml")) == 1
+    assert (
+        check.check(["adagrad"], steps=20, outputs=check.Outputs(junit=tmp_path / "junit.xml")) == 1
+    )
     printed = capsys.readouterr().out
     assert "NO" in printed
     assert "claimed: identical" in printed
@@ -177,7 +179,7 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
     whole = suite.sides.stock
     monkeypatch.setattr(suite.sides, "stock", raising)
     file = tmp_path / "junit.xml"
-    assert check.check(["sgd"], steps=2, files=check.Files(junit=file)) == 1
+    assert check.check(["sgd"], steps=2, outputs=check.Outputs(junit=file)) == 1
     printed = capsys.readouterr().out
     assert "RuntimeError: out of luck" in printed
     assert "1 claims did NOT hold" in printed
@@ -196,7 +198,7 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsy
         return []
 
     monkeypatch.setattr(check, "run_all", gone)
-    assert check.check(["sgd"], files=check.Files(report=folder)) == 2
+    assert check.check(["sgd"], outputs=check.Outputs(report=folder)) == 2
     assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err
 
 

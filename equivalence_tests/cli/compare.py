@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from equivalence_tests.pair.named import NamedSide
 
 app = typer.Typer(**STYLE)
+_GROUP = "compare"  # in JUnit's XML
 
 _SIDE = (
     "`module:name` or `file.py:name` of an optimizer, of a function that makes it, or of a "
@@ -79,13 +80,13 @@ def compare(
     report: ReportFolder = None,
 ) -> None:
     """See `_ABOUT`."""
-    from equivalence_tests.cli.outputs import Outputs  # JAX, which no help needs
-    from equivalence_tests.environment import NOT_RUN, check_platform
+    from equivalence_tests.environment import check_platform  # JAX, which no help needs
+    from equivalence_tests.report.outputs import NOT_RUN, Outputs
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
     from optax_bridge.cli.programs import programs_given
 
     silence_deprecations()
-    outputs = Outputs("compare", json, junit, report)
+    outputs = Outputs(json, junit, report)
     try:
         check_platform(platform)
         outputs.check()
@@ -102,7 +103,7 @@ def compare(
             stream = _gradients(gradients)
             code = _compare(sides, numbers, params, stream, steps, device, outputs)
     except ValueError as error:
-        code = outputs.write_error(f"{left} / {right}", str(error))
+        code = outputs.write_error(f"{left} / {right}", str(error), _GROUP)
     raise typer.Exit(code)
 
 
@@ -146,10 +147,12 @@ def _compare(
     """Prints and writes what is known of two sides; returns the exit code."""
     import jax
 
-    from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference
+    from equivalence_tests.environment import environment
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
     from equivalence_tests.pair.settings import explanation
+    from equivalence_tests.report.item import Difference, of_message, of_report
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
     from optax_bridge.correspondence import Verdict
 
     names = (str(sides[0]), str(sides[1]))
@@ -174,13 +177,16 @@ def _compare(
             evidence = Evidence(runs, proof, unproved, "" if why is None else str(why))
     print("\n".join(evidence.remarks()))
     different = evidence.verdict is Verdict.DIFFERENT
-    reports: dict[str, Any] = {" / ".join(names): runs}
-    if different and runs.verdict is not Verdict.DIFFERENT:
-        reports[f"{' / '.join(names)}, by proof"] = Difference(evidence.about_proof())
     remarks = filter(None, (evidence.explanation, evidence.disagreement))
     why = f"{'. '.join(remarks)} proof: {evidence.about_proof()}".strip()
-    code = DIFFERENT if different else SAME
-    return outputs.write(reports, evidence.as_dict(), code, why, evidence.closing)
+    title = " / ".join(names)
+    items = [of_report(title, runs, why, _GROUP)]
+    if different and runs.verdict is not Verdict.DIFFERENT:
+        message = Difference(evidence.about_proof())
+        items.append(of_message(f"{title}, by proof", message, _GROUP))
+    about, closing = environment(device), evidence.closing
+    done = outputs.write(evidence.as_dict(), items, title=title, about=about, headline=closing)
+    return (DIFFERENT if different else SAME) if done else MISUSE
 
 
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)

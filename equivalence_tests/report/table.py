@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
-from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
-from equivalence_tests.compare.nature import Nature, explained, nature
+from equivalence_tests.compare.extent import ordinary
+from equivalence_tests.compare.judgement import Nature
+from equivalence_tests.report.item import broken
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
 from equivalence_tests.sides.inputs.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
@@ -43,9 +44,8 @@ def print_table(console: Console, shown: Table) -> None:
 
 def result_line(result: Result) -> str:
     """One result in a line."""
-    found, verdict = result.comparison, result.verdict
-    if found is not None and verdict is not None:
-        text = headline(found, verdict, result.claim and result.claim.ulp, result.wide)
+    if result.judgement is not None:
+        text = result.judgement.headline
     else:
         text = ("error: " if result.failed else "no such recipe: ") + result.note
     held = "" if result.held else "NOT as claimed: "
@@ -174,24 +174,11 @@ def drawn(shown: Table, closing: str) -> str:
 def print_broken(console: Console, results: Sequence[Result]) -> None:
     """Says of every claim that did not hold what was claimed and what was found."""
     for result in results:
-        if result.held:
-            continue
-        text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
-        console.print(f"[bold red]NO[/] {text}")
-        if result.failed:
-            console.print(f"   {escape(result.note)}")
-        elif result.comparison is not None and result.claim is not None:
-            claim, found = result.claim, result.comparison
-            bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
-            console.print(f"   claimed: {claim.verdict.value}{bound}")
-            text = headline(found, found.verdict(claim), claim.ulp, result.wide)
-            console.print(f"   found: {escape(text)}; first {escape(str(found.first))}")
-            if apart := poisoned_line(found, text):
-                console.print(f"   {escape(apart)}")
-            made_of = explained(found, result.wide, result.about_wide)
-            console.print(f"   nature: {escape(made_of)}")
-        if not result.proof_held:
-            console.print(f"   proved: {escape(result.proved)}")
+        if not result.held:
+            text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
+            console.print(f"[bold red]NO[/] {text}")
+            for line in broken(result):
+                console.print(f"   {line}", markup=False)
 
 
 def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
@@ -267,9 +254,9 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 def natures_line(results: Sequence[Result]) -> str:
     """Returns the nature of the differences, and what decided it; empty if there are none."""
     found = [
-        (nature(result.comparison, result.wide).value, result.wide is not None)
+        (result.judgement.nature.value, result.wide is not None)
         for result in results
-        if result.comparison is not None and not result.comparison.identical
+        if result.judgement is not None and not result.judgement.comparison.identical
     ]
     parts = [
         f"{sum(one == (kind, decided) for one in found)} {kind} {how}"
@@ -286,7 +273,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    found, claim = result.comparison, result.claim
+    found, claim, judgement = result.comparison, result.claim, result.judgement
     row: dict[str, Any] = {
         "id": str(result.case),
         "optimizer": result.case.entry,
@@ -304,13 +291,13 @@ def _row(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         **result.extra,
     }
-    if found is not None:
+    if found is not None and judgement is not None:
         row["ulp"] = as_json(found.ulp)
         row["ulp_by_step"] = [as_json(float(ulp)) for ulp in found.ulp_by_step]
         row["worst_leaf"] = found.worst_leaf
         row["first_difference"] = None if found.first is None else str(found.first)
         row["leaves"] = found.leaves
-        row["nature"] = nature(found, result.wide).value
+        row["nature"] = judgement.nature.value
         row["relative"] = as_json(found.relative)
         row["relative_in_float64"] = None if result.wide is None else as_json(result.wide.relative)
     return row

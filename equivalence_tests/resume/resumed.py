@@ -84,7 +84,7 @@ class Resumed:
     def differs_by_a_constant(self) -> bool:
         """True if all that is different is as little as a constant held in float32 makes."""
         apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
-        return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
+        return bool(apart) and not self.beside and all(r.judgement.is_of_a_constant for r in apart)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain data."""

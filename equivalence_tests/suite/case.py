@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from equivalence_tests.compare.comparison import Comparison
+from equivalence_tests.compare.judgement import Judgement
 from optax_bridge.correspondence import Case as Setting
 from optax_bridge.correspondence import Claim, Entry, Verdict
 from optax_bridge.correspondence.recipe import Call, render
@@ -83,11 +84,17 @@ class Result:
     losses: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
+    def judgement(self) -> Judgement | None:
+        """The judgement under the claim; None if nothing was compared."""
+        found, claim = self.comparison, self.claim
+        if found is None or claim is None:
+            return None
+        return Judgement(found, found.verdict(claim), claim.ulp, self.wide, self.about_wide)
+
+    @property
     def verdict(self) -> Verdict | None:
         """The verdict under the claim; None if nothing was compared."""
-        if self.comparison is None or self.claim is None:
-            return None
-        return self.comparison.verdict(self.claim)
+        return self.judgement and self.judgement.verdict
 
     @property
     def held(self) -> bool:

@@ -16,7 +16,7 @@ from flax.core import FrozenDict
 
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.compare.headline import poisoned_from
+from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
 from equivalence_tests.sides import side as sides

@@ -14,7 +14,7 @@ import numpy as np
 
 from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.compare.headline import poisoned_from
+from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import LOOPS, Driven, driven, trajectory
 from equivalence_tests.suite.case import Result, recipe_source, settings_text
