@@ -42,7 +42,7 @@ def default_params(*sides: SideLike) -> tuple[Params, Params]:
     Args:
       *sides: whose branches are looked for.
     """
-    few = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in _PROVED.items()}
+    few: Params = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in _PROVED.items()}
     params = problems.odd_tree(dtypes=("float32",))
     shapes = sizes_reached(sides, [np.shape(leaf) for leaf in jax.tree.leaves(params)])
     if shapes:
@@ -51,10 +51,7 @@ def default_params(*sides: SideLike) -> tuple[Params, Params]:
         params["reached"] = {
             name: rng.standard_normal(shape).astype(np.float32) for name, shape in named.items()
         }
-        few |= {
-            f"reached {name}": jax.ShapeDtypeStruct(shape, jnp.float32)
-            for name, shape in named.items()
-        }
+        few["reached"] = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in named.items()}
     return params, few
 
 

@@ -13,14 +13,13 @@ def write(file: Path, items: Sequence[Item]) -> None:
     kinds = [_kind(item) for item in items]
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(
-        suites,
-        "testsuite",
-        name="optax-bridge check",
-        tests=str(len(items)),
-        time=f"{sum(item.seconds for item in items):.3f}",
+    about = {
+        "name": "optax-bridge check",
+        "tests": str(len(items)),
+        "time": f"{sum(item.seconds for item in items):.3f}",
         **{name: str(kinds.count(kind)) for name, kind in counts.items()},
-    )
+    }
+    suite = ElementTree.SubElement(suites, "testsuite", about)
     for item, kind in zip(items, kinds, strict=True):
         test = ElementTree.SubElement(
             suite, "testcase", classname=item.group, name=item.id, time=f"{item.seconds:.3f}"

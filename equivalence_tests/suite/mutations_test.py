@@ -204,7 +204,7 @@ def _proved(package: Any, case: MatrixCase) -> str:
         both = sides.left(case), _side(package, case, lambda state: {"params": state.params})
         pair, options = tuple(map(_functions, both)), {}
     try:
-        return prove_equivalence(*pair, params, **options).verdict
+        return prove_equivalence(pair[0], pair[1], params, **options).verdict
     except ProofError:  # a fault may keep a side from being traced
         return UNDECIDED
 

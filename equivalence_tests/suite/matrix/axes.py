@@ -133,9 +133,8 @@ STREAMS: Mapping[str, Callable[[np.ndarray, np.random.Generator, int], None]] = 
 # Where the learning rate comes from.
 RATES = ("constant", "schedule", "per-call", "per-group")
 
-# Free-running sides go their own way; in lockstep the right one starts every step from the left
-# one's state; a resumed side went through bytes half-way.
-MODES = ("free", "lockstep", "resumed")
+# A resumed side went through bytes half-way.
+MODES = ("free", "resumed")
 
 RECIPES = ("exact", "stock")
 

@@ -6,10 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.compare import one_function
@@ -67,8 +65,6 @@ class Legs:
 
     def both(self, case: MatrixCase) -> tuple[PyTree, PyTree]:
         """The trajectories of a case's two sides."""
-        if case.mode == "lockstep":
-            return self._locked(case, "legacy"), self._locked(case, case.recipe)
         return self.left(case.stream), self._right(case)
 
     def in_float64(self, case: MatrixCase) -> Result:
@@ -91,30 +87,11 @@ class Legs:
         parts = 2 if self.steps == axes.STEPS else 1
         return trajectory(made, self.params, (grads, self.rates), parts=parts, resumed=resumed)
 
-    def _compile(self, which: str) -> Any:
+    def _compile(self, which: str) -> Driven:
         case = self.program
         if which == "legacy":
             return driven(sides.left(case), case.drive)
-        if which.startswith("locked "):
-            step = sides.locked(replace(case, recipe=which.removeprefix("locked ")))
-            return jax.jit(lambda xs: jax.lax.scan(lambda _, x: (None, step(*x)), None, xs)[1])
         return driven(sides.right(replace(case, recipe=which)), case.drive)
-
-    def _locked(self, case: MatrixCase, which: str) -> PyTree:
-        """Every step from the free-running left side's state, with either side.
-
-        The left one steps anew as well: XLA may round otherwise in another program.
-        """
-        side = sides.left(case)
-        first = side.view(side.init(jax.tree.map(jnp.asarray, self.params)))
-        before = jax.tree.map(
-            lambda start, seen: jnp.concatenate([jnp.asarray(start)[None], seen[:-1]]),
-            first,
-            self.left(case.stream),
-        )
-        grads = axes.gradients(self.params, case.stream, self.steps)
-        given = jax.tree.map(jnp.asarray, (before, grads, self.rates))
-        return jax.device_get(self._compiled(f"locked {which}")(given))
 
 
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
