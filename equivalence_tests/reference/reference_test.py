@@ -288,7 +288,7 @@ OPTIMIZERS = sorted(
 
 
 def test_every_optimizer_is_recorded_in_every_way() -> None:
-    """With and without a schedule, on hostile gradients, each argument off its default somewhere."""
+    """With and without a schedule, on hostile gradients, each argument once off its default."""
     for name in OPTIMIZERS:
         own = [case for case in CASES if case.optimizer["class"] == name]
         assert {"constructor"} < {case.rate for case in own}, f"{name}: no scheduled learning rate"

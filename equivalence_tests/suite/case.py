@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from equivalence_tests.compare.comparison import Comparison
 from equivalence_tests.compare.judgement import Judgement
@@ -13,36 +13,27 @@ from optax_bridge.correspondence.recipe import Call, render
 SYNTHETIC = "odd shapes"
 
 
-class Case(Protocol):
+class Case:
     """One recipe under one circumstance, whatever part of the suite it is of.
 
     `str(case)` is its id, the same on every machine.
+
+    Attributes:
+      entry: name of the correspondence entry.
+      recipe: `"exact"` or `"stock"`.
+      problem: the problem that is trained: `SYNTHETIC`, or the name of a model.
+      rate: the source of the learning rate, e.g. `"constant"`.
     """
 
-    @property
-    def entry(self) -> str:
-        """Name of the correspondence entry."""
-        ...
-
-    @property
-    def recipe(self) -> str:
-        """`"exact"` or `"stock"`."""
-        ...
-
-    @property
-    def problem(self) -> str:
-        """The problem that is trained: `SYNTHETIC`, or the name of a model."""
-        ...
-
-    @property
-    def rate(self) -> str:
-        """The source of the learning rate, e.g. `"constant"`."""
-        ...
+    entry: str
+    recipe: str = "exact"
+    problem: str = SYNTHETIC
+    rate: str = "constant"
 
     @property
     def column(self) -> str:
         """The subject of the case, its column in the report's picture."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass

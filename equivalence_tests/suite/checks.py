@@ -25,7 +25,7 @@ from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
-from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
+from equivalence_tests.suite.case import SYNTHETIC, Case, Result, recipe_source, settings_text
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence.recipe import Call, build
@@ -33,15 +33,11 @@ from optax_bridge.metadata.trees import Params, PyTree
 
 
 @dataclass(frozen=True)
-class Check:
-    """One claim on one case.
+class Check(Case):
+    """One claim on one of the entry's cases, by its index.
 
-    Attributes:
-      entry: name of the correspondence entry.
-      setting: index into the entry's cases.
-      problem: `SYNTHETIC`, or the name of one of `digits.MODELS`.
-      rate: `"constant"`, given to the constructor, or `"per call"`, a schedule given at each step.
-      recipe: `"exact"` or `"stock"`.
+    The rate is `"constant"`, given to the constructor, or `"per call"`, a schedule given at each
+    step.
     """
 
     entry: str

@@ -1,15 +1,15 @@
 """The cases of the matrix: blocks of products of axes, one id for each case."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
-from equivalence_tests.suite.case import SYNTHETIC
+from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
 
 
 @dataclass(frozen=True, order=True)
-class MatrixCase:
+class MatrixCase(Case):
     """One case: where it stands on each axis.
 
     Attributes:
@@ -38,11 +38,6 @@ class MatrixCase:
         return "-".join(["matrix", *(str(at).replace("-", "_") for at in astuple(self))])
 
     @property
-    def problem(self) -> str:
-        """As of the other checks."""
-        return SYNTHETIC
-
-    @property
     def program(self) -> "MatrixCase":
         """The values that decide the compiled programs: cases that agree here share them."""
         return replace(self, recipe="exact", mode="free", stream="normal")
@@ -67,28 +62,6 @@ _FEW = ("normal", "mixture", "alternating")
 def matrix() -> list[MatrixCase]:
     """All cases, those that share programs beside one another."""
     return sorted(set(_all()), key=lambda case: (case.program, case.recipe, case.mode, case.stream))
-
-
-def thinned(cases: Sequence[MatrixCase]) -> list[MatrixCase]:
-    """A slice that a default test run affords: every value of every axis, on one optimizer each.
-
-    Every optimizer has the suite's checks.
-    """
-    return [
-        case
-        for case in cases
-        if case.entry == _EXAMPLE.get(case.column, "adam")
-        and case.setting == 0
-        and (case.stream in _THINNED or case.column == "free")
-    ]
-
-
-_THINNED = ("mixture", "nan", "normal")
-# The optimizer that stands for the others on an axis, where Adam does not show the most.
-_EXAMPLE = {
-    "resumed": "multi_optimizer", "stock": "momentum", "nnx": "momentum", "boxed": "lamb",
-    "thousand": "sgd", "sharded": "lars",
-}  # fmt: skip
 
 
 def _all() -> Iterator[MatrixCase]:

@@ -16,10 +16,11 @@ from rich.table import Table
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.sharded import training, two_processes
-from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned
 from equivalence_tests.suite.sharded.training import (
+    DEVICES,
     GIVEN,
+    LAYOUTS,
     OPTIMIZERS,
     ShardedCase,
     reference,

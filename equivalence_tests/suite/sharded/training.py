@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from equivalence_tests.sides.inputs import digits
 from equivalence_tests.sides.precision import pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, place, trajectory
-from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS, Layout
+from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
 from optax_bridge.correspondence.recipe import Call, build
@@ -22,7 +23,7 @@ from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.kept_axes import state_axes
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
-STEPS = 20
+DEVICES, STEPS = 8, 20
 TRAINING, GIVEN = "training", "given gradients"
 
 OPTIMIZERS = {
@@ -32,8 +33,71 @@ OPTIMIZERS = {
 }
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A layout of a training on the mesh.
+
+    Attributes:
+      mesh: names and sizes of the mesh's axes.
+      rule: path and array of a parameter -> its specification.
+      batch: specification of the batch.
+      state_rule: the same as `rule` for the optimizer's state, if that lies in another way.
+    """
+
+    mesh: dict[str, int]
+    rule: Callable[[str, Any], PartitionSpec]
+    batch: PartitionSpec = field(default_factory=PartitionSpec)
+    state_rule: Callable[[str, Any], PartitionSpec] | None = None
+
+
+def _whole(path: str, value: Any) -> PartitionSpec:
+    del path, value
+    return PartitionSpec()
+
+
+def _first_axis(path: str, value: Any) -> PartitionSpec:
+    """The first axis that can be divided over the data axis, as FSDP shards."""
+    del path
+    for index, size in enumerate(value.shape):
+        if size % DEVICES == 0:
+            return PartitionSpec(*[None] * index, "data")
+    return PartitionSpec()
+
+
+def _hidden(path: str, value: Any) -> PartitionSpec:
+    """The hidden units of the block's two dense layers."""
+    del value
+    return {
+        "/Dense_2/kernel": PartitionSpec(None, "model"),
+        "/Dense_2/bias": PartitionSpec("model"),
+        "/Dense_1/kernel": PartitionSpec("model", None),
+    }.get(path, PartitionSpec())
+
+
+def _hidden_and_heads(path: str, value: Any) -> PartitionSpec:
+    """The heads of the attention as well."""
+    of_heads = {
+        **{f"{name}/kernel": PartitionSpec(None, "model") for name in ("query", "key", "value")},
+        **{f"{name}/bias": PartitionSpec("model") for name in ("query", "key", "value")},
+        "out/kernel": PartitionSpec("model"),
+    }
+    _, _, within = path.partition("Attention_0/")
+    return of_heads.get(within, _hidden(path, value))
+
+
+_DATA = {"data": DEVICES}
+LAYOUTS = {
+    "replicated": Layout(_DATA, _whole),
+    "optimizer state": Layout(_DATA, _whole, state_rule=_first_axis),
+    "data": Layout(_DATA, _whole, PartitionSpec("data")),
+    "FSDP": Layout(_DATA, _first_axis, PartitionSpec("data")),
+    "tensor": Layout({"model": DEVICES}, _hidden),
+    "data and tensor": Layout({"data": 4, "model": 2}, _hidden_and_heads, PartitionSpec("data")),
+}
+
+
 @dataclass(frozen=True, order=True)
-class ShardedCase:
+class ShardedCase(Case):
     """One run on the mesh.
 
     Attributes:
@@ -43,6 +107,8 @@ class ShardedCase:
       processes: 1, or 2 with half of the devices each.
     """
 
+    problem = "transformer"
+
     entry: str
     layout: str
     drive: str = TRAINING
@@ -51,21 +117,6 @@ class ShardedCase:
     def __str__(self) -> str:
         parts = ("sharded", self.entry, self.layout, self.drive, f"{self.processes}_processes")
         return "-".join(parts).replace(" ", "_")
-
-    @property
-    def problem(self) -> str:
-        """As of the other checks."""
-        return "transformer"
-
-    @property
-    def rate(self) -> str:
-        """As of the other checks."""
-        return "constant"
-
-    @property
-    def recipe(self) -> str:
-        """As of the other checks."""
-        return "exact"
 
     @property
     def column(self) -> str:
