@@ -20,9 +20,9 @@ import legacy_optim
 from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.pair.named import NamedSide
-from equivalence_tests.pair.numbers import literals, settings_of, with_settings
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError
+from equivalence_tests.sides.held_values import literals, settings_of, with_settings
 
 TRIES = 48  # of either side's settings, some tenths of a second each
 FEW = 16  # steps; what they do not tell apart is compared in full

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from equivalence_tests.pair.numbers import functions_within, settings_of
 from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.held_values import functions_within, settings_of
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params
