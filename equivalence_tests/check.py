@@ -8,7 +8,7 @@ import jax
 from rich.console import Console
 
 from equivalence_tests.compare.trees import shapes_text, signature
-from equivalence_tests.environment import check_platform, environment
+from equivalence_tests.environment import environment, first_device
 from equivalence_tests.report import recording
 from equivalence_tests.report import table as report
 from equivalence_tests.report.item import of_result
@@ -53,24 +53,21 @@ def check(
     silence_deprecations()
     console, outputs = report.wide_console(), outputs or Outputs()
     try:
-        asked, recorded = _asked(only, outputs, platform, steps, full, against)
-        device = _device(platform)
-        if device is None:
-            return _not_run(console, outputs, platform)
-        on_devices = device.platform == "cpu" and sharded.can_run()
-        asked = asked if on_devices else asked._replace(sharded=[])
-        keep = outputs.record is not None or recorded is not None
-        work = jobs(asked.checks, asked.matrix, steps, keep=keep) + sharded.jobs(asked.sharded)
-        if not work:
-            why = "nothing is all of these"
-            if not on_devices and chosen(only, full).sharded:
-                why = (
-                    f"layouts need a CPU as {sharded.DEVICES} devices, --devices {sharded.DEVICES}"
-                )
-            raise ValueError(f"--only {', '.join(only)}: {why}")
+        if steps < 1:
+            raise ValueError(f"--steps is {steps}; it must be at least 1")
+        device = first_device(platform)
+        outputs.check()
+        recorded = None if against is None else recording.load(against)
+        if recorded is not None and recorded.steps != steps:
+            raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
+        asked = _asked(only, full, devices=0 if device is None else _usable(device))
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
+    if device is None:
+        return _not_run(console, outputs, platform)
+    keep = outputs.record is not None or recorded is not None
+    work = jobs(asked.checks, asked.matrix, steps, keep=keep) + sharded.jobs(asked.sharded)
     compilations = Compilations()
     # A terminal has the bar.
     results = run_all(work, device, None if console.is_terminal else _printer(console))
@@ -97,37 +94,28 @@ def check(
     return SAME if same and all(result.held for result in results) else DIFFERENT
 
 
-def _asked(
-    only: Sequence[str],
-    outputs: Outputs,
-    platform: str | None,
-    steps: int,
-    full: bool,
-    against: Path | None,
-) -> tuple[Chosen, recording.Recording | None]:
-    """Returns the cases that are asked for, and the recording to compare with.
+def _usable(device: Any) -> int:
+    """The number of devices for layouts, which need a CPU whose compiler can be pinned."""
+    return sharded.DEVICES if device.platform == "cpu" and sharded.can_run() else 1
+
+
+def _asked(only: Sequence[str], full: bool, devices: int) -> Chosen:
+    """Returns the cases that are asked for, without layouts where there are too few devices.
 
     Raises:
-      ValueError: something that is asked for cannot be done; the message begins with the option.
+      ValueError: a name is unknown, or nothing is left; the message begins with the option.
     """
-    if steps < 1:
-        raise ValueError(f"--steps is {steps}; it must be at least 1")
-    check_platform(platform)
-    outputs.check()
-    recorded = None if against is None else recording.load(against)
-    if recorded is not None and recorded.steps != steps:
-        raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
     try:
-        return chosen(only, full), recorded
+        asked = chosen(only, full)
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
-
-
-def _device(platform: str | None) -> Any:
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError:
-        return None
+    if not any(asked):
+        raise ValueError(f"--only {', '.join(only)}: nothing is all of these")
+    here = asked if devices in (0, sharded.DEVICES) else asked._replace(sharded=[])
+    if not any(here):
+        why = f"layouts need a CPU as {sharded.DEVICES} devices, --devices {sharded.DEVICES}"
+        raise ValueError(f"--only {', '.join(only)}: {why}")
+    return here
 
 
 def _not_run(console: Console, outputs: Outputs, platform: str | None) -> int:
@@ -208,11 +196,9 @@ def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -
     """Prints the ids of the checks that `check` would run; returns the exit code."""
     silence_deprecations()
     try:
-        asked = chosen(only, full)
-        on_devices = asked.sharded if devices >= sharded.DEVICES else []
-        for item in (*asked.checks, *asked.matrix, *on_devices):
-            print(item)
+        for cases in _asked(only, full, min(devices, sharded.DEVICES)):
+            print(*cases, sep="\n", end="\n" if cases else "")
     except ValueError as error:
-        plain_terminal(stderr=True).print(f"--only: {error}")
+        plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
     return SAME

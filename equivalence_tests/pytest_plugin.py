@@ -67,11 +67,11 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     import jax  # pytest starts without it, so that a project may set its flags
 
     from equivalence_tests import EquivalenceError, Verdict, check_equivalence
+    from equivalence_tests.environment import first_device
 
     platform = request.config.getoption("--equivalence-platform")
-    try:
-        device = jax.devices(platform)[0]
-    except RuntimeError:
+    device = first_device(platform)
+    if device is None:
         pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
     reports = request.config.stash[_REPORTS]
     folder = request.config.getoption("--equivalence-report")
@@ -84,27 +84,24 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
             name, number = f"{request.node.nodeid} ({number})", number + 1
-        is_message = isinstance(result, str)
-        item = of_message(name, result) if is_message else of_report(name, result, why)
+        item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
         reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
     ) -> "Report":
         __tracebackhide__ = True
-        report, stopped = None, ""
-        try:
-            with jax.default_device(device):
+        report, stopped, why = None, "", ""
+        with jax.default_device(device):
+            try:
                 report = check_equivalence(left, right, params, **options)
-        except EquivalenceError as error:
-            stopped = str(error)
+            except EquivalenceError as error:
+                stopped = str(error)
+            if report is not None and report.verdict is Verdict.DIFFERENT:
+                why = _explanation(left, right, params, options, report.steps)
         if report is None:  # outside of the handler, or pytest shows both errors
             note({"verdict": "error", "error": stopped}, stopped)
             pytest.fail(f"not compared: {stopped}", pytrace=False)
-        why = ""
-        if report.verdict is Verdict.DIFFERENT:
-            with jax.default_device(device):
-                why = _explanation(left, right, params, options, report.steps)
         note({**report.as_dict(), "explanation": why}, report, why)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):

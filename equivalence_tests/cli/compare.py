@@ -80,7 +80,7 @@ def compare(
     report: ReportFolder = None,
 ) -> None:
     """See `_ABOUT`."""
-    from equivalence_tests.environment import check_platform  # JAX, which no help needs
+    from equivalence_tests.environment import first_device  # JAX, which no help needs
     from equivalence_tests.report.outputs import NOT_RUN, Outputs
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
     from optax_bridge.cli.programs import programs_given
@@ -88,7 +88,7 @@ def compare(
     silence_deprecations()
     outputs = Outputs(json, junit, report)
     try:
-        check_platform(platform)
+        device = first_device(platform)
         outputs.check()
         if hyper_params is not None and any(kwargs):
             raise ValueError("--kwargs: with --hyper-params the sides are functions of these alone")
@@ -98,7 +98,8 @@ def compare(
             finally:  # a misspelt flag may be what went wrong
                 check_arguments()
             numbers = None if hyper_params is None else _numbers(hyper_params)
-            if (device := _device(platform)) is None:
+            if device is None:
+                print(f"{platform}: not run, there is no such device here")
                 raise typer.Exit(NOT_RUN)
             stream = _gradients(gradients)
             code = _compare(sides, numbers, params, stream, steps, device, outputs)
@@ -116,17 +117,6 @@ def _sides(
     if are_functions:
         return [NamedSide(name, None, loaded(name)) for name in names]
     return [named_side(*one) for one in zip(names, kwargs, strict=True)]
-
-
-def _device(platform: str | None) -> Any:
-    """Returns the first device of a platform; None, and a line that says so, if there is none."""
-    import jax
-
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError:
-        print(f"{platform}: not run, there is no such device here")
-        return None
 
 
 def _gradients(text: str) -> Any:

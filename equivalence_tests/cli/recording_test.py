@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.check import Outputs, check
-from equivalence_tests.compare.trees import path_name
+from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.report.recording import NOT_RUN, against, load, save
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite import checks as suite
@@ -57,7 +57,7 @@ def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: P
 
     def shifted(which: str, by: float) -> suite.Result:
         values = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: np.asarray(leaf)[None] + by * (which in path_name(path, "params")),
+            lambda path, leaf: np.asarray(leaf)[None] + by * (which in leaf_name(path, "params")),
             params,
         )
         return dataclasses.replace(found, trajectory={"params": values})

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import KeyPath
 from jax.typing import DTypeLike
 
+from equivalence_tests.compare.trees import leaf_name
 from optax_bridge.correspondence import Claim, Verdict
 from optax_bridge.metadata.trees import PyTree
 
@@ -214,11 +214,6 @@ def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], 
     paths = list(sides[0])
     a, b = ([np.asarray(side[path]) for path in paths] for side in sides)
     return [leaf_name(path) for path in paths], a, b
-
-
-def leaf_name(path: KeyPath) -> str:
-    """A leaf's path as `params['dense']['kernel']`."""
-    return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -10,23 +10,17 @@ from jax.tree_util import KeyPath
 from optax_bridge.metadata.trees import PyTree
 
 
-def path_name(path: KeyPath, root: str) -> str:
-    """A leaf's path as `jax.tree_util.keystr` shows it, behind the name of the tree."""
+def leaf_name(path: KeyPath, root: str = "") -> str:
+    """A leaf's path behind the name of its tree, or its first key: `params['dense']['kernel']`."""
+    if not root:
+        root, path = jax.tree_util.keystr(path[:1], simple=True), path[1:]
     return root + jax.tree_util.keystr(path)
-
-
-def shapes(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], None]]:
-    """Path -> (shape, any dtype) of every leaf."""
-    return {
-        path_name(path, root): (np.shape(leaf), None)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
 
 
 def signature(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path -> (shape, dtype) of every leaf."""
     return {
-        path_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))
+        leaf_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 

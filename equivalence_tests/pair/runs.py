@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
+from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
-from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
+from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
 from equivalence_tests.sides.held_values import changed, plain_values
 from equivalence_tests.sides.inputs.gradients import Stream
@@ -170,7 +170,8 @@ class _Checked:
         # A function may fill its state at its first step, as torch's optimizers do.
         if self.inner.compiled:
             first = on_host(jax.jit(self.inner.view)(state)["state"])
-            self.before = shapes(first, "state")
+            first = signature(first, "state")
+            self.before = {path: (shape, None) for path, (shape, _) in first.items()}
         return 0, state, None
 
     def gradients(self, stream: Stream, step: int, view: Any) -> tuple[Any]:

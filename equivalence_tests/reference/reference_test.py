@@ -255,7 +255,8 @@ def test_nothing_is_recorded_that_is_not_in_the_table() -> None:
     files = [path for path in load.FOLDER.rglob("*") if path.suffix in suffixes]
     assert {path.relative_to(load.FOLDER).as_posix() for path in files} == expected
     assert sum(path.stat().st_size for path in files) < 3_000_000
-    names = [recording.case.name for recording in (*load.recordings(), *load.checkpoints())]
+    every = (*CASES, *HALF_PRECISION, *CHECKPOINTS)
+    names = [load.recording(case).case.name for case in every]
     assert len(set(names)) == len(names)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
+from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
