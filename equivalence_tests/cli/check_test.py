@@ -15,6 +15,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import check
+from equivalence_tests.suite import case
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.checks import checks
 from equivalence_tests.suite.jobs import _without_layouts, cache_folder
@@ -64,7 +65,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     (tests,) = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert tests.attrib["tests"] == str(len(content["results"])) == str(len(tests))
     assert (tests.attrib["failures"], tests.attrib["errors"]) == ("0", "0")
-    assert {case.attrib["name"] for case in tests} == {row["id"] for row in content["results"]}
+    assert {test.attrib["name"] for test in tests} == {row["id"] for row in content["results"]}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
     monkeypatch, capsys, tmp_path: Path
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
-    monkeypatch.setattr(suite, "choose_recipe", _claiming(identical()))
+    monkeypatch.setattr(case, "choose_recipe", _claiming(identical()))
     assert (
         check.check(["adagrad"], steps=20, outputs=check.Outputs(junit=tmp_path / "junit.xml")) == 1
     )

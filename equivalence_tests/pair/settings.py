@@ -6,17 +6,15 @@ are tried one after another and together, until the difference is gone. The sett
 the arguments of what makes it, or else the numbers that its functions hold.
 """
 
-import copy
 import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import optax
 
-import legacy_optim
 from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.pair.named import NamedSide
@@ -71,23 +69,12 @@ class ObjectSide:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The hyper-parameters of a definition, or the numbers that the side's functions hold."""
-        if isinstance(self.value, legacy_optim.OptimizerDef):
-            held = self.value.hyper_params
-            return (
-                {f.name: getattr(held, f.name) for f in fields(held)} if is_dataclass(held) else {}
-            )
+        """The numbers that it holds, by name."""
         return settings_of(self.value)
 
     def build(self, **changes: Any) -> Any:
         """Returns the side, or a copy of it with some settings changed."""
-        if not changes:
-            return self.value
-        if isinstance(self.value, legacy_optim.OptimizerDef):
-            changed = copy.copy(self.value)
-            changed.hyper_params = replace(self.value.hyper_params, **changes)
-            return changed
-        return with_settings(self.value, self.parameters, changes)
+        return with_settings(self.value, self.parameters, changes) if changes else self.value
 
 
 @dataclass(frozen=True)
@@ -167,11 +154,9 @@ def of_objects(
       steps: how many it took.
     """
     names = options.get("names", ("left", "right"))
-    given = {name: value for name, value in options.items() if name not in ("steps", "decide")}
-    usual = {name: value for name, value in options.items() if name in ("steps", "decide")}
 
     def compared(one: Any, other: Any, **few: Any) -> Report:
-        return check_equivalence(one, other, params, **given, **{**usual, **few})
+        return check_equivalence(one, other, params, **{**options, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
     return explanation(sides[0], sides[1], compared, min(FEW, steps), TRIES // 2)

@@ -1,13 +1,16 @@
 """A case of the suite, and what running it gives."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import legacy_optim
 from equivalence_tests.compare.comparison import Comparison
 from equivalence_tests.compare.judgement import Judgement
+from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence import Case as Setting
-from optax_bridge.correspondence import Claim, Entry, Verdict
 from optax_bridge.correspondence.recipe import Call, render
 
 SYNTHETIC = "odd shapes"
@@ -99,17 +102,38 @@ class Result:
         return self.verdict is self.claim.verdict
 
 
-def settings_text(entry: Entry, case: Setting) -> str:
-    """A case as the legacy constructor call."""
-    return render(entry.call(case, case.learning_rate)).removeprefix("legacy_optim.")
+def measured(
+    case: Case,
+    setting: Setting,
+    definition: legacy_optim.OptimizerDef,
+    compare: Callable[[Result, Call], None],
+) -> Result:
+    """The result of comparing a definition with a case's recipe; an error is in it.
 
-
-def recipe_source(recipe: Call) -> str:
-    """A recipe as Optax code; empty where it has no source form."""
+    Args:
+      case: the case.
+      setting: the entry's case that it is about.
+      definition: the legacy side.
+      compare: sets the comparison of a result, from the recipe.
+    """
+    entry = ENTRIES[case.entry]
+    call = render(entry.call(setting, setting.learning_rate))
+    result = Result(case, call.removeprefix("legacy_optim."))
     try:
-        return render(recipe)
-    except ValueError:  # a traversal is a Python function, which has no source form
-        return ""
+        choice = choose_recipe(definition, "exact" if case.recipe == "exact" else "standalone")
+    except UnsupportedSetting as error:
+        result.note = str(error)
+        return result
+    result.claim = choice.claim
+    with contextlib.suppress(ValueError):  # a traversal is a function, which has no source form
+        result.source = render(choice.call)
+    started = time.perf_counter()
+    try:
+        compare(result, choice.call)
+    except Exception as error:
+        result.failed, result.note = True, f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    return result
 
 
 def largest_ulp_by_claim(results: Iterable[Result]) -> dict[str, float]:

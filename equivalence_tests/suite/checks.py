@@ -6,7 +6,6 @@ its entry says. Checks come from the table; no optimizer is named here.
 
 import functools
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,9 +24,9 @@ from equivalence_tests.sides.precision import float64, pinned
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
-from equivalence_tests.suite.case import SYNTHETIC, Case, Result, recipe_source, settings_text
+from equivalence_tests.suite.case import SYNTHETIC, Case, Result, measured
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
+from optax_bridge.correspondence import ENTRIES, Verdict
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -204,30 +203,20 @@ class _Trained:
 
 def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
     """Runs one check; an error on a side is in its result and stops nothing else."""
-    result = Result(check, settings_text(made.entry, made.setting))
-    try:
-        kind = "exact" if check.recipe == "exact" else "standalone"
-        choice = choose_recipe(made.definition, kind)
-    except UnsupportedSetting as error:
-        result.note = str(error)
-        return result
-    call, result.claim = choice.call, choice.claim
-    result.source = recipe_source(call)
-    started = time.perf_counter()
-    try:
+
+    def compare(result: Result, call: Call) -> None:
         result.comparison, result.trajectory = made.compared(check.recipe, call)
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds, result.extra = time.perf_counter() - started, made.extra
-    result.losses = made.losses
-    # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose trees
-    # are small; here it would double the time.
-    broken = result.comparison is not None and not result.held
-    if isinstance(made, _Synthetic) and (result.verdict is Verdict.DIFFERENT or broken):
-        try:
-            result.wide = made.in_float64(check.recipe, call)
-        except Exception as error:  # then the growth has to tell what it is
-            result.about_wide = f"{type(error).__name__}: {error}"
+        # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose
+        # trees are small; here it would double the time.
+        broken = result.verdict is Verdict.DIFFERENT or not result.held
+        if isinstance(made, _Synthetic) and broken:
+            try:
+                result.wide = made.in_float64(check.recipe, call)
+            except Exception as error:  # then the growth has to tell what it is
+                result.about_wide = f"{type(error).__name__}: {error}"
+
+    result = measured(check, made.setting, made.definition, compare)
+    result.extra, result.losses = made.extra, made.losses
     if check.problem == SYNTHETIC and check.rate == "constant" and result.claim is not None:
         row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
         result.proved, result.proof_held = row.verdict or row.note, row.held

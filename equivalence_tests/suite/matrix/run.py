@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,11 +14,12 @@ from equivalence_tests.compare.comparison import compare
 from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import LOOPS, Driven, driven, trajectory
-from equivalence_tests.suite.case import Result, recipe_source, settings_text
+from equivalence_tests.suite.case import Result, measured
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
-from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict
+from optax_bridge.correspondence import ENTRIES, Verdict
 from optax_bridge.correspondence.claim import rounding
+from optax_bridge.correspondence.recipe import Call
 from optax_bridge.metadata.trees import PyTree, Updates
 
 _IN_ONE_FUNCTION = rounding(
@@ -96,28 +96,20 @@ class Legs:
 
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     """Runs one case with the legs of its program; an error is in its result."""
-    entry = ENTRIES[case.entry]
-    result = Result(case, settings_text(entry, entry.cases[case.setting]))
-    try:
-        choice = sides.recipe(case)
-        recipe, result.claim = choice.call, choice.claim
-        result.source = recipe_source(recipe)
-    except UnsupportedSetting as error:
-        result.note = str(error)
-        return result
-    started = time.perf_counter()
-    try:
+
+    def compared(result: Result, recipe: Call) -> None:
+        del recipe  # the right side asks for it
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
-            legacy, other = legs.both(case)
+            left, right = legs.both(case)
         grads = axes.gradients(legs.params, case.stream, legs.steps)
-        result.comparison = compare(legacy, other, poisoned=poisoned_from(grads))
-        if not result.comparison.identical and _in_one_function(case, result.claim, legacy, other):
+        found = result.comparison = compare(left, right, poisoned=poisoned_from(grads))
+        if not found.identical and _in_one_function(case, left, right):
             result.claim = _IN_ONE_FUNCTION
-        if keep:
-            result.trajectory = other
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds = time.perf_counter() - started
+        result.trajectory = right if keep else None
+
+    setting = ENTRIES[case.entry].cases[case.setting]
+    made = sides.definition(case, sides.schedule(case))
+    result = measured(case, setting, made, compared)
     found = result.comparison
     if found is not None and not found.identical and case.dtype != "float64":
         wide = legs.in_float64(case)
@@ -125,9 +117,14 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     return result
 
 
-def _in_one_function(case: MatrixCase, claim: Claim, left: PyTree, right: PyTree) -> bool:
+def _in_one_function(case: MatrixCase, left: PyTree, right: PyTree) -> bool:
     """True if only parameters of one element differ, in a loop that is compiled as one function."""
-    if claim.verdict is not Verdict.IDENTICAL or case.drive in LOOPS or not one_function.may_be():
+    if (
+        claim is None
+        or claim.verdict is not Verdict.IDENTICAL
+        or case.drive in LOOPS
+        or not one_function.may_be()
+    ):
         return False
     larger = [
         [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > len(leaf)]

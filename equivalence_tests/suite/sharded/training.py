@@ -14,14 +14,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.sides.precision import pinned
 from equivalence_tests.sides.side import Side
-from equivalence_tests.sides.trajectory import driven, place, trajectory
+from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.kept_axes import state_axes
-from optax_bridge.metadata.trees import Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 DEVICES, STEPS = 8, 20
 TRAINING, GIVEN = "training", "given gradients"
@@ -185,10 +185,10 @@ def _driven(
         return loss, grads
 
     def at(tree: PyTree, index: int, where: Any) -> PyTree:
-        return jax.tree.map(lambda leaf, w: place(leaf[index], w), tree, where)
+        return jax.tree.map(lambda leaf, w: _place(leaf[index], w), tree, where)
 
     options = compiler_options()
-    start = jax.tree.map(place, start, shardings)
+    start = jax.tree.map(_place, start, shardings)
     jitted = jax.jit(
         lambda state, grads: state.apply_gradients(grads=grads),
         in_shardings=(shardings, shardings.params),
@@ -246,6 +246,15 @@ def vanishing(entry: str) -> tuple[str, ...]:
     for root in ("params", "grads"):
         names += itertools.compress(_named(root, params), noise)
     return tuple(names)
+
+
+def _place(leaf: Leaf, where: Any) -> jax.Array:
+    """An array where it belongs; of devices of several processes each gives its own part."""
+    is_array = isinstance(leaf, jax.Array)
+    if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
+        return jax.device_put(leaf, where)
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
 
 
 def _named(root: str, tree: PyTree) -> dict[str, PyTree]:
