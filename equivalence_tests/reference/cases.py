@@ -1,8 +1,9 @@
 """The table of what is recorded: every case as data, in the words of the legacy constructors.
 
-`tools/record_reference.py` runs this table on the genuine flax.optim with Python 3.10, so nothing
-here may need a newer Python or another part of the project. The tests hold the recordings against
-this table: a case that was added or changed without recording again is an error there.
+`tools/record_reference.py` runs this table on the genuine flax.optim with Python 3.10, on the
+inputs of `tools/reference_inputs.py`, so nothing here may need a newer Python or another part of
+the project. The tests hold the recordings against this table: a case that was added or changed
+without recording again is an error there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class Case:
         name: `file/setting`; the file is `<file>.npz`.
         optimizer: `{"class", "kwargs"}`, with `"wrapped"` for WeightNorm and `"groups"`, each
             `{"match": regular expression on the path, "optimizer"}`, for MultiOptimizer.
-        tree: the parameter tree, a key of `inputs.TREES`.
-        stream: the gradients, a key of `inputs.STREAMS`.
+        tree: the parameter tree, a key of `reference_inputs.TREES`.
+        stream: the gradients, a key of `reference_inputs.STREAMS`.
         rate: how each step gets its learning rate: "constructor" (it does not), "float" (a Python
             float), "array" (a float32 array), or "groups" (`hyper_params=[...]`, one rate a group).
         peak: the largest learning rate of the schedule, one a group; empty for "constructor".

@@ -16,7 +16,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.reference import inputs, load, replay
+from equivalence_tests.reference import load, replay
 from equivalence_tests.reference.cases import CASES, CHECKPOINTS, HALF_PRECISION, Case
 from equivalence_tests.reference.load import Recording, RecordingError
 from optax_bridge.correspondence import ENTRIES
@@ -301,9 +301,3 @@ def test_every_optimizer_is_recorded_in_every_way() -> None:
             if parameter.default is not inspect.Parameter.empty:
                 moved = [v for v in values.get(parameter.name, []) if v != parameter.default]
                 assert moved, f"{name}({parameter.name}): no case moves it off {parameter.default}"
-
-
-def test_streams_and_trees_are_all_used() -> None:
-    every = (*CASES, *HALF_PRECISION, *CHECKPOINTS)
-    assert {case.tree for case in every} == set(inputs.TREES)
-    assert {case.stream for case in every} == set(inputs.STREAMS)

@@ -127,8 +127,8 @@ def _parts(value: Any) -> Iterator[_Part]:
                 yield _Part(name, cell.cell_contents, name)
         for name, default in (_defaults(value) | (value.__kwdefaults__ or {})).items():
             yield _Part(name, default, name)
-        for name in value.__code__.co_names:
-            if isinstance(value.__globals__.get(name), (*_PLAIN, list, dict)):
+        for name in filter(value.__globals__.__contains__, value.__code__.co_names):
+            if isinstance(value.__globals__[name], (*_PLAIN, list, dict)):
                 yield _Part(name, value.__globals__[name], f"the global {name}")
     elif isinstance(value, functools.partial):
         yield _Part("function", value.func, "partial")
