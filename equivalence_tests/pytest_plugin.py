@@ -120,8 +120,8 @@ def _explanation(left: Any, right: Any, params: Any, options: dict[str, Any], st
     """Returns the settings with which two sides no longer differ; empty where none is found."""
     from equivalence_tests.pair.settings import of_objects  # JAX, see above
 
-    found = of_objects(left, right, params, options, steps)
-    return "" if found is None else str(found)
+    explanation = of_objects(left, right, params, options, steps)
+    return "" if explanation is None else str(explanation)
 
 
 @pytest.fixture

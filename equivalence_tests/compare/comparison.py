@@ -170,7 +170,9 @@ def compare(
             start, eps = min([len(a), *since]), _eps(a.dtype)
             apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
             elements.add(a[0].size)
-    first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
+    first = min(
+        (leaf.first for leaf in apart), key=lambda first_of_leaf: first_of_leaf.step, default=None
+    )
     return Comparison(
         identical=first is None,
         ulp=max(worst[0], 0.0),

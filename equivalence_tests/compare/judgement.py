@@ -84,8 +84,8 @@ class Judgement:
         above = NOTICEABLE if self.bound is None else self.bound
         is_different = self.verdict is Verdict.DIFFERENT
         here = self.comparison
-        usual, apart = ordinary(here, above if is_different else 0.0), poisoned(here)
-        if usual is None and apart is None:
+        usual, poison = ordinary(here, above if is_different else 0.0), poisoned(here)
+        if usual is None and poison is None:
             return f"{self.verdict.value}: the signs of zeros"
         is_small = (
             usual is not None and usual.ulp <= _allowed(above, here) and usual.relative <= VISIBLE
@@ -94,19 +94,24 @@ class Judgement:
             is_small = self._is_rounding_before_poison(above)
             if not is_small:  # another algorithm from where it begins, however little that is
                 usual = ordinary(here, _ANY)
-        if apart is None or (usual is not None and not (is_different and is_small)):
+        if poison is None or (usual is not None and not (is_different and is_small)):
             assert usual is not None
             return f"{self.verdict.value}: {usual.place}"
         before = "" if usual is None else f"; before it by {usual.ulp:.3g} ULP at most"
-        return f"{self.verdict.value}, but not before {_POISON}: {apart.place}{before}"
+        return f"{self.verdict.value}, but not before {_POISON}: {poison.place}{before}"
 
     @property
     def after_poison(self) -> str:
         """The effect of gradients that are not finite; empty where it adds nothing new."""
-        apart, usual = poisoned(self.comparison), ordinary(self.comparison)
-        if apart is None or usual is None or apart.ulp <= 4 * usual.ulp or _POISON in self.headline:
+        poison, usual = poisoned(self.comparison), ordinary(self.comparison)
+        if (
+            poison is None
+            or usual is None
+            or poison.ulp <= 4 * usual.ulp
+            or _POISON in self.headline
+        ):
             return ""
-        return f"after {_POISON}: {apart.place}"
+        return f"after {_POISON}: {poison.place}"
 
     @property
     def explained(self) -> str:

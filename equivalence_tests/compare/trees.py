@@ -43,15 +43,17 @@ def is_numeric(dtype: str) -> bool:
 
 def first_mismatch(
     expected: Mapping[str, tuple[tuple[int, ...], str | None]],
-    found: Mapping[str, tuple[tuple[int, ...], str]],
+    actual: Mapping[str, tuple[tuple[int, ...], str]],
 ) -> str | None:
     """Returns the fault of the first leaf that does not fit; None if all do. No dtype is any."""
-    for path in [*expected, *found]:
-        if path not in found:
+    for path in [*expected, *actual]:
+        if path not in actual:
             return f"{path}: expected shape {expected[path][0]}, found no such leaf"
         if path not in expected:
-            return f"{path}: found shape {found[path][0]}, expected no such leaf"
-        for what, wanted, seen in zip(("shape", "dtype"), expected[path], found[path], strict=True):
+            return f"{path}: found shape {actual[path][0]}, expected no such leaf"
+        for what, wanted, seen in zip(
+            ("shape", "dtype"), expected[path], actual[path], strict=True
+        ):
             if wanted not in (None, seen):
                 return f"{path}: expected {what} {wanted}, found {seen}"
     return None

@@ -61,22 +61,22 @@ class Item:
 
 def of_result(result: Result) -> Item:
     """A result of the suite."""
-    case, claim, found = result.case, result.claim, result.judgement
+    case, claim, judgement = result.case, result.claim, result.judgement
     facts, pictures = {}, []
-    outcome = NO_RECIPE if found is None else found.verdict.value
+    outcome = NO_RECIPE if judgement is None else judgement.verdict.value
     if result.failed:
         outcome = ERROR
     if claim is not None:
         seen = "" if claim.seen is None else f"; in the suite's own runs {claim.seen:g} at most"
-        facts["claimed"] = claimed(claim) + seen
+        facts["claimed"] = claim_text(claim) + seen
     if result.losses is not None:
         pictures += loss_figure(*result.losses, str(case))
-    if found is not None:
-        facts |= _measured(found)
-        pictures += figure(found, str(case))
+    if judgement is not None:
+        facts |= _measured(judgement)
+        pictures += figure(judgement, str(case))
     if result.proved:
         facts["proved for all inputs"] = result.proved
-    if result.note and found is not None:
+    if result.note and judgement is not None:
         facts["note"] = result.note
     about = [case.recipe, case.problem]
     if not case.column.startswith(case.recipe):
@@ -91,13 +91,13 @@ def of_result(result: Result) -> Item:
         outcome=outcome,
         held=result.held,
         title=result.settings,
-        headline=line if found is None else found.headline,
+        headline=line if judgement is None else judgement.headline,
         group=f"optax_bridge.check.{case.entry}",
         seconds=result.seconds,
-        failure="" if result.held else "; ".join(broken(result)),
+        failure="" if result.held else "; ".join(broken_lines(result)),
         about=tuple(dict.fromkeys(about)),
         why="" if claim is None or outcome == "identical" else claim.why,
-        apart="" if found is None else found.after_poison,
+        apart="" if judgement is None else judgement.after_poison,
         pictures=pictures,
         facts=facts | {"id": str(case), "seconds": f"{result.seconds:.2f}"},
         sources={"legacy": result.settings, case.recipe: result.source or "(no source form)"},
@@ -106,10 +106,10 @@ def of_result(result: Result) -> Item:
 
 def of_report(name: str, report: Report, why: str = "", group: str = "") -> Item:
     """A report of two sides; `why` is what explains a difference, where that is known."""
-    found = report.judgement
+    judgement = report.judgement
     loop = "each side its own" if report.closed_loop else "as given"
     facts = {
-        **_measured(found),
+        **_measured(judgement),
         "compared": report.compared,
         "steps": str(report.steps),
         "parameters": report.about_shapes,
@@ -117,23 +117,23 @@ def of_report(name: str, report: Report, why: str = "", group: str = "") -> Item
     }
     if report.about_states:
         facts["states"] = report.about_states
-    held = report.verdict is not Verdict.DIFFERENT
+    is_same = report.verdict is not Verdict.DIFFERENT
     sides = zip(("left", "right"), report.names, report.sources, strict=True)
     return Item(
         id=name,
         row=report.names[0],
         column=report.names[1],
         outcome=report.verdict.value,
-        held=held,
+        held=is_same,
         title=name,
-        headline=found.headline,
+        headline=judgement.headline,
         group=group,
-        failure="" if held else str(report),
+        failure="" if is_same else str(report),
         claims=False,
-        about=(f"{report.steps} steps", f"{found.comparison.leaves} tensors"),
+        about=(f"{report.steps} steps", f"{judgement.comparison.leaves} tensors"),
         why=why,
-        apart=found.after_poison,
-        pictures=figure(found, name),
+        apart=judgement.after_poison,
+        pictures=figure(judgement, name),
         facts=facts,
         sources={f"{side}: {name}": source for side, name, source in sides},
     )
@@ -156,34 +156,34 @@ def of_message(name: str, message: str, group: str = "") -> Item:
     )
 
 
-def claimed(claim: Claim) -> str:
+def claim_text(claim: Claim) -> str:
     """A claim in words."""
     bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP in 100 steps"
     return f"{claim.verdict.value}{bound}"
 
 
-def broken(result: Result) -> list[str]:
+def broken_lines(result: Result) -> list[str]:
     """Lines that say of a claim that did not hold what was claimed and what was found."""
-    lines, found = [], result.judgement
+    lines, judgement = [], result.judgement
     if result.failed:
         lines = [result.note]
-    elif found is not None and result.claim is not None:
+    elif judgement is not None and result.claim is not None:
         lines = [
-            f"claimed: {claimed(result.claim)}",
-            f"found: {found.headline}; first {found.comparison.first}",
-            *filter(None, [found.after_poison]),
-            f"nature: {found.explained}",
+            f"claimed: {claim_text(result.claim)}",
+            f"found: {judgement.headline}; first {judgement.comparison.first}",
+            *filter(None, [judgement.after_poison]),
+            f"nature: {judgement.explained}",
         ]
     return lines if result.proof_held else [*lines, f"proved: {result.proved}"]
 
 
-def _measured(found: Judgement) -> dict[str, str]:
+def _measured(judgement: Judgement) -> dict[str, str]:
     """The facts of a comparison."""
-    comparison = found.comparison
+    comparison = judgement.comparison
     if comparison.first is None:
         return {"compared": f"{comparison.leaves} tensors, the same to the bit"}
     return {
         "first difference": str(comparison.first),
         "distances (ULP)": comparison.counts,
-        "nature": found.explained,
+        "nature": judgement.explained,
     }

@@ -80,8 +80,10 @@ class Report:
             return replace(judgement, verdict=Verdict.DIFFERENT)
         return judgement
 
-    def _judged(self, found: Comparison, verdict: Verdict, wide: Comparison | None) -> Judgement:
-        return Judgement(found, verdict, self.bound, wide, self.about_wide, self.bound)
+    def _judged(
+        self, comparison: Comparison, verdict: Verdict, wide: Comparison | None
+    ) -> Judgement:
+        return Judgement(comparison, verdict, self.bound, wide, self.about_wide, self.bound)
 
     @property
     def verdict(self) -> Verdict:
@@ -151,7 +153,7 @@ class Report:
         return self.comparison.first
 
     def __str__(self) -> str:
-        found, judgement = self.agreeing, self.judgement
+        comparison, judgement = self.agreeing, self.judgement
         lines = [
             f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
             f"({self.kinds[1]}), {self.steps} steps, {self._loop}",
@@ -169,22 +171,22 @@ class Report:
         lines += [f"  {text}" for text in self.counts]
         if about := self.about_states:
             lines.append(f"  {about}")
-        if found.first is not None:
+        if comparison.first is not None:
             what = judgement.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
                 f"  what differs: {what}",
                 *([f"  {apart}"] if (apart := judgement.after_poison) else []),
-                f"  first difference: {found.first}",
-                *_distances(found.counts),
+                f"  first difference: {comparison.first}",
+                *_distances(comparison.counts),
                 f"  nature: {judgement.explained}",
             ]
-            if self.nature is Nature.ROUNDING and (why := one_function.remark(found)):
+            if self.nature is Nature.ROUNDING and (why := one_function.remark(comparison)):
                 lines.append(f"  {why}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
-        found, first = self.agreeing, self.agreeing.first
+        comparison, first = self.agreeing, self.agreeing.first
         return {
             "names": list(self.names),
             "kinds": list(self.kinds),
@@ -193,7 +195,7 @@ class Report:
             "nature": self.nature.value,
             "steps": self.steps,
             "bound": self.bound,
-            "leaves": found.leaves,
+            "leaves": comparison.leaves,
             "shapes": {
                 path: f"{dtype}[{', '.join(map(str, shape))}]"
                 for path, (shape, dtype) in self.signature.items()
@@ -201,10 +203,10 @@ class Report:
             "state_compared": self.state_compared,
             "closed_loop": self.closed_loop,
             "pinned": self.pinned,
-            "ulp": as_json(found.ulp),
-            "ulp_by_step": [as_json(float(value)) for value in found.ulp_by_step],
-            "worst_leaf": found.worst_leaf,
-            "histogram": dict(found.histogram),
+            "ulp": as_json(comparison.ulp),
+            "ulp_by_step": [as_json(float(value)) for value in comparison.ulp_by_step],
+            "worst_leaf": comparison.worst_leaf,
+            "histogram": dict(comparison.histogram),
             "first_difference": None
             if first is None
             else {
@@ -214,7 +216,7 @@ class Report:
                 "left": as_json(first.left),
                 "right": as_json(first.right),
             },
-            "relative": as_json(found.relative),
+            "relative": as_json(comparison.relative),
             "relative_in_float64": None if self.wide is None else as_json(self.wide.relative),
             "headline": self.headline,
             "gradients": self.tried,

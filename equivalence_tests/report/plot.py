@@ -83,11 +83,11 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
       The picture, whose colours follow those of the page that it stands in; empty if nothing
       differs.
     """
-    found, wide, bound = judgement.comparison, judgement.wide, judgement.bound
-    leaves = _ordered(found)
+    comparison, wide, bound = judgement.comparison, judgement.wide, judgement.bound
+    leaves = _ordered(comparison)
     if not leaves:
         return Svg("")
-    steps = len(found.ulp_by_step)
+    steps = len(comparison.ulp_by_step)
     there = None if wide is None else _largest(wide, steps)
     bounds = {} if bound is None else _bounds(leaves, bound, steps)
     series = [leaf.ulp_by_step * leaf.eps for leaf in leaves]
@@ -110,8 +110,8 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
 
 def _key(judgement: Judgement) -> str:
     """Returns the key to the lines of `divergence` as HTML."""
-    found = judgement.comparison
-    leaves = _ordered(found)
+    comparison = judgement.comparison
+    leaves = _ordered(comparison)
     parts = [
         f'<span><i class="c{number}"></i><code>{html.escape(leaf.path)}</code> {_amount(leaf)}'
         "</span>"
@@ -121,7 +121,7 @@ def _key(judgement: Judgement) -> str:
         fewer = f", {DRAWN - NAMED} of them drawn" if len(leaves) > DRAWN else ""
         others = f"{len(leaves) - NAMED} others that differ{fewer}"
         parts.append(f'<span><i class="rest"></i>{others}</span>')
-    same = found.leaves - len(leaves)
+    same = comparison.leaves - len(leaves)
     if same > 0:
         parts.append(f"<span>{same} identical, not drawn</span>")
     if any(leaf.poisoned_from < len(leaf.ulp_by_step) for leaf in leaves):
@@ -151,14 +151,14 @@ def _losses(old: Sequence[float], new: Sequence[float], title: str) -> Svg:
     return _svg(len(old), title, ticks, [line(old, "old"), line(new, "new")], style=False)
 
 
-def _ordered(found: Comparison) -> list[LeafDistance]:
+def _ordered(comparison: Comparison) -> list[LeafDistance]:
     """The leaves with a distance, the farthest on finite inputs first."""
 
     def far(leaf: LeafDistance) -> tuple[float, float]:
         before = leaf.relative_by_step[: leaf.poisoned_from]
         return float(before.max(initial=0.0)), float(leaf.relative_by_step.max(initial=0.0))
 
-    return sorted((leaf for leaf in found.by_leaf if far(leaf)[1] > 0), key=far, reverse=True)
+    return sorted((leaf for leaf in comparison.by_leaf if far(leaf)[1] > 0), key=far, reverse=True)
 
 
 def _largest(wide: Comparison, steps: int) -> np.ndarray:
@@ -233,9 +233,9 @@ def _svg(
     lines: Sequence[str],
     style: bool,
 ) -> Svg:
-    whole = [(y, left) for y, left, _ in ticks if left]
-    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in whole)
-    text = "".join(f'<text x="2" y="{y - 2:.1f}">{left}</text>' for y, left in whole)
+    labelled = [(y, left) for y, left, _ in ticks if left]
+    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in labelled)
+    text = "".join(f'<text x="2" y="{y - 2:.1f}">{left}</text>' for y, left in labelled)
     text += "".join(
         f'<text x="100%" y="{y + 3:.1f}" text-anchor="end">{right}</text>'
         for y, _, right in ticks

@@ -15,7 +15,7 @@ from rich.table import Table
 from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
 from equivalence_tests.compare.extent import ordinary
 from equivalence_tests.compare.judgement import Nature
-from equivalence_tests.report.item import broken
+from equivalence_tests.report.item import broken_lines
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
 from equivalence_tests.sides.inputs.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
@@ -48,8 +48,8 @@ def result_line(result: Result) -> str:
         text = result.judgement.headline
     else:
         text = ("error: " if result.failed else "no such recipe: ") + result.note
-    held = "" if result.held else "NOT as claimed: "
-    return f"{result.case}: {held}{text} ({result.seconds:.1f} s)"
+    prefix = "" if result.held else "NOT as claimed: "
+    return f"{result.case}: {prefix}{text} ({result.seconds:.1f} s)"
 
 
 _NARROW = 100  # columns of a terminal, below which seconds are left out
@@ -111,8 +111,8 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
         if some:
             rows.append((f"[{_STYLE[verdict]}]{verdict.value}[/]{_detail(verdict, some)}", some))
     for note in dict.fromkeys(result.note for result in group if result.failed):
-        alike = [result for result in group if result.failed and result.note == note]
-        rows.append((f"[bold red]error[/] {escape(note)}", alike))
+        same_note = [result for result in group if result.failed and result.note == note]
+        rows.append((f"[bold red]error[/] {escape(note)}", same_note))
     for result in group:
         if result.comparison is None and not result.failed:
             rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
@@ -135,8 +135,8 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
         return f"  [dim]digits: {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
     if verdict is Verdict.ROUNDING:
-        return f", at most {max(found.ulp for found in comparisons):.3g} ULP"
-    usual = [extent for found in comparisons if (extent := ordinary(found, NOTICEABLE))]
+        return f", at most {max(comparison.ulp for comparison in comparisons):.3g} ULP"
+    usual = [extent for comparison in comparisons if (extent := ordinary(comparison, NOTICEABLE))]
     usual = [extent for extent in usual if extent.ulp > NOTICEABLE]
     if not usual:
         return ", but not before a gradient that is not finite"
@@ -177,7 +177,7 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
         if not result.held:
             text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
             console.print(f"[bold red]NO[/] {text}")
-            for line in broken(result):
+            for line in broken_lines(result):
                 console.print(f"   {line}", markup=False)
 
 
@@ -188,14 +188,14 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
     if missing:
         console.print(f"[dim]{missing} recorded runs: {NOT_RUN}[/]")
     for outcome in outcomes:
-        found = outcome.comparison
+        comparison = outcome.comparison
         if outcome.note == NOT_RUN:
             continue
         style = "bold red" if outcome.verdict is Verdict.DIFFERENT else "dim"
         if outcome.note:
             console.print(f"[{style}]{escape(outcome.id)}[/]: {escape(outcome.note)}")
-        if found is not None and outcome.verdict is Verdict.DIFFERENT:
-            text = f"{ulp_text(found.ulp)}; first {found.first}"
+        if comparison is not None and outcome.verdict is Verdict.DIFFERENT:
+            text = f"{ulp_text(comparison.ulp)}; first {comparison.first}"
             console.print(f"[{style}]{escape(outcome.id)}[/] {escape(text)}")
     counts = [
         f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
@@ -227,8 +227,8 @@ def closing_line(results: Sequence[Result]) -> str:
     """Returns the counts of each recipe, and whether every claim held, on one line."""
     parts = [_counts(results, recipe) for recipe in RECIPES]
     broken = sum(not result.held for result in results)
-    held = "every claim held" if not broken else f"{broken} claims did NOT hold"
-    return "; ".join([*filter(None, parts), held])
+    summary = "every claim held" if not broken else f"{broken} claims did NOT hold"
+    return "; ".join([*filter(None, parts), summary])
 
 
 def _counts(results: Sequence[Result], recipe: str) -> str:
@@ -253,16 +253,16 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 def natures_line(results: Sequence[Result]) -> str:
     """Returns the nature of the differences, and what decided it; empty if there are none."""
-    found = [
+    comparison = [
         (result.judgement.nature.value, result.wide is not None)
         for result in results
         if result.judgement is not None and not result.judgement.comparison.identical
     ]
     parts = [
-        f"{sum(one == (kind, decided) for one in found)} {kind} {how}"
+        f"{sum(one == (kind, decided) for one in comparison)} {kind} {how}"
         for kind in (Nature.ROUNDING.value, Nature.ALGORITHM.value)
         for decided, how in ((True, "by a float64 run"), (False, "by growth"))
-        if (kind, decided) in found
+        if (kind, decided) in comparison
     ]
     return f"what is not identical: {', '.join(parts)}" if parts else ""
 
@@ -273,7 +273,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    found, claim, judgement = result.comparison, result.claim, result.judgement
+    comparison, claim, judgement = result.comparison, result.claim, result.judgement
     row: dict[str, Any] = {
         "id": str(result.case),
         "optimizer": result.case.entry,
@@ -291,13 +291,13 @@ def _row(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         **result.extra,
     }
-    if found is not None and judgement is not None:
-        row["ulp"] = as_json(found.ulp)
-        row["ulp_by_step"] = [as_json(float(ulp)) for ulp in found.ulp_by_step]
-        row["worst_leaf"] = found.worst_leaf
-        row["first_difference"] = None if found.first is None else str(found.first)
-        row["leaves"] = found.leaves
+    if comparison is not None and judgement is not None:
+        row["ulp"] = as_json(comparison.ulp)
+        row["ulp_by_step"] = [as_json(float(ulp)) for ulp in comparison.ulp_by_step]
+        row["worst_leaf"] = comparison.worst_leaf
+        row["first_difference"] = None if comparison.first is None else str(comparison.first)
+        row["leaves"] = comparison.leaves
         row["nature"] = judgement.nature.value
-        row["relative"] = as_json(found.relative)
+        row["relative"] = as_json(comparison.relative)
         row["relative_in_float64"] = None if result.wide is None else as_json(result.wide.relative)
     return row

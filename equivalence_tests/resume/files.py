@@ -72,9 +72,9 @@ def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
     if is_within:
         paths = list(optimizers(tree))
         if len(paths) != 1:
-            found = ", ".join("/".join(path) for path in paths) or "none"
+            names = ", ".join("/".join(path) for path in paths) or "none"
             raise EquivalenceError(
-                f"{read.path}: expected one legacy optimizer, found {found}. Give --old a function "
+                f"{read.path}: expected one legacy optimizer, found {names}. Give --old a function "
                 "that makes all of what the checkpoint holds"
             )
         tree = at_path(tree, paths[0])

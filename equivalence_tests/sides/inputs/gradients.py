@@ -76,15 +76,15 @@ def _stacked(gradients: Updates, params: Params) -> Updates:
             if wrong := first_mismatch(wanted, signature(one, "gradients")):
                 raise EquivalenceError(f"{wrong} (step {step} of the list)")
         return jax.tree.map(lambda *leaves: np.stack(leaves), *tree)
-    found = signature(tree, "gradients")
-    for path, (shape, _) in found.items():
+    shapes = signature(tree, "gradients")
+    for path, (shape, _) in shapes.items():
         if path in wanted and len(shape) != len(wanted[path][0]) + 1:
             expected = ", ".join(map(str, ("steps", *wanted[path][0])))
             raise EquivalenceError(
                 f"{path}: expected shape ({expected}), a gradient for each step along the first "
                 f"axis, found {shape}"
             )
-    each = {path: (shape[1:], dtype) for path, (shape, dtype) in found.items()}
+    each = {path: (shape[1:], dtype) for path, (shape, dtype) in shapes.items()}
     if wrong := first_mismatch(wanted, each):
         raise EquivalenceError(f"{wrong}; gradients must be like params, one for each step")
     return tree

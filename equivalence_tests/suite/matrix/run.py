@@ -75,17 +75,19 @@ class Legs:
 
     def _right(self, case: MatrixCase) -> PyTree:
         grads = axes.gradients(self.params, case.stream, self.steps)
-        made = self._compiled(case.recipe)
-        return self._run(made, grads, resumed=case.mode == "resumed")
+        driven_side = self._compiled(case.recipe)
+        return self._run(driven_side, grads, resumed=case.mode == "resumed")
 
     def _left(self, stream: str) -> PyTree:
         grads = axes.gradients(self.params, stream, self.steps)
         return self._run(self._compiled("legacy"), grads)
 
-    def _run(self, made: Driven, grads: Updates, resumed: bool = False) -> PyTree:
+    def _run(self, driven_side: Driven, grads: Updates, resumed: bool = False) -> PyTree:
         # Two halves, so that one compilation also serves the run that is interrupted in between.
         parts = 2 if self.steps == axes.STEPS else 1
-        return trajectory(made, self.params, (grads, self.rates), parts=parts, resumed=resumed)
+        return trajectory(
+            driven_side, self.params, (grads, self.rates), parts=parts, resumed=resumed
+        )
 
     def _compile(self, which: str) -> Driven:
         case = self.program
@@ -97,21 +99,21 @@ class Legs:
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     """Runs one case with the legs of its program; an error is in its result."""
 
-    def compared(result: Result, recipe: Call) -> None:
+    def compare_sides(result: Result, recipe: Call) -> None:
         del recipe  # the right side asks for it
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
             left, right = legs.both(case)
         grads = axes.gradients(legs.params, case.stream, legs.steps)
-        found = result.comparison = compare(left, right, poisoned=poisoned_from(grads))
-        if not found.identical and _in_one_function(case, left, right):
+        comparison = result.comparison = compare(left, right, poisoned=poisoned_from(grads))
+        if not comparison.identical and _in_one_function(case, left, right):
             result.claim = _IN_ONE_FUNCTION
         result.trajectory = right if keep else None
 
     setting = ENTRIES[case.entry].cases[case.setting]
-    made = sides.definition(case, sides.schedule(case))
-    result = measured(case, setting, made, compared)
-    found = result.comparison
-    if found is not None and not found.identical and case.dtype != "float64":
+    definition = sides.definition(case, sides.schedule(case))
+    result = measured(case, setting, definition, compare_sides)
+    comparison = result.comparison
+    if comparison is not None and not comparison.identical and case.dtype != "float64":
         wide = legs.in_float64(case)
         result.wide, result.about_wide = wide.comparison, wide.note
     return result
