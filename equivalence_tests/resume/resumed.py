@@ -219,11 +219,14 @@ def _compared(
         sides = (_with_rate(optimizer, learning_rate), _with_rate(state, learning_rate))
         reports[path] = compared(*sides, on_host(optimizer.target))
     beside = _beside(before, new, (_copies(legacy, "state"), _copies(states)))
-    lost = {*beside.dropped, *dropped} - neither
-    return Resumed(
-        reports, taken, beside.equal, [*unequal, *beside.unequal], sorted(lost), beside.added,
-        sorted(neither),
-    )  # fmt: skip
+    return replace(
+        beside,
+        reports=reports,
+        steps=taken,
+        unequal=[*unequal, *beside.unequal],
+        dropped=sorted({*beside.dropped, *dropped} - neither),
+        neither=sorted(neither),
+    )
 
 
 def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
@@ -320,18 +323,8 @@ def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
     return step
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """The leaves beside the optimizers: how many are equal, and the paths of the others."""
-
-    equal: int
-    unequal: list[str]
-    dropped: list[str]
-    added: list[str]
-
-
-def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> _Beside:
-    """Compares what stands beside the optimizers, each side with its copies for devices.
+def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> Resumed:
+    """Compares the leaves beside the optimizers, each side with its copies for devices.
 
     A new state that stands for the whole checkpoint has nothing beside it: its fields have names of
     their own, and restoring says what fills none.
@@ -339,20 +332,17 @@ def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
 
     def others(tree: PyTree) -> dict[str, Leaf]:
-        found = jax.tree_util.tree_leaves_with_path(
+        paths = jax.tree_util.tree_leaves_with_path(
             unboxed(tree), is_leaf=lambda node: isinstance(node, kinds)
         )
-        return {"/".join(key_names(p)): leaf for p, leaf in found if not isinstance(leaf, kinds)}
+        return {"/".join(key_names(p)): leaf for p, leaf in paths if not isinstance(leaf, kinds)}
 
-    left, right = others(before), others(after)
-    shared = sorted(left.keys() & right.keys())
-    unequal = [path for path in shared if not _equal(left[path], right[path], copies)]
-    is_whole = isinstance(after, kinds)
-    return _Beside(
-        len(shared) - len(unequal),
-        unequal,
-        [] if is_whole else sorted(left.keys() - shared),
-        sorted(right.keys() - shared),
+    old, new = others(before), others(after)
+    shared = sorted(old.keys() & new.keys())
+    unequal = [path for path in shared if not _equal(old[path], new[path], copies)]
+    dropped = [] if isinstance(after, kinds) else sorted(old.keys() - shared)
+    return Resumed(
+        {}, {}, len(shared) - len(unequal), unequal, dropped, sorted(new.keys() - shared)
     )
 
 

@@ -369,8 +369,7 @@ def test_what_the_old_program_does_not_restore_either_is_no_loss(checkpoint: Pat
 
 
 def test_what_only_the_migrated_program_has_is_said():
-    found = _beside({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
-    resumed = Resumed({}, {}, found.equal, found.unequal, found.dropped, found.added)
+    resumed = _beside({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
     assert resumed.verdict is Verdict.DIFFERENT
     assert "only in the migrated program: b, c/d (2 leaves); the old one" in str(resumed)
 
