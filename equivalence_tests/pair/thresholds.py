@@ -5,7 +5,6 @@ never runs. Candidates are sizes that double, ranks, and the numbers that stand 
 source and settings; of these the smallest count at which one of the two is another program.
 """
 
-import dis
 import itertools
 import math
 import types
@@ -190,12 +189,7 @@ def _numbers(side: SideLike) -> set[Any]:
 
 
 def _constants(code: types.CodeType) -> Iterator[Any]:
-    small = (
-        int(each.argval)
-        for each in dis.get_instructions(code)
-        if each.opname == "LOAD_SMALL_INT"  # which stands in the instruction itself
-    )
-    for constant in itertools.chain(code.co_consts, small):
+    for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _constants(constant)
         elif type(constant) is int:
