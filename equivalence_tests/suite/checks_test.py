@@ -17,13 +17,8 @@ FRAME = ("adam", "multi_optimizer")
 def _is_quick(check: Check) -> bool:
     if check.problem == SYNTHETIC:
         return check.setting == 0 and (check.rate == "constant" or check.entry in FRAME)
-    return (check.problem == "mlp" and check.entry in FRAME) or (
-        check.entry,
-        check.problem,
-    ) in QUICKLY
-
-
-QUICKLY = (TRAINED[0], TRAINED[-1])  # momentum on the convolutions, adafactor on the transformer
+    is_mlp = check.problem == "mlp" and check.entry in FRAME
+    return is_mlp or (check.entry, check.problem) == TRAINED[0]
 
 
 def those(odd: bool) -> list:

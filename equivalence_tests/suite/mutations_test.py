@@ -52,6 +52,7 @@ def _fault(
 
 
 _STEP, _MULTI = "exact/leaf_rule.py", "optimizers/multi_optimizer.py"
+_GROUPS = "optimizers/groups.py"
 _RATE, _GIVEN = "value = value(count)", "setting, value = value, given[name]"
 _LARS = "grad_norm + hp.weight_decay * param_norm"
 
@@ -102,7 +103,7 @@ FAULTS = (
     _fault("weight_norm", "decay flipped", "g + hp.wn_decay * d", "g - hp.wn_decay * d", 1),
     _fault("multi_optimizer", "groups exchanged", "in groups)\n", "in groups)[::-1]\n"),
     _fault(
-        "multi_optimizer", "mask flipped", "if chosen]", "if not chosen]", 1, "optimizers/groups.py"
+        "multi_optimizer", "mask flipped", "if chosen]", "if not chosen]", 1, _GROUPS
     ),
     _fault(
         "multi_optimizer", "state not carried", "new_states.append(new)",
