@@ -11,6 +11,7 @@ import legacy_optim
 from equivalence_tests.sides.adapt import EquivalenceError, adapted
 from equivalence_tests.sides.frameworks import keras, pytorch
 from equivalence_tests.sides.frameworks.foreign import written
+from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
@@ -100,12 +101,53 @@ class NamedSide:
                 f"{self.name}({self.arguments}): raised {type(error).__name__}: {error}{hint}"
             ) from error
 
+    @property
+    def takes(self) -> list[str]:
+        """The names of the function's arguments, those without a value included."""
+        try:
+            return list(inspect.signature(self.function).parameters) if self.function else []
+        except (TypeError, ValueError):
+            return []
+
+    def call(self, changes: Mapping[str, Any]) -> str:
+        """The call with some arguments changed, as text."""
+        explicit = dict(self.kwargs or {})
+        if self.args:  # by their names, as a change may be to one of them
+            explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
+        return f"{self.name.replace(':', '.')}({written((), explicit | dict(changes))})"
+
     def _in_its_program(self, value: Any) -> Any:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:
             return value
         return tuple(in_program(self.name.rpartition(":")[0], each) for each in value)
+
+
+@dataclass(frozen=True)
+class ObjectSide:
+    """A side that is there already: a definition, a transformation, a pair of functions."""
+
+    name: str
+    value: Any
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The numbers that it holds, by name."""
+        return settings_of(self.value)
+
+    @property
+    def takes(self) -> list[str]:
+        """The names of these."""
+        return list(self.parameters)
+
+    def build(self, **changes: Any) -> Any:
+        """Returns the side, or a copy of it with some settings changed."""
+        return with_settings(self.value, self.parameters, changes) if changes else self.value
+
+    def call(self, changes: Mapping[str, Any]) -> str:
+        """The side with some settings changed, as text."""
+        return f"{written((), changes)} in {self.name}" if changes else self.name
 
 
 def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
