@@ -17,7 +17,7 @@ from equivalence_tests.report.outputs import Outputs as Outputs
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Result
-from equivalence_tests.suite.jobs import Chosen, Compilations, chosen, jobs, run_all
+from equivalence_tests.suite.jobs import Chosen, Compilations, jobs, run_all, select_cases
 from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garbage_seldom
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
@@ -60,7 +60,7 @@ def check(
         recorded = None if against is None else recording.load(against)
         if recorded is not None and recorded.steps != steps:
             raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
-        asked = _asked(only, full, devices=0 if device is None else _usable(device))
+        asked = _select(only, full, devices=0 if device is None else _usable(device))
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
@@ -99,14 +99,14 @@ def _usable(device: Any) -> int:
     return sharded.DEVICES if device.platform == "cpu" and sharded.can_run() else 1
 
 
-def _asked(only: Sequence[str], full: bool, devices: int) -> Chosen:
+def _select(only: Sequence[str], full: bool, devices: int) -> Chosen:
     """Returns the cases that are asked for, without layouts where there are too few devices.
 
     Raises:
       ValueError: a name is unknown, or nothing is left; the message begins with the option.
     """
     try:
-        asked = chosen(only, full)
+        asked = select_cases(only, full)
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
     if not any(asked):
@@ -185,18 +185,18 @@ def _content(
 
 
 def _printer(console: Console) -> Callable[[Result], None]:
-    def ended(result: Result) -> None:
+    def print_result(result: Result) -> None:
         console.print(report.result_line(result), markup=False)
         console.file.flush()
 
-    return ended
+    return print_result
 
 
 def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
     silence_deprecations()
     try:
-        for cases in _asked(only, full, min(devices, sharded.DEVICES)):
+        for cases in _select(only, full, min(devices, sharded.DEVICES)):
             print(*cases, sep="\n", end="\n" if cases else "")
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)

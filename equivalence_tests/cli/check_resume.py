@@ -80,7 +80,7 @@ def check_resume(
     from equivalence_tests.report.item import Difference, of_message, of_report
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
     from equivalence_tests.resume.resumed import resume
-    from equivalence_tests.sides.programs import check_arguments, loaded, silence_deprecations
+    from equivalence_tests.sides.programs import check_arguments, load_object, silence_deprecations
     from optax_bridge.cli.programs import programs_given
     from optax_bridge.correspondence import Verdict
 
@@ -91,7 +91,7 @@ def check_resume(
         if not checkpoint.exists():
             raise ValueError(f"{checkpoint}: there is no such file or folder")
         with programs_given(program_arguments(ctx)):
-            stream = loaded(gradients) if ":" in gradients else gradients
+            stream = load_object(gradients) if ":" in gradients else gradients
             try:
                 resumed = resume(
                     checkpoint, program, old=old, optimizers=optimizer or (), steps=steps,

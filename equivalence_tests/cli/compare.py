@@ -112,17 +112,17 @@ def _sides(
     names: tuple[str, str], kwargs: tuple[str, str], are_functions: bool
 ) -> "list[NamedSide]":
     from equivalence_tests.pair.named import NamedSide, named_side
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
     if are_functions:
-        return [NamedSide(name, None, loaded(name)) for name in names]
+        return [NamedSide(name, None, load_object(name)) for name in names]
     return [named_side(*one) for one in zip(names, kwargs, strict=True)]
 
 
 def _gradients(text: str) -> Any:
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
-    return loaded(text) if ":" in text else text
+    return load_object(text) if ":" in text else text
 
 
 def _compare(
@@ -187,12 +187,12 @@ def _params(text: str | None, sides: tuple[Any, Any]) -> tuple[Any, Any]:
     import numpy as np
 
     from equivalence_tests.pair.thresholds import default_params
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
     if text is None:
         return default_params(*sides)
     if ":" in text:
-        tree = loaded(text, make=True)
+        tree = load_object(text, make=True)
         return tree, tree
     shapes: dict[str, tuple[int, ...]] = {}
     for part in text.split(","):
@@ -209,10 +209,10 @@ def _params(text: str | None, sides: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _numbers(text: str) -> dict[str, float]:
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
     if ":" in text:
-        return dict(loaded(text, make=True))
+        return dict(load_object(text, make=True))
     numbers = {}
     for part in text.split(","):
         name, _, number = part.partition("=")

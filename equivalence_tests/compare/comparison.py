@@ -149,7 +149,7 @@ def compare(
     Raises:
       ValueError: the trees, shapes or dtypes do not match, with the leaf.
     """
-    paths, left_leaves, right_leaves = _aligned(left, right)
+    paths, left_leaves, right_leaves = _align(left, right)
     ulp_by_step = np.zeros(0)
     apart: list[LeafDistance] = []
     elements = set[int]()
@@ -199,7 +199,7 @@ def as_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+def _align(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:

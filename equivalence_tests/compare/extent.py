@@ -48,7 +48,7 @@ class Extent:
         return f"{self.leaf} by {self}, from step {self.step}{also}"
 
 
-def ordinary(comparison: Comparison, above: float = 0.0) -> Extent | None:
+def extent_before_poison(comparison: Comparison, above: float = 0.0) -> Extent | None:
     """The extent where no input had been a NaN or an infinity; None if nothing is apart.
 
     Args:
@@ -58,7 +58,7 @@ def ordinary(comparison: Comparison, above: float = 0.0) -> Extent | None:
     return _extent(comparison, lambda leaf, values: values[: leaf.poisoned_from], 0, above)
 
 
-def poisoned(comparison: Comparison) -> Extent | None:
+def extent_after_poison(comparison: Comparison) -> Extent | None:
     """The extent from the first NaN or infinity among the inputs on; None if nothing is apart."""
     return _extent(comparison, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, VISIBLE, Comparison
-from equivalence_tests.compare.extent import ordinary, poisoned
+from equivalence_tests.compare.extent import extent_after_poison, extent_before_poison
 from optax_bridge.correspondence import Verdict
 
 # Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
@@ -63,7 +63,7 @@ class Judgement:
             return Nature.ALGORITHM
         shrank = wide.relative <= here.relative * _HALFWAY and math.isfinite(here.relative)
         # Where the difference is rounding of a few units, it may be a few units in float64 too.
-        is_few = wide.ulp <= _allowed(self.few, here)
+        is_few = wide.ulp <= _bound_for(self.few, here)
         return Nature.ROUNDING if shrank or is_few else Nature.ALGORITHM
 
     @property
@@ -84,16 +84,19 @@ class Judgement:
         above = NOTICEABLE if self.bound is None else self.bound
         is_different = self.verdict is Verdict.DIFFERENT
         here = self.comparison
-        usual, poison = ordinary(here, above if is_different else 0.0), poisoned(here)
+        usual, poison = (
+            extent_before_poison(here, above if is_different else 0.0),
+            extent_after_poison(here),
+        )
         if usual is None and poison is None:
             return f"{self.verdict.value}: the signs of zeros"
         is_small = (
-            usual is not None and usual.ulp <= _allowed(above, here) and usual.relative <= VISIBLE
+            usual is not None and usual.ulp <= _bound_for(above, here) and usual.relative <= VISIBLE
         )
         if is_small and is_different and self.wide is not None:
             is_small = self._is_rounding_before_poison(above)
             if not is_small:  # another algorithm from where it begins, however little that is
-                usual = ordinary(here, _ANY)
+                usual = extent_before_poison(here, _ANY)
         if poison is None or (usual is not None and not (is_different and is_small)):
             assert usual is not None
             return f"{self.verdict.value}: {usual.place}"
@@ -103,7 +106,7 @@ class Judgement:
     @property
     def after_poison(self) -> str:
         """The effect of gradients that are not finite; empty where it adds nothing new."""
-        poison, usual = poisoned(self.comparison), ordinary(self.comparison)
+        poison, usual = extent_after_poison(self.comparison), extent_before_poison(self.comparison)
         if (
             poison is None
             or usual is None
@@ -123,7 +126,7 @@ class Judgement:
         here = self.comparison
         if (
             nature is Nature.ALGORITHM
-            and poisoned(wide) is not None
+            and extent_after_poison(wide) is not None
             and self._is_rounding_before_poison(self.few)
         ):
             return (
@@ -141,22 +144,22 @@ class Judgement:
     def _is_rounding_before_poison(self, few: float) -> bool:
         """True if what is apart on finite inputs is as little in float64 as rounding is."""
         assert self.wide is not None
-        extent, usual = ordinary(self.comparison), ordinary(self.wide)
+        extent, usual = extent_before_poison(self.comparison), extent_before_poison(self.wide)
         if usual is None:
             return True
         shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY
-        is_few = usual.ulp <= _allowed(few, self.wide)
+        is_few = usual.ulp <= _bound_for(few, self.wide)
         return math.isfinite(usual.relative) and (shrank or is_few)
 
 
-def _allowed(bound: float, comparison: Comparison) -> float:
+def _bound_for(bound: float, comparison: Comparison) -> float:
     """A bound for 100 steps, in proportion for longer runs."""
     return bound * max(len(comparison.ulp_by_step) / 100, 1.0)
 
 
 def _relative(comparison: Comparison, otherwise: float) -> float:
     """The largest distance on inputs that are finite."""
-    extent = ordinary(comparison)
+    extent = extent_before_poison(comparison)
     return otherwise if extent is None else extent.relative
 
 

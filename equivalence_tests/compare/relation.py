@@ -53,13 +53,13 @@ def relations(left: PyTree, right: PyTree) -> Mapping[str, Relation] | None:
     )
     by_path: dict[str, Relation] = {}
     for path, leaf in rights.items():  # the leaf of the same name comes first
-        if relation := _related(path, lefts[path], leaf):
+        if relation := _relation(path, lefts[path], leaf):
             by_path[path] = relation
     free = [path for path in lefts if path not in by_path]
     for path, leaf in rights.items():
         if path in by_path:
             continue
-        tried = (_related(other, lefts[other], leaf) for other in free)
+        tried = (_relation(other, lefts[other], leaf) for other in free)
         relation = next(filter(None, tried), None)
         if relation is None:
             return None
@@ -68,7 +68,7 @@ def relations(left: PyTree, right: PyTree) -> Mapping[str, Relation] | None:
     return {path: by_path[path] for path in rights}
 
 
-def _related(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
+def _relation(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
     if a.shape != b.shape or a.dtype != b.dtype:
         return None
     if np.array_equal(a, b, equal_nan=bool(jnp.issubdtype(a.dtype, jnp.floating))):
@@ -89,7 +89,7 @@ def _related(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
     return Relation(path, factor) if is_close else None
 
 
-def shown(related: Mapping[str, Relation]) -> str:
+def relations_text(related: Mapping[str, Relation]) -> str:
     """The relations other than equality, for people."""
     by_text: dict[str, list[str]] = {}
     for path, relation in related.items():

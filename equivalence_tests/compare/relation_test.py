@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from equivalence_tests import Verdict, check_equivalence
-from equivalence_tests.compare.relation import relations, shown
+from equivalence_tests.compare.relation import relations, relations_text
 
 PARAMS = {"a": np.linspace(-1, 1, 3, dtype=np.float32)}
 
@@ -91,7 +91,7 @@ def test_states_are_related_leaf_by_leaf_or_not_at_all():
 
     def said(**other: np.ndarray) -> str | None:
         found = relations(left, left | other)
-        return None if found is None else shown(found)
+        return None if found is None else relations_text(found)
 
     assert said() == said(mu=trace * np.float32(1 + 2e-7)) == ""
     assert said(mu=-3 * trace, nu=10 * trace) == (

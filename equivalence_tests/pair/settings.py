@@ -80,7 +80,7 @@ class _Change:
 def explanation(
     left: Settings,
     right: Settings,
-    compared: Callable[..., Report],
+    compare: Callable[..., Report],
     few: int = FEW,
     tries: int = TRIES,
 ) -> Explanation | None:
@@ -89,7 +89,7 @@ def explanation(
     Args:
       left: a side.
       right: the other, whose settings are tried first.
-      compared: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
+      compare: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
       few: steps that tell most settings apart.
       tries: of either side's settings.
     """
@@ -98,9 +98,9 @@ def explanation(
 
         def judge(other: Any, fixed: Settings = fixed) -> str | None:
             pair = (fixed.build(), other)
-            if compared(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
+            if compare(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
                 return None
-            verdict = compared(*pair).verdict
+            verdict = compare(*pair).verdict
             return None if verdict is Verdict.DIFFERENT else verdict.value
 
         if explained := _search(fixed, varied, judge, tries):
@@ -122,11 +122,11 @@ def of_objects(
     """
     names = options.get("names", ("left", "right"))
 
-    def compared(one: Any, other: Any, **few: Any) -> Report:
+    def compare(one: Any, other: Any, **few: Any) -> Report:
         return check_equivalence(one, other, params, **{**options, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
-    return explanation(sides[0], sides[1], compared, min(FEW, steps), TRIES // 2)
+    return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)
 
 
 def _readable(side: Settings) -> Settings:
@@ -219,7 +219,7 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     decay = next((name for name in _DECAYS if settings.get(name)), None)
     if decay is not None and not any(name in other_settings for name in _DECAYS):
         yield _Change(f"as {fixed.name} has none", {decay: 0.0})
-    yield from _unnamed(fixed, settings)
+    yield from _from_numbers(fixed, settings)
     for name in takes:
         if isinstance(settings.get(name), bool):
             yield _Change("the other way round", {name: not settings[name]})
@@ -232,7 +232,7 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
 _MOST_UNNAMED = 16
 
 
-def _unnamed(fixed: Settings, settings: Mapping[str, Any]) -> Iterator[_Change]:
+def _from_numbers(fixed: Settings, settings: Mapping[str, Any]) -> Iterator[_Change]:
     """Yields numbers that stand in the fixed side alone, under whatever name, for own settings."""
     values = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
     numbers_there = dict.fromkeys(abs(value) for value in values if type(value) is float)

@@ -66,7 +66,7 @@ def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Sha
         made = adapted(side)
         numbers = sorted(_numbers(side), key=str)
         if not made.compiled:  # to trace it would change what it counts in Python
-            reached += list(_around(numbers))[:_UNTRACED]
+            reached += list(_shapes_near(numbers))[:_UNTRACED]
             continue
         outline = _Outlines(made)
         known = {outline(shape) for shape in usual}
@@ -138,7 +138,7 @@ def _follows_from(shape: Shape) -> Callable[[float], bool]:
 def _candidates(outline: _Outlines, numbers: Sequence[int | Shape]) -> Iterator[Shape]:
     for rank in range(_MOST_RANKS + 1):
         yield (2,) * rank
-    yield from _around(numbers)
+    yield from _shapes_near(numbers)
     for shape_of in (_long_axis(rank, axis) for rank in (1, 2, 3) for axis in (*range(rank), None)):
         last = 1
         while math.prod(shape_of(2 * last)) <= _LARGEST // 16:
@@ -161,7 +161,7 @@ def _smallest(outline: _Outlines, shape_of: Callable[[int], Shape], low: int, hi
     return high
 
 
-def _around(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
+def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
     """Yields shapes that a comparison with a number, or with a shape, may be about.
 
     The likeliest of every number come first: of a side that cannot be traced few are tried.

@@ -72,7 +72,7 @@ def of_result(result: Result) -> Item:
     if result.losses is not None:
         pictures += loss_figure(*result.losses, str(case))
     if judgement is not None:
-        facts |= _measured(judgement)
+        facts |= _facts(judgement)
         pictures += figure(judgement, str(case))
     if result.proved:
         facts["proved for all inputs"] = result.proved
@@ -109,7 +109,7 @@ def of_report(name: str, report: Report, why: str = "", group: str = "") -> Item
     judgement = report.judgement
     loop = "each side its own" if report.closed_loop else "as given"
     facts = {
-        **_measured(judgement),
+        **_facts(judgement),
         "compared": report.compared,
         "steps": str(report.steps),
         "parameters": report.about_shapes,
@@ -177,7 +177,7 @@ def broken_lines(result: Result) -> list[str]:
     return lines if result.proof_held else [*lines, f"proved: {result.proved}"]
 
 
-def _measured(judgement: Judgement) -> dict[str, str]:
+def _facts(judgement: Judgement) -> dict[str, str]:
     """The facts of a comparison."""
     comparison = judgement.comparison
     if comparison.first is None:

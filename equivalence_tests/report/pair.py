@@ -12,7 +12,7 @@ import jax
 from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
 from equivalence_tests.compare.judgement import Judgement, Nature
-from equivalence_tests.compare.relation import Relation, shown
+from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
@@ -131,7 +131,7 @@ class Report:
         differ = self.verdict is Verdict.DIFFERENT
         if self.relations:
             agree = "" if differ else "the parameters agree; "
-            return f"{agree}of the states, {shown(self.relations)}"
+            return f"{agree}of the states, {relations_text(self.relations)}"
         alone = self.parameters
         if not (differ and self.state_compared) or alone is None:
             return ""
@@ -160,8 +160,8 @@ class Report:
             f"  compared: {self.compared}",
         ]
         if self.signature:
-            shown = textwrap.shorten(self.about_shapes, 300, placeholder=" ...")
-            lines.append(f"  parameters: {shown}")
+            parameters = textwrap.shorten(self.about_shapes, 300, placeholder=" ...")
+            lines.append(f"  parameters: {parameters}")
         if self.tried:
             lines.append(f"  gradients: {self.tried}")
         if self.started:

@@ -84,7 +84,7 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
       differs.
     """
     comparison, wide, bound = judgement.comparison, judgement.wide, judgement.bound
-    leaves = _ordered(comparison)
+    leaves = _by_distance(comparison)
     if not leaves:
         return Svg("")
     steps = len(comparison.ulp_by_step)
@@ -111,7 +111,7 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
 def _key(judgement: Judgement) -> str:
     """Returns the key to the lines of `divergence` as HTML."""
     comparison = judgement.comparison
-    leaves = _ordered(comparison)
+    leaves = _by_distance(comparison)
     parts = [
         f'<span><i class="c{number}"></i><code>{html.escape(leaf.path)}</code> {_amount(leaf)}'
         "</span>"
@@ -151,7 +151,7 @@ def _losses(old: Sequence[float], new: Sequence[float], title: str) -> Svg:
     return _svg(len(old), title, ticks, [line(old, "old"), line(new, "new")], style=False)
 
 
-def _ordered(comparison: Comparison) -> list[LeafDistance]:
+def _by_distance(comparison: Comparison) -> list[LeafDistance]:
     """The leaves with a distance, the farthest on finite inputs first."""
 
     def far(leaf: LeafDistance) -> tuple[float, float]:

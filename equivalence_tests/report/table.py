@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
-from equivalence_tests.compare.extent import ordinary
+from equivalence_tests.compare.extent import extent_before_poison
 from equivalence_tests.compare.judgement import Nature
 from equivalence_tests.report.item import broken_lines
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
@@ -76,7 +76,7 @@ def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
     if is_wide:
         shown.add_column("seconds", justify="right")
     previous = ("", "")
-    for key, group in _grouped(results):
+    for key, group in _groups(results):
         if previous[0] and previous[0] != key[0]:
             shown.add_section()
         seconds = sum(result.seconds for result in group)
@@ -87,7 +87,7 @@ def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
                 key[1] if new else "",
                 str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
                 outcome,
-                _proved(some),
+                _proofs_text(some),
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
             )
@@ -96,7 +96,7 @@ def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
     return shown
 
 
-def _grouped(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
+def _groups(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
     def key(result: Result) -> tuple[str, str]:
         return result.case.entry, result.case.recipe
 
@@ -119,7 +119,7 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     return rows
 
 
-def _proved(results: Sequence[Result]) -> str:
+def _proofs_text(results: Sequence[Result]) -> str:
     """Returns the verdicts that are proved of results for all inputs."""
     return ", ".join(dict.fromkeys(escape(r.proved) for r in results if r.proved))
 
@@ -136,7 +136,11 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     comparisons = [result.comparison for result in results if result.comparison is not None]
     if verdict is Verdict.ROUNDING:
         return f", at most {max(comparison.ulp for comparison in comparisons):.3g} ULP"
-    usual = [extent for comparison in comparisons if (extent := ordinary(comparison, NOTICEABLE))]
+    usual = [
+        extent
+        for comparison in comparisons
+        if (extent := extent_before_poison(comparison, NOTICEABLE))
+    ]
     usual = [extent for extent in usual if extent.ulp > NOTICEABLE]
     if not usual:
         return ", but not before a gradient that is not finite"

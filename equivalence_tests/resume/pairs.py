@@ -15,21 +15,21 @@ def each_pair(
     legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
 ) -> Iterator[tuple[str, Any, Any]]:
     """Each old optimizer with the new state: of copies for devices one, of a population all."""
-    for path, one in _paired(legacy, states, name):
+    for path, one in _pair_up(legacy, states, name):
         optimizer, state = _in_dicts(one), _in_dicts(states[path])
         sizes = [np.shape(optimizer.state.step), np.shape(state.step)]
         if sizes[0] == sizes[1] != () and not (_are_copies(optimizer) and _are_copies(state)):
             for index in range(sizes[0][0]):
-                yield f"{path}[{index}]", _taken(optimizer, index), _taken(state, index)
+                yield f"{path}[{index}]", _take(optimizer, index), _take(state, index)
             continue
         whole = (
-            _taken(tree, 0) if size else tree
+            _take(tree, 0) if size else tree
             for tree, size in zip((optimizer, state), sizes, strict=True)
         )
         yield path, *whole
 
 
-def _taken(tree: PyTree, index: int) -> PyTree:
+def _take(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
@@ -39,7 +39,7 @@ def _are_copies(tree: PyTree) -> bool:
     return all(part.tobytes() == array[0].tobytes() for array in arrays for part in array[1:])
 
 
-def _paired(
+def _pair_up(
     legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
 ) -> Iterator[tuple[str, Any]]:
     if len(legacy) == len(states) == 1:

@@ -26,7 +26,7 @@ from equivalence_tests.report.pair import Report
 from equivalence_tests.resume.files import old_checkpoint, restored_by_flax
 from equivalence_tests.resume.pairs import each_pair
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
-from equivalence_tests.sides.programs import loaded, old_names
+from equivalence_tests.sides.programs import load_object, old_names
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
@@ -73,8 +73,8 @@ class Resumed:
         lines = {
             "restored differently: {}": self.unequal,
             "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
-            "no field of that name": _folded(self.dropped),
-            "only in the migrated program: {}; the old one restores nothing there": _folded(
+            "no field of that name": _fold_paths(self.dropped),
+            "only in the migrated program: {}; the old one restores nothing there": _fold_paths(
                 self.added
             ),
         }
@@ -126,7 +126,7 @@ class Resumed:
         if self.beside:
             lines.append(self.beside)
         if self.neither:
-            names = ", ".join(_folded(self.neither))
+            names = ", ".join(_fold_paths(self.neither))
             lines.append(f"in the checkpoint, restored by neither program: {names}")
         return "\n".join(lines)
 
@@ -167,29 +167,29 @@ def resume(
             '--optimizer "Adam(learning_rate=1e-3)", which wrote it; the file has no hyper-'
             f"parameters. Found {'both' if old else 'neither'}."
         )
-    template = loaded(program, make=True)
+    template = load_object(program, make=True)
     if not _those(template, train_state.TrainState):
         raise EquivalenceError(
             f"{program}: expected a TrainState, or a tree that holds some, found "
-            f"{_described(template)}. Name what the program restores into: what TrainState.create "
-            "makes, with parameters and step"
+            f"{_description(template)}. Name what the program restores into: what "
+            "TrainState.create makes, with parameters and step"
         )
-    read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
+    read = _restore(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:
-        new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
+        new = _restore(program, lambda: restore_checkpoint(str(read.path), template))
     with old_names():
-        wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
-        before = _restored(old or program, lambda: restored_by_flax(read, wanted))
+        wanted = load_object(old, make=True) if old else _with_definitions(template, optimizers)
+        before = _restore(old or program, lambda: restored_by_flax(read, wanted))
     # Without the old program nobody knows but that it restored all that it saved.
     neither = {*dropped} - _saved_names(before) if old else set[str]()
     compared = functools.partial(
         check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
     )
     name = old or "the old side"
-    return _compared(before, new, {*dropped}, neither, learning_rate, compared, name)
+    return _compare_restored(before, new, {*dropped}, neither, learning_rate, compared, name)
 
 
-def _compared(
+def _compare_restored(
     before: PyTree,
     new: PyTree,
     dropped: set[str],
@@ -229,7 +229,7 @@ def _compared(
     )
 
 
-def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
+def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
     try:
         return restore()
     except EquivalenceError:
@@ -248,7 +248,7 @@ def _those(tree: PyTree, kind: type) -> dict[str, Any]:
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
 
 
-def _described(found: Any) -> str:
+def _description(found: Any) -> str:
     """Returns the kind of an object that was made in a state's place."""
     name = type(found).__name__
     if name.endswith("State"):
@@ -346,7 +346,7 @@ def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
     )
 
 
-def _folded(paths: Sequence[str]) -> list[str]:
+def _fold_paths(paths: Sequence[str]) -> list[str]:
     """Paths of leaves, with one name for all that stand below the same field."""
     groups: dict[str, list[str]] = {}
     for path in paths:

@@ -13,7 +13,7 @@ from flax.training import checkpoints as flax_checkpoints
 import legacy_optim
 from equivalence_tests.resume.resumed import Resumed, _beside, resume
 from equivalence_tests.sides.adapt import EquivalenceError
-from equivalence_tests.sides.programs import loaded
+from equivalence_tests.sides.programs import load_object
 from optax_bridge.correspondence import Verdict
 
 OLD = """
@@ -264,7 +264,7 @@ def test_what_flax_does_not_read_is_read_for_the_old_side_as_well(checkpoint: Pa
 
 def test_what_the_migrated_program_wrote_is_not_compared(checkpoint: Path):
     new = program(checkpoint.parent, EXACT)
-    state = loaded(new, make=True)
+    state = load_object(new, make=True)
     for step, save in ((6, _save_orbax), (7, _save_msgpack)):
         save(str(checkpoint.parent), state, step)
         with pytest.raises(EquivalenceError, match=f"checkpoint_{step}.*of the migrated program"):

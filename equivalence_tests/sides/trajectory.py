@@ -67,7 +67,7 @@ def trajectory(
     Returns:
       The views, each leaf of shape (steps, ...), on the host.
     """
-    made = driven(side) if isinstance(side, Side) else side
+    made = driver(side) if isinstance(side, Side) else side
     if steps is None:
         steps = len(jax.tree.leaves(inputs)[0])
     length = steps // parts
@@ -81,7 +81,7 @@ def trajectory(
     return seen[0] if parts == 1 else jax.tree.map(lambda *each: np.concatenate(each), *seen)
 
 
-def driven(side: Side, drive: str = "scan") -> Driven:
+def driver(side: Side, drive: str = "scan") -> Driven:
     """A side under one of `DRIVES`; over several devices, it is a power of two of local ones."""
 
     def init(params: Params) -> Params:
@@ -116,9 +116,9 @@ def driven(side: Side, drive: str = "scan") -> Driven:
         return Driven(init, _at_once(jax.jit(scan)))
     mesh = Mesh(np.array(_local()), ("batch",))
     if drive == "sharded":
-        return _sharded(init, scan, mesh)
+        return _sharded_driver(init, scan, mesh)
     if side.definition is not None:
-        return _replicated(init, scan, mesh)
+        return _replicated_driver(init, scan, mesh)
     return _data_parallel(init, body, mesh)
 
 
@@ -184,7 +184,9 @@ def _local() -> list[Any]:
     return devices[: max(n for n in (1, 2, 4, 8) if n <= len(devices))]
 
 
-def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _sharded_driver(
+    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
+) -> Driven:
     def split(tree: PyTree, axis: int) -> PyTree:
         def put(leaf: Leaf) -> Leaf:
             splits = leaf.ndim > axis and leaf.size and leaf.shape[axis] % mesh.size == 0
@@ -202,7 +204,9 @@ def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: M
     return Driven(lambda params: split(init(split(params, 0)), 0), steps)
 
 
-def _replicated(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _replicated_driver(
+    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
+) -> Driven:
     """Data-parallel as `flax.optim` did it: `replicate()`, then pmap."""
     devices = list(mesh.devices.flat)
 
@@ -226,12 +230,12 @@ def _data_parallel(
     everywhere = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(None, "batch"))
 
-    def averaged(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
+    def average_step(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
         grads, *others = given
         return body(state, (jax.tree.map(lambda g: jnp.mean(g, axis=0), grads), *others))
 
     compiled = jax.jit(
-        lambda state, inputs: jax.lax.scan(averaged, state, inputs), out_shardings=everywhere
+        lambda state, inputs: jax.lax.scan(average_step, state, inputs), out_shardings=everywhere
     )
 
     def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:

@@ -49,10 +49,10 @@ def in_float64(side: Side, params: dict[str, Any], given: Sequence[Any]) -> tupl
     """
     if _same_in_both(side, params, given):
         return side, True
-    return widened(side, params, given), False
+    return widen_side(side, params, given), False
 
 
-def widened(side: Side, params: dict[str, Any], given: Sequence[Any]) -> Side:
+def widen_side(side: Side, params: dict[str, Any], given: Sequence[Any]) -> Side:
     """The program of the real dtype, with all numbers in float64.
 
     Args:
@@ -69,11 +69,11 @@ def widened(side: Side, params: dict[str, Any], given: Sequence[Any]) -> Side:
     """
     with float64(False):
         state = side.init(jax.tree.map(jnp.asarray, params))
-        step, after = _traced(side.step, state, *given)
-        view, _ = _traced(side.view, after)
+        step, after = _trace(side.step, state, *given)
+        view, _ = _trace(side.view, after)
     # A state that was made elsewhere comes along as it is, so the first one is not traced.
     first = wide(state)
-    return replace(side, init=lambda _: first, step=_evaluated(step), view=_evaluated(view))
+    return replace(side, init=lambda _: first, step=_evaluator(step), view=_evaluator(view))
 
 
 def wide(tree: PyTree) -> PyTree:
@@ -86,12 +86,12 @@ def wide(tree: PyTree) -> PyTree:
     return jax.tree.map(leaf, tree)
 
 
-def _traced(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+def _trace(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     return (closed, jax.tree.structure(shape)), shape
 
 
-def _evaluated(traced: tuple[Any, Any]) -> Callable[..., Any]:
+def _evaluator(traced: tuple[Any, Any]) -> Callable[..., Any]:
     closed, treedef = traced
 
     def run(*args: Any) -> Any:
@@ -155,11 +155,11 @@ def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
         return _while(params, inputs)
     if name == "cond":
         index, *operands = inputs
-        branches = [_closed(branch) for branch in params["branches"]]
+        branches = [_function_of(branch) for branch in params["branches"]]
         return jax.lax.switch(index, branches, *operands)
     inner = next((params[key] for key in _INNER if key in params), None)
     if inner is not None:
-        return _closed(inner)(*inputs)
+        return _function_of(inner)(*inputs)
     if any(map(_is_program, jax.tree.leaves(list(params.values()), is_leaf=_is_program))):
         raise NotWidened(f"{name} holds programs of its own, for another precision")
     outputs = eqn.primitive.bind(*inputs, **{key: _dtype(value) for key, value in params.items()})
@@ -170,7 +170,7 @@ def _is_program(value: object) -> bool:
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
-def _closed(jaxpr: core.Jaxpr) -> Callable[..., list[Any]]:
+def _function_of(jaxpr: core.Jaxpr) -> Callable[..., list[Any]]:
     """The inner program of a call, with its constants or without any."""
     consts = getattr(jaxpr, "consts", ())
     return lambda *args: _run(getattr(jaxpr, "jaxpr", jaxpr), consts, *args)
@@ -186,7 +186,7 @@ def _dtype(value: Leaf) -> Any:
 
 
 def _scan(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
-    body = _closed(params["jaxpr"])
+    body = _function_of(params["jaxpr"])
     n, m = constants_and_carry(params)
     consts, carry, rows = inputs[:n], inputs[n : n + m], inputs[n + m :]
 
@@ -203,7 +203,7 @@ def _scan(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
 def _while(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
     of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
     split = of_condition + of_body
-    condition, body = _closed(params["cond_jaxpr"]), _closed(params["body_jaxpr"])
+    condition, body = _function_of(params["cond_jaxpr"]), _function_of(params["body_jaxpr"])
     return jax.lax.while_loop(
         lambda carry: condition(*inputs[:of_condition], *carry)[0],
         lambda carry: body(*inputs[of_condition:split], *carry),
@@ -216,7 +216,7 @@ def _same_in_both(side: Side, params: dict[str, Any], given: Sequence[Any]) -> b
 
     def program(params: dict[str, Any], given: Any) -> tuple[PyTree, PyTree]:
         state = side.init(jax.tree.map(jnp.asarray, params))
-        return state, _traced(side.step, state, *given)[0][0]
+        return state, _trace(side.step, state, *given)[0][0]
 
     with float64(False):
         state, own = program(params, given)

@@ -14,7 +14,7 @@ from equivalence_tests.sides.adapt import adapted
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import trajectory
-from equivalence_tests.sides.widened import _dtype, in_float64, wide, widened
+from equivalence_tests.sides.widened import _dtype, in_float64, wide, widen_side
 from optax_bridge.correspondence import ENTRIES
 
 PARAMS = {
@@ -70,7 +70,7 @@ def test_a_widened_side_is_the_side_in_float64(name: str):
     grads = problems.gradients(PARAMS, 4, "normal")
     given = (jax.tree.map(lambda leaf: leaf[0], grads),)
     side = adapted(definition)
-    run = widened(side, PARAMS, given)
+    run = widen_side(side, PARAMS, given)
     with float64():
         one, other = (trajectory(each, wide(PARAMS), (wide(grads),)) for each in (side, run))
     for a, b in zip(jax.tree.leaves(one["params"]), jax.tree.leaves(other["params"]), strict=True):
@@ -117,7 +117,7 @@ def test_loops_and_branches_are_widened(name: str):
     tx = optax.GradientTransformation(
         lambda params: (), lambda updates, state, params=None: (program(updates), state)
     )
-    run = widened(adapted(tx), leaf, (leaf,))
+    run = widen_side(adapted(tx), leaf, (leaf,))
     with float64():
         found = trajectory(run, wide(leaf), (wide(leaf[None]),))["params"]
         expected = leaf.astype(np.float64) + np.asarray(program(jnp.asarray(leaf, jnp.float64)))

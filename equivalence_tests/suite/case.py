@@ -102,7 +102,7 @@ class Result:
         return self.verdict is self.claim.verdict
 
 
-def measured(
+def measure(
     case: Case,
     setting: Setting,
     definition: legacy_optim.OptimizerDef,

@@ -77,7 +77,7 @@ class Chosen(NamedTuple):
     sharded: list[ShardedCase]
 
 
-def chosen(only: Sequence[str], full: bool) -> Chosen:
+def select_cases(only: Sequence[str], full: bool) -> Chosen:
     """The cases that a command asks for.
 
     Args:

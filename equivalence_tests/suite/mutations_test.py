@@ -22,7 +22,7 @@ from equivalence_tests.compare.comparison import compare
 from equivalence_tests.proof import ProofError, prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, UNDECIDED
 from equivalence_tests.sides.side import Side, state_view
-from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 
@@ -161,8 +161,8 @@ def test_without_a_fault_it_is_identical(case: MatrixCase):
 
 def _differs(package: Any, case: MatrixCase) -> bool:
     """True if one of the streams tells the package from the legacy side."""
-    legacy, definition = driven(sides.left(case), case.drive), sides.definition(case)
-    other = driven(_side(package, case, lambda state: state_view(state, definition)), case.drive)
+    legacy, definition = driver(sides.left(case), case.drive), sides.definition(case)
+    other = driver(_side(package, case, lambda state: state_view(state, definition)), case.drive)
     params = axes.parameters(case.tree, case.dtype)
     rates = axes.rates(sides.peak(case))
 

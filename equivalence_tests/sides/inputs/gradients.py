@@ -24,7 +24,7 @@ Stream = Callable[[int, Any], Any]
 _DEFAULT_STEPS = 160  # what goes wrong after the hundredth step is seen as well
 
 
-def resolved(gradients: Gradients, params: Params, steps: int | None) -> tuple[Stream, int]:
+def resolve(gradients: Gradients, params: Params, steps: int | None) -> tuple[Stream, int]:
     """The gradients as a function, and the number of steps.
 
     Args:
@@ -50,7 +50,7 @@ def resolved(gradients: Gradients, params: Params, steps: int | None) -> tuple[S
     else:
         if isinstance(gradients, Iterator):
             gradients = list(itertools.islice(gradients, steps))
-        tree = _stacked(gradients, params)
+        tree = _stack(gradients, params)
         steps = _enough(tree, steps)
     return lambda step, _: jax.tree.map(lambda leaf: leaf[step], tree), steps
 
@@ -67,7 +67,7 @@ def _checked_steps(steps: int | None) -> int | None:
     return steps
 
 
-def _stacked(gradients: Updates, params: Params) -> Updates:
+def _stack(gradients: Updates, params: Params) -> Updates:
     """Gradients of shape (steps, ...) at each leaf, checked against the parameters."""
     tree, wanted = on_host(gradients), signature(params, "gradients")
     structure = jax.tree.structure(params)

@@ -13,8 +13,8 @@ from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.trajectory import LOOPS, Driven, driven, trajectory
-from equivalence_tests.suite.case import Result, measured
+from equivalence_tests.sides.trajectory import LOOPS, Driven, driver, trajectory
+from equivalence_tests.suite.case import Result, measure
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES
@@ -92,8 +92,8 @@ class Legs:
     def _compile(self, which: str) -> Driven:
         case = self.program
         if which == "legacy":
-            return driven(sides.left(case), case.drive)
-        return driven(sides.right(replace(case, recipe=which)), case.drive)
+            return driver(sides.left(case), case.drive)
+        return driver(sides.right(replace(case, recipe=which)), case.drive)
 
 
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
@@ -111,7 +111,7 @@ def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
 
     setting = ENTRIES[case.entry].cases[case.setting]
     definition = sides.definition(case, sides.schedule(case))
-    result = measured(case, setting, definition, compare_sides)
+    result = measure(case, setting, definition, compare_sides)
     comparison = result.comparison
     if comparison is not None and not comparison.identical and case.dtype != "float64":
         wide = legs.in_float64(case)

@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests.sides.inputs import digits
-from equivalence_tests.sides.precision import pinned
+from equivalence_tests.sides.precision import pin_precision
 from equivalence_tests.sides.side import Side
-from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
@@ -50,12 +50,12 @@ class Layout:
     state_rule: Callable[[str, Any], PartitionSpec] | None = None
 
 
-def _whole(path: str, value: Any) -> PartitionSpec:
+def _whole_rule(path: str, value: Any) -> PartitionSpec:
     del path, value
     return PartitionSpec()
 
 
-def _first_axis(path: str, value: Any) -> PartitionSpec:
+def _first_axis_rule(path: str, value: Any) -> PartitionSpec:
     """The first axis that can be divided over the data axis, as FSDP shards."""
     del path
     for index, size in enumerate(value.shape):
@@ -64,7 +64,7 @@ def _first_axis(path: str, value: Any) -> PartitionSpec:
     return PartitionSpec()
 
 
-def _hidden(path: str, value: Any) -> PartitionSpec:
+def _hidden_rule(path: str, value: Any) -> PartitionSpec:
     """The hidden units of the block's two dense layers."""
     del value
     return {
@@ -74,7 +74,7 @@ def _hidden(path: str, value: Any) -> PartitionSpec:
     }.get(path, PartitionSpec())
 
 
-def _hidden_and_heads(path: str, value: Any) -> PartitionSpec:
+def _hidden_and_heads_rule(path: str, value: Any) -> PartitionSpec:
     """The heads of the attention as well."""
     of_heads = {
         **{f"{name}/kernel": PartitionSpec(None, "model") for name in ("query", "key", "value")},
@@ -82,17 +82,19 @@ def _hidden_and_heads(path: str, value: Any) -> PartitionSpec:
         "out/kernel": PartitionSpec("model"),
     }
     _, _, within = path.partition("Attention_0/")
-    return of_heads.get(within, _hidden(path, value))
+    return of_heads.get(within, _hidden_rule(path, value))
 
 
 _DATA = {"data": DEVICES}
 LAYOUTS = {
-    "replicated": Layout(_DATA, _whole),
-    "optimizer state": Layout(_DATA, _whole, state_rule=_first_axis),
-    "data": Layout(_DATA, _whole, PartitionSpec("data")),
-    "FSDP": Layout(_DATA, _first_axis, PartitionSpec("data")),
-    "tensor": Layout({"model": DEVICES}, _hidden),
-    "data and tensor": Layout({"data": 4, "model": 2}, _hidden_and_heads, PartitionSpec("data")),
+    "replicated": Layout(_DATA, _whole_rule),
+    "optimizer state": Layout(_DATA, _whole_rule, state_rule=_first_axis_rule),
+    "data": Layout(_DATA, _whole_rule, PartitionSpec("data")),
+    "FSDP": Layout(_DATA, _first_axis_rule, PartitionSpec("data")),
+    "tensor": Layout({"model": DEVICES}, _hidden_rule),
+    "data and tensor": Layout(
+        {"data": 4, "model": 2}, _hidden_and_heads_rule, PartitionSpec("data")
+    ),
 }
 
 
@@ -134,10 +136,10 @@ def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
     layout = LAYOUTS[case.layout]
     devices = np.array(jax.devices("cpu")[:DEVICES]).reshape(tuple(layout.mesh.values()))
     mesh = Mesh(devices, tuple(layout.mesh))
-    start, shardings = _placed(case.entry, layout, mesh)
+    start, shardings = _place_state(case.entry, layout, mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
     given = reference(case.entry, GIVEN)[1] if case.drive == GIVEN else None
-    return _driven(start, given, shardings, NamedSharding(mesh, layout.batch), everywhere)
+    return _drive(start, given, shardings, NamedSharding(mesh, layout.batch), everywhere)
 
 
 @functools.cache
@@ -147,12 +149,12 @@ def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
     start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
     here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     given = reference(entry, TRAINING)[1] if drive == GIVEN else None
-    seen, _ = _driven(start, given, _like(here, start), here, here)
-    grads = [seen[name] for name in _named("grads", job.params)]
+    seen, _ = _drive(start, given, _like(here, start), here, here)
+    grads = [seen[name] for name in _by_path("grads", job.params)]
     return seen, jax.tree.structure(job.params).unflatten(grads)
 
 
-def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
+def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
     """The first state on the mesh, and where its arrays lie."""
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
 
@@ -170,7 +172,7 @@ def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainSt
     return state, shardings
 
 
-def _driven(
+def _drive(
     start: PyTree, given: PyTree, shardings: Any, batch: PyTree, everywhere: Any
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
@@ -205,7 +207,7 @@ def _driven(
             out_shardings=(everywhere, shardings.params),
             compiler_options=options,
         )
-        with pinned():
+        with pin_precision():
             own = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
 
     def inputs(index: int, _: Any) -> tuple[Any]:
@@ -220,12 +222,12 @@ def _driven(
 
     def view(state: PyTree) -> dict[str, np.ndarray]:
         state, loss, grads = state
-        named = _named("params", state.params) | _named("opt_state", state.opt_state)
-        views = gather({"loss": loss, **named, **_named("grads", grads)})
+        named = _by_path("params", state.params) | _by_path("opt_state", state.opt_state)
+        views = gather({"loss": loss, **named, **_by_path("grads", grads)})
         return {name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()}
 
     side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
-    seen = trajectory(driven(side, "eager"), None, inputs, STEPS)
+    seen = trajectory(driver(side, "eager"), None, inputs, STEPS)
     return seen, sorted(
         {name for program in (own, take) if program for name in split_sums(program.as_text() or "")}
     )
@@ -240,11 +242,11 @@ def vanishing(entry: str) -> tuple[str, ...]:
     owners = state_axes(tx, params, state)
     names = [
         name
-        for name, owner in zip(_named("opt_state", state), owners, strict=True)
+        for name, owner in zip(_by_path("opt_state", state), owners, strict=True)
         if owner and noise[owner[0]]
     ]
     for root in ("params", "grads"):
-        names += itertools.compress(_named(root, params), noise)
+        names += itertools.compress(_by_path(root, params), noise)
     return tuple(names)
 
 
@@ -257,7 +259,7 @@ def _place(leaf: Leaf, where: Any) -> jax.Array:
     return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
 
 
-def _named(root: str, tree: PyTree) -> dict[str, PyTree]:
+def _by_path(root: str, tree: PyTree) -> dict[str, PyTree]:
     return {"/".join(key_names(path)): leaf for path, leaf in leaves_with_path({root: tree})}
 
 
