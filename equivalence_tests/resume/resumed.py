@@ -23,8 +23,7 @@ from jax.tree_util import KeyPath
 import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.report.pair import Report
-from equivalence_tests.resume.files import old_checkpoint, restored_by_flax
-from equivalence_tests.resume.pairs import each_pair
+from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
 from equivalence_tests.sides.programs import load_object, old_names
 from equivalence_tests.sides.side import Side

@@ -20,7 +20,7 @@ from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.claim import rounding
 from optax_bridge.correspondence.recipe import Call
-from optax_bridge.metadata.trees import PyTree, Updates
+from optax_bridge.metadata.trees import PyTree
 
 _IN_ONE_FUNCTION = rounding(
     32.0,  # 15 were seen in 100 steps, of Adam's second moment
@@ -60,12 +60,13 @@ class Legs:
         self.program = program
         self._wide: Legs | None = None
         # Each program and each run of the left side once, whichever cases ask for it.
-        self.left = functools.cache(self._left)
-        self._compiled = functools.cache(self._compile)
+        self._left = functools.cache(functools.partial(self._run, "legacy"))
+        self._driver = functools.cache(self._new_driver)
 
     def both(self, case: MatrixCase) -> tuple[PyTree, PyTree]:
         """The trajectories of a case's two sides."""
-        return self.left(case.stream), self._right(case)
+        right = self._run(case.recipe, case.stream, resumed=case.mode == "resumed")
+        return self._left(case.stream), right
 
     def in_float64(self, case: MatrixCase) -> Result:
         """The same case in float64, which decides whether a difference is rounding."""
@@ -73,27 +74,15 @@ class Legs:
             self._wide = Legs(replace(self.program, dtype="float64"))
         return run_case(replace(case, dtype="float64"), self._wide)
 
-    def _right(self, case: MatrixCase) -> PyTree:
-        grads = axes.gradients(self.params, case.stream, self.steps)
-        driven_side = self._compiled(case.recipe)
-        return self._run(driven_side, grads, resumed=case.mode == "resumed")
-
-    def _left(self, stream: str) -> PyTree:
-        grads = axes.gradients(self.params, stream, self.steps)
-        return self._run(self._compiled("legacy"), grads)
-
-    def _run(self, driven_side: Driven, grads: Updates, resumed: bool = False) -> PyTree:
+    def _run(self, recipe: str, stream: str, *, resumed: bool = False) -> PyTree:
+        inputs = (axes.gradients(self.params, stream, self.steps), self.rates)
         # Two halves, so that one compilation also serves the run that is interrupted in between.
         parts = 2 if self.steps == axes.STEPS else 1
-        return trajectory(
-            driven_side, self.params, (grads, self.rates), parts=parts, resumed=resumed
-        )
+        return trajectory(self._driver(recipe), self.params, inputs, parts=parts, resumed=resumed)
 
-    def _compile(self, which: str) -> Driven:
-        case = self.program
-        if which == "legacy":
-            return driver(sides.left(case), case.drive)
-        return driver(sides.right(replace(case, recipe=which)), case.drive)
+    def _new_driver(self, recipe: str) -> Driven:
+        case = replace(self.program, recipe=recipe)
+        return driver((sides.left if recipe == "legacy" else sides.right)(case), case.drive)
 
 
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
