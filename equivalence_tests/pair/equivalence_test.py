@@ -1,6 +1,7 @@
 """`check_equivalence`: every kind of side, every verdict, and what it says to bad input."""
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -264,35 +265,15 @@ def test_a_run_that_is_not_finite_says_from_where():
     assert "NaN or infinity from step 1 on, which hides the rest" in str(report)
 
 
-def raises_at_three() -> tuple[Any, Any]:
-    def step(grads: Any, state: Any, params: Any) -> Any:
-        if state == 2:
-            raise RuntimeError("out of steps")
-        return params, state + 1
-
-    return lambda params: 0, step
+def functions(new_params: Callable[[int, Any], Any]) -> tuple[Any, Any]:
+    """A side that makes its parameters from the number of the step, from 0, and those before."""
+    return lambda params: 0, lambda grads, state, params: (new_params(state, params), state + 1)
 
 
-def changes_structure() -> tuple[Any, Any]:
-    def step(grads: Any, state: Any, params: Any) -> Any:
-        return ({"a": params["a"]} if state else params), state + 1
-
-    return lambda params: 0, step
-
-
-def transformation_that_grows() -> optax.GradientTransformation:
-    return optax.GradientTransformation(
-        lambda params: {"count": jnp.zeros([], jnp.int32)},
-        lambda updates, state, params=None: (updates, {**state, "trace": updates}),
-    )
-
-
-def grows_state() -> tuple[Any, Any]:
-    return lambda params: (), lambda grads, state, params: (params, (*state, 1))
-
-
-def returns_nonsense() -> tuple[Any, Any]:
-    return lambda params: 0, lambda grads, state, params: params
+GROWING = optax.GradientTransformation(
+    lambda params: {"count": jnp.zeros([], jnp.int32)},
+    lambda updates, state, params=None: (updates, {**state, "trace": updates}),
+)
 
 
 def stream(**changes: Any) -> dict[str, Any]:
@@ -327,16 +308,19 @@ BAD = {
     ),
     "stream": (dict(gradients="odd"), "gradients='odd': expected one of normal"),
     "raises": (
-        dict(right=raises_at_three()),
-        r"right side \(.*\), step 3: raised RuntimeError: out",
+        dict(right=functions(lambda step, params: params if step < 2 else params["out"])),
+        r"right side \(.*\), step 3: raised KeyError: 'out'",
     ),
     "structure": (
-        dict(right=changes_structure()),
+        dict(right=functions(lambda step, params: {"a": params["a"]} if step else params)),
         r"right side \(.*\), step 2: it changed its parameters' structure: params\['b'\]",
     ),
-    "state": (dict(right=grows_state()), r"right side .* step 2: it changed its state's structure"),
+    "state": (
+        dict(right=(lambda params: (), lambda grads, state, params: (params, (*state, 1)))),
+        r"right side .* step 2: it changed its state's structure",
+    ),
     "state at once": (
-        dict(right=transformation_that_grows()),
+        dict(right=GROWING),
         r"right side \(GradientTransformation\), step 1: it changed its state's structure: state\[",
     ),
     "uneven": (
@@ -344,7 +328,7 @@ BAD = {
         r"gradients\['b'\]: has 9 steps along its first axis, expected 10 as other leaves have",
     ),
     "nonsense": (
-        dict(right=returns_nonsense()),
+        dict(right=(lambda params: 0, lambda grads, state, params: params)),
         r"right side .* step 1: raised TypeError: step ret",
     ),
     "no leaves": (dict(params={}), "params: found no leaf"),
