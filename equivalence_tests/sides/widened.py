@@ -127,7 +127,7 @@ def _run(jaxpr: core.Jaxpr, consts: Sequence[Leaf], *args: Leaf) -> list[Leaf]:
 
 
 def _literal(atom: core.Literal) -> Leaf:
-    return _constant(np.asarray(atom.val, atom.aval.dtype))
+    return _constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
 
 
 def _constant(value: Leaf) -> Leaf:
