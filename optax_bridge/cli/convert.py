@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optax_bridge.cli import pytorch
+from optax_bridge.cli.configuration import ConfigurationError, read_configuration
 from optax_bridge.cli.interrupts import Interrupts
 from optax_bridge.cli.options import Recipe
 from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
@@ -78,7 +79,7 @@ def convert(
         typer.Option(
             help="Whose state: `stock`, the default: that of public Optax where it is the same but "
             "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
-            "public Optax wherever it has an equal."
+            "public Optax wherever it has an equal. `[tool.optax-bridge]` may say another default."
         ),
     ] = None,
     layout: Annotated[
@@ -156,9 +157,14 @@ def convert(
             message = f"{file_format!r} is not one of {known}"
             raise typer.BadParameter(message, param_hint="--format")
         errors = plain_terminal(stderr=True)
+        try:
+            default = read_configuration(Path.cwd()).recipe
+        except ConfigurationError as error:
+            errors.print(str(error))
+            raise typer.Exit(MISUSE) from None
         options: dict[str, Any] = {
             "to_legacy": to is Target.LEGACY, "file_format": file_format,
-            "params_only": params_only, "recipe": (recipe or Recipe.STOCK).value,
+            "params_only": params_only, "recipe": recipe.value if recipe else default,
             "layout": layout.value, "part": part, "allow_nan": allow_nan, "verify": verify,
             "force": force,
         }  # fmt: skip
