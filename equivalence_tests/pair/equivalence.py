@@ -162,10 +162,10 @@ def _checked_params(params: Params) -> Any:
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)
     )
-    found = signature(host, "params")
-    if not found:
+    shapes = signature(host, "params")
+    if not shapes:
         raise EquivalenceError("params: found no leaf; expected a tree of floating-point arrays")
-    for path, (_, dtype) in found.items():
+    for path, (_, dtype) in shapes.items():
         if not jax.numpy.issubdtype(dtype, jax.numpy.floating):
             raise EquivalenceError(
                 f"{path}: expected a floating-point dtype, found {dtype}; leave out what is not "
@@ -173,7 +173,7 @@ def _checked_params(params: Params) -> Any:
             )
     if not any(np.size(leaf) for leaf in jax.tree.leaves(host)):
         raise EquivalenceError(
-            f"params: found no element in {', '.join(found)}; expected some, as of none nothing "
+            f"params: found no element in {', '.join(shapes)}; expected some, as of none nothing "
             "can be compared"
         )
     return host

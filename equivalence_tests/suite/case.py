@@ -80,10 +80,12 @@ class Result:
     @property
     def judgement(self) -> Judgement | None:
         """The judgement under the claim; None if nothing was compared."""
-        found, claim = self.comparison, self.claim
-        if found is None or claim is None:
+        comparison, claim = self.comparison, self.claim
+        if comparison is None or claim is None:
             return None
-        return Judgement(found, found.verdict(claim), claim.ulp, self.wide, self.about_wide)
+        return Judgement(
+            comparison, comparison.verdict(claim), claim.ulp, self.wide, self.about_wide
+        )
 
     @property
     def verdict(self) -> Verdict | None:

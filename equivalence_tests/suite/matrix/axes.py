@@ -122,11 +122,11 @@ def parameters(tree: str, dtype: str = "float32") -> PyTree:
     some 1 KiB as one function, in which not every intermediate result is rounded, and one side of a
     comparison may be such a loop where the other is none.
     """
-    made = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
+    params = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
     if tree == "mixed-dtypes" or dtype == "float32":
-        return made
+        return params
     kind = np.dtype(dtype) if dtype != "bfloat16" else jax.numpy.bfloat16
-    return jax.tree.map(lambda leaf: np.asarray(leaf).astype(kind), made)
+    return jax.tree.map(lambda leaf: np.asarray(leaf).astype(kind), params)
 
 
 def steps_of(tree: str) -> int:
@@ -137,14 +137,14 @@ def steps_of(tree: str) -> int:
 def gradients(params: Params, stream: str, steps: int = STEPS) -> Updates:
     """The gradients of a stream for parameters, of shape (steps, ...) at each leaf."""
     leaves, treedef = jax.tree.flatten(params)
-    made = []
+    grads = []
     for number, leaf in enumerate(leaves):
         rng = np.random.default_rng([sorted(STREAMS).index(stream), number])
         values = rng.standard_normal((steps, *np.shape(leaf)))
         values = STREAMS[stream](values, rng, number)
         with np.errstate(over="ignore"):  # 1e6 is infinite in float16, and so it should be
-            made.append(values.astype(np.asarray(leaf).dtype))
-    return treedef.unflatten(made)
+            grads.append(values.astype(np.asarray(leaf).dtype))
+    return treedef.unflatten(grads)
 
 
 def rates(peak: float, steps: int = STEPS) -> np.ndarray:
