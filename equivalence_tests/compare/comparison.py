@@ -2,7 +2,7 @@
 
 Distances are in units in the last place *at the tensor's scale*: the spacing of floating-point
 numbers at the largest magnitude that the tensor has had on either side up to that step. An element
-near zero beside large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny
+near zero among large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny
 numbers is held to its own scale.
 """
 
@@ -79,7 +79,7 @@ class Comparison:
       first: the first difference, None if identical.
       leaves: number of leaves compared.
       relative: the largest distance over the tensor's scale, so that runs in different dtypes can
-        be set beside one another.
+        be set side by side.
       histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
         and `"not finite"` (or integers that differ).

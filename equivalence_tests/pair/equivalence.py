@@ -47,7 +47,7 @@ def check_equivalence(
     decide: bool = True,
     names: tuple[str, str] = ("left", "right"),
 ) -> Report:
-    """Runs two optimizers beside one another and says whether they are the same.
+    """Runs two optimizers side by side and says whether they are the same.
 
     Each side may be a legacy definition or optimizer, an `optax.GradientTransformation` (or
     another object with its `init` and `update`, as a second version of Optax makes), a

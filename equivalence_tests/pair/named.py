@@ -160,7 +160,7 @@ def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named_side(name: str, arguments: str = "") -> NamedSide:
-    """Returns the side that a name or a call stands for.
+    """Returns the side of a name or a call.
 
     Args:
       name: `module:name` of a side, of a function that makes one (`optax:adamw`), or of a class of

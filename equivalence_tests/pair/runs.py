@@ -1,4 +1,4 @@
-"""Two sides stepped beside one another: in their own dtypes, and in float64."""
+"""Two sides stepped side by side: in their own dtypes, and in float64."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Sizes at which a program does something else, found in two sides before they are compared.
 
 A program may ask for shapes in Python: Adafactor factors from 128 on. What is never that large
-never runs. Candidates are sizes that double, ranks, and the numbers that stand in the sides'
+never runs. Candidates are sizes that double, ranks, and the numbers in the sides'
 source and settings; of these the smallest count at which one of the two is another program.
 """
 
@@ -176,7 +176,7 @@ def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
 
 
 def _numbers(side: SideLike) -> set[Any]:
-    """Returns whole numbers and shapes that stand in the source or the settings of a side."""
+    """Returns whole numbers and shapes in the source or the settings of a side."""
     numbers: set[Any] = set()
     for value in settings_of(side).values():
         numbers |= {value} if type(value) is int else set()

@@ -183,7 +183,7 @@ def resume(
     with old_names():
         wanted = load_object(old, make=True) if old else _with_definitions(template, optimizers)
         before = _restore(old or program, lambda: restored_by_flax(read, wanted))
-    # Without the old program nobody knows but that it restored all that it saved.
+    # Without the old program, all that is known is that it restored all that it saved.
     neither = {*dropped} - _saved_names(before) if old else set[str]()
     compared = functools.partial(
         check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
@@ -239,7 +239,7 @@ def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
         raise
     except CheckpointError as error:
         raise EquivalenceError(f"{name}: {error}") from None
-    except Exception as error:  # whatever Flax says to a template that does not fit
+    except Exception as error:  # any error of Flax on a template that does not fit
         raise EquivalenceError(
             f"{name}: restoring raised {type(error).__name__}: {error}"
         ) from error

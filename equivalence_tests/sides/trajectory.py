@@ -171,7 +171,7 @@ def _loop(
             else:
                 row = jax.tree.map(lambda leaf, i=index: convert(leaf[i]), tuple(inputs))
             state, view = take(state, row)
-            # Not `device_get`, which is for copies from a GPU that go on beside each other.
+            # Not `device_get`, which is for copies from a GPU that go on at the same time.
             seen.append(jax.tree.map(np.asarray, view))
         # The same leaves at the same paths, if not in the same containers: dict and FrozenDict.
         leaves = zip(*map(jax.tree.leaves, seen), strict=True)

@@ -49,7 +49,7 @@ def in_float64(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> 
 
     Raises:
       NotWidened: as `widened` does.
-      Exception: whatever the side raises when it is traced.
+      Exception: any error of the side while it is traced.
     """
     if _same_in_both(side, params, inputs_of_step):
         return side, True
@@ -69,7 +69,7 @@ def widen_side(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> 
 
     Raises:
       NotWidened: the side looks at bits, or calls back into Python.
-      Exception: whatever the side raises when it is traced.
+      Exception: any error of the side while it is traced.
     """
     with float64(False):
         state = side.init(jax.tree.map(jnp.asarray, params))
@@ -319,6 +319,6 @@ def _same_param(narrow: Leaf, other: Leaf) -> bool:
         return _alike(narrow, other)
     if isinstance(narrow, tuple) and isinstance(other, tuple):
         return len(narrow) == len(other) and all(map(_same_param, narrow, other))
-    if callable(narrow) and callable(other):  # rules of derivatives, made anew at each trace
+    if callable(narrow) and callable(other):  # rules of derivatives, made at each trace
         return getattr(narrow, "__name__", None) == getattr(other, "__name__", None)
     return _dtype(narrow) == _dtype(other)

@@ -114,7 +114,7 @@ def problem(
 ) -> tuple[PyTree, PyTree]:
     """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
 
-    Optimizers treat every leaf on its own, so all streams stand in one tree and share a
+    Optimizers treat every leaf on its own, so all streams are in one tree and share a
     compilation. The whole odd tree gets normal gradients; a kernel and a bias that starts at zero
     get the other streams as well.
 

@@ -47,7 +47,7 @@ def _nnx_state() -> PyTree:
     return nnx.State({name: nnx.Param(leaf) for name, leaf in _kernel_and_bias().items()})
 
 
-# Name -> parameters in float32, made anew at each call. "plain" is what the other axes use: a
+# Name -> parameters in float32, made at each call. "plain" is what the other axes use: a
 # kernel, and a bias and a kernel that start at zero, where LAMB is told from Optax's.
 TREES: Mapping[str, Callable[[], Any]] = {
     "plain": _plain,
@@ -120,7 +120,7 @@ def parameters(tree: str, dtype: str = "float32") -> PyTree:
 
     In half precision the plain tree is larger. XLA for CPUs compiles a loop that moves less than
     some 1 KiB as one function, in which not every intermediate result is rounded, and one side of a
-    comparison may be such a loop where the other is none.
+    comparison may be such a loop and the other not.
     """
     params = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
     if tree == "mixed-dtypes" or dtype == "float32":
