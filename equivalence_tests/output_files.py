@@ -17,7 +17,7 @@ def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
     A link stays a link, and the file that it leads to is replaced; a device is written to. An
     OSError has the file's name, and leaves nothing behind.
     """
-    # What is in /dev is not replaced even where standard output, say, goes to a file.
+    # What is in /dev is not replaced even where standard output goes to a file.
     is_own = (file.is_file() or not file.exists()) and Path("/dev") not in file.absolute().parents
     real = file.resolve()
     target = real.with_name(f".{real.name}.part") if is_own else file

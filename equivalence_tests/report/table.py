@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -257,16 +258,17 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 def natures_line(results: Sequence[Result]) -> str:
     """Returns the nature of the differences, and what decided it; empty if there are none."""
-    comparison = [
-        (result.judgement.nature.value, result.wide is not None)
-        for result in results
-        if result.judgement is not None and not result.judgement.comparison.identical
-    ]
+    judgements = [result.judgement for result in results if result.judgement is not None]
+    numbers = Counter(
+        (judgement.nature, judgement.wide is not None)
+        for judgement in judgements
+        if not judgement.comparison.identical
+    )
     parts = [
-        f"{sum(one == (kind, decided) for one in comparison)} {kind} {how}"
-        for kind in (Nature.ROUNDING.value, Nature.ALGORITHM.value)
+        f"{numbers[nature, decided]} {nature.value} {how}"
+        for nature in Nature
         for decided, how in ((True, "by a float64 run"), (False, "by growth"))
-        if (kind, decided) in comparison
+        if (nature, decided) in numbers
     ]
     return f"what is not identical: {', '.join(parts)}" if parts else ""
 
