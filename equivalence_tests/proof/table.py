@@ -14,7 +14,6 @@ from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
-    ENTRIES,
     Case,
     Choice,
     Claim,
@@ -22,6 +21,7 @@ from optax_bridge.correspondence import (
     Entry,
     UnsupportedSetting,
     Verdict,
+    all_entries,
     choose_recipe,
     describe,
     names_of_entries,
@@ -64,7 +64,7 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
     Raises:
       ValueError: a name that is none of these.
     """
-    known = {*ENTRIES, *RECIPES, *DTYPES}
+    known = {*all_entries(), *RECIPES, *DTYPES}
     only = names_of_entries(only, known)
     unknown = [name for name in only if name not in known]
     if unknown:
@@ -77,12 +77,12 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
 
 def _wanted(task: Task, only: Sequence[str]) -> bool:
     """True if a task is one of each kind of name that is given."""
-    kinds = ((ENTRIES, task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
+    kinds = ((all_entries(), task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
     return all(own in only or not any(name in known for name in only) for known, own in kinds)
 
 
 def _all_tasks() -> Iterator[Task]:
-    for name, entry in ENTRIES.items():
+    for name, entry in all_entries().items():
         for index, case in enumerate(entry.cases):
             for recipe in RECIPES:
                 for dtype in DTYPES if _claim(entry, case, recipe) is not None else DTYPES[:1]:
@@ -127,12 +127,13 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     Raises:
       UnsupportedSetting: there is no such recipe.
     """
-    entry = ENTRIES[task.entry]
+    entry = all_entries()[task.entry]
     case = entry.cases[task.case]
     definition = entry.definition(case, case.learning_rate)
     choice = _choice(definition, task.recipe)
     dtype = jnp.dtype(task.dtype)
-    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
+    shapes = {n: s for n, s in _SHAPES.items() if len(s) == 2 or "vectors" not in entry.excluded}
+    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
     described = describe(definition)
 
     def left(hp: HyperParams) -> SideLike:
