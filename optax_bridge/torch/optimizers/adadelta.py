@@ -15,7 +15,7 @@ from optax_bridge.torch.definition import (
     directed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,7 +56,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adadelta"),
     port="optax_bridge.torch.adadelta",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within={"rho": DECAY} | dict.fromkeys(("lr", "eps", "weight_decay"), NOT_NEGATIVE),
     state=(
         StateField("square_avg", "TorchAdadeltaState.square_avg", ("ScaleByAdaDeltaState.e_g",)),

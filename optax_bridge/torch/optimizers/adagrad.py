@@ -18,7 +18,7 @@ from optax_bridge.torch.definition import (
     directed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -61,7 +61,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adagrad"),
     port="optax_bridge.torch.adagrad",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=dict.fromkeys(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE
     ),

@@ -20,7 +20,7 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN, moments
-from optax_bridge.torch.recipes import BESIDE, EXACT, SIGN, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, SIGN, exact_but, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -83,7 +83,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.NAdam"),
     port="optax_bridge.torch.nadam",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within={**WITHIN, "momentum_decay": NOT_NEGATIVE},
     state=(
         StateField("mu_product", "TorchNAdamState.mu_product"),

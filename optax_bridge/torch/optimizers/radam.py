@@ -19,7 +19,7 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN, moments
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 _LEAST_LENGTH = 5.0  # of the average, from which on the step is rectified
 
@@ -87,7 +87,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.RAdam"),
     port="optax_bridge.torch.radam",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=WITHIN,
     state=(
         StateField("exp_avg", "TorchRAdamState.exp_avg", ("ScaleByAdamState.mu",)),

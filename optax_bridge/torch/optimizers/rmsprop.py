@@ -18,7 +18,7 @@ from optax_bridge.torch.definition import (
     is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -93,7 +93,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.RMSprop"),
     port="optax_bridge.torch.rmsprop",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
     state=(
         StateField(
