@@ -20,7 +20,7 @@ from optax_bridge.correspondence import entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
-_FRAMEWORKS = {"torch": pytorch, "keras": keras}
+_FRAMEWORKS = {"torch": pytorch.import_torch, "keras": keras.import_keras}
 
 # Whose constructors may be written as calls: nothing else is called by a text.
 _LIBRARIES = ("optax", "optax_bridge", "torch.optim", "keras.optimizers")
@@ -199,7 +199,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
 def _import_framework(name: str) -> None:
     framework = _FRAMEWORKS.get(name.partition(":")[0].partition(".")[0])
     if framework is not None:
-        framework.imported(name)
+        framework(name)
 
 
 def _check(side: NamedSide) -> NamedSide:
