@@ -69,10 +69,10 @@ def load_config(name: str) -> Any:
             )
         return from_debug_string(file.read_text())
     module_name, _, function = name.replace(":", ".").rpartition(".")
-    if not module_name:
+    if not module_name or Path(name).is_file():
         raise ConfigNotFound(
             f"{name}: expected the dotted name of a function that returns a trainer's config, "
-            "my_module.config say"
+            "e.g. my_module.config for my_module.py"
         )
     try:
         module = importlib.import_module(module_name)
