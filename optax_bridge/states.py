@@ -9,7 +9,7 @@ what its NamedTuples call a leaf says which field of which parameter it is.
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ import legacy_optim
 from optax_bridge._text import listed
 from optax_bridge.correspondence import ENTRIES, Entry
 from optax_bridge.correspondence.recipe import build, filled
+from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
@@ -54,6 +55,7 @@ class Slot:
       kind: what it is.
       row: for a field, its key in the rows; else the one key that it could have, if any.
       sign: -1 where Optax keeps the legacy value negated.
+      within: the numbers that a field can have.
     """
 
     path: Names
@@ -61,6 +63,7 @@ class Slot:
     kind: Kind
     row: Names = ()
     sign: int = 1
+    within: Range = FINITE
 
     def apply_sign(self, array: Leaf) -> Leaf:
         """The array, negated where the other side keeps it so."""
@@ -233,9 +236,9 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
             if name == _SETTINGS:
                 return Slot(names, leaf, Kind.SETTING)
             if field in _legacy_fields():
-                return _field_slot(
-                    names, leaf, _possible(field, rest, wrapped, rows), sign, is_last
-                )
+                possible = _possible(field, rest, wrapped, rows)
+                slot = _field_slot(names, leaf, possible, sign, is_last)
+                return replace(slot, within=_ranges()[field])
             wrapped += field == _WRAPPED
         elif isinstance(node, tuple | list):
             is_end = int(name) == len(node) - 1
@@ -319,6 +322,18 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
             for stock in field.stock:
                 fields.setdefault(stock, {}).setdefault(field.legacy, set()).add(field.stock_sign)
     return fields
+
+
+@cache
+def _ranges() -> dict[str, Range]:
+    """`Type.field` of the Optax states -> what its numbers can be, whichever field it holds."""
+    ranges: dict[str, Range] = {}
+    for entry in ENTRIES.values():
+        for field in entry.state:
+            for key in (field.exact, *field.stock):
+                same = ranges.get(key, field.within) == field.within
+                ranges[key] = field.within if same else FINITE
+    return ranges
 
 
 @cache

@@ -10,10 +10,17 @@ from flax import serialization
 import legacy_optim
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge._text import shown
+from optax_bridge.checkpoints.definitions import groups_of
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
 from optax_bridge.checkpoints.layout import entries_around, match_fields
-from optax_bridge.checkpoints.locate import Part, rows
+from optax_bridge.checkpoints.locate import (
+    Part,
+    legacy_states,
+    optimizers,
+    rows,
+    rows_of_groups,
+)
 from optax_bridge.checkpoints.trees import (
     Names,
     dtype_of,
@@ -22,8 +29,6 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     kind,
     leaves,
-    legacy_states,
-    optimizers,
     outline_of,
     plain,
     refill,
@@ -191,12 +196,22 @@ class LegacyFit(Fit):
         states: PyTree = legacy_states(saved)
         old = self.opt_state_template(template, params)
         self._check_recipe(old, params, (*path, "opt_state"))
-        if len(states) > 1 or saved["state"] is not states[0]:
-            fields: Iterable[Any] = self._rows_of_groups(saved["target"], states, old, path).items()
-        else:
+        if saved["state"] is states[0]:
             part = Part(path, saved["target"], states[0]["param_states"], 0)
             fields = ((names, row) for names, _, row in rows(part, self.place))
-        return self.fill_state(old, template.params, fields, step, path)
+            return self.fill_state(old, template.params, fields, step, path)
+        part = Part(path, saved["target"], [state["param_states"] for state in states], 0)
+        parts = groups_of(template.tx, old, template.params)
+        if len(parts) != len(states):
+            raise CheckpointError(
+                self.place_of((*path, "state")), "the groups of an optax_bridge.multi_optimizer",
+                f"{len(states)} groups",
+                "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
+                "which: convert it by `optax-bridge convert --optimizer`.",
+            )  # fmt: skip
+        groups = [sorted(key_names(p) for p, _ in leaves_with_path(each)) for *_, each in parts]
+        by_path = rows_of_groups(part, groups, self.place)
+        return self.fill_state(old, template.params, by_path.items(), step, path)
 
     def _check_recipe(self, template: OptState, params: Params, path: Names) -> None:
         """Notes where public Optax does not go on as the legacy optimizer in half precision."""
@@ -244,6 +259,7 @@ class LegacyFit(Fit):
                 if slot.row in used:
                     self.wrong.append((at, "one place in the new state", "several"))
                 used.add(slot.row)
+                self.ranges[at] = slot.within
                 return slot.apply_sign(self._moment(slot.leaf, value, at))
             return slot.leaf
 
@@ -292,35 +308,6 @@ class LegacyFit(Fit):
                 values[(*parameter, *field)] = leaf
                 places[(*parameter, *field)] = (*path, "state", "param_states", *names, *field)
         return values, places
-
-    def _rows_of_groups(
-        self, target: Params, states: PyTree, opt_state: OptState, path: Names
-    ) -> Any:
-        """The rows of the layout up to flax 0.3.2: each group has its leaves by sorted paths."""
-        inner = getattr(opt_state, "inner", None)
-        where = self.place_of((*path, "state"))
-        if inner is None or len(inner) != len(states):
-            raise CheckpointError(
-                where, "the groups of an optax_bridge.multi_optimizer", f"{len(states)} groups",
-                "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
-                "which: convert it by `optax-bridge convert --optimizer`.",
-            )  # fmt: skip
-        every = sorted(names for names, _ in leaves(target))
-        rows_found: dict[Names, Any] = dict.fromkeys(every)
-        for number, (group, group_state) in enumerate(zip(states, inner, strict=True)):
-            group_rows = plain(group["param_states"])
-            ends = [key_names(key_path) for key_path, _ in leaves_with_path(group_state)]
-            names = [n for n in every if any(end[len(end) - len(n) :] == n for end in ends)]
-            if not ends and not any(True for _ in leaves(group_rows)):
-                continue  # a group that keeps nothing
-            if set(group_rows) != {str(i) for i in range(len(names))}:
-                raise CheckpointError(
-                    f"{where}, group {number}", f"states of {len(names)} leaves",
-                    f"{len(group_rows)}",
-                    "The group holds other leaves than it did when this was written.",
-                )  # fmt: skip
-            rows_found |= {n: group_rows[str(i)] for i, n in enumerate(names)}
-        return rows_found
 
     def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
         """Fits a leaf, whichever of both have copies for devices."""

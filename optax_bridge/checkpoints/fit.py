@@ -9,8 +9,9 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
   state may have another type in floating point, as when a whole training was in half precision:
   they are taken unchanged, with the moments of that type, with a warning. Where the template has
   a plain number of Python, any number is taken, and no text. All else is refused.
-- Parameters and moments are finite, unless NaN is allowed or the template has one there itself.
-- A number of steps is an integer from 0 to 2**31 - 1.
+- Parameters and moments are finite, and means of squares not negative, unless NaN is allowed or the
+  template has the like there itself.
+- A number of steps is an integer from 0 to 2**31 - 2.
 """
 
 import warnings
@@ -32,7 +33,7 @@ from optax_bridge.checkpoints.errors import (
     leaf_name,
     shown,
 )
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.locate import legacy_states, optimizers
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     Names,
@@ -45,19 +46,19 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     kind,
     leaves,
-    legacy_states,
     listed_leaves,
-    optimizers,
     outline_of,
     plain,
     plain_outline,
     refill,
     state_dict_of,
 )
+from optax_bridge.checkpoints.values import EXPECTED, STEPS, fault_in, is_number_of_steps
+from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes
-from optax_bridge.metadata.trees import Leaf, PyTree
-from optax_bridge.states import COUNTS
+from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.metadata.trees import Leaf, OptState, PyTree
+from optax_bridge.states import COUNTS, slots
 
 T = TypeVar("T")
 
@@ -85,9 +86,15 @@ _REPLICATED = (
     "optax_bridge.checkpoints.restore_checkpoint, which takes either."
 )
 _NOT_FINITE = (
-    "The training had broken down: take an earlier checkpoint, or let it through as it is: "
-    "allow_nan=True in Python, convert --allow-nan."
+    "The training had broken down: take an earlier checkpoint, or let it through as it is, by "
+    "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
+    "from_legacy_checkpoint, or convert --allow-nan."
 )
+_NEGATIVE = (
+    "It is a mean of squares, so the file is damaged or of another optimizer: take an earlier "
+    "checkpoint."
+)
+_NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
 _OTHER_TYPE = (
     "Make the template's array of that type, params = jax.tree.map(lambda x: "
     "x.astype(jnp.bfloat16), params) say, or convert the checkpoint's."
@@ -120,11 +127,12 @@ def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
     for new, old in pairs:
         if not is_state(new) or not is_state(old):
             continue
+        fit.note_ranges(new.opt_state, ("opt_state",))
         for name in set(fields_of(new)) & set(OWNERS):
             values = dict(leaves(plain(serialization.to_state_dict(getattr(old, name)))))
             for path, leaf in leaves(plain(serialization.to_state_dict(getattr(new, name)))):
                 if array_like(leaf):
-                    fit.finite(values.get(path), leaf, (name, *path), OWNERS[name])
+                    fit.check_numbers(values.get(path), leaf, (name, *path), OWNERS[name])
         fit.check_step(new.step, ("step",))
     fit.settle()
 
@@ -141,6 +149,7 @@ class Fit:
       unused: leaves of the checkpoint outside of the states that nothing has a place for.
       wrong: what is otherwise not as it should be: path, expected, found.
       converted: leaves that were taken as another type: path, type before, type now.
+      ranges: what the numbers of a leaf may be, by its path, where not any finite ones.
       remedy: what to do about it.
       requirement: what the checkpoint is to be, for the message about several leaves.
       if_missing: what else to do where leaves are missing.
@@ -157,6 +166,7 @@ class Fit:
         self.unused: list[Names] = []
         self.wrong: list[tuple[Names, str, str]] = []
         self.converted: list[tuple[Names, str, str]] = []
+        self.ranges: dict[Names, Range] = {}
         self.params: list[tuple[Names, np.dtype, np.dtype]] = []  # of the state at hand
         self.replicated = 0  # of them, those with a copy for each device on one side alone
         self.beside = 0  # of them, those that are of no state
@@ -208,6 +218,7 @@ class Fit:
                 value = getattr(template, name)
                 if name == "opt_state":
                     value = self.opt_state_template(template, fitted.get("params"))
+                    self.note_ranges(value, field_path)
                 owner = OWNERS.get(name, "state")
                 if name == "step" and not self.check_step(saved[name], field_path):
                     fitted[name] = value
@@ -349,10 +360,10 @@ class Fit:
         if dtype == saved_dtype:
             if owner == "opt_state" and path[-1] in COUNTS:
                 self.check_step(saved, path)
-            return self.finite(expected, saved, path, owner)
+            return self.check_numbers(expected, saved, path, owner)
         both_float = is_floating(dtype) and is_floating(saved_dtype)
         if owner == "params" and both_float:
-            return self.finite(expected, saved, path, owner)
+            return self.check_numbers(expected, saved, path, owner)
         if owner == "opt_state" and both_float:
             self.wrong.append((path, f"{dtype}, which the new state keeps", str(saved_dtype)))
             self.remedy = OTHER_STATE_TYPE
@@ -376,20 +387,28 @@ class Fit:
         self.remedy = _OTHER_TYPE if self.remedy == SAME_MAKE else self.remedy
         return expected
 
-    def finite(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
-        """Notes where a parameter or a moment is not finite; gives the leaf."""
+    def note_ranges(self, opt_state: OptState, path: Names) -> None:
+        """Notes which leaves of a state at a path are fields that cannot be negative."""
+        for slot in slots(unboxed(opt_state), None):
+            if slot.within != FINITE:
+                at = (*path, *slot.path)
+                self.ranges |= {at: slot.within, (*at, LEVEL): slot.within}
+
+    def check_numbers(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
+        """Notes a parameter or a moment that is not finite, or not what it may be; gives it."""
         if owner in ("params", "opt_state") and not self.allow_nan:
-            what = not_finite(saved)
-            if what and (not is_array(expected) or not not_finite(expected)):
-                self.wrong.append((path, "finite numbers", what))
-                self.remedy = _NOT_FINITE
+            within = self.ranges.get(path, FINITE)
+            fault = fault_in(saved, within)
+            if fault and (not is_array(expected) or not fault_in(expected, within)):
+                self.wrong.append((path, EXPECTED[fault], fault))
+                self.remedy = _NEGATIVE if fault == "negative numbers" else _NOT_FINITE
         return saved
 
-    def finite_parts(self, tree: PyTree, path: Names, owner: Owner) -> None:
-        """Notes what is not finite in a tree that is fitted to no template."""
+    def check_parts(self, tree: PyTree, path: Names, owner: Owner) -> None:
+        """Checks the numbers of a tree that is fitted to no template."""
         for names, leaf in leaves(tree):
             if is_array(leaf):
-                self.finite(None, leaf, (*path, *names), owner)
+                self.check_numbers(None, leaf, (*path, *names), owner)
 
     def check_step(self, step: PyTree, path: Names) -> bool:
         """Returns True if this may be a number of steps; notes the leaf if not."""
@@ -398,9 +417,7 @@ class Fit:
         if isinstance(step, jax.Array) and not step.is_fully_addressable:
             return True
         array = np.asarray(step)
-        if array.size == 0:
-            return True
-        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31:
+        if array.size > 0 and not is_number_of_steps(array):
             self.wrong.append((path, STEPS, shown(array.tolist())))
             self.remedy = _NO_STEPS
             return False
@@ -489,36 +506,6 @@ class Fit:
             self.place, self.requirement, "; ".join(problems),
             " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
         )  # fmt: skip
-
-
-STEPS = "the number of steps, an integer from 0 to 2**31 - 1"
-_NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
-
-
-def not_finite(leaf: Leaf) -> str:
-    """Returns "NaN" or "infinity", whichever an array contains; "" if all numbers are finite."""
-    dtype = dtype_of(leaf)
-    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
-        return ""
-    if isinstance(leaf, jax.Array):
-        if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
-            is_finite = bool(jnp.isfinite(leaf).all())
-            return "" if is_finite else "NaN" if bool(jnp.isnan(leaf).any()) else "infinity"
-        leaf = np.asarray(leaf)
-    if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
-        return "" if is_array(leaf) or np.isfinite(leaf) else "NaN" if leaf != leaf else "infinity"
-    data, result = bytes_of(leaf), ""
-    for start in range(0, leaf.nbytes, BLOCK):
-        block = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
-        if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
-            block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        if not np.isfinite(block).all():
-            result = "infinity"
-            if np.isnan(block).any():
-                return "NaN"
-        if leaf.nbytes > BLOCK:
-            release(leaf)
-    return result
 
 
 def _is_bool(leaf: Leaf) -> bool:

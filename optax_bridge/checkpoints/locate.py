@@ -1,7 +1,7 @@
 """Finds optimizers and states in a tree of names and arrays, and says what they look like."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, legacy_states
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, with_indices
+from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -78,8 +79,7 @@ def is_train_state(tree: PyTree) -> bool:
 
 def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
     """Yields the paths of the state dicts of TrainStates in a tree."""
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
+    tree = with_indices(tree)
     if not isinstance(tree, Mapping):
         return
     inner = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
@@ -94,8 +94,35 @@ def at_path(tree: PyTree, path: Names) -> PyTree:
     return tree
 
 
+def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
+    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
+
+    Returns:
+      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None for other trees.
+    """
+    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
+    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
+        return [state]
+    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
+        state = [state[str(index)] for index in range(len(state))]
+    if not isinstance(state, list) or not state:
+        return None
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
+    return state if fits else None
+
+
+def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Yields the paths of legacy optimizers in a state dict, in its order."""
+    tree = with_indices(tree)
+    if legacy_states(tree) is not None:
+        yield path
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from optimizers(value, (*path, str(name)))
+
+
 def find_parts(tree: PyTree, place: Place) -> list[Part]:
-    """Finds every legacy optimizer in a tree, in the order of the tree.
+    """Returns every legacy optimizer in a tree, in the order of the tree.
 
     Args:
       tree: nested dicts, as a reader returns them.
@@ -104,19 +131,11 @@ def find_parts(tree: PyTree, place: Place) -> list[Part]:
     Raises:
       CheckpointError: something has the outline of an optimizer, but not its contents.
     """
-    return list(_parts(tree, (), place))
+    return [_part(at_path(tree, path), path, place) for path in optimizers(tree)]
 
 
-def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
-    if not isinstance(tree, Mapping):
-        return
-    states = legacy_states(tree)
-    if states is None:
-        for name, value in tree.items():
-            yield from _parts(value, (*path, str(name)), place)
-        return
+def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
+    states = legacy_states(tree) or []
     unexpected = [(*path, name) for name in tree if name not in ("target", "state")]
     for state in states:
         unexpected += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
@@ -138,13 +157,12 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
         target = _first(target, copies, (*path, "target"), place)
         param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
     is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
-    yield Part(path, target, param_states if is_list else param_states[0], step, copies)
+    return Part(path, target, param_states if is_list else param_states[0], step, copies)
 
 
 def _as_dicts(tree: PyTree) -> PyTree:
     """A tree without lists, as `flax.serialization.to_state_dict` makes it."""
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
+    tree = with_indices(tree)
     if isinstance(tree, Mapping):
         return {name: _as_dicts(value) for name, value in tree.items()}
     return tree
@@ -152,11 +170,11 @@ def _as_dicts(tree: PyTree) -> PyTree:
 
 def _step(value: Any, path: Names, place: Place) -> tuple[int, int | None]:
     array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
-    wrong = array.dtype.kind not in "iu" or array.ndim > 1 or array.size == 0
-    if wrong or (array != array.flat[0]).any() or not 0 <= int(array.flat[0]) < 2**31:
+    wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
+    if wrong or (array != array.flat[0]).any():
         raise CheckpointError(
-            f"{place}, {leaf_name(path)}", "the number of steps, an integer from 0 to 2**31 - 1",
-            shown(value), "An optimizer's state has its step there; is this one?",
+            f"{place}, {leaf_name(path)}", STEPS, shown(value),
+            "An optimizer's state has its step there; is this one?",
         )  # fmt: skip
     return int(array.flat[0]), array.size if array.ndim else None
 
@@ -218,6 +236,33 @@ def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> 
         )  # fmt: skip
     for name, value in target.items():
         yield from _rows(value, state[name], (*path, str(name)), part, place)
+
+
+def rows_of_groups(part: Part, groups: Sequence[Sequence[Names]], place: Place) -> dict[Names, Any]:
+    """Each parameter's fields by its path in the layout up to flax 0.3.2; None if in no group.
+
+    Args:
+      part: an optimizer with a list of states.
+      groups: the paths of the leaves in each, in the order of the state.
+      place: how errors call it.
+
+    Raises:
+      CheckpointError: the checkpoint has another number of leaves in a group.
+    """
+    fields: dict[Names, Any] = dict.fromkeys(path for path, _ in leaves(part.target))
+    for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
+        group = with_indices(group)
+        if not any(True for _ in leaves(group)):
+            continue  # a group that keeps nothing
+        if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
+            count = len(group) if isinstance(group, Mapping) else type(group).__name__
+            raise CheckpointError(
+                f"{place}, {leaf_name((*part.path, 'state'))}, group {number}",
+                f"states of {len(paths)} leaves", f"{count}",
+                "The group holds other leaves than it did when this was written.",
+            )  # fmt: skip
+        fields |= {path: group[str(i)] for i, path in enumerate(paths)}
+    return fields
 
 
 def candidates(part: Part, place: Place = "checkpoint") -> list[str]:

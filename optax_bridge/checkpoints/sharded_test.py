@@ -31,8 +31,11 @@ def _sharding(mesh: jax.sharding.Mesh, path: Any, leaf: Any) -> NamedSharding:
     return NamedSharding(mesh, P(*names))
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (8, 1), (4, 2), (1, 8)], ids=lambda shape: str(shape))
-@pytest.mark.parametrize("form", ["msgpack", "t5x", "npz"])
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [("msgpack", (2, 1)), ("msgpack", (1, 8)), ("t5x", (4, 2)), ("npz", (8, 1))],
+    ids=str,
+)
 def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path) -> None:
     mesh = jax.make_mesh(shape, ("data", "model"), devices=jax.devices()[: shape[0] * shape[1]])
     rng = np.random.default_rng(0)

@@ -161,11 +161,12 @@ def back(
     params, step = state["params"], state["step"]
     fit = Fit(read.path, allow_nan=allow_nan)
     fit.check_step(step, (*states[0], "step"))
-    fit.finite_parts(params, (*states[0], "params"), "params")
-    fit.finite_parts(state["opt_state"], (*states[0], "opt_state"), "opt_state")
+    fit.check_parts(params, (*states[0], "params"), "params")
+    opt_state = _state_of(state["opt_state"], definition, params, read.path)
+    fit.note_ranges(opt_state, (*states[0], "opt_state"))
+    fit.check_parts(state["opt_state"], (*states[0], "opt_state"), "opt_state")
     fit.settle()
     number = int(np.asarray(step))
-    opt_state = _state_of(state["opt_state"], definition, params, read.path)
     tree = legacy_tree(params, opt_state, step, definition)
     if states[0]:
         return _replace(read.tree, states[0], tree), number

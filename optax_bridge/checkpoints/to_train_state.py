@@ -18,9 +18,9 @@ from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
     focus_of,
+    groups_of_definition,
     is_transformation,
     shape_of_state,
-    ungroup,
 )
 from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
@@ -42,6 +42,7 @@ from optax_bridge.checkpoints.locate import (
     infer_definitions,
     refuse_older,
     rows,
+    rows_of_groups,
 )
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.trees import (
@@ -156,13 +157,14 @@ def _convert(
     place: Place,
 ) -> Converted:
     """Converts one part of a checkpoint by its definition."""
-    source, choice = part, None
+    choice, fields = None, ()
     if is_transformation(definition):
         tx, name = definition, "the transformation"
     else:
         name = type(definition).__name__
         if part.is_grouped:
-            source = dataclasses.replace(part, param_states=ungroup(part, definition, place))
+            groups = groups_of_definition(definition, part, place)
+            fields = rows_of_groups(part, groups, place).items()
         definition = focus_of(definition, part, place)
         kind = recipe or ("exact" if exact else "standalone")
         choice = choose_recipe(definition, kind, part.dtypes)
@@ -174,8 +176,8 @@ def _convert(
         check_axes_of_t5x(tx, part.target, place)
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
-    fit.finite_parts(part.target, (*part.path, "target"), "params")
-    fields = ((names, row) for names, _, row in rows(source, place))
+    fit.check_parts(part.target, (*part.path, "target"), "params")
+    fields = fields or ((names, row) for names, _, row in rows(part, place))
     step = np.asarray(part.step, np.int32)
     opt_state = fit.fill_state(template, part.target, fields, step, part.path)
     fit.settle()

@@ -102,23 +102,6 @@ def is_key(leaf: Leaf) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
-    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
-
-    Returns:
-      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None for other trees.
-    """
-    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
-    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
-        return [state]
-    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
-        state = [state[str(index)] for index in range(len(state))]
-    if not isinstance(state, list) or not state:
-        return None
-    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
-    return state if fits else None
-
-
 def outline_of(state: Any) -> dict[str, Any]:
     """The fields of a state, each as its `state_dict_of`."""
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
@@ -155,15 +138,6 @@ def named_as_pytree(target: Params, saved: PyTree) -> bool:
         leaf_path: np.shape(leaf) for leaf_path, leaf in leaves(saved) if leaf is not None
     }
     return target_shapes == saved_shapes
-
-
-def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Yields the paths of legacy optimizers in a state dict."""
-    if legacy_states(tree) is not None:
-        yield path
-    elif isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from optimizers(value, (*path, str(name)))
 
 
 def is_floating(dtype: Any) -> bool:

@@ -19,6 +19,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     Stock,
     Unsupported,
+    squares,
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Name, call
@@ -282,9 +283,9 @@ ENTRY = Entry(
     },
     getters={"dtype_momentum": operator.attrgetter("dtype_momentum")},
     state=(
-        StateField("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
-        StateField("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
-        StateField("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
+        squares("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
+        squares("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
+        squares("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
         StateField("m", exact="AdafactorState.m", stock=("EmaState.ema",)),
     ),
     stock=(

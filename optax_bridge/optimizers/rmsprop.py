@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import StepBound, apart, measured, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -102,7 +102,7 @@ ENTRY = Entry(
     renamed={"beta2": "decay"},
     within={"beta2": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField(
+        squares(
             "v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
         ),
         StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),
