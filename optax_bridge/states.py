@@ -21,7 +21,7 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
 
 import legacy_optim
 from optax_bridge._text import listed
-from optax_bridge.correspondence import ENTRIES, Entry
+from optax_bridge.correspondence import ENTRIES, Entry, all_entries
 from optax_bridge.correspondence.recipe import build, filled
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
@@ -317,7 +317,7 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
     fields = {
         key: {name: {*signs} for name, signs in v.items()} for key, v in _exact_fields().items()
     }
-    for entry in ENTRIES.values():
+    for entry in all_entries().values():
         for field in entry.state:
             for stock in field.stock:
                 fields.setdefault(stock, {}).setdefault(field.legacy, set()).add(field.stock_sign)
@@ -328,7 +328,7 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
 def _ranges() -> dict[str, Range]:
     """`Type.field` of the Optax states -> what its numbers can be, whichever field it holds."""
     ranges: dict[str, Range] = {}
-    for entry in ENTRIES.values():
+    for entry in all_entries().values():
         for field in entry.state:
             for key in (field.exact, *field.stock):
                 same = ranges.get(key, field.within) == field.within
@@ -339,7 +339,8 @@ def _ranges() -> dict[str, Range]:
 @cache
 def _exact_fields() -> dict[str, dict[str, set[int]]]:
     """As `_legacy_fields`, of this project's own states."""
-    return {field.exact: {field.legacy: {1}} for entry in ENTRIES.values() for field in entry.state}
+    entries = all_entries().values()
+    return {field.exact: {field.legacy: {1}} for entry in entries for field in entry.state}
 
 
 @cache
@@ -349,7 +350,7 @@ def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
         for variant in entry.stock:
-            settings = entry.defaults() | {"learning_rate": 0.1} | dict(variant.when)
+            settings = entry.defaults() | {entry.rate: 0.1} | dict(variant.when)
             types = _types(jax.eval_shape(build(filled(variant.recipe, settings)).init, shapes))
             if entry not in entries_by_types.setdefault(types, []):
                 entries_by_types[types].append(entry)

@@ -17,6 +17,7 @@ from optax_bridge.correspondence import (
     Choice,
     UnsupportedSetting,
     Verdict,
+    all_entries,
     choose_recipe,
 )
 from optax_bridge.correspondence.claim import Claim
@@ -25,10 +26,10 @@ from optax_bridge.correspondence.recipe import imports, render
 
 CASES = [
     pytest.param(entry, case, id=f"{entry.name}-{index}")
-    for entry in ENTRIES.values()
+    for entry in all_entries().values()
     for index, case in enumerate(entry.cases)
 ]
-each_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+each_entry = pytest.mark.parametrize("entry", all_entries().values(), ids=all_entries())
 each_case = pytest.mark.parametrize(("entry", "case"), CASES)
 
 PARAMS = {"kernel": jnp.arange(12.0).reshape(4, 3) / 7 + 0.1, "bias": jnp.ones(3) / 3}
@@ -49,7 +50,8 @@ def test_port_is_public_and_takes_the_hyper_parameters(entry: Entry):
     module, _, name = entry.port.rpartition(".")
     port = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(port).parameters
-    legacy = [name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+    by_name = {hp.port for hp in entry.hyper_params if hp.by_name}
+    legacy = [n for n, p in parameters.items() if n in by_name or p.kind is not p.KEYWORD_ONLY]
     assert legacy == [hp.port for hp in entry.hyper_params]  # what is new is by keyword only
     for hp in entry.hyper_params:
         assert _default(parameters[hp.port]) == hp.default or hp.variadic
@@ -65,7 +67,7 @@ def test_defaults_are_the_legacy_constructors(entry: Entry):
 
 @each_entry
 def test_cases_move_every_hyper_parameter_off_its_default(entry: Entry):
-    moved = {name for case in entry.cases for name in case.settings} | {"learning_rate"}
+    moved = {name for case in entry.cases for name in case.settings} | {entry.rate}
     assert {hp.legacy for hp in entry.hyper_params} <= moved
 
 

@@ -27,6 +27,7 @@ class HyperParam:
       read: reads the value from a definition.
       variadic: whether the value is the tuple of all positional arguments.
       within: the numbers that it makes sense with.
+      by_name: whether it is given by name only.
     """
 
     legacy: str
@@ -35,6 +36,7 @@ class HyperParam:
     read: Callable[[Any], Any]
     variadic: bool = False
     within: Range = FINITE
+    by_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,9 @@ class Unsupported:
     only: Any
     message: str
 
+
+# What the learning rate is called, by flax.optim and by torch.optim.
+RATES = ("learning_rate", "lr")
 
 # Stands for the learning rate within a nested definition of a case.
 RATE = Setting("learning_rate")
@@ -194,6 +199,8 @@ class Entry:
       inferred: the settings that shape a state, from the parameters and their states in a
         checkpoint; None: those are its switches, which can be tried.
       excluded: values of the suite's axes that cannot be, each with the reason.
+      exactness: what makes the exact recipe so.
+      beside: arguments of the original constructor that have no place here -> what to know of each.
     """
 
     legacy: LegacyClass
@@ -214,6 +221,13 @@ class Entry:
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
+    exactness: str = "the legacy operations in the legacy order"
+    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def rate(self) -> str:
+        """The legacy name of its learning rate."""
+        return next((hp.legacy for hp in self.hyper_params if hp.legacy in RATES), "")
 
     @functools.cached_property
     def hyper_params(self) -> tuple[HyperParam, ...]:
@@ -226,6 +240,7 @@ class Entry:
                 self.getters.get(name) or operator.attrgetter(f"hyper_params.{name}"),
                 parameter.kind is parameter.VAR_POSITIONAL,
                 self.within.get(name, FINITE),
+                parameter.kind is parameter.KEYWORD_ONLY,
             )
             for name, parameter in self.legacy.parameters.items()
         )
@@ -246,7 +261,7 @@ class Entry:
         for hp in self.hyper_params:
             if hp.variadic:
                 args = settings.pop(hp.legacy)
-            elif hp.legacy == "learning_rate":
+            elif hp.legacy == self.rate:
                 settings = {hp.legacy: learning_rate, **settings}
         return Call(self.legacy.dotted, args, settings)
 
@@ -267,8 +282,8 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Name of the entry: that of its transformation, e.g. `adam`."""
-        return self.port.rpartition(".")[2]
+        """Name of the entry: that of its transformation, e.g. `adam` or `torch.adam`."""
+        return self.port.partition(".")[2]
 
     def settings(self, definition: Any) -> dict[str, Any]:
         """The settings of a definition: legacy name -> value."""
@@ -303,7 +318,7 @@ class Entry:
         Raises:
           UnsupportedSetting: public Optax has no equal for these settings.
         """
-        if settings.get("learning_rate", 0.0) is None:
+        if settings.get(self.rate, 0.0) is None:
             raise UnsupportedSetting(
                 f"{self.legacy.__name__}: no learning rate in the constructor, so every call gives "
                 "one; Optax's own aliases take none per call. Use a schedule, or the exact "
@@ -325,9 +340,9 @@ class Entry:
         )
 
 
-def setting(name: str) -> Setting:
-    """A placeholder for a legacy setting in a recipe."""
-    return Setting(name)
+def setting(name: str, index: int | None = None) -> Setting:
+    """A placeholder for a legacy setting in a recipe, or for an item of one that is a tuple."""
+    return Setting(name, index)
 
 
 def _same(value: Any, expected: Any) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 
 from optax_bridge._text import nearest
 
-# What hyper-parameters are called elsewhere -> by flax.optim.
+# What hyper-parameters are called elsewhere -> by flax.optim, or by torch.optim.
 _ELSEWHERE = {
     "lr": "learning_rate", "step_size": "learning_rate", "alpha": "learning_rate",
     "rate": "learning_rate", "momentum": "beta", "decay": "beta", "epsilon": "eps",
-    "wd": "weight_decay",
+    "wd": "weight_decay", "learning_rate": "lr", "b1": "betas", "b2": "betas",
 }  # fmt: skip
 
 
@@ -56,6 +56,10 @@ def expected(default: Any, within: Range, value: Any) -> str:
     """
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "True or False"
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and len(value) == len(default)
+        fits = fits and not any(expected(d, within, v) for d, v in zip(default, value, strict=True))
+        return "" if fits else f"a tuple of {len(default)}, each {within}"
     if default is not None and not isinstance(default, int | float):
         return ""  # an optimizer, a dtype
     or_none = within.or_none or default is None
