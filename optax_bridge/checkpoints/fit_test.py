@@ -282,12 +282,6 @@ def test_flax_itself_names_the_remedy(restore: str, tmp_path: Path) -> None:
             checkpoints.restore_checkpoint(tmp_path, {"optimizer": fresh()})
 
 
-def test_what_is_left_over_beside_the_states_is_listed() -> None:
-    saved = serialization.to_state_dict({"optimizer": trained(), "epoch": 3})
-    with pytest.warns(LeftOverWarning, match=r"\['epoch'\]"):
-        assert_taken_over(from_state_dict({"optimizer": fresh()}, saved)["optimizer"])
-
-
 OLD, NEW = np.ones(2), np.zeros(2)
 LONG = np.ones(3)
 BOX = "(is it in a box of its own class?)"

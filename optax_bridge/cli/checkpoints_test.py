@@ -101,12 +101,6 @@ def test_several_optimizers_are_converted_where_they_stand(tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path)) == ["new", "old"]
 
 
-def test_optimizer_is_inferred_where_it_is_clear(tmp_path: Path) -> None:
-    done = bridge("convert", FILES / "adagrad.msgpack", tmp_path / "new")
-    assert done.exit_code == 0, done.stderr
-    assert "Adagrad" in done.stdout
-
-
 @pytest.mark.parametrize("name", ["adafactor", "adafactor_bfloat16"])
 def test_settings_that_shape_the_state_are_inferred_with_it(name: str, tmp_path: Path) -> None:
     """Momentum, its dtype, and which axes are long enough to be factored."""
@@ -188,12 +182,6 @@ def test_failure_is_one_clear_line_and_leaves_nothing(name: str, tmp_path: Path)
     assert os.listdir(tmp_path) == []
 
 
-def test_way_back_needs_the_optimizer(tmp_path: Path) -> None:
-    assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
-    done = bridge("convert", tmp_path / "new", tmp_path / "back", "--to", "legacy")
-    assert done.exit_code == 1 and "--optimizer" in done.stderr
-
-
 def test_existing_destination_needs_force(tmp_path: Path) -> None:
     destination = tmp_path / "new"
     destination.write_bytes(Path(ADAM).read_bytes())
@@ -203,13 +191,6 @@ def test_existing_destination_needs_force(tmp_path: Path) -> None:
     done = bridge("convert", ADAM, destination, *AS_ADAM, "--force")
     assert done.exit_code == 0, done.stderr
     assert destination.is_dir()
-
-
-def test_own_file_is_not_replaced_by_force(tmp_path: Path) -> None:
-    (tmp_path / "new").write_text("mine")
-    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--force")
-    assert done.exit_code == 1 and "Only a checkpoint is replaced" in done.stderr
-    assert (tmp_path / "new").read_text() == "mine"
 
 
 @pytest.mark.parametrize("place", ["itself", "around", "within", "link"])
@@ -236,11 +217,6 @@ def test_what_is_new_already_is_said_so(tmp_path: Path) -> None:
     assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
     done = bridge("convert", tmp_path / "new", tmp_path / "newer", *AS_ADAM)
     assert done.exit_code == 1 and "--to legacy" in done.stderr
-
-
-def test_no_verify_says_no_comparison(tmp_path: Path) -> None:
-    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--no-verify")
-    assert done.exit_code == 0 and "compared" not in done.stdout
 
 
 def test_part_goes_back_to_its_place(tmp_path: Path) -> None:

@@ -199,11 +199,6 @@ def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == (tmp_path / "old").read_bytes()
 
 
-def test_layout_is_keep_or_flat(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="layout"):
-        convert_file(tmp_path / "x", tmp_path / "y", layout="deep")
-
-
 def test_like_a_state_of_flax_itself_with_a_rate_within(tmp_path: Path) -> None:
     """As `migrate --standalone` writes it where steps are given a learning rate."""
     tx = optax.inject_hyperparams(lambda learning_rate: optax.sgd(learning_rate, momentum=0.9))

@@ -1,6 +1,5 @@
 """The lifecycle of Linen modules holds inside the training state."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import flax.linen as nn
@@ -8,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 import optax_bridge
 
@@ -100,43 +98,3 @@ def test_state_is_an_input_and_an_output(lift: str):
     assert_close(new, twice)
     assert_equal(state, before)  # a pure function: what went in is as it was
     assert not np.array_equal(new.batch_stats["norm"]["mean"], state.batch_stats["norm"]["mean"])
-
-
-class Partial(struct.PyTreeNode):
-    """A closure over modules that transformations can see through."""
-
-    fn: Callable[..., Any] = struct.field(pytree_node=False)
-    args: Iterable[Any]
-
-    def __call__(self, *args: Any) -> Any:
-        return self.fn(*(*self.args, *args))
-
-
-class Closure(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        dense = nn.Dense(x.shape[-1])
-        inner = nn.vmap(
-            Closure.inner, in_axes=0, variable_axes={"params": 0}, split_rngs={"params": True}
-        )
-        return inner(self, x, Partial(lambda mdl, x: mdl(x) + 1, [dense]))
-
-    def inner(self, x: Any, fn: Any) -> Any:
-        for _ in range(3):
-            x = fn(x)
-        return x
-
-
-def test_closures_over_modules_go_through_vmap_as_pytrees():
-    model = Closure()
-    params: Any = model.init(jax.random.key(0), X)["params"]
-    assert params["Dense_0"]["kernel"].shape == (4, 3, 3)
-    state = optax_bridge.TrainState.create(
-        apply_fn=model.apply, params=params, tx=optax_bridge.sgd(0.01)
-    )
-
-    def loss(params: Any) -> Any:
-        return jnp.mean(state.apply_fn({"params": params}, X) ** 2)
-
-    new = state.apply_gradients(grads=jax.jit(jax.grad(loss))(state.params))
-    assert loss(new.params) < loss(params)

@@ -16,7 +16,7 @@ import optax_bridge
 from optax_bridge import TrainState, convert_state
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.formats.t5x import _dims, _dtype, is_index
+from optax_bridge.checkpoints.formats.t5x import is_index
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 
@@ -370,18 +370,3 @@ def test_unknown_version_is_a_clear_error(tmp_path: Path) -> None:
 )
 def test_what_is_an_index(tree: Any, is_one: bool) -> None:
     assert is_index(tree) == is_one
-
-
-def test_lengths_and_dtypes_are_taken_in_every_form_and_nothing_else() -> None:
-    for given in ([3, 4], {"0": 3, "1": 4}, np.asarray([3, 4]), np.asarray([3, 4], np.uint8)):
-        assert _dims(given, "file") == [3, 4]
-    for given in ({"0": 3, "2": 4}, np.asarray([3.0]), np.asarray(3), [[3]], "34", None, [-1]):
-        with pytest.raises(
-            CheckpointError, match=r"^file: expected the lengths of the axes, found"
-        ):
-            _dims(given, "file")
-    for name in ("bfloat16", "float32", "<f4", "|b1", "complex64"):
-        assert _dtype(name, "file") == (ml_dtypes.bfloat16 if name == "bfloat16" else name)
-    for name in ("float33", "object", "U4", "M8[s]", "f4," * 5 + "f", 4, None):
-        with pytest.raises(CheckpointError, match=r"^file: expected a numeric dtype, found"):
-            _dtype(name, "file")
