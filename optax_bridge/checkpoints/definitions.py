@@ -16,7 +16,6 @@ from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.locate import (
     Part,
-    rows,
     shapes_of,
 )
 from optax_bridge.checkpoints.trees import Names, is_array, leaves
@@ -115,17 +114,19 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
 
 @describing()
 def focus_of(
-    definition: legacy_optim.OptimizerDef, part: Part, place: Place
+    definition: legacy_optim.OptimizerDef, fields: Sequence[tuple[Names, Any, Any]]
 ) -> legacy_optim.OptimizerDef:
     """The definition that made a state with unmatched leaves, from the one for the matched leaves.
 
     A state from `create(target, focus=...)` has None at the leaves out of focus; which those are
     is read from the state.
+
+    Args:
+      definition: the one given.
+      fields: each parameter with its state, see `locate.rows`.
     """
-    if isinstance(definition, legacy_optim.MultiOptimizer) or part.is_grouped:
-        return definition
-    has_state = {"/" + "/".join(path): state is not None for path, _, state in rows(part, place)}
-    if all(has_state.values()):
+    has_state = {"/" + "/".join(path): state is not None for path, _, state in fields}
+    if isinstance(definition, legacy_optim.MultiOptimizer) or all(has_state.values()):
         return definition
     traversal = legacy_optim.ModelParamTraversal(lambda path, _: has_state.get(path, False))
     return legacy_optim.MultiOptimizer((traversal, definition))
@@ -202,13 +203,13 @@ def check_axes_of_t5x(tx: optax.GradientTransformation, params: Params, place: P
 
 def differing_in_t5x(tx: Any, params: Params) -> list[str]:
     """The paths of the parameters whose statistics T5X has along other axes."""
-    rule = getattr(tx.init, "__self__", None)
-    if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
-        return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
     groups = groups_of(tx, jax.eval_shape(tx.init, params), params)
-    return [
-        path for part, _, group_params in groups for path in differing_in_t5x(part, group_params)
-    ]
+    if groups:
+        return [path for part, _, within in groups for path in differing_in_t5x(part, within)]
+    rule = getattr(tx.init, "__self__", None)
+    if not isinstance(rule, LeafRule) or not isinstance(rule.plan, Planner):
+        return []
+    return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
 
 
 def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:

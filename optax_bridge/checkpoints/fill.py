@@ -19,7 +19,6 @@ from optax_bridge.checkpoints.locate import (
     legacy_states,
     optimizers,
     rows,
-    rows_of_groups,
 )
 from optax_bridge.checkpoints.trees import (
     Names,
@@ -196,22 +195,24 @@ class LegacyFit(Fit):
         states: PyTree = legacy_states(saved)
         old = self.opt_state_template(template, params)
         self._check_recipe(old, params, (*path, "opt_state"))
-        if saved["state"] is states[0]:
-            part = Part(path, saved["target"], states[0]["param_states"], 0)
-            fields = ((names, row) for names, _, row in rows(part, self.place))
-            return self.fill_state(old, template.params, fields, step, path)
-        part = Part(path, saved["target"], [state["param_states"] for state in states], 0)
-        parts = groups_of(template.tx, old, template.params)
-        if len(parts) != len(states):
+        part, groups = Part(path, saved["target"], states[0]["param_states"], 0), []
+        if saved["state"] is not states[0]:
+            part = Part(path, saved["target"], [state["param_states"] for state in states], 0)
+            groups = self._groups(template, old, len(states), path)
+        fields = ((names, row) for names, _, row in rows(part, self.place, groups))
+        return self.fill_state(old, template.params, fields, step, path)
+
+    def _groups(self, template: Any, opt_state: OptState, count: int, path: Names) -> Any:
+        """The leaves that each group of the template's transformation holds."""
+        parts = groups_of(template.tx, opt_state, template.params)
+        if len(parts) != count:
             raise CheckpointError(
                 self.place_of((*path, "state")), "the groups of an optax_bridge.multi_optimizer",
-                f"{len(states)} groups",
+                f"{count} groups",
                 "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
                 "which: convert it by `optax-bridge convert --optimizer`.",
             )  # fmt: skip
-        groups = [sorted(key_names(p) for p, _ in leaves_with_path(each)) for *_, each in parts]
-        by_path = rows_of_groups(part, groups, self.place)
-        return self.fill_state(old, template.params, by_path.items(), step, path)
+        return [sorted(key_names(p) for p, _ in leaves_with_path(each)) for *_, each in parts]
 
     def _check_recipe(self, template: OptState, params: Params, path: Names) -> None:
         """Notes where public Optax does not go on as the legacy optimizer in half precision."""
@@ -243,7 +244,8 @@ class LegacyFit(Fit):
           step: steps taken.
           path: the optimizer's path in the checkpoint.
         """
-        values, places = self._rows(unboxed(params), fields, path)
+        params = unboxed(params)
+        values, places = self._rows(params, fields, path)
         used: set[Names] = set()
 
         def take(slot: Slot, value: Leaf) -> Leaf:

@@ -13,7 +13,7 @@ import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, with_indices
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Params, PyTree
@@ -77,14 +77,16 @@ def is_train_state(tree: PyTree) -> bool:
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
-def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+def find_states(tree: PyTree) -> Iterator[Names]:
     """Yields the paths of the state dicts of TrainStates in a tree."""
-    tree = with_indices(tree)
-    if not isinstance(tree, Mapping):
-        return
-    inner = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
-    # What holds one may itself have fields of these names.
-    yield from inner or ([path] if is_train_state(tree) else [])
+    return _states(plain(tree), ())
+
+
+def _states(tree: PyTree, path: Names) -> Iterator[Names]:
+    if isinstance(tree, Mapping):
+        inner = [p for name, value in tree.items() for p in _states(value, (*path, name))]
+        # What holds one may itself have fields of these names.
+        yield from inner or ([path] if is_train_state(tree) else [])
 
 
 def at_path(tree: PyTree, path: Names) -> PyTree:
@@ -112,13 +114,12 @@ def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
 
 
 def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Yields the paths of legacy optimizers in a state dict, in its order."""
-    tree = with_indices(tree)
+    """Yields the paths of legacy optimizers in a `plain` tree, in its order."""
     if legacy_states(tree) is not None:
         yield path
     elif isinstance(tree, Mapping):
         for name, value in tree.items():
-            yield from optimizers(value, (*path, str(name)))
+            yield from optimizers(value, (*path, name))
 
 
 def find_parts(tree: PyTree, place: Place) -> list[Part]:
@@ -131,6 +132,10 @@ def find_parts(tree: PyTree, place: Place) -> list[Part]:
     Raises:
       CheckpointError: something has the outline of an optimizer, but not its contents.
     """
+    return _parts(plain(tree), place)
+
+
+def _parts(tree: PyTree, place: Place) -> list[Part]:
     return [_part(at_path(tree, path), path, place) for path in optimizers(tree)]
 
 
@@ -151,21 +156,12 @@ def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
             f"{[step for step, _ in steps]}", "The groups were not trained together: convert each.",
         )  # fmt: skip
     step, copies = steps[0]
-    target = _as_dicts(tree["target"])
-    param_states = [_as_dicts(state["param_states"]) for state in states]
+    target, param_states = tree["target"], [state["param_states"] for state in states]
     if copies is not None:
         target = _first(target, copies, (*path, "target"), place)
         param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
     is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
     return Part(path, target, param_states if is_list else param_states[0], step, copies)
-
-
-def _as_dicts(tree: PyTree) -> PyTree:
-    """A tree without lists, as `flax.serialization.to_state_dict` makes it."""
-    tree = with_indices(tree)
-    if isinstance(tree, Mapping):
-        return {name: _as_dicts(value) for name, value in tree.items()}
-    return tree
 
 
 def _step(value: Any, path: Names, place: Place) -> tuple[int, int | None]:
@@ -203,14 +199,22 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
     )  # fmt: skip
 
 
-def rows(part: Part, place: Place = "checkpoint") -> list[tuple[Names, Any, Any]]:
+def rows(
+    part: Part, place: Place = "checkpoint", groups: Sequence[Sequence[Names]] = ()
+) -> list[tuple[Names, Any, Any]]:
     """Each parameter with its state: path in the target, parameter, dict of fields or None.
 
+    Args:
+      part: the optimizer.
+      place: how errors call it.
+      groups: in the layout up to flax 0.3.2, which does not say it, the paths of the leaves in each
+        group, in the order of its state; without them there are no rows.
+
     Raises:
-      CheckpointError: the state is no tree like the target.
+      CheckpointError: the state is no tree like the target, or has another number of leaves.
     """
     if part.is_grouped:
-        return []
+        return _rows_of_groups(part, groups, place) if groups else []
     return list(_rows(part.target, part.param_states, (), part, place))
 
 
@@ -238,20 +242,11 @@ def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> 
         yield from _rows(value, state[name], (*path, str(name)), part, place)
 
 
-def rows_of_groups(part: Part, groups: Sequence[Sequence[Names]], place: Place) -> dict[Names, Any]:
-    """Each parameter's fields by its path in the layout up to flax 0.3.2; None if in no group.
-
-    Args:
-      part: an optimizer with a list of states.
-      groups: the paths of the leaves in each, in the order of the state.
-      place: how errors call it.
-
-    Raises:
-      CheckpointError: the checkpoint has another number of leaves in a group.
-    """
+def _rows_of_groups(
+    part: Part, groups: Sequence[Sequence[Names]], place: Place
+) -> list[tuple[Names, Any, Any]]:
     fields: dict[Names, Any] = dict.fromkeys(path for path, _ in leaves(part.target))
     for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
-        group = with_indices(group)
         if not any(True for _ in leaves(group)):
             continue  # a group that keeps nothing
         if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
@@ -262,7 +257,7 @@ def rows_of_groups(part: Part, groups: Sequence[Sequence[Names]], place: Place) 
                 "The group holds other leaves than it did when this was written.",
             )  # fmt: skip
         fields |= {path: group[str(i)] for i, path in enumerate(paths)}
-    return fields
+    return [(path, leaf, fields[path]) for path, leaf in leaves(part.target)]
 
 
 def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
@@ -338,12 +333,13 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
       CheckpointError: it has no such optimizer, or several and no name is given; its
         parameters are no arrays of numbers in floating point.
     """
-    parts = find_parts(tree, place)
+    tree = plain(tree)
+    parts = _parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
         _check_parameters(fitting[0], place)
         return fitting[0]
-    if not parts and any(True for _ in find_states(tree)):
+    if not parts and any(True for _ in _states(tree, ())):
         raise CheckpointError(
             place, "an optimizer of flax.optim", "a TrainState, which is converted already",
             "Restore it with Orbax; --to legacy converts it back.",

@@ -42,7 +42,6 @@ from optax_bridge.checkpoints.locate import (
     infer_definitions,
     refuse_older,
     rows,
-    rows_of_groups,
 )
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.trees import (
@@ -157,15 +156,16 @@ def _convert(
     place: Place,
 ) -> Converted:
     """Converts one part of a checkpoint by its definition."""
-    choice, fields = None, ()
-    if is_transformation(definition):
-        tx, name = definition, "the transformation"
+    choice, name = None, "the transformation"
+    is_tx = is_transformation(definition)
+    is_grouped = part.is_grouped and not is_tx
+    groups = groups_of_definition(definition, part, place) if is_grouped else []
+    fields = rows(part, place, groups)
+    if is_tx:
+        tx = definition
     else:
         name = type(definition).__name__
-        if part.is_grouped:
-            groups = groups_of_definition(definition, part, place)
-            fields = rows_of_groups(part, groups, place).items()
-        definition = focus_of(definition, part, place)
+        definition = definition if groups else focus_of(definition, fields)
         kind = recipe or ("exact" if exact else "standalone")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
@@ -177,9 +177,8 @@ def _convert(
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
     fit.check_parts(part.target, (*part.path, "target"), "params")
-    fields = fields or ((names, row) for names, _, row in rows(part, place))
-    step = np.asarray(part.step, np.int32)
-    opt_state = fit.fill_state(template, part.target, fields, step, part.path)
+    step, each = np.asarray(part.step, np.int32), ((names, row) for names, _, row in fields)
+    opt_state = fit.fill_state(template, part.target, each, step, part.path)
     fit.settle()
     others, layout = rest_of(tree, part)
     return Converted(definition, tx, choice, part.target, opt_state, step, others, layout)
