@@ -28,7 +28,7 @@ from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_p
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 Names = tuple[str, ...]
-Rows = Mapping[Names, Any]
+Rows = Mapping[Names, PyTree]
 
 COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = "hyperparams"  # arguments of the transformation, which the program gives
@@ -84,7 +84,7 @@ def slots(state: OptState, rows: Rows | None) -> list[Slot]:
 
 
 def fill(
-    template: OptState, rows: Rows, step: Any, take: Callable[[Slot, Leaf], Leaf] | None = None
+    template: OptState, rows: Rows, step: Leaf, take: Callable[[Slot, Leaf], Leaf] | None = None
 ) -> OptState:
     """An Optax state from the rows of a legacy state.
 
@@ -153,7 +153,7 @@ def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
     return rows
 
 
-def rows_of(state: Any, params: Params) -> dict[Names, Any]:
+def rows_of(state: PyTree, params: Params) -> dict[Names, PyTree]:
     """The rows of a legacy optimizer's state in memory.
 
     Args:
@@ -178,7 +178,9 @@ def flat_rows(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
         yield path, tree
 
 
-def state_with(template: Any, rows: Rows, step: Any, params: Params) -> legacy_optim.OptimizerState:
+def state_with(
+    template: PyTree, rows: Rows, step: Leaf, params: Params
+) -> legacy_optim.OptimizerState:
     """The state of a legacy optimizer in memory, from rows.
 
     Args:
@@ -289,7 +291,7 @@ def _has_array(rows: Rows, key: Names) -> bool:
     return hasattr(rows.get(key), "shape")
 
 
-def _count(step: Any, old: Leaf) -> Leaf:
+def _count(step: Leaf, old: Leaf) -> Leaf:
     if isinstance(step, jax.Array):
         return jnp.asarray(step, old.dtype)
     dtype = old.dtype if hasattr(old, "dtype") else np.int32
@@ -394,7 +396,7 @@ def _nodes(state: OptState) -> Iterator[Any]:
 def _types(chain: Any) -> tuple[Any, ...]:
     """The types of a chain's states; a rate's schedule counts as a number does."""
 
-    def name(item: Any) -> Any:
+    def name(item: PyTree) -> Any:
         if isinstance(item, tuple) and not hasattr(item, "_fields"):
             return _types(item)
         type_name = type(item).__name__

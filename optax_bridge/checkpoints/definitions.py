@@ -25,7 +25,7 @@ from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.exact.leaf_rule import LeafRule, described
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
-from optax_bridge.metadata.trees import OptState, Params
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
 
 @describing()
 def focus_of(
-    definition: legacy_optim.OptimizerDef, fields: Sequence[tuple[Names, Any, Any]]
+    definition: legacy_optim.OptimizerDef, fields: Sequence[tuple[Names, Leaf, PyTree]]
 ) -> legacy_optim.OptimizerDef:
     """The definition that made a state with unmatched leaves, from the one for the matched leaves.
 

@@ -86,14 +86,14 @@ class LegacyFit(Fit):
         self.is_by_definition, self.if_missing = True, ""
         self.requirement, self.remedy = f"the state of {name}", OTHER_OPTIMIZER
 
-    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, from a legacy optimizer if the checkpoint has one in its place."""
         if legacy_states(saved) is None and not _has_own_state(template, saved):
             return self._within(template, saved, path)
         fitted = self._optimizer(template, saved, path)
         return fitted | self._fields(outline_of(template), {}, path)
 
-    def _optimizer(self, template: Any, saved: PyTree, path: Names) -> dict[str, Any]:
+    def _optimizer(self, template: PyTree, saved: PyTree, path: Names) -> dict[str, Any]:
         """Step, parameters and state from a legacy optimizer."""
         is_own = _has_own_state(template, saved)
         states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
@@ -116,7 +116,7 @@ class LegacyFit(Fit):
         plain_state = plain(serialization.to_state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
-    def _within(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def _within(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState` to a whole legacy checkpoint, optimizer and the rest."""
         is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
         parts = [] if is_new else list(optimizers(saved))
@@ -179,7 +179,7 @@ class LegacyFit(Fit):
             raise self.error()
 
     def opt_state(
-        self, template: Any, params: Params, saved: PyTree, step: Any, path: Names
+        self, template: PyTree, params: Params, saved: PyTree, step: Leaf, path: Names
     ) -> OptState:
         """The state of the template's transformation, from a legacy optimizer's.
 
@@ -202,7 +202,7 @@ class LegacyFit(Fit):
         fields = ((names, row) for names, _, row in rows(part, self.place, groups))
         return self.fill_state(old, template.params, fields, step, path)
 
-    def _groups(self, template: Any, opt_state: OptState, count: int, path: Names) -> Any:
+    def _groups(self, template: PyTree, opt_state: OptState, count: int, path: Names) -> Any:
         """The leaves that each group of the template's transformation holds."""
         parts = groups_of(template.tx, opt_state, template.params)
         if len(parts) != count:
@@ -232,7 +232,7 @@ class LegacyFit(Fit):
         template: OptState,
         params: Params,
         fields: Iterable[tuple[Names, PyTree]],
-        step: Any,
+        step: Leaf,
         path: Names,
     ) -> OptState:
         """The state of a transformation from the fields that a legacy optimizer keeps.
@@ -280,14 +280,14 @@ class LegacyFit(Fit):
             return expected
         return self._cast(expected, new, path, "opt_state")
 
-    def _own_state(self, template: Any, params: Params, saved: PyTree, path: Names) -> OptState:
+    def _own_state(self, template: PyTree, params: Params, saved: PyTree, path: Names) -> OptState:
         """The state that a definition of the user's own makes, field by field."""
         old = self.opt_state_template(template, params)
         return refill(old, self.tree(state_dict_of(old), saved, path, "opt_state"))
 
     def _rows(
         self, params: Params, fields: Iterable[tuple[Names, PyTree]], path: Names
-    ) -> tuple[dict[Names, Any], dict[Names, Names]]:
+    ) -> tuple[dict[Names, PyTree], dict[Names, Names]]:
         """The rows of the checkpoint by the paths of the template's parameters.
 
         Returns:
@@ -299,7 +299,7 @@ class LegacyFit(Fit):
             at: key_names(flat[index][0])
             for at, index in leaves(plain(serialization.to_state_dict(numbers)))
         }
-        values: dict[Names, Any] = {}
+        values: dict[Names, PyTree] = {}
         places: dict[Names, Names] = {}
         for names, row in fields:
             is_boxed = names not in template_names and names[-1:] == (LEVEL,)
@@ -340,7 +340,7 @@ class LegacyFit(Fit):
         return array if self.copies is None else np.broadcast_to(np.asarray(array), shape)
 
 
-def _has_own_state(template: Any, saved: PyTree) -> bool:
+def _has_own_state(template: PyTree, saved: PyTree) -> bool:
     """True if a legacy optimizer's state is of the template's class, one that a user wrote.
 
     What `init_state` of a wrapped definition makes need not be an `OptimizerState`: its state dict
@@ -358,7 +358,7 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
     """The leading axes of the first state's step in checkpoint and template."""
     if is_state(expected):
         states = [saved["state"]] if _has_own_state(expected, saved) else legacy_states(saved)
-        step: Any = saved.get("step") if isinstance(saved, Mapping) else None
+        step: Leaf = saved.get("step") if isinstance(saved, Mapping) else None
         step = states[0]["step"] if states else step
         return _leading(step, saved), _leading(expected.step, state_dict_of(expected.params))
     if isinstance(expected, Mapping) and isinstance(saved, Mapping):
@@ -369,7 +369,7 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
     return None
 
 
-def _leading(step: Any, tree: PyTree) -> int | None:
+def _leading(step: Leaf, tree: PyTree) -> int | None:
     """The size of the leading axis, if a tree was replicated: all its arrays have the same."""
     copies = step.shape[0] if getattr(step, "ndim", 0) == 1 else None
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]

@@ -191,7 +191,7 @@ class Fit:
             return self._unbox(expected, saved, path, owner)
         return self.leaf(expected, saved, path, owner)
 
-    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, or what the checkpoint has in its place."""
         if legacy_states(saved) is not None:
             raise CheckpointError(
@@ -226,7 +226,7 @@ class Fit:
                     fitted[name] = self.tree(state_dict_of(value), saved[name], field_path, owner)
         return fitted
 
-    def parameters(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def parameters(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits the parameters of a state, all of which may have another type in floating point."""
         self.params = []
         fitted = self.tree(state_dict_of(template.params), saved, path, "params")
@@ -248,7 +248,7 @@ class Fit:
                 self.wrong.append((at, f"{expected}, the template's type", str(actual)))
                 self.remedy = _OTHER_TYPE
 
-    def opt_state_template(self, template: Any, params: PyTree) -> Any:
+    def opt_state_template(self, template: PyTree, params: PyTree) -> Any:
         """The template's optimizer state, with the types that parameters of the checkpoint have.
 
         Args:

@@ -16,7 +16,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, s
 from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _PUT_IN = (
     "A program put that in, flax.optim did not: restore there by "
@@ -46,7 +46,7 @@ class Part:
 
     path: Names
     target: Params
-    param_states: Any
+    param_states: PyTree
     step: int
     copies: int | None = None
 
@@ -201,7 +201,7 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
 
 def rows(
     part: Part, place: Place = "checkpoint", groups: Sequence[Sequence[Names]] = ()
-) -> list[tuple[Names, Any, Any]]:
+) -> list[tuple[Names, Leaf, PyTree]]:
     """Each parameter with its state: path in the target, parameter, dict of fields or None.
 
     Args:
@@ -218,7 +218,7 @@ def rows(
     return list(_rows(part.target, part.param_states, (), part, place))
 
 
-def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> Iterator[Any]:
+def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) -> Iterator[Any]:
     def where() -> str:  # of a leaf in a million a name is not asked for
         return f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
 
@@ -244,8 +244,8 @@ def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> 
 
 def _rows_of_groups(
     part: Part, groups: Sequence[Sequence[Names]], place: Place
-) -> list[tuple[Names, Any, Any]]:
-    fields: dict[Names, Any] = dict.fromkeys(path for path, _ in leaves(part.target))
+) -> list[tuple[Names, Leaf, PyTree]]:
+    fields: dict[Names, PyTree] = dict.fromkeys(path for path, _ in leaves(part.target))
     for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
         if not any(True for _ in leaves(group)):
             continue  # a group that keeps nothing

@@ -42,12 +42,12 @@ from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.legacy import to_legacy
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
-from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.states import extract
 
 
 def legacy_tree(
-    params: Params, opt_state: OptState, step: Any, definition: Definition
+    params: Params, opt_state: OptState, step: Leaf, definition: Definition
 ) -> dict[str, PyTree]:
     """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
 
@@ -230,7 +230,7 @@ def _fill_gaps(plain: PyTree, saved: PyTree) -> PyTree:
 
 
 def to_legacy_checkpoint(
-    state: Any,
+    state: PyTree,
     path: Path | str,
     optimizer_def: Definition,
     *,
@@ -247,7 +247,7 @@ def to_legacy_checkpoint(
         compare(file, tree, path, "msgpack")
 
 
-def _others(state: Any) -> dict[str, PyTree]:
+def _others(state: PyTree) -> dict[str, PyTree]:
     """The fields of a state without the optimizer's; keys as the bits that programs had then."""
     optimizer_fields = ("params", "opt_state")
     fields = {

@@ -243,7 +243,7 @@ def train_state(
 
 def _collections(
     cls: Any, converted: Converted, sharding: Any, part: str | None
-) -> tuple[dict[str, Any], list[Names]]:
+) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
     names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
     if is_state(sharding):

@@ -331,7 +331,7 @@ def described(params: Params) -> list[Leaf]:
     return leaves
 
 
-def _boxed_field(leaf: Any, field: Any, path: KeyPath) -> Any:
+def _boxed_field(leaf: Leaf, field: Any, path: KeyPath) -> Any:
     """A field of the state in the box that it gets."""
     if field is None:
         return None

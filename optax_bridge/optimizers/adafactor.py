@@ -28,7 +28,7 @@ from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params
 from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
@@ -162,7 +162,7 @@ class _Arithmetic:
     has_momentum: bool
     dtype_momentum: Any
 
-    def init(self, factors: Factors, param: Any) -> tuple[Any, ...]:
+    def init(self, factors: Factors, param: Leaf) -> tuple[Any, ...]:
         shape = jnp.shape(param)
         v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
         if factors.columns:
@@ -220,11 +220,11 @@ def _apply(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.A
     return (kept - decrement).astype(jnp.result_type(param))
 
 
-def _reduced_zeros(param: Any, axes: tuple[int, ...]) -> Reduced:
+def _reduced_zeros(param: Leaf, axes: tuple[int, ...]) -> Reduced:
     return Reduced(_zeros(param, axes, jnp.float32), axes)
 
 
-def _zeros(param: Any, axes: Sequence[int], dtype: Any) -> jax.Array:
+def _zeros(param: Leaf, axes: Sequence[int], dtype: Any) -> jax.Array:
     """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes.
 
     There the sharding is part of an array's type: a step gives its means that of the parameter, and

@@ -1,7 +1,7 @@
 """RMSProp (Tieleman and Hinton 2012), as `flax.optim.RMSProp` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -15,7 +15,7 @@ from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params
 
 
 class RMSPropState(NamedTuple):
@@ -59,7 +59,7 @@ def rmsprop(
     ).transformation()
 
 
-def _without_mean(param: Any) -> tuple[Array, None]:
+def _without_mean(param: Leaf) -> tuple[Array, None]:
     return jnp.zeros_like(param), None
 
 
