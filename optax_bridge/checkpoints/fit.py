@@ -14,9 +14,8 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
 - A number of steps is an integer from 0 to 2**31 - 2.
 """
 
-import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +23,13 @@ import numpy as np
 from flax import serialization
 from jax.core import Tracer
 
-from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
-    ConvertedWarning,
-    LeftOverWarning,
     Place,
-    leaf_name,
     shown,
 )
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
+from optax_bridge.checkpoints.misfits import Misfits
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     Names,
@@ -46,7 +42,6 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     kind,
     leaves,
-    listed_leaves,
     outline_of,
     plain,
     plain_outline,
@@ -60,31 +55,15 @@ from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, PyTree
 from optax_bridge.states import COUNTS, slots
 
-T = TypeVar("T")
-
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
-_NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
 # What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
 # keeps, which must be finite.
 Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
-_OTHER_STATE = (
-    "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
-    "another --recipe, or with --like."
-)
-_BESIDE = (
-    "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
-    "many as there are."
-)
-_REPLICATED = (
-    "One of them is replicated, a copy for each device, and the other is not: restore into "
-    "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
-    "optax_bridge.checkpoints.restore_checkpoint, which takes either."
-)
 _NOT_FINITE = (
     "The training had broken down: take an earlier checkpoint, or let it through as it is, by "
     "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
@@ -137,39 +116,20 @@ def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
     fit.settle()
 
 
-class Fit:
+class Fit(Misfits):
     """Fits state dicts to templates and keeps a list of all that does not fit.
 
     Attributes:
-      place: how errors call the checkpoint.
-      keep: whether leaves that the checkpoint lacks are taken from the template.
       allow_nan: whether parameters and moments may be NaN or infinite.
-      missing: leaves of the template that the checkpoint lacks.
-      surplus: leaves of the checkpoint that a `TrainState` has no place for.
-      unused: leaves of the checkpoint outside of the states that nothing has a place for.
-      wrong: what is otherwise not as it should be: path, expected, found.
-      converted: leaves that were taken as another type: path, type before, type now.
       ranges: what the numbers of a leaf may be, by its path, where not any finite ones.
-      remedy: what to do about it.
-      requirement: what the checkpoint is to be, for the message about several leaves.
-      if_missing: what else to do where leaves are missing.
-      changed: whether anything was changed on the way.
+      params: path, type expected and type there of each parameter of the state at hand.
     """
 
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
-        self.place, self.keep, self.allow_nan = place, keep, allow_nan
-        self.remedy, self.changed = SAME_MAKE, False
-        self.requirement = "every leaf of what is restored, and no other"
-        self.if_missing = "optax_bridge.checkpoints restores in part by missing='keep'."
-        self.missing: list[Names] = []
-        self.surplus: list[Names] = []
-        self.unused: list[Names] = []
-        self.wrong: list[tuple[Names, str, str]] = []
-        self.converted: list[tuple[Names, str, str]] = []
+        super().__init__(place, keep=keep)
+        self.allow_nan = allow_nan
         self.ranges: dict[Names, Range] = {}
-        self.params: list[tuple[Names, np.dtype, np.dtype]] = []  # of the state at hand
-        self.replicated = 0  # of them, those with a copy for each device on one side alone
-        self.beside = 0  # of them, those that are of no state
+        self.params: list[tuple[Names, np.dtype, np.dtype]] = []
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> PyTree:
         """Fits a part.
@@ -443,69 +403,6 @@ class Fit:
     def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
         over = [(*path, *leaf_path) for leaf_path, leaf in leaves(saved) if leaf is not None]
         (self.unused if owner == "program" else self.surplus).extend(over)
-
-    @property
-    def is_exact(self) -> bool:
-        """True if template and checkpoint have the same leaves, and none was converted."""
-        return not (self.changed or self.missing or self.surplus or self.unused or self.wrong)
-
-    def place_of(self, path: Names) -> str:
-        """The name of a leaf of the checkpoint in errors."""
-        return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
-
-    def settle(self) -> None:
-        """Raises or warns of what does not fit.
-
-        Warns:
-          LeftOverWarning: something outside of the states is left over.
-          ConvertedWarning: something has another type in the checkpoint.
-
-        Raises:
-          CheckpointError: something is missing, too many or of another shape.
-        """
-        if self.wrong or (not self.keep and (self.missing or self.surplus)):
-            raise self.error()
-        if self.converted:
-            each = [f"{leaf_name(path)}: {before} to {new}" for path, before, new in self.converted]
-            warnings.warn(
-                ConvertedWarning(
-                    f"{self.place}: {listed(each)}. The template and the checkpoint have other "
-                    "types; parameters are as the checkpoint has them, all else as the template."
-                ),
-                stacklevel=5,
-            )
-        unused = self.surplus + self.unused
-        if unused:
-            warnings.warn(
-                LeftOverWarning(
-                    f"{self.place}: {listed_leaves(unused)} left over: nothing that was restored "
-                    "has a place for it. Give the template a field of that name to have it; what "
-                    "the program takes itself, it leaves out of what is restored.",
-                    unused,
-                ),
-                stacklevel=5,
-            )
-
-    def error(self) -> CheckpointError:
-        """The error about all that does not fit."""
-        missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
-        if len(self.wrong) == 1 and not missing and not surplus:
-            path, expected, actual = self.wrong[0]
-            remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
-            return CheckpointError(self.place_of(path), expected, actual, remedy)
-        problems = [f"no {listed_leaves(missing)}"] if missing else []
-        problems += [
-            f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
-        ]
-        problems += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
-        problems += [f"{listed_leaves(surplus)} besides"] if surplus else []
-        remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
-        if self.remedy == SAME_MAKE and any("opt_state" in path for path in missing):
-            remedies.append(_OTHER_STATE)
-        return CheckpointError(
-            self.place, self.requirement, "; ".join(problems),
-            " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
-        )  # fmt: skip
 
 
 def _is_bool(leaf: Leaf) -> bool:
