@@ -244,7 +244,6 @@ class LegacyFit(Fit):
           step: steps taken.
           path: the optimizer's path in the checkpoint.
         """
-        params = unboxed(params)
         values, places = self._rows(params, fields, path)
         used: set[Names] = set()
 
@@ -293,6 +292,7 @@ class LegacyFit(Fit):
         Returns:
           The rows, see `optax_bridge.states`, and the path of each in the checkpoint.
         """
+        params = unboxed(params)
         flat = leaves_with_path(params)
         numbers = jax.tree.structure(params).unflatten(range(len(flat)))
         template_names = {
