@@ -53,7 +53,7 @@ class Slot:
       path: its path in the state, `("mu", "dense", "kernel")`.
       leaf: the array, or its shape.
       kind: what it is.
-      row: for a field, its key in the rows; else the one key that it could have, if any.
+      row: for a field, its key in the rows; else the key that it could have, if any.
       sign: -1 where Optax keeps the legacy value negated.
       within: the numbers that a field can have.
     """
@@ -279,7 +279,7 @@ def _possible(
 def _field_slot(path: Names, leaf: Leaf, possible: Any, sign: int | None, is_last: bool) -> Slot:
     present = [(row, signs) for row, (signs, is_there) in possible.items() if is_there]
     if len(present) != 1:
-        row = next(iter(possible)) if len(possible) == 1 else ()
+        row = () if present else next(iter(possible), ())  # of flax.optim, whose entries are first
         return Slot(path, leaf, Kind.UNKNOWN, row)
     ((row, signs),) = present
     if len(signs) > 1 and sign is None and is_last:

@@ -203,13 +203,11 @@ def check_axes_of_t5x(tx: optax.GradientTransformation, params: Params, place: P
 
 def differing_in_t5x(tx: Any, params: Params) -> list[str]:
     """The paths of the parameters whose statistics T5X has along other axes."""
-    groups = groups_of(tx, jax.eval_shape(tx.init, params), params)
-    if groups:
-        return [path for part, _, within in groups for path in differing_in_t5x(part, within)]
     rule = getattr(tx.init, "__self__", None)
-    if not isinstance(rule, LeafRule) or not isinstance(rule.plan, Planner):
-        return []
-    return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
+    if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
+        return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
+    groups = groups_of(tx, jax.eval_shape(tx.init, params), params)
+    return [path for part, _, within in groups for path in differing_in_t5x(part, within)]
 
 
 def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:

@@ -41,7 +41,7 @@ def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path)
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(3, 16, 8)).astype(np.float32)
     fields = {"grad_ema": kernel[1], "grad_sq_ema": np.square(kernel[2])}
-    bias = dict.fromkeys(("grad_ema", "grad_sq_ema"), kernel[0, 0])
+    bias = {"grad_ema": kernel[0, 0], "grad_sq_ema": np.square(kernel[0, 1])}
     tree = {
         "target": {"dense": {"kernel": kernel[0], "bias": kernel[0, 1]}},
         "state": {
