@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import KeyPath
 from jax.typing import DTypeLike
 
+from equivalence_tests.compare.trees import leaf_name
 from optax_bridge.correspondence import Claim, Verdict
 from optax_bridge.metadata.trees import PyTree
 
@@ -149,7 +149,7 @@ def compare(
     Raises:
       ValueError: the trees, shapes or dtypes do not match, with the leaf.
     """
-    paths, left_leaves, right_leaves = _aligned(left, right)
+    paths, left_leaves, right_leaves = _align(left, right)
     ulp_by_step = np.zeros(0)
     apart: list[LeafDistance] = []
     elements = set[int]()
@@ -170,7 +170,9 @@ def compare(
             start, eps = min([len(a), *since]), _eps(a.dtype)
             apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
             elements.add(a[0].size)
-    first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
+    first = min(
+        (leaf.first for leaf in apart), key=lambda first_of_leaf: first_of_leaf.step, default=None
+    )
     return Comparison(
         identical=first is None,
         ulp=max(worst[0], 0.0),
@@ -197,7 +199,7 @@ def as_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+def _align(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:
@@ -214,11 +216,6 @@ def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], 
     paths = list(sides[0])
     a, b = ([np.asarray(side[path]) for path in paths] for side in sides)
     return [leaf_name(path) for path in paths], a, b
-
-
-def leaf_name(path: KeyPath) -> str:
-    """A leaf's path as `params['dense']['kernel']`."""
-    return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -67,7 +67,7 @@ def trajectory(
     Returns:
       The views, each leaf of shape (steps, ...), on the host.
     """
-    made = driven(side) if isinstance(side, Side) else side
+    made = driver(side) if isinstance(side, Side) else side
     if steps is None:
         steps = len(jax.tree.leaves(inputs)[0])
     length = steps // parts
@@ -81,15 +81,8 @@ def trajectory(
     return seen[0] if parts == 1 else jax.tree.map(lambda *each: np.concatenate(each), *seen)
 
 
-def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None) -> Driven:
-    """A side under one of `DRIVES`.
-
-    Args:
-      side: the side.
-      drive: how it takes its steps.
-      devices: those of a drive over several; all local ones of the default platform if None, of
-        which the number is a power of two.
-    """
+def driver(side: Side, drive: str = "scan") -> Driven:
+    """A side under one of `DRIVES`; over several devices, it is a power of two of local ones."""
 
     def init(params: Params) -> Params:
         return side.init(jax.tree.map(jnp.asarray, params) if side.compiled else params)
@@ -121,11 +114,11 @@ def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None
         return Driven(lambda params: jax.vmap(side.init)(several(params)), _at_once(whole))
     if drive == "scan":
         return Driven(init, _at_once(jax.jit(scan)))
-    mesh = Mesh(np.array(_local() if devices is None else devices), ("batch",))
+    mesh = Mesh(np.array(_local()), ("batch",))
     if drive == "sharded":
-        return _sharded(init, scan, mesh)
+        return _sharded_driver(init, scan, mesh)
     if side.definition is not None:
-        return _replicated(init, scan, mesh)
+        return _replicated_driver(init, scan, mesh)
     return _data_parallel(init, body, mesh)
 
 
@@ -191,21 +184,14 @@ def _local() -> list[Any]:
     return devices[: max(n for n in (1, 2, 4, 8) if n <= len(devices))]
 
 
-def place(leaf: Leaf, where: Any) -> jax.Array:
-    """An array where it belongs; of devices of several processes each gives its own part."""
-    is_array = isinstance(leaf, jax.Array)
-    if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
-        return jax.device_put(leaf, where)
-    host = np.asarray(leaf)
-    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
-
-
-def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _sharded_driver(
+    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
+) -> Driven:
     def split(tree: PyTree, axis: int) -> PyTree:
         def put(leaf: Leaf) -> Leaf:
             splits = leaf.ndim > axis and leaf.size and leaf.shape[axis] % mesh.size == 0
             spec = PartitionSpec(*[None] * axis, "batch") if splits else PartitionSpec()
-            return place(leaf, NamedSharding(mesh, spec))
+            return jax.device_put(leaf, NamedSharding(mesh, spec))
 
         return jax.tree.map(put, tree)
 
@@ -218,7 +204,9 @@ def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: M
     return Driven(lambda params: split(init(split(params, 0)), 0), steps)
 
 
-def _replicated(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _replicated_driver(
+    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
+) -> Driven:
     """Data-parallel as `flax.optim` did it: `replicate()`, then pmap."""
     devices = list(mesh.devices.flat)
 
@@ -242,21 +230,17 @@ def _data_parallel(
     everywhere = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(None, "batch"))
 
-    def averaged(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
+    def average_step(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
         grads, *others = given
         return body(state, (jax.tree.map(lambda g: jnp.mean(g, axis=0), grads), *others))
 
     compiled = jax.jit(
-        lambda state, inputs: jax.lax.scan(averaged, state, inputs), out_shardings=everywhere
+        lambda state, inputs: jax.lax.scan(average_step, state, inputs), out_shardings=everywhere
     )
 
     def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         grads, *others = _rows(inputs, first, count)
-        grads = jax.tree.map(lambda g: place(g, split), per_device(grads, mesh.size))
-        others = jax.tree.map(lambda leaf: place(leaf, everywhere), others)
-        state, views = compiled(state, (grads, *others))
-        return state, jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), views)
+        grads = jax.device_put(per_device(grads, mesh.size), split)
+        return compiled(state, (grads, *jax.device_put(others, everywhere)))
 
-    return Driven(
-        lambda params: jax.tree.map(lambda leaf: place(leaf, everywhere), init(params)), steps
-    )
+    return Driven(lambda params: jax.device_put(init(params), everywhere), steps)

@@ -27,8 +27,7 @@ from equivalence_tests.suite.checks import Check, checks, groups, run
 from equivalence_tests.suite.matrix import run as matrix_run
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.sharded import cases as sharded
-from equivalence_tests.suite.sharded.layouts import LAYOUTS
-from equivalence_tests.suite.sharded.training import ShardedCase
+from equivalence_tests.suite.sharded.training import LAYOUTS, ShardedCase
 from optax_bridge.correspondence import names_of_entries
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -78,7 +77,7 @@ class Chosen(NamedTuple):
     sharded: list[ShardedCase]
 
 
-def chosen(only: Sequence[str], full: bool) -> Chosen:
+def select_cases(only: Sequence[str], full: bool) -> Chosen:
     """The cases that a command asks for.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from optax_bridge.correspondence.claim import Claim, identical
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled, resolve
-from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, Range
+from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, OneOf, Range
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class HyperParam:
     default: Any
     read: Callable[[Any], Any]
     variadic: bool = False
-    within: Range = FINITE
+    within: Range | OneOf = FINITE
     by_name: bool = False
 
 
@@ -212,7 +212,7 @@ class Entry:
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
-    within: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    within: Mapping[str, Range | OneOf] = field(default_factory=dict[str, Range | OneOf])
     getters: Mapping[str, Callable[[Any], Any]] = field(
         default_factory=dict[str, Callable[[Any], Any]]
     )

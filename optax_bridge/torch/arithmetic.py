@@ -46,24 +46,23 @@ class Kernels:
 
     def mul(self, x: Tensor, y: Tensor | Number) -> Tensor:
         """`x * y`."""
-        return self._rounded(x * self._single(y))
+        return self.rounded(x * self._single(y))
 
     def div(self, x: Tensor, y: Tensor | Number) -> Tensor:
         """`x / y`."""
-        return self._rounded(x / self._single(y))
+        return self.rounded(x / self._single(y))
 
     def add(self, x: Tensor, y: Tensor | Number, alpha: Number = 1.0) -> Tensor:
         """`x + alpha * y`, fused; numbers in the tensors' dtype."""
-        product = self._own(y) if alpha == 1.0 else self._own(alpha) * self._own(y)
-        return self._rounded(x + product)
+        return self.rounded(x + self.number(alpha) * self.number(y))
 
     def addcmul(self, x: Tensor, y: Tensor, z: Tensor, value: Number = 1.0) -> Tensor:
         """`x + (value * y) * z`, the second product fused with the sum."""
-        return self._rounded(x + self._single(self._single(value) * y) * z)
+        return self.rounded(x + self._single(self._single(value) * y) * z)
 
     def addcdiv(self, x: Tensor, y: Tensor, z: Tensor, value: Number = 1.0) -> Tensor:
         """`x + (value * y) / z`."""
-        return self._rounded(x + self._single(self._single(self._single(value) * y) / z))
+        return self.rounded(x + self._single(self._single(self._single(value) * y) / z))
 
     def lerp(self, start: Tensor, end: Tensor, weight: Number) -> Tensor:
         """`start + weight * (end - start)`, from the nearer end, fused."""
@@ -71,12 +70,21 @@ class Kernels:
         near = start + weight * difference
         far = end + self._single(weight - 1.0) * difference
         if isinstance(weight, float):
-            return self._rounded(near if abs(weight) < 0.5 else far)
-        return self._rounded(jnp.where(jnp.abs(weight) < 0.5, near, far))
+            return self.rounded(near if abs(weight) < 0.5 else far)
+        return self.rounded(jnp.where(jnp.abs(weight) < 0.5, near, far))
 
     def sqrt(self, x: Tensor) -> Tensor:
         """The square root."""
-        return self._rounded(jnp.sqrt(x))
+        return self.rounded(jnp.sqrt(x))
+
+    def norm(self, x: Tensor, axis: int | None = None) -> Tensor:
+        """The root of the sum of squares, along an axis that is kept."""
+        squares = self._single(jnp.sum(x * x, axis, keepdims=axis is not None))
+        return self.rounded(jnp.sqrt(squares))
+
+    def mean(self, x: Tensor, axis: int) -> Tensor:
+        """The mean along an axis, which is kept."""
+        return self.rounded(jnp.mean(x, axis, keepdims=True))
 
     def _single(self, x: Any) -> Any:
         """In float32, in which kernels compute; tensors of the dtype are so already."""
@@ -86,13 +94,13 @@ class Kernels:
             return float(np.float32(x))
         return lax.reduce_precision(x, *_SINGLE)
 
-    def _own(self, x: Any) -> Any:
-        """A number in the tensors' dtype."""
+    def number(self, x: Any) -> Any:
+        """A number in the tensors' dtype; tensors stay as they are."""
         if isinstance(x, int | float):
             return x if self.dtype == "float64" else float(jnp.dtype(self.dtype).type(x))
-        return self._rounded(x) if jnp.ndim(x) == 0 else x
+        return self.rounded(x) if jnp.ndim(x) == 0 else x
 
-    def _rounded(self, x: Tensor) -> Tensor:
+    def rounded(self, x: Tensor) -> Tensor:
         """The nearest numbers of the dtype, by way of float32."""
         x = self._single(x)
         if self.dtype == "float16":  # whose subnormal numbers `reduce_precision` takes for zero

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import legacy_optim
-from equivalence_tests.compare.trees import path_name
+from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
@@ -161,7 +161,7 @@ def _initial(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.
 def without_gradient(name: str) -> tuple[str, ...]:
     """The parameters of a model whose gradient is zero but for rounding, by their paths."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(task(name).params)]
-    return tuple(path_name(path, "params") for path in itertools.compress(paths, vanishing(name)))
+    return tuple(leaf_name(path, "params") for path in itertools.compress(paths, vanishing(name)))
 
 
 @functools.cache

@@ -36,7 +36,7 @@ def _plain(rows: int = 8) -> dict[str, np.ndarray]:
     return {**_kernel_and_bias(rows), "zeros": np.zeros((2, 3), np.float32)}
 
 
-def _boxed() -> PyTree:
+def _boxes() -> PyTree:
     return {
         "kernel": linen.Partitioned(_normal(4, 3), names=("in", "out")),  # type: ignore[arg-type]
         "bias": linen.Partitioned(np.zeros(3, np.float32), names=("out",)),  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ TREES: Mapping[str, Callable[[], Any]] = {
     "list": lambda: [_normal(4, 3), [np.zeros(3, np.float32), _normal(2)]],
     "namedtuple": lambda: Pair(**_kernel_and_bias()),
     "nnx": _nnx_state,
-    "boxed": _boxed,
+    "boxed": _boxes,
     "scalars": lambda: {"a": _normal(), "b": np.zeros((), np.float32), "c": _normal(1)},
     "zero-size": lambda: {"none": _normal(0), "row": _normal(0, 3), "kernel": _normal(4, 3)},
     "ranks": lambda: {
@@ -104,7 +104,7 @@ def _times(factor: float) -> Callable[..., None]:
     return change
 
 
-def _poisoned(value: float) -> Callable[..., None]:
+def _poison(value: float) -> Callable[..., None]:
     def change(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
         if leaf == 0 and values[0].size:  # one leaf at one step
             values.reshape(len(values), -1)[HALF + 2, 0] = value
@@ -124,8 +124,8 @@ STREAMS: Mapping[str, Callable[[np.ndarray, np.random.Generator, int], None]] = 
     "zeros": _times(0.0),
     "denormal": _times(1e-40),
     "large": _times(1e6),
-    "nan": _poisoned(np.nan),
-    "inf": _poisoned(np.inf),
+    "nan": _poison(np.nan),
+    "inf": _poison(np.inf),
     "alternating": _alternating,
     "mixture": _mixture,
 }
@@ -133,9 +133,8 @@ STREAMS: Mapping[str, Callable[[np.ndarray, np.random.Generator, int], None]] = 
 # Where the learning rate comes from.
 RATES = ("constant", "schedule", "per-call", "per-group")
 
-# Free-running sides go their own way; in lockstep the right one starts every step from the left
-# one's state; a resumed side went through bytes half-way.
-MODES = ("free", "lockstep", "resumed")
+# A resumed side went through bytes half-way.
+MODES = ("free", "resumed")
 
 RECIPES = ("exact", "stock")
 

@@ -1,6 +1,5 @@
 """The two sides of a matrix case: legacy on the left, a TrainState on the right."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Choice, choose_recipe
 from optax_bridge.correspondence.recipe import build
-from optax_bridge.legacy import to_optax
 from optax_bridge.metadata.trees import PyTree, Updates
 from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
 
@@ -83,25 +81,6 @@ def right(case: MatrixCase) -> Side:
         return state.apply_gradients(grads=grads)
 
     return replace(side, step=step)
-
-
-def locked(case: MatrixCase) -> Callable[[Any, Any, Any], Any]:
-    """One step from the legacy side's state: (its view, gradients, rate) -> view after the step.
-
-    The recipe `"legacy"` is the legacy side itself.
-    """
-    made = definition(case)
-    side = left(case) if case.recipe == "legacy" else right(case)
-
-    def step(view: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:
-        optimizer = legacy_optim.Optimizer(made, view["state"], view["params"])
-        if case.recipe == "legacy":
-            return side.view(side.step(optimizer, grads, rate))
-        _, opt_state = to_optax(optimizer)
-        state = side.init(optimizer.target).replace(opt_state=opt_state, step=optimizer.state.step)
-        return side.view(side.step(state, grads, rate))
-
-    return step
 
 
 def schedule(case: MatrixCase) -> Any:

@@ -1,7 +1,7 @@
-"""A comparison in one line: what differs, from which step, and by how much of its scale.
+"""The extent of a difference: which leaf, from which step, by how much of its scale.
 
 A NaN or an infinity among the gradients leaves nothing to measure after it, so what comes before
-speaks first, and what such inputs do is told apart.
+speaks first, and what such inputs do is measured apart.
 """
 
 import math
@@ -12,13 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import (
-    NOTICEABLE,
-    VISIBLE,
-    Comparison,
-    LeafDistance,
-    Verdict,
-)
+from equivalence_tests.compare.comparison import VISIBLE, Comparison, LeafDistance
 
 
 @dataclass(frozen=True)
@@ -47,20 +41,26 @@ class Extent:
             return f"{relative_text(self.relative)} of its scale ({self.ulp:.3g} ULP)"
         return "unequal integers" if self.is_integer else "NaN or infinity on one side alone"
 
+    @property
+    def place(self) -> str:
+        """Leaf, distance and step in words."""
+        also = "" if self.leaf == self.first_leaf else f", first {self.first_leaf}"
+        return f"{self.leaf} by {self}, from step {self.step}{also}"
 
-def ordinary(found: Comparison, above: float = 0.0) -> Extent | None:
+
+def extent_before_poison(comparison: Comparison, above: float = 0.0) -> Extent | None:
     """The extent where no input had been a NaN or an infinity; None if nothing is apart.
 
     Args:
-      found: the comparison.
+      comparison: the comparison.
       above: a step counts as the first one from this distance on, in ULP.
     """
-    return _extent(found, lambda leaf, values: values[: leaf.poisoned_from], 0, above)
+    return _extent(comparison, lambda leaf, values: values[: leaf.poisoned_from], 0, above)
 
 
-def poisoned(found: Comparison) -> Extent | None:
+def extent_after_poison(comparison: Comparison) -> Extent | None:
     """The extent from the first NaN or infinity among the inputs on; None if nothing is apart."""
-    return _extent(found, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
+    return _extent(comparison, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
 
 
 def poisoned_from(gradients: Any, apart: Sequence[str] = ()) -> dict[str, int]:
@@ -84,96 +84,18 @@ def poisoned_from(gradients: Any, apart: Sequence[str] = ()) -> dict[str, int]:
     return result
 
 
-# Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
-# formula gives stays as large as it is. Halfway, in powers of two, stands between them.
-HALFWAY = 2.0**-14
-
-
-def is_rounding_before(found: Comparison, wide: Comparison, bound: float) -> bool:
-    """True if what is apart on finite inputs is as little in float64 as rounding is.
-
-    Args:
-      found: the comparison.
-      wide: that of the same runs in float64.
-      bound: the distance in float64 that still counts as rounding, in ULP, for 100 steps.
-    """
-    extent, usual = ordinary(found), ordinary(wide)
-    if usual is None:
-        return True
-    few = bound * max(len(wide.ulp_by_step) / 100, 1.0)
-    shrank = extent is not None and usual.relative <= extent.relative * HALFWAY
-    return math.isfinite(usual.relative) and (shrank or usual.ulp <= few)
-
-
-def headline(
-    found: Comparison,
-    verdict: Verdict,
-    bound: float | None = None,
-    wide: Comparison | None = None,
-) -> str:
-    """Returns the line that a reader sees first.
-
-    Args:
-      found: the comparison.
-      verdict: under the claim, or the bound.
-      bound: the distance that counts as rounding, in ULP.
-      wide: the comparison of the same runs in float64, which shows whether a small distance is
-        rounding; without it the bound alone does.
-    """
-    if verdict is Verdict.IDENTICAL:
-        return "identical at every step"
-    above = NOTICEABLE if bound is None else bound
-    is_different = verdict is Verdict.DIFFERENT
-    usual, apart = ordinary(found, above if is_different else 0.0), poisoned(found)
-    if usual is None and apart is None:
-        return f"{verdict.value}: the signs of zeros"
-    allowed = above * max(len(found.ulp_by_step) / 100, 1.0)
-    is_small = usual is not None and usual.ulp <= allowed and usual.relative <= VISIBLE
-    if is_small and is_different and wide is not None:
-        is_small = is_rounding_before(found, wide, above)
-        if not is_small:  # another algorithm from where it begins, however little that is
-            usual = ordinary(found, _ANY)
-    if usual is not None and not (is_different and apart is not None and is_small):
-        return f"{verdict.value}: {_where(usual)}"
-    before = "" if usual is None else f"; before it by {usual.ulp:.3g} ULP at most"
-    assert apart is not None
-    return f"{verdict.value}, but not before {_POISON}: {_where(apart)}{before}"
-
-
-def poisoned_line(found: Comparison, text: str) -> str:
-    """Returns the effect of gradients that are not finite; empty where it adds nothing new.
-
-    Args:
-      found: the comparison.
-      text: the headline.
-    """
-    apart, usual = poisoned(found), ordinary(found)
-    if apart is None or usual is None or apart.ulp <= 4 * usual.ulp or _POISON in text:
-        return ""
-    return f"after {_POISON}: {_where(apart)}"
-
-
-_ANY = math.ulp(0.0)  # apart by anything, where a parameter is one of those
-_POISON = "a gradient that is not finite"
-
-
 def relative_text(relative: float) -> str:
     """A part of a tensor's scale."""
     return f"{100 * relative:.3g} %" if 0.001 <= relative < 10 else f"{relative:.2g}"
 
 
-def _where(extent: Extent) -> str:
-    also = "" if extent.leaf == extent.first_leaf else f", first {extent.first_leaf}"
-    return f"{extent.leaf} by {extent}, from step {extent.step}{also}"
-
-
 def _extent(
-    found: Comparison,
+    comparison: Comparison,
     part: Callable[[LeafDistance, np.ndarray], np.ndarray],
     offset: int | None,
     above: float,
 ) -> Extent | None:
-    apart = [(leaf, part(leaf, leaf.ulp_by_step)) for leaf in found.by_leaf]
+    apart = [(leaf, part(leaf, leaf.ulp_by_step)) for leaf in comparison.by_leaf]
     apart = [(leaf, values) for leaf, values in apart if values.max(initial=0.0) > 0]
     if not apart:
         return None

@@ -1,14 +1,23 @@
-"""The settings that an object holds in Python: found by name, and changed in a copy of it."""
+"""The values that an object holds in Python: its settings, and what a step changes there.
+
+Settings are found by name, and changed in a copy of the object. A program that JAX compiles, or
+that a proof follows, is written down once: what the step changes in Python is changed then, and
+never again. Such a side would be taken for one that does the same at every step, so it is looked
+for.
+"""
 
 import copy
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 _DEPTH = 32  # functions in functions, as `optax.chain` makes
 _LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
 _SCALARS = (bool, int, float)
+_PLAIN = (*_SCALARS, complex, str, type(None), np.generic)
 
 Change = Mapping[tuple[str, Any], Any]  # (name, value) -> the new value
 
@@ -79,8 +88,8 @@ def _functions(value: Any, seen: set[int], depth: int) -> Iterator[types.Functio
         for method in vars(type(value)).values() if hasattr(value, "__dict__") else ():
             if isinstance(method, types.FunctionType):
                 yield from _functions(method, seen, depth + 1)
-    for _, inner in _parts(value):
-        yield from _functions(inner, seen, depth + 1)
+    for part in _parts(value):
+        yield from _functions(part.value, seen, depth + 1)
 
 
 def _is_library(function: types.FunctionType) -> bool:
@@ -91,36 +100,95 @@ def _scalars(value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]
     if depth > _DEPTH or id(value) in seen:
         return
     seen.add(id(value))
-    for name, inner in _parts(value):
-        if isinstance(inner, _SCALARS):
-            yield name, inner
-        else:
-            yield from _scalars(inner, seen, depth + 1)
+    for part in _parts(value):
+        if isinstance(part.value, _SCALARS):
+            yield part.name, part.value
+        elif not part.path.startswith("the global "):
+            yield from _scalars(part.value, seen, depth + 1)
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+class _Part(NamedTuple):
+    """A value that an object holds; `path` says where, from the path of the object."""
+
+    name: str
+    value: Any
+    path: str
+
+    def below(self, path: str) -> str:
+        """Where the value is, of an object at a path; a variable stands for itself."""
+        return path + self.path if self.path[:1] in (".", "[") else self.path
+
+
+def _parts(value: Any) -> Iterator[_Part]:
     """Yields what an object holds, by name."""
     if isinstance(value, types.FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        yield from ((name, cell.cell_contents) for name, cell in cells if _is_filled(cell))
-        yield from _defaults(value).items()
-        yield from (value.__kwdefaults__ or {}).items()
-        for name in value.__code__.co_names:
-            if isinstance(value.__globals__.get(name), _SCALARS):
-                yield name, value.__globals__[name]
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            if _is_filled(cell):
+                yield _Part(name, cell.cell_contents, name)
+        for name, default in (_defaults(value) | (value.__kwdefaults__ or {})).items():
+            yield _Part(name, default, name)
+        for name in filter(value.__globals__.__contains__, value.__code__.co_names):
+            if isinstance(value.__globals__[name], (*_PLAIN, list, dict)):
+                yield _Part(name, value.__globals__[name], f"the global {name}")
     elif isinstance(value, functools.partial):
-        yield "function", value.func
-        yield from ((str(number), part) for number, part in enumerate(value.args))
-        yield from value.keywords.items()
+        yield _Part("function", value.func, "partial")
+        arguments = [*((str(n), arg) for n, arg in enumerate(value.args)), *value.keywords.items()]
+        yield from (_Part(name, part, f"its argument {name}") for name, part in arguments)
     elif isinstance(value, types.MethodType):
-        yield "self", value.__self__
-        yield "function", value.__func__
+        yield _Part("self", value.__self__, "self")
+        yield _Part("function", value.__func__, "function")
     elif isinstance(value, tuple | list) and len(value) <= _LONGEST:
-        yield from ((str(number), part) for number, part in enumerate(value))
+        yield from (_Part(str(n), part, f"[{n}]") for n, part in enumerate(value))
     elif isinstance(value, dict) and len(value) <= _LONGEST:
-        yield from ((str(key), part) for key, part in value.items())
+        yield from (_Part(str(key), part, f"[{key!r}]") for key, part in value.items())
     elif not isinstance(value, type | types.ModuleType):
-        yield from list(getattr(value, "__dict__", {}).items())[:_LONGEST]
+        attributes = list(getattr(value, "__dict__", {}).items())[:_LONGEST]
+        yield from (_Part(name, part, f".{name}") for name, part in attributes)
+
+
+def plain_values(function: Callable[..., Any]) -> dict[str, object]:
+    """The plain values that a function has at hand: where -> value.
+
+    Its closure, the object that it is a method of with the numbers of its class, and the global
+    variables that it names are followed.
+    """
+    values: dict[str, object] = {}
+    seen: set[int] = set()
+
+    def collect(path: str, value: Any, depth: int) -> None:
+        if isinstance(value, _PLAIN):
+            while path in values:  # another object's of that name
+                path += "'"
+            values[path] = value
+        elif depth < _DEPTH and id(value) not in seen and not isinstance(value, np.ndarray):
+            seen.add(id(value))
+            for part in _parts(value):
+                collect(part.below(path), part.value, depth + 1)
+            if isinstance(value, types.MethodType):
+                kind = type(value.__self__)
+                for name, number in vars(kind).items():
+                    if isinstance(number, _SCALARS) and not name.startswith("__"):
+                        collect(f"{kind.__name__}.{name}", number, depth + 1)
+
+    collect("", function, 0)
+    return values
+
+
+def changed(
+    before: Mapping[str, object], after: Mapping[str, object], *, new: bool
+) -> dict[str, str]:
+    """Returns the values that changed: where -> both values as text.
+
+    Args:
+      before: of `plain_values`.
+      after: the same, later.
+      new: whether what was not there before counts.
+    """
+    return {
+        path.rstrip("'"): f"{before.get(path, 'nothing')!r} -> {value!r}"
+        for path, value in after.items()
+        if (before[path] is not value and before[path] != value if path in before else new)
+    }
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -158,12 +226,10 @@ class _Copy:
         if id(value) not in self.copies:
             self.copies[id(value)] = value  # where it holds itself
             parts = list(_parts(value))
-            copies = [self.setting(name, part, depth + 1) for name, part in parts]
-            pairs = zip(parts, copies, strict=True)
-            if any(part is not new for (_, part), new in pairs):
-                names = [name for name, _ in parts]
-                made = _with_parts(value, dict(zip(names, copies, strict=True)), copies)
-                self.copies[id(value)] = made
+            copies = [self.setting(part.name, part.value, depth + 1) for part in parts]
+            if any(part.value is not new for part, new in zip(parts, copies, strict=True)):
+                named = {part.name: new for part, new in zip(parts, copies, strict=True)}
+                self.copies[id(value)] = _with_parts(value, named, copies)
         return self.copies[id(value)]
 
 

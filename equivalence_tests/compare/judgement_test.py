@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import Comparison, compare, ulp_text
-from equivalence_tests.compare.headline import headline
-from equivalence_tests.compare.nature import Nature, explained, nature
-from equivalence_tests.compare.relation import relations, shown
+from equivalence_tests.compare.judgement import Judgement, Nature
 from optax_bridge.correspondence import Verdict
 
 ULP = 2.0**-23  # of float32, at 1
@@ -34,9 +32,10 @@ def apart(*ulps: float, dtype: type = np.float32) -> Comparison:
     ids=str,
 )
 def test_without_float64_it_is_judged_by_its_growth(ulps: tuple[float, ...], expected: Nature):
-    assert nature(apart(*ulps), None) is expected
+    judgement = Judgement(apart(*ulps), Verdict.DIFFERENT, about_wide="it cannot be widened")
+    assert judgement.nature is expected
     if any(ulps):
-        said = explained(apart(*ulps), None, "it cannot be widened")
+        said = judgement.explained
         assert said.startswith(expected.value)
         assert said.endswith("judged by its growth; there is no float64 run (it cannot be widened)")
 
@@ -55,8 +54,9 @@ def test_without_float64_it_is_judged_by_its_growth(ulps: tuple[float, ...], exp
 )
 def test_float64_decides(ulps: tuple[float, ...], wide: tuple[float, ...], expected: Nature):
     found, there = apart(*ulps), apart(*wide, dtype=np.float64)
-    assert nature(found, there) is expected
-    said = explained(found, there, "for all numbers")
+    judgement = Judgement(found, Verdict.DIFFERENT, wide=there, about_wide="for all numbers")
+    assert judgement.nature is expected
+    said = judgement.explained
     assert said.startswith(f"{expected.value}, decided in float64: ")
     assert said.endswith(" (for all numbers)")
     is_little = expected is Nature.ALGORITHM and max(wide) <= 4
@@ -66,8 +66,9 @@ def test_float64_decides(ulps: tuple[float, ...], wide: tuple[float, ...], expec
 def test_the_signs_of_zeros_are_a_difference_and_rounding():
     zero = np.zeros((1, 2), np.float32)
     found = compare({"params": zero}, {"params": -zero})
-    assert nature(found, None) is Nature.ROUNDING
-    assert headline(found, Verdict.ROUNDING) == f"{Verdict.ROUNDING.value}: the signs of zeros"
+    judgement = Judgement(found, Verdict.ROUNDING)
+    assert judgement.nature is Nature.ROUNDING
+    assert judgement.headline == "rounding only: the signs of zeros"
 
 
 def test_of_what_poison_tells_apart_nothing_is_measured():
@@ -76,7 +77,7 @@ def test_of_what_poison_tells_apart_nothing_is_measured():
     right[:, 0] += np.asarray([0, 64, 2.0**20], np.float32) * np.float32(ULP)
     for poisoned, largest in ((None, 1 / 9), ({"": 2}, 64 * ULP), ({"": 0}, 1 / 8)):
         found = compare({"params": left}, {"params": right}, poisoned=poisoned)
-        said = explained(found, apart(0, 0, dtype=np.float64))
+        said = Judgement(found, Verdict.DIFFERENT, wide=apart(0, 0, dtype=np.float64)).explained
         assert f"{largest:.2g} of the scale here, 0 there" in said
 
 
@@ -89,7 +90,7 @@ def test_what_poison_alone_tells_apart_is_said_to_be_that():
         right[1, 0] += np.finfo(dtype).eps
         right[2, 0] = np.nan
         pair.append(compare({"params": left}, {"params": right}, poisoned={"": 2}))
-    said = explained(*pair)
+    said = Judgement(pair[0], Verdict.DIFFERENT, wide=pair[1]).explained
     assert "another algorithm" in said
     assert "in what they make of a gradient that is not finite" in said
     assert "before it at most rounding, 1.2e-07 of the scale here, 2.2e-16 there" in said
@@ -108,11 +109,11 @@ def test_another_algorithm_before_poison_is_not_called_safe_before_it():
 
     few = 100 * ULP
     found, same, less = runs(np.float32, few), runs(np.float64, few), runs(np.float64, few * ULP)
-    assert headline(found, Verdict.DIFFERENT, wide=same) == (
+    assert Judgement(found, Verdict.DIFFERENT, wide=same).headline == (
         "different: params by 2.4e-05 of its scale (200 ULP), from step 1"
     )
     for wide in (less, None):  # without float64 the bound decides
-        text = headline(found, Verdict.DIFFERENT, wide=wide)
+        text = Judgement(found, Verdict.DIFFERENT, wide=wide).headline
         assert text.startswith("different, but not before a gradient that is not finite: ")
         assert text.endswith("from step 3; before it by 200 ULP at most")
 
@@ -120,24 +121,3 @@ def test_another_algorithm_before_poison_is_not_called_safe_before_it():
 def test_a_distance_without_end_is_said_in_words():
     assert ulp_text(2.5) == "2.5 ULP"
     assert ulp_text(np.inf).startswith("an infinite distance")
-
-
-def test_states_are_related_leaf_by_leaf_or_not_at_all():
-    trace = np.asarray([[0.5, -2.0], [1.5, 0.25]], np.float32)
-    left = {"count": np.asarray([1, 2]), "mu": trace, "nu": trace}
-    nan = np.where(trace == 0.25, np.nan, trace)
-
-    def said(**other: np.ndarray) -> str | None:
-        found = relations(left, left | other)
-        return None if found is None else shown(found)
-
-    assert said() == said(mu=trace * np.float32(1 + 2e-7)) == ""
-    assert said(mu=-3 * trace, nu=10 * trace) == (
-        "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
-    )
-    assert said(mu=10 * trace, nu=10 * trace) == "right = 10 x left at state['mu'] and 1 more"
-    assert relations(left | {"mu": nan}, left | {"mu": nan}) is not None
-    uneven = np.where(trace < 0, 2, 3).astype(np.float32) * trace
-    for other in (0 * trace, trace + np.float32(1e-3), uneven, nan, trace[:, :1]):
-        assert said(mu=other) is None
-    assert said(count=2 * left["count"]) is None

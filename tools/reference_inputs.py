@@ -18,75 +18,54 @@ if TYPE_CHECKING:
 # Parameter trees: path -> (shape, fill). "tiled" repeats a 4 x 4 block, so that a tensor large
 # enough for Adafactor's default threshold still compresses to next to nothing; a "dead" leaf has
 # gradients of zero only.
+# fmt: off
 TREES: Mapping[str, Mapping[str, tuple[tuple[int, ...], str]]] = {
     "odd": {
-        "scalar": ((), "normal"),
-        "one": ((1,), "normal"),
-        "empty": ((0,), "normal"),
-        "dense/kernel": ((4, 3), "normal"),
-        "dense/bias": ((3,), "zeros"),
-        "block/attention/query": ((2, 3, 2), "normal"),
-        "conv/kernel": ((2, 1, 2, 3), "normal"),
-        "five": ((2, 1, 2, 1, 2), "normal"),
-        "zeros": ((2, 2), "zeros"),
+        "scalar": ((), "normal"), "one": ((1,), "normal"), "empty": ((0,), "normal"),
+        "dense/kernel": ((4, 3), "normal"), "dense/bias": ((3,), "zeros"),
+        "block/attention/query": ((2, 3, 2), "normal"), "conv/kernel": ((2, 1, 2, 3), "normal"),
+        "five": ((2, 1, 2, 1, 2), "normal"), "zeros": ((2, 2), "zeros"),
     },
     # WeightNorm reads `shape[-1]`, so a scalar is an error there. (1, 4) counts as a vector.
     # No zero-initialised kernel here: its scale starts as sqrt(wn_eps), its direction takes steps
     # far larger than itself, so float32 leaves float64 by 1e-5 within two steps of Adam and that
     # would test rounding. It has a recording of its own, short and with normal gradients.
     "kernels": {
-        "dense/kernel": ((4, 3), "normal"),
-        "dense/bias": ((3,), "normal"),
-        "conv/kernel": ((2, 1, 2, 3), "normal"),
-        "row": ((1, 4), "normal"),
-        "one": ((1,), "normal"),
-        "empty": ((0,), "normal"),
-        "last/kernel": ((3, 2), "normal"),
+        "dense/kernel": ((4, 3), "normal"), "dense/bias": ((3,), "normal"),
+        "conv/kernel": ((2, 1, 2, 3), "normal"), "row": ((1, 4), "normal"), "one": ((1,), "normal"),
+        "empty": ((0,), "normal"), "last/kernel": ((3, 2), "normal"),
     },
     "zero_kernel": {"kernel": ((3, 2), "zeros"), "bias": ((2,), "zeros")},
     # With min_dim_size_to_factor=3: factored, too narrow, stacked, and equal largest dimensions.
     "factors": {
-        "dense/kernel": ((5, 4), "normal"),
-        "dense/bias": ((4,), "zeros"),
-        "narrow": ((2, 6), "normal"),
-        "stacked/kernel": ((2, 3, 4), "normal"),
-        "tied/kernel": ((3, 3, 2, 2), "normal"),
-        "scalar": ((), "normal"),
-        "empty": ((0,), "normal"),
-        "zeros": ((3, 3), "zeros"),
+        "dense/kernel": ((5, 4), "normal"), "dense/bias": ((4,), "zeros"),
+        "narrow": ((2, 6), "normal"), "stacked/kernel": ((2, 3, 4), "normal"),
+        "tied/kernel": ((3, 3, 2, 2), "normal"), "scalar": ((), "normal"),
+        "empty": ((0,), "normal"), "zeros": ((3, 3), "zeros"),
     },
     "tiled": {
-        "kernel": ((128, 128), "tiled"),
-        "narrow": ((128, 127), "tiled"),
-        "bias": ((128,), "tiled"),
+        "kernel": ((128, 128), "tiled"), "narrow": ((128, 127), "tiled"), "bias": ((128,), "tiled"),
     },
     "layers": {
-        "encoder/kernel": ((4, 3), "normal"),
-        "encoder/bias": ((3,), "zeros"),
-        "head/kernel": ((3, 2), "normal"),
-        "head/bias": ((2,), "zeros"),
-        "frozen/table": ((3, 2), "normal"),
-        "temperature": ((), "normal"),
+        "encoder/kernel": ((4, 3), "normal"), "encoder/bias": ((3,), "zeros"),
+        "head/kernel": ((3, 2), "normal"), "head/bias": ((2,), "zeros"),
+        "frozen/table": ((3, 2), "normal"), "temperature": ((), "normal"),
     },
     # For settings that differ in one number: few leaves compile in a third of the time.
     "few": {
-        "scalar": ((), "normal"),
-        "kernel": ((5, 4), "normal"),
-        "zeros": ((3,), "zeros"),
+        "scalar": ((), "normal"), "kernel": ((5, 4), "normal"), "zeros": ((3,), "zeros"),
     },
     "pair": {
-        "kernel": ((3, 2), "normal"),
-        "bias": ((2,), "normal"),
+        "kernel": ((3, 2), "normal"), "bias": ((2,), "normal"),
     },
     # The largest leaf meets NaN and the second largest infinity; the last has no gradient at all,
     # which in half precision is 0 / (0 + eps) with an eps that may be 0.
     "half": {
-        "kernel": ((5, 4), "normal"),
-        "table": ((4, 3), "normal"),
-        "bias": ((3,), "zeros"),
+        "kernel": ((5, 4), "normal"), "table": ((4, 3), "normal"), "bias": ((3,), "zeros"),
         "dead": ((2, 2), "dead"),
     },
 }
+# fmt: on
 
 # Gradient streams: the kind of each step's gradients, a key of `_GRADIENTS`.
 STREAMS: Mapping[str, tuple[str, ...]] = {

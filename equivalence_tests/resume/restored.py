@@ -1,14 +1,18 @@
-"""The file that a training goes on from, and what the legacy side restores from it."""
+"""The start of a resumed training: the file, its old optimizers, and the new states."""
 
 import functools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from flax import serialization
+from flax.core import FrozenDict, unfreeze
 from flax.training import checkpoints as flax_checkpoints
 
 import legacy_optim
-from equivalence_tests.sides.adapt import EquivalenceError
+from equivalence_tests.sides.adapt import EquivalenceError, on_host
 from optax_bridge.checkpoints.locate import at_path, find_states, legacy_states, optimizers
 from optax_bridge.checkpoints.read import ORBAX, Read, read_checkpoint
 from optax_bridge.checkpoints.restore import as_arrays, path_restored
@@ -71,9 +75,9 @@ def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
     if is_within:
         paths = list(optimizers(tree))
         if len(paths) != 1:
-            found = ", ".join("/".join(path) for path in paths) or "none"
+            names = ", ".join("/".join(path) for path in paths) or "none"
             raise EquivalenceError(
-                f"{read.path}: expected one legacy optimizer, found {found}. Give --old a function "
+                f"{read.path}: expected one legacy optimizer, found {names}. Give --old a function "
                 "that makes all of what the checkpoint holds"
             )
         tree = at_path(tree, paths[0])
@@ -86,3 +90,56 @@ def _held_by(folder: Path) -> str:
     names = sorted(entry.name for entry in folder.iterdir())
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"it holds {', '.join(names[:_NAMED])}{more}" if names else "an empty folder"
+
+
+def each_pair(
+    legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each old optimizer with the new state: of copies for devices one, of a population all."""
+    for path, one in _pair_up(legacy, states, name):
+        optimizer, state = _in_dicts(one), _in_dicts(states[path])
+        sizes = [np.shape(optimizer.state.step), np.shape(state.step)]
+        if sizes[0] == sizes[1] != () and not (_are_copies(optimizer) and _are_copies(state)):
+            for index in range(sizes[0][0]):
+                yield f"{path}[{index}]", _take(optimizer, index), _take(state, index)
+            continue
+        whole = (
+            _take(tree, 0) if size else tree
+            for tree, size in zip((optimizer, state), sizes, strict=True)
+        )
+        yield path, *whole
+
+
+def _take(tree: PyTree, index: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _are_copies(tree: PyTree) -> bool:
+    """True if what every leaf has along its first axis is the same, bit for bit."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(on_host(tree))]
+    return all(part.tobytes() == array[0].tobytes() for array in arrays for part in array[1:])
+
+
+def _pair_up(
+    legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
+) -> Iterator[tuple[str, Any]]:
+    if len(legacy) == len(states) == 1:
+        yield next(iter(states)), next(iter(legacy.values()))
+        return
+    if legacy.keys() != states.keys():
+        raise EquivalenceError(
+            f"{name}: expected optimizers at {', '.join(states)}, as the migrated program has "
+            f"them, found {', '.join(legacy) or 'none'}"
+        )
+    yield from legacy.items()
+
+
+def _in_dicts(tree: PyTree) -> PyTree:
+    """A tree with dicts in place of FrozenDicts, which Flax's modules made of parameters once."""
+
+    def is_frozen(node: PyTree) -> bool:
+        return isinstance(node, FrozenDict)
+
+    return jax.tree.map(
+        lambda node: unfreeze(node) if is_frozen(node) else node, tree, is_leaf=is_frozen
+    )
