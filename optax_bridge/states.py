@@ -328,13 +328,13 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
 
 @cache
 def _ranges() -> dict[str, Range]:
-    """`Type.field` of the Optax states -> what its numbers can be, whichever field it holds."""
+    """`Type.field` of the Optax states -> what its numbers can be, as far as an entry says it."""
     ranges: dict[str, Range] = {}
     for entry in all_entries().values():
         for field in entry.state:
             for key in (field.exact, *field.stock):
-                same = ranges.get(key, field.within) == field.within
-                ranges[key] = field.within if same else FINITE
+                if ranges.setdefault(key, field.within) == FINITE:
+                    ranges[key] = field.within
     return ranges
 
 
