@@ -17,7 +17,7 @@ def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
     A link stays a link, and the file that it leads to is replaced; a device is written to. An
     OSError has the file's name, and leaves nothing behind.
     """
-    # What is in /dev is not replaced even where standard output, say, goes to a file.
+    # What is in /dev is not replaced even where standard output goes to a file.
     is_own = (file.is_file() or not file.exists()) and Path("/dev") not in file.absolute().parents
     real = file.resolve()
     target = real.with_name(f".{real.name}.part") if is_own else file
@@ -56,7 +56,8 @@ def why_not_writable(folder: Path) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"{folder}: expected a folder that can be made, found {error.strerror}"
+        reason = "a file" if isinstance(error, FileExistsError) else error.strerror
+        return f"{folder}: expected a folder, or a place to make it, found {reason}"
     if why := _why_closed(folder):
         return f"{folder}: expected a folder that can be written to, found {why}"
     return None

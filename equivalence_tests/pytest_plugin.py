@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]":
-    """Runs two optimizers beside one another and fails if they differ.
+    """Runs two optimizers side by side and fails if they differ.
 
         def test_my_adam(assert_equivalent):
             assert_equivalent(optax.adam(1e-3), my_adam(1e-3), params)

@@ -32,7 +32,7 @@ _SIDE = (
 )
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 
-Both are stepped beside one another on hostile gradients, and followed symbolically for all
+Both are stepped side by side on hostile gradients, and followed symbolically for all
 inputs. What was run and what is proved is printed with the verdict, and where the two disagree.
 The parameters reach every branch on a size that either program has.
 {EXIT_CODES}
@@ -147,7 +147,7 @@ def _compare(
 
     names = (str(sides[0]), str(sides[1]))
 
-    def both() -> tuple[Any, Any]:  # anew, as a run may leave its marks in Python
+    def both() -> tuple[Any, Any]:  # again, as a run may leave its marks in Python
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
         return pair[0], pair[1]
 

@@ -63,15 +63,15 @@ def extent_after_poison(comparison: Comparison) -> Extent | None:
     return _extent(comparison, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
 
 
-def poisoned_from(gradients: Any, apart: Sequence[str] = ()) -> dict[str, int]:
+def poisoned_from(gradients: Any, separate: Sequence[str] = ()) -> dict[str, int]:
     """Returns the `poisoned` of `compare`: part of a path -> first step that is not finite.
 
     Args:
       gradients: tree of arrays of shape (steps, ...).
-      apart: keys at the top of the tree whose parts have nothing to do with one another; else what
-        one leaf has may come to all, as through a norm of all of them.
+      separate: keys at the top of the tree whose parts have nothing to do with one another; else
+        what one leaf has may come to all, as through a norm of all of them.
     """
-    parts = {f"['{name}']": gradients[name] for name in apart} or {"": gradients}
+    parts = {f"['{name}']": gradients[name] for name in separate} or {"": gradients}
     result = {}
     for name, part in parts.items():
         bad = [
@@ -95,15 +95,15 @@ def _extent(
     offset: int | None,
     above: float,
 ) -> Extent | None:
-    apart = [(leaf, part(leaf, leaf.ulp_by_step)) for leaf in comparison.by_leaf]
-    apart = [(leaf, values) for leaf, values in apart if values.max(initial=0.0) > 0]
-    if not apart:
+    differing = [(leaf, part(leaf, leaf.ulp_by_step)) for leaf in comparison.by_leaf]
+    differing = [(leaf, values) for leaf, values in differing if values.max(initial=0.0) > 0]
+    if not differing:
         return None
 
     def beyond(pair: tuple[LeafDistance, np.ndarray]) -> np.ndarray:
         return pair[1] > min(above, VISIBLE / pair[0].eps)
 
-    chosen = [pair for pair in apart if beyond(pair).any()] or apart
+    chosen = [pair for pair in differing if beyond(pair).any()] or differing
     # What is trained says more than what trains it, and what stays finite more than what does not;
     # rounding is held to its bound wherever it is.
     counts = (lambda path: path.startswith("params")) if above else (lambda path: True)

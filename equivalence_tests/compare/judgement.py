@@ -40,7 +40,7 @@ class Judgement:
       verdict: under the claim, or the bound.
       bound: the distance that counts as rounding, in ULP for 100 steps; None if nothing is claimed.
       wide: the comparison of the same runs in float64, which decides; without it the growth has to.
-      about_wide: a remark on the float64 run, or why there is none.
+      about_wide: a remark on the float64 run, or why it is missing.
       few: the distance in float64 that still counts as rounding, in ULP for 100 steps.
     """
 

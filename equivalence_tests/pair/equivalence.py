@@ -47,7 +47,7 @@ def check_equivalence(
     decide: bool = True,
     names: tuple[str, str] = ("left", "right"),
 ) -> Report:
-    """Runs two optimizers beside one another and says whether they are the same.
+    """Runs two optimizers side by side and says whether they are the same.
 
     Each side may be a legacy definition or optimizer, an `optax.GradientTransformation` (or
     another object with its `init` and `update`, as a second version of Optax makes), a
@@ -162,10 +162,10 @@ def _checked_params(params: Params) -> Any:
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)
     )
-    found = signature(host, "params")
-    if not found:
+    shapes = signature(host, "params")
+    if not shapes:
         raise EquivalenceError("params: found no leaf; expected a tree of floating-point arrays")
-    for path, (_, dtype) in found.items():
+    for path, (_, dtype) in shapes.items():
         if not jax.numpy.issubdtype(dtype, jax.numpy.floating):
             raise EquivalenceError(
                 f"{path}: expected a floating-point dtype, found {dtype}; leave out what is not "
@@ -173,7 +173,7 @@ def _checked_params(params: Params) -> Any:
             )
     if not any(np.size(leaf) for leaf in jax.tree.leaves(host)):
         raise EquivalenceError(
-            f"params: found no element in {', '.join(found)}; expected some, as of none nothing "
+            f"params: found no element in {', '.join(shapes)}; expected some, as of none nothing "
             "can be compared"
         )
     return host

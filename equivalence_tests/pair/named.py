@@ -91,8 +91,8 @@ class NamedSide:
             return replace(self, args=(), kwargs={**self.parameters, **changes}).build()
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
-                made = _maker(self.function)(*self.args, **(self.kwargs or {}))
-            return self._in_its_program(made)
+                side = _maker(self.function)(*self.args, **(self.kwargs or {}))
+            return self._in_its_program(side)
         except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.arguments:
@@ -160,7 +160,7 @@ def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named_side(name: str, arguments: str = "") -> NamedSide:
-    """Returns the side that a name or a call stands for.
+    """Returns the side of a name or a call.
 
     Args:
       name: `module:name` of a side, of a function that makes one (`optax:adamw`), or of a class of
@@ -266,8 +266,8 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
         return NamedSide(name, function, None, args, kwargs, text=text)
     except EquivalenceError:
         args, kwargs = _arguments(call, text, functools.partial(_call_value, text=text))
-    made = NamedSide(name, function, None, args, kwargs, text=text).build()
-    return NamedSide(name, None, made, text=text)
+    side = NamedSide(name, function, None, args, kwargs, text=text).build()
+    return NamedSide(name, None, side, text=text)
 
 
 def _call_value(node: ast.expr, text: str) -> Any:

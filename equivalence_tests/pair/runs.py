@@ -1,4 +1,4 @@
-"""Two sides stepped beside one another: in their own dtypes, and in float64."""
+"""Two sides stepped side by side: in their own dtypes, and in float64."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,12 +120,12 @@ def _counts(run: PyTree, name: str) -> Iterator[str]:
     for path, leaf in jax.tree_util.tree_leaves_with_path({"state": run["state"]}):
         if leaf.ndim != 1 or not is_numeric(leaf.dtype) or leaf.dtype == np.bool_:
             continue
-        apart = np.diff(leaf.astype(np.float64))
-        if not apart.size or apart[0] == 0 or (apart != apart[0]).any():
+        increments = np.diff(leaf.astype(np.float64))
+        if not increments.size or increments[0] == 0 or (increments != increments[0]).any():
             continue
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
             info = jax.numpy.finfo(leaf.dtype)
-            most, ends = abs(apart[0]) * 2 ** (info.nmant + 1), "stands still"
+            most, ends = abs(increments[0]) * 2 ** (info.nmant + 1), "stands still"
         else:
             info = jax.numpy.iinfo(leaf.dtype)
             most, ends = info.max, "wraps round"
@@ -146,9 +146,9 @@ class _Checked:
         self.before: Any = None  # the structure of the state after the last step
         self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
 
-        def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
+        def body(state: PyTree, *inputs: Any) -> tuple[Any, Any]:
             before = plain_values(side.step) if side.compiled else {}
-            state = side.step(state, *given)
+            state = side.step(state, *inputs)
             if side.compiled:
                 after = plain_values(side.step)
                 self.changed = changed(before, after, new=self.changed is None)

@@ -233,7 +233,7 @@ _MOST_UNNAMED = 16
 
 
 def _from_numbers(fixed: Settings, settings: Mapping[str, Any]) -> Iterator[_Change]:
-    """Yields numbers that stand in the fixed side alone, under whatever name, for own settings."""
+    """Yields numbers of the fixed side alone, under any name, for settings of the other."""
     values = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
     numbers_there = dict.fromkeys(abs(value) for value in values if type(value) is float)
     numbers = {name: value for name, value in settings.items() if type(value) is float}

@@ -1,7 +1,7 @@
 """Sizes at which a program does something else, found in two sides before they are compared.
 
 A program may ask for shapes in Python: Adafactor factors from 128 on. What is never that large
-never runs. Candidates are sizes that double, ranks, and the numbers that stand in the sides'
+never runs. Candidates are sizes that double, ranks, and the numbers in the sides'
 source and settings; of these the smallest count at which one of the two is another program.
 """
 
@@ -63,17 +63,17 @@ def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Sha
     """
     reached: list[Shape] = []
     for side in sides:
-        made = adapted(side)
+        functions = adapted(side)
         numbers = sorted(_numbers(side), key=str)
-        if not made.compiled:  # to trace it would change what it counts in Python
+        if not functions.compiled:  # to trace it would change what it counts in Python
             reached += list(_shapes_near(numbers))[:_UNTRACED]
             continue
-        outline = _Outlines(made)
-        known = {outline(shape) for shape in usual}
+        outline = _Outlines(functions)
+        outlines = {outline(shape) for shape in usual}
         for shape in sorted(_candidates(outline, numbers), key=lambda s: (math.prod(s), len(s))):
             here = outline(shape)
-            if here is not None and here not in known:
-                known.add(here)
+            if here is not None and here not in outlines:
+                outlines.add(here)
                 reached.append(shape)
     return list(dict.fromkeys(reached))[:_MOST]
 
@@ -127,10 +127,10 @@ def _follows_from(shape: Shape) -> Callable[[float], bool]:
         for count in range(1, len(shape) + 1)
         for some in itertools.combinations(shape, count)
     } or {1.0}
-    known = [power for p in products if p for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
+    powers = [power for p in products if p for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
 
     def is_of_shape(number: float) -> bool:
-        return any(math.isclose(number, one, rel_tol=1e-6) for one in known)
+        return any(math.isclose(number, one, rel_tol=1e-6) for one in powers)
 
     return is_of_shape
 
@@ -176,7 +176,7 @@ def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
 
 
 def _numbers(side: SideLike) -> set[Any]:
-    """Returns whole numbers and shapes that stand in the source or the settings of a side."""
+    """Returns whole numbers and shapes in the source or the settings of a side."""
     numbers: set[Any] = set()
     for value in settings_of(side).values():
         numbers |= {value} if type(value) is int else set()

@@ -141,9 +141,9 @@ class Report:
         there = self._judged(alone, Verdict.DIFFERENT, wide)
         if wide is not None and there.nature is Nature.ALGORITHM:
             return ""
-        apart = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
+        distance = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
         return (
-            f"the parameters alone are {apart} here; the states are not linearly related, "
+            f"the parameters alone are {distance} here; the states are not linearly related, "
             "and what they lead to later is not known"
         )
 
@@ -175,7 +175,7 @@ class Report:
             what = judgement.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
                 f"  what differs: {what}",
-                *([f"  {apart}"] if (apart := judgement.after_poison) else []),
+                *([f"  {after_poison}"] if (after_poison := judgement.after_poison) else []),
                 f"  first difference: {comparison.first}",
                 *_distances(comparison.counts),
                 f"  nature: {judgement.explained}",

@@ -1,6 +1,6 @@
 """Pictures of a comparison, as SVG without any library.
 
-A picture is as wide as what it stands in: its lines are stretched, its letters are not.
+A picture is as wide as its surroundings: its lines are stretched, its letters are not.
 """
 
 import html
@@ -80,7 +80,7 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
       style: whether the picture brings its style along; a page may have it once.
 
     Returns:
-      The picture, whose colours follow those of the page that it stands in; empty if nothing
+      The picture, whose colours follow those of its page; empty if nothing
       differs.
     """
     comparison, wide, bound = judgement.comparison, judgement.wide, judgement.bound

@@ -72,7 +72,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Against:
-    """One run here beside the recorded one.
+    """One run here and the recorded one.
 
     Attributes:
       id: of the result.

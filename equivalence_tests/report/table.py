@@ -3,12 +3,13 @@
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -164,12 +165,12 @@ def print_reasons(console: Console, results: Sequence[Result]) -> None:
         console.print("figures in these reasons are of unit normal gradients")
 
 
-def drawn(shown: Table, closing: str) -> str:
-    """The table and its closing line as an SVG picture."""
+def drawn(shown: RenderableType, closing: str, title: str = "optax-bridge check") -> str:
+    """Returns what a command prints, and the last line of it, as an SVG picture."""
     canvas = Console(width=110, record=True, file=io.StringIO(), force_terminal=True)
     canvas.print(shown)
-    canvas.print(closing)
-    picture = canvas.export_svg(title="optax-bridge check")
+    canvas.print(closing, highlight=False)
+    picture = canvas.export_svg(title=title, unique_id="picture")
     return re.sub(
         r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL
     )  # they load from the network
@@ -257,16 +258,17 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 def natures_line(results: Sequence[Result]) -> str:
     """Returns the nature of the differences, and what decided it; empty if there are none."""
-    comparison = [
-        (result.judgement.nature.value, result.wide is not None)
-        for result in results
-        if result.judgement is not None and not result.judgement.comparison.identical
-    ]
+    judgements = [result.judgement for result in results if result.judgement is not None]
+    numbers = Counter(
+        (judgement.nature, judgement.wide is not None)
+        for judgement in judgements
+        if not judgement.comparison.identical
+    )
     parts = [
-        f"{sum(one == (kind, decided) for one in comparison)} {kind} {how}"
-        for kind in (Nature.ROUNDING.value, Nature.ALGORITHM.value)
+        f"{numbers[nature, decided]} {nature.value} {how}"
+        for nature in Nature
         for decided, how in ((True, "by a float64 run"), (False, "by growth"))
-        if (kind, decided) in comparison
+        if (nature, decided) in numbers
     ]
     return f"what is not identical: {', '.join(parts)}" if parts else ""
 

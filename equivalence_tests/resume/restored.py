@@ -103,11 +103,11 @@ def each_pair(
             for index in range(sizes[0][0]):
                 yield f"{path}[{index}]", _take(optimizer, index), _take(state, index)
             continue
-        whole = (
+        firsts = (
             _take(tree, 0) if size else tree
             for tree, size in zip((optimizer, state), sizes, strict=True)
         )
-        yield path, *whole
+        yield path, *firsts
 
 
 def _take(tree: PyTree, index: int) -> PyTree:

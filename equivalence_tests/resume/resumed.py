@@ -82,8 +82,12 @@ class Resumed:
     @property
     def differs_by_a_constant(self) -> bool:
         """True if all that is different is as little as a constant held in float32 makes."""
-        apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
-        return bool(apart) and not self.beside and all(r.judgement.is_of_a_constant for r in apart)
+        differing = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
+        return (
+            bool(differing)
+            and not self.beside
+            and all(r.judgement.is_of_a_constant for r in differing)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain data."""
@@ -179,7 +183,7 @@ def resume(
     with old_names():
         wanted = load_object(old, make=True) if old else _with_definitions(template, optimizers)
         before = _restore(old or program, lambda: restored_by_flax(read, wanted))
-    # Without the old program nobody knows but that it restored all that it saved.
+    # Without the old program, all that is known is that it restored all that it saved.
     neither = {*dropped} - _saved_names(before) if old else set[str]()
     compared = functools.partial(
         check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
@@ -235,7 +239,7 @@ def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
         raise
     except CheckpointError as error:
         raise EquivalenceError(f"{name}: {error}") from None
-    except Exception as error:  # whatever Flax says to a template that does not fit
+    except Exception as error:  # any error of Flax on a template that does not fit
         raise EquivalenceError(
             f"{name}: restoring raised {type(error).__name__}: {error}"
         ) from error
@@ -289,11 +293,11 @@ def _with_rate(side: Any, learning_rate: float | None) -> Side:
     made = adapted(side)
     rate = None if learning_rate is None else jnp.float32(learning_rate)
     if isinstance(side, legacy_optim.Optimizer):
-        given = {} if rate is None else {"learning_rate": rate}
+        arguments = {} if rate is None else {"learning_rate": rate}
 
         def step(optimizer: Any, grads: PyTree) -> Any:
             with old_names():  # a definition of the program's own may use what JAX has lost since
-                return optimizer.apply_gradient(grads, **given)
+                return optimizer.apply_gradient(grads, **arguments)
 
         return replace(made, step=step)
     if rate is None:
@@ -365,10 +369,10 @@ def _saved_names(tree: PyTree) -> set[str]:
 def _left_over() -> Iterator[list[str]]:
     """The paths of what restoring within it leaves over; other warnings are given on."""
     paths: list[str] = []
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always", LeftOverWarning)
         yield paths
-    for warning in given:
+    for warning in recorded:
         if isinstance(warning.message, LeftOverWarning):
             paths += ["/".join(names) for names in warning.message.paths]
         else:
@@ -396,8 +400,8 @@ def _equal(
     )
 
 
-def _same(whole: np.ndarray, single: np.ndarray, copies: int | None) -> bool:
-    if whole.shape != single.shape and whole.shape == (copies, *single.shape):
-        single = np.broadcast_to(single, whole.shape)
-    nan = whole.dtype.kind == "f" == single.dtype.kind
-    return whole.shape == single.shape and np.array_equal(whole, single, equal_nan=nan)
+def _same(copied: np.ndarray, single: np.ndarray, copies: int | None) -> bool:
+    if copied.shape != single.shape and copied.shape == (copies, *single.shape):
+        single = np.broadcast_to(single, copied.shape)
+    nan = copied.dtype.kind == "f" == single.dtype.kind
+    return copied.shape == single.shape and np.array_equal(copied, single, equal_nan=nan)

@@ -138,16 +138,16 @@ def _carry_state(state: train_state.TrainState, params: Params) -> PyTree:
     if wide is carry:
         return carry
     before = state.tx.init(state.params)
-    anew = state.tx.init(jax.tree.map(_widen, state.params))
+    fresh = state.tx.init(jax.tree.map(_widen, state.params))
     if jax.tree.structure(before) != jax.tree.structure(carry):  # restored as other containers
         return wide
 
-    def carry_leaf(leaf: Leaf, wide: jax.Array, before: PyTree, anew: PyTree) -> jax.Array:
+    def carry_leaf(leaf: Leaf, wide: jax.Array, before: PyTree, fresh: PyTree) -> jax.Array:
         if wide.dtype != np.float64 or wide.shape != jnp.shape(before):
             return wide
-        return anew if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
+        return fresh if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
 
-    return jax.tree.map(carry_leaf, carry, wide, before, anew)
+    return jax.tree.map(carry_leaf, carry, wide, before, fresh)
 
 
 def _transformation(tx: optax.GradientTransformation) -> Side:

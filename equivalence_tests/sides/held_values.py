@@ -248,25 +248,25 @@ def _with_parts(value: Any, parts: Mapping[str, Any], in_order: list[Any]) -> An
         return type(value)(in_order)
     if isinstance(value, dict):
         return type(value)(zip(value, in_order, strict=True))
-    made = copy.copy(value)
+    duplicate = copy.copy(value)
     for name, part in parts.items():
-        object.__setattr__(made, name, part)  # of a frozen dataclass as well
-    return made
+        object.__setattr__(duplicate, name, part)  # of a frozen dataclass as well
+    return duplicate
 
 
 def _function(value: types.FunctionType, parts: Mapping[str, Any]) -> Callable[..., Any]:
-    own = {name: parts[name] for name in value.__code__.co_names if name in parts}
+    changed_globals = {name: parts[name] for name in value.__code__.co_names if name in parts}
     cells = tuple(
         types.CellType(parts[name]) if _is_filled(cell) else cell
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
     )
-    made = types.FunctionType(
+    duplicate = types.FunctionType(
         value.__code__,
-        {**value.__globals__, **own} if own else value.__globals__,
+        {**value.__globals__, **changed_globals} if changed_globals else value.__globals__,
         value.__name__,
         tuple(parts[name] for name in _defaults(value)) or None,
         cells or None,
     )
-    made.__kwdefaults__ = {name: parts[name] for name in value.__kwdefaults__ or {}} or None
-    made.__qualname__, made.__module__ = value.__qualname__, value.__module__
-    return made
+    duplicate.__kwdefaults__ = {name: parts[name] for name in value.__kwdefaults__ or {}} or None
+    duplicate.__qualname__, duplicate.__module__ = value.__qualname__, value.__module__
+    return duplicate

@@ -36,44 +36,44 @@ class NotWidened(ValueError):
     """A program that means nothing in another precision; names the operation."""
 
 
-def in_float64(side: Side, params: Params, given: Sequence[PyTree]) -> tuple[Side, bool]:
+def in_float64(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> tuple[Side, bool]:
     """The side to be run where float64 is enabled.
 
     Args:
       side: a compiled side.
       params: parameters in the real dtypes.
-      given: what is given at one step, in the real dtypes.
+      inputs_of_step: what the side gets at one step, in the real dtypes.
 
     Returns:
       The side itself, and that its program is the same in both; else `widened(...)` of it.
 
     Raises:
       NotWidened: as `widened` does.
-      Exception: whatever the side raises when it is traced.
+      Exception: any error of the side while it is traced.
     """
-    if _same_in_both(side, params, given):
+    if _same_in_both(side, params, inputs_of_step):
         return side, True
-    return widen_side(side, params, given), False
+    return widen_side(side, params, inputs_of_step), False
 
 
-def widen_side(side: Side, params: Params, given: Sequence[PyTree]) -> Side:
+def widen_side(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> Side:
     """The program of the real dtype, with all numbers in float64.
 
     Args:
       side: a compiled side.
       params: parameters in the real dtypes.
-      given: what is given at one step, in the real dtypes.
+      inputs_of_step: what the side gets at one step, in the real dtypes.
 
     Returns:
       A side whose state has the real one's structure, in float64.
 
     Raises:
       NotWidened: the side looks at bits, or calls back into Python.
-      Exception: whatever the side raises when it is traced.
+      Exception: any error of the side while it is traced.
     """
     with float64(False):
         state = side.init(jax.tree.map(jnp.asarray, params))
-        step, after = _trace(side.step, state, *given)
+        step, after = _trace(side.step, state, *inputs_of_step)
         view, _ = _trace(side.view, after)
     # A state that was made elsewhere comes along as it is, so the first one is not traced.
     first = wide(state)
@@ -215,28 +215,28 @@ def _while(params: _EqnParams, inputs: list[Leaf]) -> list[Leaf]:
     )
 
 
-def _same_in_both(side: Side, params: Params, given: Sequence[PyTree]) -> bool:
+def _same_in_both(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> bool:
     """True if the side does the same in its own dtypes and in float64, but for the dtypes."""
 
-    def program(params: Params, given: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
+    def program(params: Params, inputs_of_step: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
         state = side.init(jax.tree.map(jnp.asarray, params))
-        return state, _trace(side.step, state, *given)[0][0]
+        return state, _trace(side.step, state, *inputs_of_step)[0][0]
 
     with float64(False):
-        state, own = program(params, given)
+        state, narrow = program(params, inputs_of_step)
     with float64():
         try:
-            other_state, other = program(wide(params), wide(tuple(given)))
+            other_state, other = program(wide(params), wide(tuple(inputs_of_step)))
         except (TypeError, ValueError):  # a loop whose carry was float32 by name, say
             return False
-        return _close(state, other_state) and _alike(own, other)
+        return _close(state, other_state) and _alike(narrow, other)
 
 
-def _close(own: Leaf, other: Leaf) -> bool:
+def _close(narrow: Leaf, other: Leaf) -> bool:
     """True if two first states are the same but for rounding."""
-    if jax.tree.structure(own) != jax.tree.structure(other):
+    if jax.tree.structure(narrow) != jax.tree.structure(other):
         return False
-    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True):
+    for a, b in zip(jax.tree.leaves(narrow), jax.tree.leaves(other), strict=True):
         a, b = _plain(a), _plain(b)
         if a.shape != b.shape:
             return False
@@ -252,12 +252,12 @@ def _plain(value: Leaf) -> np.ndarray:
     return np.asarray(jax.random.key_data(value) if is_key else value)
 
 
-def _alike(own: Leaf, other: Leaf) -> bool:
+def _alike(narrow: Leaf, other: Leaf) -> bool:
     """True if two programs do the same; `other` may not round to less than float64."""
-    own, other = (_Program(getattr(each, "jaxpr", each)) for each in (own, other))
-    if other.narrows or len(own.steps) != len(other.steps):
+    narrow, other = (_Program(getattr(each, "jaxpr", each)) for each in (narrow, other))
+    if other.narrows or len(narrow.steps) != len(other.steps):
         return False
-    pairs: dict[Any, Any] = dict(zip(own.inputs, other.inputs, strict=True))
+    pairs: dict[Any, Any] = dict(zip(narrow.inputs, other.inputs, strict=True))
 
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, core.Literal) and isinstance(b, core.Literal):
@@ -266,14 +266,14 @@ def _alike(own: Leaf, other: Leaf) -> bool:
             return bool(np.array_equal(np.asarray(a.val, dtype), rounded, equal_nan=True))
         return not isinstance(a, core.Literal) and pairs.get(a) is b
 
-    for one, two in zip(own.steps, other.steps, strict=True):
+    for one, two in zip(narrow.steps, other.steps, strict=True):
         if one.primitive is not two.primitive or not _same_params(one.params, two.params):
             return False
-        operands = zip(map(own.source, one.invars), map(other.source, two.invars), strict=True)
+        operands = zip(map(narrow.source, one.invars), map(other.source, two.invars), strict=True)
         if not all(same(a, b) for a, b in operands):
             return False
         pairs.update(zip(one.outvars, two.outvars, strict=True))
-    results = zip(map(own.source, own.outputs), map(other.source, other.outputs), strict=True)
+    results = zip(map(narrow.source, narrow.outputs), map(other.source, other.outputs), strict=True)
     return all(same(a, b) for a, b in results)
 
 
@@ -289,9 +289,9 @@ class _Program:
             dtypes: list[Any] = [
                 getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)
             ]
-            made: list[Any] = [getattr(atom.aval, "dtype", None) for atom in eqn.outvars]
+            outputs: list[Any] = [getattr(atom.aval, "dtype", None) for atom in eqn.outvars]
             # A counter that becomes a float32 is one in any mode, and so is what is made of it.
-            self.narrows |= any(dtype.itemsize < 8 for dtype in filter(_is_float, made))
+            self.narrows |= any(dtype.itemsize < 8 for dtype in filter(_is_float, outputs))
             if eqn.primitive.name == "convert_element_type" and all(map(_is_float, dtypes)):
                 self._sources[eqn.outvars[0]] = eqn.invars[0]
             else:
@@ -308,15 +308,17 @@ def _is_float(dtype: Any) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.floating)
 
 
-def _same_params(own: _EqnParams, other: _EqnParams) -> bool:
-    return own.keys() == other.keys() and all(_same_param(own[key], other[key]) for key in own)
+def _same_params(narrow: _EqnParams, other: _EqnParams) -> bool:
+    return narrow.keys() == other.keys() and all(
+        _same_param(narrow[key], other[key]) for key in narrow
+    )
 
 
-def _same_param(own: Leaf, other: Leaf) -> bool:
-    if hasattr(own, "eqns") or hasattr(own, "jaxpr"):
-        return _alike(own, other)
-    if isinstance(own, tuple) and isinstance(other, tuple):
-        return len(own) == len(other) and all(map(_same_param, own, other))
-    if callable(own) and callable(other):  # rules of derivatives, made anew at each trace
-        return getattr(own, "__name__", None) == getattr(other, "__name__", None)
-    return _dtype(own) == _dtype(other)
+def _same_param(narrow: Leaf, other: Leaf) -> bool:
+    if hasattr(narrow, "eqns") or hasattr(narrow, "jaxpr"):
+        return _alike(narrow, other)
+    if isinstance(narrow, tuple) and isinstance(other, tuple):
+        return len(narrow) == len(other) and all(map(_same_param, narrow, other))
+    if callable(narrow) and callable(other):  # rules of derivatives, made at each trace
+        return getattr(narrow, "__name__", None) == getattr(other, "__name__", None)
+    return _dtype(narrow) == _dtype(other)

@@ -17,7 +17,7 @@ SYNTHETIC = "odd shapes"
 
 
 class Case:
-    """One recipe under one circumstance, whatever part of the suite it is of.
+    """One recipe under one circumstance, of any part of the suite.
 
     `str(case)` is its id, the same on every machine.
 
@@ -55,8 +55,8 @@ class Result:
       extra: further figures for the JSON row.
       trajectory: what the recipe's side held after every step, where it is to be recorded.
       wide: the comparison in float64, which decides whether a difference is rounding.
-      about_wide: a remark on it, or why there is none.
-      proved: what is proved for all inputs, beside what was seen; empty if nothing was tried.
+      about_wide: a remark on it, or why it is missing.
+      proved: what is proved for all inputs; empty if nothing was tried.
       proof_held: whether that is what is claimed.
       losses: of a training, at each step: the legacy side's and the recipe's.
     """
@@ -80,10 +80,12 @@ class Result:
     @property
     def judgement(self) -> Judgement | None:
         """The judgement under the claim; None if nothing was compared."""
-        found, claim = self.comparison, self.claim
-        if found is None or claim is None:
+        comparison, claim = self.comparison, self.claim
+        if comparison is None or claim is None:
             return None
-        return Judgement(found, found.verdict(claim), claim.ulp, self.wide, self.about_wide)
+        return Judgement(
+            comparison, comparison.verdict(claim), claim.ulp, self.wide, self.about_wide
+        )
 
     @property
     def verdict(self) -> Verdict | None:

@@ -64,12 +64,12 @@ def checks(only: Sequence[str] = ()) -> list[Check]:
     Raises:
       ValueError: a name that is neither.
     """
-    known = {*ENTRIES, SYNTHETIC, *digits.MODELS}
-    unknown = [name for name in only if name not in known]
+    names = {*ENTRIES, SYNTHETIC, *digits.MODELS}
+    unknown = [name for name in only if name not in names]
     if unknown:
         raise ValueError(
             f"no optimizer or problem is called {', '.join(unknown)}"
-            f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
+            f"{did_you_mean(unknown[0], names) or '.'} There are {', '.join(sorted(names))}"
         )
     return [
         check for check in _all_checks() if not only or check.entry in only or check.problem in only
@@ -118,8 +118,8 @@ def run(group: Sequence[Check], steps: int = 100, *, keep: bool = False) -> list
       A result for each check. An error on a side is in its result and does not stop the others.
     """
     kind = _Synthetic if group[0].problem == SYNTHETIC else _Trained
-    made = kind(group[0], steps)
-    results = [_measure(made, check) for check in group]
+    trial = kind(group[0], steps)
+    results = [_measure(trial, check) for check in group]
     if not keep:
         for result in results:
             result.trajectory = None
@@ -201,22 +201,22 @@ class _Trained:
         return compare(old, new), new
 
 
-def _measure(made: _Synthetic | _Trained, check: Check) -> Result:
+def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
     """Runs one check; an error on a side is in its result and stops nothing else."""
 
     def compare(result: Result, call: Call) -> None:
-        result.comparison, result.trajectory = made.compared(check.recipe, call)
+        result.comparison, result.trajectory = trial.compared(check.recipe, call)
         # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose
         # trees are small; here it would double the time.
         broken = result.verdict is Verdict.DIFFERENT or not result.held
-        if isinstance(made, _Synthetic) and broken:
+        if isinstance(trial, _Synthetic) and broken:
             try:
-                result.wide = made.in_float64(check.recipe, call)
+                result.wide = trial.in_float64(check.recipe, call)
             except Exception as error:  # then the growth has to tell what it is
                 result.about_wide = f"{type(error).__name__}: {error}"
 
-    result = measure(check, made.setting, made.definition, compare)
-    result.extra, result.losses = made.extra, made.losses
+    result = measure(check, trial.setting, trial.definition, compare)
+    result.extra, result.losses = trial.extra, trial.losses
     if check.problem == SYNTHETIC and check.rate == "constant" and result.claim is not None:
         row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
         result.proved, result.proof_held = row.verdict or row.note, row.held

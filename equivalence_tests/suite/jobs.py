@@ -105,13 +105,13 @@ def _without_layouts(only: Sequence[str], full: bool) -> tuple[list[Check], list
     if not only:
         return checks(), cases
     values = {axis: {getattr(case, axis) for case in cases} for axis in _AXES}
-    only = names_of_entries(only, [str(name) for known in values.values() for name in known])
-    asked = {axis: known & {*only} for axis, known in values.items() if known & {*only}}
-    beyond = [name for name in only if all(name not in known for known in values.values())]
+    only = names_of_entries(only, [str(name) for names in values.values() for name in names])
+    asked = {axis: names & {*only} for axis, names in values.items() if names & {*only}}
+    beyond = [name for name in only if all(name not in names for names in values.values())]
     # A value on an axis that only the matrix has is nothing that a check could be asked for.
-    known = checks(only) if beyond or {*asked} == {"entry"} else []
+    some = checks(only) if beyond or {*asked} == {"entry"} else []
     fitting = [c for c in cases if all(getattr(c, axis) in names for axis, names in asked.items())]
-    return known, fitting if asked else []
+    return some, fitting if asked else []
 
 
 def jobs(

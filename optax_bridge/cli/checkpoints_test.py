@@ -256,6 +256,22 @@ def test_convert_says_which_recipe_and_makes_folders(
     assert json.loads(again.stdout)["recipe"] == recipe
 
 
+def test_the_project_says_which_recipe_convert_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text('[tool.optax-bridge]\nrecipe = "exact"\nskip = ["jax_tree"]\n')
+    checkpoint = Path(ADAM).absolute()
+    monkeypatch.chdir(tmp_path)
+    done = bridge("convert", checkpoint, "by_default", *AS_ADAM)
+    assert ": Adam (exact)" in done.stdout, done.stderr
+    done = bridge("convert", checkpoint, "as_asked", *AS_ADAM, "--recipe", "stock")
+    assert ": Adam (stock)" in done.stdout, done.stderr
+    settings.write_text('[tool.optax-bridge]\nrecipe = "exat"\n')
+    done = bridge("convert", checkpoint, "wrong", *AS_ADAM)
+    assert done.exit_code == 2 and "found 'exat'; is exact meant?" in done.stderr
+
+
 def test_convert_in_json(tmp_path: Path) -> None:
     done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--json")
     assert done.exit_code == 0, done.stderr

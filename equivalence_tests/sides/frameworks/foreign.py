@@ -7,7 +7,7 @@ from equivalence_tests.sides.errors import EquivalenceError
 
 
 def arguments_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Arguments as they stand in a call."""
+    """Arguments as in a call."""
     named = (f"{name}={value!r}" for name, value in kwargs.items())
     return ", ".join([*map(repr, args), *named])
 

@@ -55,13 +55,13 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         return stepped, leaves, [variable.value for variable in stepped.variables], treedef
 
     def step(state: PyTree, grads: Updates) -> PyTree:
-        stepped, leaves, own, treedef = state
-        leaves, own = stepped.stateless_apply(own, jax.tree.leaves(grads), leaves)
-        return stepped, leaves, own, treedef
+        stepped, leaves, variables, treedef = state
+        leaves, variables = stepped.stateless_apply(variables, jax.tree.leaves(grads), leaves)
+        return stepped, leaves, variables, treedef
 
     def view(state: PyTree) -> dict[str, PyTree]:
-        _, leaves, own, treedef = state
-        return {"params": treedef.unflatten(leaves), "state": list(own)}
+        _, leaves, variables, treedef = state
+        return {"params": treedef.unflatten(leaves), "state": list(variables)}
 
     source = f"keras.optimizers.{name}({arguments_text(args, kwargs)})"
     return Side(name, init, step, view, source=source, compiled=False)

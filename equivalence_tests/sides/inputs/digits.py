@@ -1,4 +1,4 @@
-"""Real training: small Linen models on handwritten digits, the old step beside the TrainState step.
+"""Real training: small Linen models on handwritten digits, the old step and the TrainState step.
 
 The digits are the test set of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI
 Machine Learning Repository, 1998; https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn has
@@ -82,7 +82,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """`steps` batches of `BATCH_SIZE`, shuffled anew in each epoch: images and labels."""
+    """`steps` batches of `BATCH_SIZE`, shuffled in each epoch: images and labels."""
     images, labels = digits()
     rng = np.random.default_rng(seed)
     epochs = -(-steps * BATCH_SIZE // len(images))

@@ -10,7 +10,7 @@ from equivalence_tests.sides.trajectory import DRIVES
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.matrix.run import groups
-from equivalence_tests.suite.matrix_test import in_slice
+from equivalence_tests.suite.matrix.run_test import in_slice
 from optax_bridge.correspondence import ENTRIES
 
 CASES = matrix()

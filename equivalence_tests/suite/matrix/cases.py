@@ -60,7 +60,7 @@ _FEW = ("normal", "mixture", "alternating")
 
 
 def matrix() -> list[MatrixCase]:
-    """All cases, those that share programs beside one another."""
+    """All cases, those that share programs side by side."""
     return sorted(set(_all()), key=lambda case: (case.program, case.recipe, case.mode, case.stream))
 
 

@@ -29,11 +29,11 @@ def definition(case: MatrixCase, learning_rate: Any = None) -> legacy_optim.Opti
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
     rate = about.learning_rate if case.rate == "constant" else learning_rate
-    made = entry.definition(about, rate)
+    base = entry.definition(about, rate)
     if case.rate != "per-group":
-        return made
+        return base
     return legacy_optim.MultiOptimizer(
-        (legacy_optim.ModelParamTraversal(is_matrix), made),
+        (legacy_optim.ModelParamTraversal(is_matrix), base),
         (legacy_optim.ModelParamTraversal(is_vector), legacy_optim.Momentum()),
     )
 
@@ -50,7 +50,7 @@ def recipe(case: MatrixCase) -> Choice:
 
 def left(case: MatrixCase) -> Side:
     """The legacy optimizer."""
-    made = definition(case)
+    base = definition(case)
     scheduled = schedule(case)
 
     def step(optimizer: Any, grads: Updates, rate: jax.Array | float) -> PyTree:
@@ -59,12 +59,12 @@ def left(case: MatrixCase) -> Side:
         if case.rate == "per-call":
             return optimizer.apply_gradient(grads, learning_rate=rate)
         if case.rate == "per-group":
-            groups = zip(made.hyper_params, _FACTORS, strict=True)
-            own = [hp.replace(learning_rate=factor * rate) for hp, factor in groups]
-            return optimizer.apply_gradient(grads, hyper_params=own)
+            groups = zip(base.hyper_params, _FACTORS, strict=True)
+            rates = [hp.replace(learning_rate=factor * rate) for hp, factor in groups]
+            return optimizer.apply_gradient(grads, hyper_params=rates)
         return optimizer.apply_gradient(grads)
 
-    return replace(legacy(made), step=step)
+    return replace(legacy(base), step=step)
 
 
 def right(case: MatrixCase) -> Side:
@@ -76,8 +76,8 @@ def right(case: MatrixCase) -> Side:
         if case.rate == "per-call":
             return state.apply_gradients(grads=grads, learning_rate=rate)
         if case.rate == "per-group":
-            own = [{"learning_rate": factor * rate} for factor in _FACTORS]
-            return state.apply_gradients(grads=grads, hyper_params=own)
+            rates = [{"learning_rate": factor * rate} for factor in _FACTORS]
+            return state.apply_gradients(grads=grads, hyper_params=rates)
         return state.apply_gradients(grads=grads)
 
     return replace(side, step=step)

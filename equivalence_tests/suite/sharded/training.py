@@ -138,8 +138,8 @@ def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
     mesh = Mesh(devices, tuple(layout.mesh))
     start, shardings = _place_state(case.entry, layout, mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
-    given = reference(case.entry, GIVEN)[1] if case.drive == GIVEN else None
-    return _drive(start, given, shardings, NamedSharding(mesh, layout.batch), everywhere)
+    fixed_grads = reference(case.entry, GIVEN)[1] if case.drive == GIVEN else None
+    return _drive(start, fixed_grads, shardings, NamedSharding(mesh, layout.batch), everywhere)
 
 
 @functools.cache
@@ -148,8 +148,8 @@ def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
     start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
     here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    given = reference(entry, TRAINING)[1] if drive == GIVEN else None
-    seen, _ = _drive(start, given, _like(here, start), here, here)
+    fixed_grads = reference(entry, TRAINING)[1] if drive == GIVEN else None
+    seen, _ = _drive(start, fixed_grads, _like(here, start), here, here)
     grads = [seen[name] for name in _by_path("grads", job.params)]
     return seen, jax.tree.structure(job.params).unflatten(grads)
 
@@ -159,21 +159,21 @@ def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, Tr
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
 
     def create(rule: Any) -> TrainState:
-        made: Any = TrainState.create_sharded
-        return made(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
+        create_state: Any = TrainState.create_sharded
+        return create_state(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
 
     state = create(layout.rule)
     shardings = state_shardings(state, mesh, layout.rule)
     if layout.state_rule is not None:
-        apart = create(layout.state_rule)
-        state = state.replace(opt_state=apart.opt_state)
-        placed = state_shardings(apart, mesh, layout.state_rule)
+        state_first = create(layout.state_rule)
+        state = state.replace(opt_state=state_first.opt_state)
+        placed = state_shardings(state_first, mesh, layout.state_rule)
         shardings = shardings.replace(opt_state=placed.opt_state)
     return state, shardings
 
 
 def _drive(
-    start: PyTree, given: PyTree, shardings: Any, batch: PyTree, everywhere: Any
+    start: PyTree, fixed_grads: PyTree, shardings: Any, batch: PyTree, everywhere: Any
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
@@ -199,8 +199,8 @@ def _drive(
     )
     take = jitted.lower(start, start.params).compile()
     gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
-    own = None
-    if given is None:
+    take_grads = None
+    if fixed_grads is None:
         jitted = jax.jit(
             gradients,
             in_shardings=(shardings.params, (batch, batch)),
@@ -208,16 +208,16 @@ def _drive(
             compiler_options=options,
         )
         with pin_precision():
-            own = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
+            take_grads = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
 
     def inputs(index: int, _: Any) -> tuple[Any]:
-        if given is None:
+        if fixed_grads is None:
             return (at(data, index, (batch, batch)),)
-        return (at(given, index, shardings.params),)
+        return (at(fixed_grads, index, shardings.params),)
 
     def step(state: PyTree, row: PyTree) -> PyTree:
         state, *_ = state
-        loss, grads = (jnp.zeros([]), row) if own is None else own(state.params, row)
+        loss, grads = (jnp.zeros([]), row) if take_grads is None else take_grads(state.params, row)
         return take(state, grads), loss, grads
 
     def view(state: PyTree) -> dict[str, np.ndarray]:
@@ -229,7 +229,12 @@ def _drive(
     side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
     seen = trajectory(driver(side, "eager"), None, inputs, STEPS)
     return seen, sorted(
-        {name for program in (own, take) if program for name in split_sums(program.as_text() or "")}
+        {
+            name
+            for program in (take_grads, take)
+            if program
+            for name in split_sums(program.as_text() or "")
+        }
     )
 
 

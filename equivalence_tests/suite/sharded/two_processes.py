@@ -17,7 +17,7 @@ from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.suite.sharded import training
 from equivalence_tests.suite.sharded.training import DEVICES, ShardedCase
 
-_SPLIT = "sums split over devices"  # beside the trajectory in the file, as JSON
+_SPLIT = "sums split over devices"  # in the file with the trajectory, as JSON
 
 
 def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray], list[str]]:
