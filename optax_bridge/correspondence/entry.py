@@ -59,7 +59,7 @@ class StateField:
     within: Range = FINITE
 
 
-def squares(legacy: str, exact: str, stock: tuple[str, ...]) -> StateField:
+def squares(legacy: str, exact: str, stock: tuple[str, ...] = ()) -> StateField:
     """A field that is a mean or a sum of squares, see `StateField`."""
     return StateField(legacy, exact, stock, within=NOT_NEGATIVE)
 
