@@ -2,7 +2,7 @@
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import legacy_optim
 from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
-from optax_bridge.checkpoints.formats.registry import written_as
 from optax_bridge.checkpoints.locate import (
     at_path,
     choose_part,
@@ -22,7 +21,7 @@ from optax_bridge.checkpoints.locate import (
     find_states,
     select_paths,
 )
-from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import convert_tree
@@ -75,6 +74,7 @@ def convert_file(
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
+    moved: Callable[[Read, Any], Read] | None = None,
 ) -> Conversion:
     """Converts a checkpoint; the source is only read.
 
@@ -84,7 +84,7 @@ def convert_file(
       optimizer_def: the legacy definition; read from the state's fields if None. Of several
         optimizers, the '/'-joined path of each -> its definition.
       to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
-      file_format: what to write, one of `formats.registry.writable()`.
+      file_format: what to write, one of `read.writable()`.
       params_only: write the parameters alone.
       recipe: "exact", "stock" or "standalone", see `correspondence.choose_recipe`, which is told
         the dtypes of the checkpoint's parameters.
@@ -97,6 +97,7 @@ def convert_file(
       verify: read again what was written, and compare every leaf.
       force: replace the destination if it is a checkpoint.
       progress: called with the phase, the bytes done and the bytes in all.
+      moved: takes what was read, of another origin, and `like`; lays it out as `flax.optim` did.
 
     Returns:
       What was read and what was written.
@@ -121,6 +122,7 @@ def convert_file(
     written_as(file_format)
     remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
     read = read_checkpoint(source)
+    read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
     definition: Any = optimizer_def
     step, choices = None, {}
@@ -202,6 +204,6 @@ def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
         chosen = choose_part(read.tree, read.path, part)
         params, params_path = chosen.target, (*chosen.path, "target")
     fit = Fit(read.path, allow_nan=allow_nan)
-    fit.finite_parts(params, params_path, "params")
+    fit.check_parts(params, params_path, "params")
     fit.settle()
     return params

@@ -9,8 +9,8 @@ import numpy as np
 from flax import serialization
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.formats.registry import contents, written_as
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.read import contents_of, written_as
 from optax_bridge.checkpoints.trees import is_array, leaves
 from optax_bridge.metadata.trees import PyTree
 
@@ -48,14 +48,14 @@ def compare(
       CheckpointError: something differs.
     """
     tell = progress or (lambda phase, done, total: None)
-    written = contents(written_as(file_format), path).tree
+    written = contents_of(written_as(file_format), path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
     actual = {leaf_path: leaf for leaf_path, leaf in leaves(written)}
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
     done = 0
     for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
         pair = expected.get(leaf_path), actual.get(leaf_path)
-        if not _same(*pair):
+        if not same(*pair):
             raise CheckpointError(
                 f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
                 "Writing failed, nothing was left behind: is the disk full or failing?",
@@ -64,7 +64,8 @@ def compare(
         tell("verify", done, total)
 
 
-def _same(expected: PyTree, actual: Any) -> bool:
+def same(expected: PyTree, actual: Any) -> bool:
+    """True if two leaves are the same, bit for bit."""
     if not is_array(expected):
         return is_array(actual) == is_array(expected) and bool(expected == actual)
     if not is_array(actual) or expected.shape != actual.shape or expected.dtype != actual.dtype:

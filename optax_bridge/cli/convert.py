@@ -2,13 +2,11 @@
 
 import contextlib
 import enum
+import functools
 import logging
 import os
-import re
-import shlex
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from json import dumps
@@ -17,14 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from optax_bridge.cli import pytorch
+from optax_bridge.cli.configuration import ConfigurationError, read_configuration
 from optax_bridge.cli.interrupts import Interrupts
 from optax_bridge.cli.options import Recipe
-from optax_bridge.cli.programs import module_named, with_own_arguments
+from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
 from optax_bridge.cli.signals import repeat_interrupt
 
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
     from optax_bridge.cli.terminal import Terminal
+    from optax_bridge.torch.checkpoints.files import Returned
 
 
 class Target(enum.StrEnum):
@@ -32,6 +33,7 @@ class Target(enum.StrEnum):
 
     OPTAX = "optax"
     LEGACY = "legacy"
+    TORCH = "torch"
 
 
 class Layout(enum.StrEnum):
@@ -42,8 +44,6 @@ class Layout(enum.StrEnum):
 
 
 DONE, FAILED, MISUSE = 0, 1, 2
-# What the error of a program that imports flax.optim, or asks Flax for it, is about.
-_OLD_NAMES = {"flax", "optim"}
 
 
 def convert(
@@ -57,7 +57,11 @@ def convert(
         ),
     ] = None,
     to: Annotated[
-        Target, typer.Option(help="`optax`: a TrainState; `legacy`: an Optimizer, the way back.")
+        Target,
+        typer.Option(
+            help="`optax`: a TrainState; `legacy`: an Optimizer, the way back; `torch`: a file of "
+            "PyTorch, with --like, --names and --base."
+        ),
     ] = Target.OPTAX,
     file_format: Annotated[
         str,
@@ -75,7 +79,7 @@ def convert(
         typer.Option(
             help="Whose state: `stock`, the default: that of public Optax where it is the same but "
             "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
-            "public Optax wherever it has an equal."
+            "public Optax wherever it has an equal. `[tool.optax-bridge]` may say another default."
         ),
     ] = None,
     layout: Annotated[
@@ -93,6 +97,25 @@ def convert(
         str | None,
         typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
     ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a checkpoint of PyTorch: `names.toml`, which says where each tensor goes; "
+            "`inspect --names` drafts it."
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Steps taken, where a checkpoint of PyTorch does not say, as SGD's."
+        ),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --to torch: a checkpoint of the PyTorch program, for groups and settings."
+        ),
+    ] = None,
     allow_nan: Annotated[
         bool,
         typer.Option(
@@ -103,7 +126,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Replace the checkpoint there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
-    """Convert a checkpoint of flax.optim, moments and step too, or convert it back.
+    """Convert a checkpoint of flax.optim or PyTorch, moments and step too, or convert it back.
 
     The source is only read; the destination appears whole or not at all. Exit code 0, 1 if it
     cannot be converted, 2 for misuse, a path at which there is nothing included.
@@ -118,11 +141,15 @@ def convert(
     - `optax-bridge convert old new --optimizer "actor=Adam()" --optimizer "critic=Adam()"`
 
     - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
+
+    - `optax-bridge convert ckpt.pt new/ --like train.py:make_state --names names.toml`
     """
     with Interrupts(destination) as interrupts:
         # JAX and Orbax, which no help needs
-        from optax_bridge.checkpoints.formats.registry import writable
+        from optax_bridge.checkpoints.convert import Conversion
+        from optax_bridge.checkpoints.read import writable
         from optax_bridge.cli.terminal import plain_terminal
+        from optax_bridge.torch.checkpoints.files import moved_to_flax
 
         interrupts.is_starting = False
         if file_format not in writable():
@@ -130,21 +157,39 @@ def convert(
             message = f"{file_format!r} is not one of {known}"
             raise typer.BadParameter(message, param_hint="--format")
         errors = plain_terminal(stderr=True)
+        try:
+            default = read_configuration(Path.cwd()).recipe
+        except ConfigurationError as error:
+            errors.print(str(error))
+            raise typer.Exit(MISUSE) from None
         options: dict[str, Any] = {
             "to_legacy": to is Target.LEGACY, "file_format": file_format,
-            "params_only": params_only, "recipe": (recipe or Recipe.STOCK).value,
+            "params_only": params_only, "recipe": recipe.value if recipe else default,
             "layout": layout.value, "part": part, "allow_nan": allow_nan, "verify": verify,
             "force": force,
         }  # fmt: skip
-        refusal = _misuse(source, optimizer or (), like, recipe, options)
+        torch_options = {"names": names, "step": step, "base": base}
+        is_back = to is Target.TORCH
+        refusal = _misuse(source, optimizer or (), like, recipe, options) or pytorch.misuse(
+            is_back, like, optimizer, options, torch_options
+        )
         if refusal:
             errors.print(refusal)
             raise typer.Exit(MISUSE)
         with _undisturbed(errors) as progress:
-            done = _converted(source, destination, optimizer or (), like, progress, options)
+            if is_back:
+                done = _returned(source, destination, like, options, torch_options)
+            else:
+                options["moved"] = functools.partial(
+                    moved_to_flax, names=names, params_only=params_only, step=step
+                )
+                done = _converted(source, destination, optimizer or (), like, progress, options)
         if isinstance(done, str):
             errors.print(done)
             raise typer.Exit(FAILED)
+        if not isinstance(done, Conversion):
+            pytorch.report_returned(done, destination, base, json)
+            raise typer.Exit(DONE)
         for note in _notes(done):
             errors.print(note)
         _report(done, destination, verify, json, like)
@@ -238,6 +283,20 @@ def _converted(
         return f"{destination}: {error}"
 
 
+def _returned(
+    source: Path, destination: Path, like: str | None, options: Any, torch_options: Any
+) -> "Returned | str":
+    """What was written for PyTorch, or why nothing could be."""
+    from optax_bridge.checkpoints.errors import CheckpointError
+
+    try:
+        return pytorch.returned(
+            source, destination, template_named(like or ""), options, torch_options
+        )
+    except CheckpointError as error:
+        return str(error)
+
+
 @contextlib.contextmanager
 def _undisturbed(errors: "Terminal") -> Iterator[Any]:
     """Shows a progress bar on a terminal; ends by SIGTERM as by an error, so that nothing is left.
@@ -293,6 +352,7 @@ def _report(
 
     from optax_bridge.checkpoints.trees import is_array, leaves
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.torch.checkpoints.files import is_torch
 
     read = done.read
     arrays = [leaf for _, leaf in leaves(to_state_dict(done.tree)) if is_array(leaf)]
@@ -301,7 +361,7 @@ def _report(
     definitions = done.definition if isinstance(done.definition, dict) else {"": done.definition}
     classes = {path: type(each).__name__ for path, each in definitions.items() if each is not None}
     if like:
-        classes = _classes_by_place(done)
+        classes = {} if is_torch(read) else _classes_by_place(done)
 
     def listed(ends: Mapping[str, str]) -> str:
         return ", ".join(
@@ -369,29 +429,17 @@ def template_named(name: str) -> Any:
             "Name the function that makes what the program saves.",
         )  # fmt: skip
     try:
-        value = getattr(module_named(module), attribute)
+        value = object_named(module, attribute)
         if not callable(value):
             return value
         with with_own_arguments(module):
             return value()
     except (Exception, SystemExit) as error:  # whatever the user's program raises
-        remedy = (
+        remedy = migration_remedy(error) or (
             "The program is imported and the function called without arguments: what runs it "
             "belongs below if __name__ == '__main__', or the function into a file of its own."
         )
-        words = {*re.findall(r"\w+", str(error))}
-        if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
-            file = shlex.quote(_file_that_raised(error))
-            remedy = f"Migrate it first: optax-bridge migrate --write {file}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip
-
-
-def _file_that_raised(error: BaseException) -> str:
-    """The file that an error comes from, which the one that was named may only import."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    file = next((Path(file) for file in reversed(files) if os.path.isfile(file)), Path("FILE"))
-    is_near = file.is_relative_to(Path.cwd())
-    return str(file.relative_to(Path.cwd()) if is_near else file)

@@ -1,18 +1,19 @@
 """Parts that sides of other frameworks have in common."""
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from equivalence_tests.sides.errors import EquivalenceError
 
 
-def written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Arguments as they stand in a call."""
+def arguments_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Arguments as in a call."""
     named = (f"{name}={value!r}" for name, value in kwargs.items())
     return ", ".join([*map(repr, args), *named])
 
 
-def checked(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
+def make_instance(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
     """Makes an object and returns it, if it is of a class.
 
     Args:
@@ -31,6 +32,20 @@ def checked(make: Callable[[], Any], kind: type, expected: str, what: str) -> An
     if not isinstance(result, kind):
         raise EquivalenceError(f"{what} made a {type(result).__name__}; expected a {expected}")
     return result
+
+
+def import_framework(module: str, title: str, where: str) -> Any:
+    """Imports a framework.
+
+    Raises:
+      EquivalenceError: it is not installed; `where` begins the message.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise EquivalenceError(
+            f"{where}: {title} cannot be imported ({error}); install it with `pip install {module}`"
+        ) from None
 
 
 def has_base(value: Any, module: str, name: str) -> bool:

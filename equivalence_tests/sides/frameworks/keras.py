@@ -1,6 +1,5 @@
 """A Keras optimizer as a side, on Keras' JAX backend. Keras is imported when one is used."""
 
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,12 @@ import jax
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.frameworks.foreign import checked, has_base, written
+from equivalence_tests.sides.frameworks.foreign import (
+    arguments_text,
+    has_base,
+    import_framework,
+    make_instance,
+)
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
@@ -31,14 +35,16 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
       EquivalenceError: Keras is not installed or has another backend, or this makes no optimizer
         of its.
     """
-    keras = imported("keras_side")
+    keras = import_keras("keras_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
 
-    def made() -> Any:
+    def make() -> Any:
         kind, expected = keras.optimizers.Optimizer, "keras.optimizers.Optimizer"
-        return checked(lambda: optimizer(*args, **kwargs), kind, expected, f"keras_side: {name}")
+        return make_instance(
+            lambda: optimizer(*args, **kwargs), kind, expected, f"keras_side: {name}"
+        )
 
-    made()  # wrong arguments are an error here, not in the middle of a run
+    make()  # wrong arguments are an error here, not in the middle of a run
 
     def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
@@ -46,22 +52,22 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         if any(leaf.dtype == np.float64 for leaf in leaves):
             keras.config.set_floatx("float64")  # the rate too is a variable
         try:
-            stepped = made()
+            stepped = make()
             stepped.build([keras.Variable(leaf, dtype=str(leaf.dtype)) for leaf in leaves])
         finally:
             keras.config.set_floatx(usual)
         return stepped, leaves, [variable.value for variable in stepped.variables], treedef
 
     def step(state: PyTree, grads: Updates) -> PyTree:
-        stepped, leaves, own, treedef = state
-        leaves, own = stepped.stateless_apply(own, jax.tree.leaves(grads), leaves)
-        return stepped, leaves, own, treedef
+        stepped, leaves, variables, treedef = state
+        leaves, variables = stepped.stateless_apply(variables, jax.tree.leaves(grads), leaves)
+        return stepped, leaves, variables, treedef
 
     def view(state: PyTree) -> dict[str, PyTree]:
-        _, leaves, own, treedef = state
-        return {"params": treedef.unflatten(leaves), "state": list(own)}
+        _, leaves, variables, treedef = state
+        return {"params": treedef.unflatten(leaves), "state": list(variables)}
 
-    source = f"keras.optimizers.{name}({written(args, kwargs)})"
+    source = f"keras.optimizers.{name}({arguments_text(args, kwargs)})"
     return Side(name, init, step, view, source=source, compiled=False)
 
 
@@ -70,19 +76,14 @@ def is_keras_optimizer(value: Any) -> bool:
     return has_base(value, "keras.", "BaseOptimizer")
 
 
-def imported(where: str) -> Any:
+def import_keras(where: str) -> Any:
     """Keras, on JAX unless the user's settings or program have chosen.
 
     Raises:
       EquivalenceError: it is not installed, or has another backend; `where` begins the message.
     """
     os.environ.setdefault("KERAS_BACKEND", "jax")
-    try:
-        keras = importlib.import_module("keras")
-    except ImportError as error:
-        raise EquivalenceError(
-            f"{where}: Keras cannot be imported ({error}); install it with `pip install keras`"
-        ) from None
+    keras = import_framework("keras", "Keras", where)
     if keras.config.backend() != "jax":
         raise EquivalenceError(
             f"{where}: expected Keras' JAX backend, found {keras.config.backend()}; set "

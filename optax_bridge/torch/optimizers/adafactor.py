@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE, Range
@@ -104,7 +104,7 @@ ENTRY = Entry(
         "d": Range(least=1.0),
         "weight_decay": NOT_NEGATIVE,
     },
-    state=tuple(StateField(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
+    state=tuple(squares(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
     stock=with_sign_and_decay(
         call(
             "optax.adafactor",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Unsupported
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Unsupported, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -65,7 +65,7 @@ ENTRY = Entry(
     within=dict.fromkeys(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE
     ),
-    state=(StateField("sum", "TorchAdagradState.sum"),),
+    state=(squares("sum", "TorchAdagradState.sum"),),
     stock=with_sign_and_decay(
         call(
             "optax.adagrad",

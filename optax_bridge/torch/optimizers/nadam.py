@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -88,7 +88,7 @@ ENTRY = Entry(
     state=(
         StateField("mu_product", "TorchNAdamState.mu_product"),
         StateField("exp_avg", "TorchNAdamState.exp_avg"),
-        StateField("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
+        squares("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
     ),
     stock=(
         *with_sign_and_decay(

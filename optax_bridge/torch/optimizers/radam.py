@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor, root
@@ -91,7 +91,7 @@ ENTRY = Entry(
     within=WITHIN,
     state=(
         StateField("exp_avg", "TorchRAdamState.exp_avg", ("ScaleByAdamState.mu",)),
-        StateField("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
+        squares("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
     ),
     stock=(
         *with_sign_and_decay(_RADAM, _SAME, {"eps": 0, "decoupled_weight_decay": False}),

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -96,7 +96,7 @@ ENTRY = Entry(
     exactness=exact_but(4),
     within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
     state=(
-        StateField(
+        squares(
             "square_avg",
             "TorchRMSpropState.square_avg",
             ("ScaleByRmsState.nu", "ScaleByRStdDevState.nu"),
