@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equivalence_tests.sides.frameworks.pytorch import imported
+from equivalence_tests.sides.frameworks.pytorch import import_torch
 from equivalence_tests.suite.witness import DTYPES, FILE, case_settings, genuine, packed
 from optax_bridge.correspondence import TORCH
 
@@ -19,7 +19,7 @@ _FILE = Path(__file__).resolve().parents[1] / "equivalence_tests" / "reference" 
 
 def main() -> None:
     """Records every case of every optimizer, in float32 and in bfloat16."""
-    torch = imported("record_torch")
+    torch = import_torch("record_torch")
     torch.set_num_threads(1)
     arrays = {
         f"{name}-{index}-{dtype}": packed(genuine(entry, case_settings(entry, index), dtype))

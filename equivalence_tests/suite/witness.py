@@ -19,7 +19,7 @@ import numpy as np
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
-from equivalence_tests.sides.frameworks.pytorch import imported, torch_side
+from equivalence_tests.sides.frameworks.pytorch import import_torch, torch_side
 from equivalence_tests.sides.side import Side, train_state
 from equivalence_tests.sides.trajectory import driven, trajectory
 from equivalence_tests.suite.case import Result, recipe_source
@@ -135,7 +135,7 @@ def problem(entry: Entry, dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def genuine(entry: Entry, settings: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """The parameters after every step of PyTorch's own optimizer, with one tensor at a time."""
-    optimizer = getattr(imported("witness").optim, entry.legacy.__name__)
+    optimizer = getattr(import_torch("witness").optim, entry.legacy.__name__)
     one_by_one = {"foreach": False} if "foreach" in inspect.signature(optimizer).parameters else {}
     params, grads = problem(entry, dtype)
     side = torch_side(optimizer, **settings, **one_by_one)
