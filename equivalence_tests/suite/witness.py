@@ -21,8 +21,8 @@ from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
 from equivalence_tests.sides.frameworks.pytorch import import_torch, torch_side
 from equivalence_tests.sides.side import Side, train_state
-from equivalence_tests.sides.trajectory import driven, trajectory
-from equivalence_tests.suite.case import Result, recipe_source
+from equivalence_tests.sides.trajectory import driver, trajectory
+from equivalence_tests.suite.case import Result
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
     TORCH,
@@ -32,7 +32,7 @@ from optax_bridge.correspondence import (
     Verdict,
     choose_recipe,
 )
-from optax_bridge.correspondence.recipe import Call, build
+from optax_bridge.correspondence.recipe import Call, build, render
 
 FILE = "torch.npz"
 DTYPES = ("float32", "bfloat16")
@@ -139,14 +139,14 @@ def genuine(entry: Entry, settings: Mapping[str, Any], dtype: str) -> dict[str, 
     one_by_one = {"foreach": False} if "foreach" in inspect.signature(optimizer).parameters else {}
     params, grads = problem(entry, dtype)
     side = torch_side(optimizer, **settings, **one_by_one)
-    return trajectory(driven(side, "eager"), params, (grads,))["params"]
+    return trajectory(driver(side, "eager"), params, (grads,))["params"]
 
 
 def ours(side: Side, entry: Entry, dtype: str, drive: str = "eager") -> dict[str, Any]:
     """The parameters after every step of a recipe."""
     params, grads = problem(entry, dtype)
     side = replace(side, view=lambda state: {"params": state.params})
-    return trajectory(driven(side, drive), params, (grads,))["params"]
+    return trajectory(driver(side, drive), params, (grads,))["params"]
 
 
 def recording(entry: Entry, setting: int, dtype: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def run_witness(check: WitnessCheck) -> Result:
     except UnsupportedSetting as error:
         result.note = str(error)
         return result
-    result.source = recipe_source(choice.call)
+    result.source = render(choice.call)
     result.claim = entry.exactness if check.recipe == "exact" else choice.claim
     started = time.perf_counter()
     try:
@@ -231,7 +231,7 @@ def _choice(entry: Entry, settings: Mapping[str, Any], recipe: str) -> Choice:
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:
     """The constructor call of PyTorch."""
-    return recipe_source(Call(entry.sources[0], (), dict(settings)))
+    return render(Call(entry.sources[0], (), dict(settings)))
 
 
 def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
