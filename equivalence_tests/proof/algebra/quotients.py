@@ -296,6 +296,8 @@ class Quotients:
         """Notes what has to hold, unless it is clear that it does."""
         if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
             return
+        if what == "is more than 0" and self.above_zero(value):
+            return
         if what == "is not negative" and self.nonneg(value):
             return
         text = self.text(value)
@@ -404,14 +406,6 @@ class Quotients:
         atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **known)
         order = known.get("order", 0)
         return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
-
-    def argument_of(self, value: Rat, name: str) -> Rat | None:
-        """Returns the argument of a value that is one call of a function; None of other values."""
-        gens = self.used(value.num)
-        if len(gens) != 1 or value != Rat(self.gen(gens[0]), self.one):
-            return None
-        atom = self.atoms[gens[0]]
-        return atom.args[0] if atom.kind == "function" and atom.name == name else None
 
     def texts(self, values: Sequence[Rat]) -> tuple[str, ...]:
         """Values as keys."""
