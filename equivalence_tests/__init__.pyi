@@ -1,7 +1,7 @@
 """The public names and where each is; `__init__.py` imports from here what is asked for."""
 
 from .compare.comparison import Verdict as Verdict
-from .compare.nature import Nature as Nature
+from .compare.judgement import Nature as Nature
 from .pair.equivalence import check_equivalence as check_equivalence
 from .proof.errors import ProofError as ProofError
 from .proof.prover import prove_equivalence as prove_equivalence

@@ -4,6 +4,7 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,19 @@ G = jax.tree.map(jnp.ones_like, P)
 ADAM = legacy_optim.Adam(0.1)
 
 
+class BatchNormState(ob.TrainState):
+    """A subclass with a field of its own."""
+
+    batch_stats: Any
+
+
 @functools.cache
 def state() -> Any:
     return ob.TrainState.create(apply_fn=None, params=P, tx=ob.adam(0.1))
 
 
-def create(params: Any = P, tx: Any = None) -> Any:
-    return ob.TrainState.create(apply_fn=None, params=params, tx=tx or ob.adam(0.1))
+def create(params: Any = P, tx: Any = None, kind: Any = ob.TrainState, **fields: Any) -> Any:
+    return kind.create(apply_fn=None, params=params, tx=tx or ob.adam(0.1), **fields)
 
 
 def compare(**changed: Any) -> Any:
@@ -38,6 +45,16 @@ def compare(**changed: Any) -> Any:
 
 def step(**given: Any) -> Any:
     return state().apply_gradients(**{"grads": G, **given})
+
+
+def step_of(tx: Any, **given: Any) -> Any:
+    normed = create(tx=tx, kind=BatchNormState, batch_stats={})
+    return normed.apply_gradients(grads=G, **given)
+
+
+def replicated() -> Any:
+    with warnings.catch_warnings(action="ignore"):  # said once a process, maybe before
+        return ADAM.create(P).replicate()
 
 
 tx = ob.adam(0.1)
@@ -96,7 +113,48 @@ CASES = {
     "a config of no function": (lambda: config_for_function(3), "expected a function, found 3"),
     "a config of no class": (lambda: config_for_class(3), "expected a class, found 3"),
     "names": (lambda: compare(names="ab"), "names is 'ab'; expected two"),
-}
+    "no rate anywhere": (lambda: step_of(ob.adam()), "no learning rate.*learning_rate="),
+    "a misspelt argument": (lambda: step_of(ob.sgd(0.1), rat=0.5), "rat.*batch_stats"),
+    "a legacy argument": (lambda: step_of(ob.adam(0.1), beta1=0.5), "beta1.*batch_stats"),
+    "an argument of no stock": (
+        lambda: step_of(optax.adam(0.1), learning_rate=0.5), "learning_rate.*batch_stats"
+    ),
+    "an argument of no chain": (
+        lambda: step_of(optax.chain(optax.clip(1.0), optax.sgd(0.1)), value=1.0), "value.*batch_st"
+    ),
+    "an argument of none within": (
+        lambda: step_of(ob.weight_norm(ob.sgd(0.1)), nesterov=True), "nesterov.*batch_stats"
+    ),
+    "a field misspelt": (lambda: create(batch_stat={}), r"batch_stat,.*FullTrainState"),
+    "a field of another": (
+        lambda: create(batch_stats={}), r"TrainState.*FullTrainState has batch_stats"
+    ),
+    "a field beside its own": (
+        lambda: create(kind=BatchNormState, batch_stats={}, rngs={}),
+        r"BatchNormState.*rngs.*FullTrainState",
+    ),
+    "a definition as tx": (lambda: create(tx=ADAM), "Adam.*from_legacy"),
+    "an optimizer as tx": (
+        lambda: create(tx=ADAM.create(P)), r"Optimizer of.*TrainState.from_legacy\(optimizer\)"
+    ),
+    "a class of the old API as tx": (
+        lambda: create(tx=legacy_optim.Adam), "expected.*found the class Adam"
+    ),
+    "a number as tx": (lambda: create(tx=0.1), "float"),
+    "params of a step": (lambda: step(params=1), "params"),
+    "opt_state of a step": (lambda: step(opt_state=1), "opt_state"),
+    "number of a step": (lambda: step(step=1), "step"),
+    "gradients without a leaf": (lambda: step(grads={"w": G["w"]}), r"\['b'\]"),
+    "copies for devices": (
+        lambda: ob.TrainState.from_legacy(replicated()), r"unreplicate\(\)"
+    ),
+    "a state of other shapes": (
+        lambda: ob.TrainState.from_legacy(
+            ADAM.create(P).replace(target=P | {"b": jnp.zeros(7)})
+        ),
+        r"\['b'\].*\[7\].*\[2\]",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,17 +13,12 @@ if "jax" not in sys.modules and _FLAG not in os.environ.get("XLA_FLAGS", ""):
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the mark for where the repository's own settings are not there."""
-    config.addinivalue_line("markers", "sample(n): a run of everything takes n of the cases")
+    config.addinivalue_line("markers", "full: run with --equivalence-full alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves a slice of the matrix, unless all of it was asked for."""
-    if config.getoption("--equivalence-full", default=False):
-        return
-    kept, left_out = [], []
-    for item in items:
-        slice_of = getattr(getattr(item, "cls", None), "slice_of_tests", None)
-        (kept if slice_of is None or item.name in slice_of else left_out).append(item)
-    if left_out:
-        items[:] = kept
-        config.hook.pytest_deselected(items=left_out)
+    """Leaves out what is marked `full`, unless all was asked for."""
+    if not config.getoption("--equivalence-full", default=False):
+        full = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if item not in full]
+        config.hook.pytest_deselected(items=full)

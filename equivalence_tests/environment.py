@@ -12,14 +12,21 @@ _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_pro
 
 
 PLATFORMS = ("cpu", "gpu", "tpu")
-NOT_RUN = 3  # exit code where the platform is not there: nothing held, and nothing broke
 
 
-def check_platform(platform: str | None) -> None:
-    """Raises a ValueError unless it is the name of a platform, or None for the default one."""
+def first_device(platform: str | None) -> Any:
+    """Returns the first device of a platform, of the default one if None; None if there is none.
+
+    Raises:
+      ValueError: it is no name of a platform.
+    """
     if platform not in (None, *PLATFORMS):
         meant = did_you_mean(str(platform), PLATFORMS)
         raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}{meant}")
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError:
+        return None
 
 
 def xla_flags(devices: int) -> str:

@@ -1,8 +1,7 @@
 """Files that are either written whole or not at all."""
 
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +11,13 @@ def write_text(file: Path, text: str) -> None:
     write_bytes_with(file, lambda stream: stream.write(text.encode()))
 
 
-class Written:
-    """Within it a command writes its files; at its end standard error says which, or what failed.
-
-    Attributes:
-      failed: whether one could not be written, which ended the block.
-    """
-
-    def __init__(self):
-        self._files: list[Path] = []
-        self.failed = False
-
-    def __enter__(self) -> "Written":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
-        self.failed = isinstance(error, OSError)  # the disk is full, the folder gone since
-        if isinstance(error, OSError):
-            print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
-        elif self._files and error is None:
-            print(f"written: {', '.join(map(str, self._files))}", file=sys.stderr)
-        return self.failed
-
-    def add(self, file: Path) -> None:
-        """Adds a file that is written."""
-        self._files.append(file)
-
-    def text(self, file: Path | None, text: str) -> None:
-        """Writes a text file in one piece and adds it, if it is wanted."""
-        if file is not None:
-            write_text(file, text)
-            self.add(file)
-
-
 def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
     """Lets `write` fill a file that takes its place only when it is complete.
 
     A link stays a link, and the file that it leads to is replaced; a device is written to. An
     OSError has the file's name, and leaves nothing behind.
     """
-    # What is in /dev is not replaced even where standard output, say, goes to a file.
+    # What is in /dev is not replaced even where standard output goes to a file.
     is_own = (file.is_file() or not file.exists()) and Path("/dev") not in file.absolute().parents
     real = file.resolve()
     target = real.with_name(f".{real.name}.part") if is_own else file
@@ -80,23 +46,6 @@ def why_no_file(file: Path) -> str | None:
     if why := _why_closed(folder):
         return f"{file}: expected a folder that can be written to, found {folder}: {why}"
     return None
-
-
-def checked(files: Mapping[str, Path | None], folder: Path | None) -> None:
-    """Finds out before a long run whether what it writes can be written.
-
-    Args:
-      files: option -> file, None where it is not wanted.
-      folder: of `--report`.
-
-    Raises:
-      ValueError: one cannot; the message begins with the option.
-    """
-    if folder is not None and (why := why_not_writable(folder)):
-        raise ValueError(f"--report {why}")
-    for option, file in files.items():  # which may go into that folder
-        if file is not None and (why := why_no_file(file)):
-            raise ValueError(f"{option} {why}")
 
 
 def why_not_writable(folder: Path) -> str | None:

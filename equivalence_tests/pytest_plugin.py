@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from equivalence_tests.output_files import why_not_writable
+
 if TYPE_CHECKING:
     from equivalence_tests.proof.result import Proof
     from equivalence_tests.report.pair import Report
@@ -48,19 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--equivalence-report")
     if folder is None:
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").touch()
-    except OSError as error:
-        raise pytest.UsageError(
-            f"--equivalence-report {folder}: expected a folder that can be written to, found "
-            f"{error.strerror}"
-        ) from None
+    if why := why_not_writable(folder):
+        raise pytest.UsageError(f"--equivalence-report {why}")
 
 
 @pytest.fixture
 def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]":
-    """Runs two optimizers beside one another and fails if they differ.
+    """Runs two optimizers side by side and fails if they differ.
 
         def test_my_adam(assert_equivalent):
             assert_equivalent(optax.adam(1e-3), my_adam(1e-3), params)
@@ -71,11 +67,11 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     import jax  # pytest starts without it, so that a project may set its flags
 
     from equivalence_tests import EquivalenceError, Verdict, check_equivalence
+    from equivalence_tests.environment import first_device
 
     platform = request.config.getoption("--equivalence-platform")
-    try:
-        device = jax.devices(platform)[0]
-    except RuntimeError:
+    device = first_device(platform)
+    if device is None:
         pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
     reports = request.config.stash[_REPORTS]
     folder = request.config.getoption("--equivalence-report")
@@ -83,30 +79,29 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     def note(row: dict[str, Any], result: "Report | str", why: str = "") -> None:
         if folder is None:
             return
-        from equivalence_tests.cli.outputs import item  # JAX, see above
+        from equivalence_tests.report.item import of_message, of_report  # JAX, see above
 
         name, number = request.node.nodeid, 2
         while name in reports:  # a test may compare several pairs
             name, number = f"{request.node.nodeid} ({number})", number + 1
-        reports[name] = {"row": {"test": name, **row}, "item": asdict(item(name, result, why))}
+        item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
+        reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
     def check(
         left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
     ) -> "Report":
         __tracebackhide__ = True
-        report, stopped = None, ""
-        try:
-            with jax.default_device(device):
+        report, stopped, why = None, "", ""
+        with jax.default_device(device):
+            try:
                 report = check_equivalence(left, right, params, **options)
-        except EquivalenceError as error:
-            stopped = str(error)
+            except EquivalenceError as error:
+                stopped = str(error)
+            if report is not None and report.verdict is Verdict.DIFFERENT:
+                why = _explanation(left, right, params, options, report.steps)
         if report is None:  # outside of the handler, or pytest shows both errors
             note({"verdict": "error", "error": stopped}, stopped)
             pytest.fail(f"not compared: {stopped}", pytrace=False)
-        why = ""
-        if report.verdict is Verdict.DIFFERENT:
-            with jax.default_device(device):
-                why = _explanation(left, right, params, options, report.steps)
         note({**report.as_dict(), "explanation": why}, report, why)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
@@ -125,8 +120,8 @@ def _explanation(left: Any, right: Any, params: Any, options: dict[str, Any], st
     """Returns the settings with which two sides no longer differ; empty where none is found."""
     from equivalence_tests.pair.settings import of_objects  # JAX, see above
 
-    found = of_objects(left, right, params, options, steps)
-    return "" if found is None else str(found)
+    explanation = of_objects(left, right, params, options, steps)
+    return "" if explanation is None else str(explanation)
 
 
 @pytest.fixture
@@ -174,11 +169,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     rows = [report["row"] for report in reports.values()]
     (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
-    from equivalence_tests.report import html as html_report  # JAX, see above
+    from equivalence_tests.report import html  # JAX, see above
+    from equivalence_tests.report.item import Item
 
-    items = [html_report.Item(**report["item"]) for report in reports.values()]
+    items = [Item(**report["item"]) for report in reports.values()]
     environment = next((row["environment"] for row in rows if "environment" in row), {})
-    html_report.write(folder, "Equivalence", items, environment)
+    html.write(folder / html.NAME, "Equivalence", items, environment)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,11 +3,14 @@
 
 python -m migration_guide.build
 python -m migration_guide.build --output /tmp/guide
+
+What it writes is static: any host serves it, and a browser opens it from the disk.
 """
 
 import argparse
 import importlib.util
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    default = Path(__file__).parent / "_build"
+    default = Path(__file__).parents[1] / "docs" / "guide"
     parser.add_argument("--output", type=Path, default=default, help=f"folder (default {default})")
     output = parser.parse_args(arguments).output
     missing = [name for module, name in NEEDS.items() if importlib.util.find_spec(module) is None]
@@ -41,13 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSE
     from sphinx.cmd.build import build_main  # slow to import, and not always installed
 
-    html = output / "html"
     # A fresh environment: what the pages show must have run against the code as it is now.
     flags = ["--fail-on-warning", "--keep-going", "--fresh-env"]
-    doctrees = ["--doctree-dir", str(output / "doctrees")]
-    failed = build_main([*flags, *doctrees, str(SOURCE), str(html)])
+    with tempfile.TemporaryDirectory() as doctrees:
+        failed = build_main([*flags, "--doctree-dir", doctrees, str(SOURCE), str(output)])
     if not failed:
-        print(f"open {html / 'index.html'}")
+        print(f"open {output / 'index.html'}")
     return int(bool(failed))
 
 

@@ -32,7 +32,6 @@ AROUND = {
         "f = partial(g, 1)\n",
     ),
     "hyper_params": (IMPORTS + GROUPS, ""),
-    "jax_names": (JAX, ""),
     "pickled": (f"{IMPORTS}import pickle\n{SETUP}", ""),
     "pre_linen": ("", ""),
     "recurrent_cells": ("import flax.linen as nn\n" + IMPORTS + SETUP, ""),

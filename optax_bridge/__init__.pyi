@@ -2,6 +2,7 @@
 
 from . import checkpoints as checkpoints
 from . import correspondence as correspondence
+from . import torch as torch
 from .checkpoints import CheckpointError as CheckpointError
 from .checkpoints import LeftOverWarning as LeftOverWarning
 from .correspondence.entry import UnsupportedSetting as UnsupportedSetting
@@ -52,6 +53,7 @@ from .optimizers.sgd import SgdState as SgdState
 from .optimizers.sgd import sgd as sgd
 from .optimizers.weight_norm import WeightNormState as WeightNormState
 from .optimizers.weight_norm import weight_norm as weight_norm
+from .torch.from_torch import from_torch as from_torch
 from .training.full_train_state import FullTrainState as FullTrainState
 from .training.in_memory import convert_state as convert_state
 from .training.restoring import restored_into as restored_into

@@ -54,7 +54,7 @@ def from_legacy(
         raise TypeError(f"exact: expected True or False, found {shown(exact)}")
     choice = choose_recipe(definition, "exact" if exact else "standalone")
     if choice.claim.verdict is Verdict.DIFFERENT:
-        raise UnsupportedSetting(f"{choice.reason}. Use from_legacy(definition), which is exact.")
+        raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
     return optax.with_extra_args_support(build(_with_checks(choice)))
 
 
@@ -92,8 +92,7 @@ def only_in(
             if dtype in refused:
                 raise UnsupportedSetting(
                     f"params{jax.tree_util.keystr(path)} is {dtype}, for which exact=False gives "
-                    f"no equal: {reason}. Use from_legacy(definition), which is exact in every "
-                    "dtype."
+                    f"no equal: {reason}. exact=True is exact in every dtype."
                 )
 
     def init(params: Params) -> OptState:

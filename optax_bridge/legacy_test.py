@@ -131,7 +131,7 @@ BIASES = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/b"))
 )
 def test_half_precision_is_refused_where_public_optax_is_no_equal(definition: Any):
     stock_in(definition, jnp.float32)
-    with pytest.raises(UnsupportedSetting, match=r"\['w'\] is float16.*Use from_legacy\(defin"):
+    with pytest.raises(UnsupportedSetting, match=r"\['w'\] is float16.*exact=True is exact"):
         stock_in(definition, jnp.float16)
 
 

@@ -21,7 +21,7 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
 
 import legacy_optim
 from optax_bridge._text import listed
-from optax_bridge.correspondence import ENTRIES, Entry
+from optax_bridge.correspondence import ENTRIES, Entry, all_entries
 from optax_bridge.correspondence.recipe import build, filled
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
@@ -314,7 +314,7 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
     fields = {
         key: {name: {*signs} for name, signs in v.items()} for key, v in _exact_fields().items()
     }
-    for entry in ENTRIES.values():
+    for entry in all_entries().values():
         for field in entry.state:
             for stock in field.stock:
                 fields.setdefault(stock, {}).setdefault(field.legacy, set()).add(field.stock_sign)
@@ -324,7 +324,8 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
 @cache
 def _exact_fields() -> dict[str, dict[str, set[int]]]:
     """As `_legacy_fields`, of this project's own states."""
-    return {field.exact: {field.legacy: {1}} for entry in ENTRIES.values() for field in entry.state}
+    entries = all_entries().values()
+    return {field.exact: {field.legacy: {1}} for entry in entries for field in entry.state}
 
 
 @cache
@@ -334,7 +335,7 @@ def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
         for variant in entry.stock:
-            settings = entry.defaults() | {"learning_rate": 0.1} | dict(variant.when)
+            settings = entry.defaults() | {entry.rate: 0.1} | dict(variant.when)
             types = _types(jax.eval_shape(build(filled(variant.recipe, settings)).init, shapes))
             if entry not in entries_by_types.setdefault(types, []):
                 entries_by_types[types].append(entry)

@@ -1,7 +1,7 @@
 import jax
 
 from optax_bridge.spmd.examples import regression
-from optax_bridge.spmd.loss_curve import read_losses
+from optax_bridge.spmd.progress import read_losses
 from tools import killing
 
 

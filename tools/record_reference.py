@@ -5,8 +5,8 @@
     reference/bin/python tools/record_reference.py
 
 or `nox -s reference`. Only what `requirements.txt` pins is needed: nothing of the project is
-imported but the three modules beside it. Recording again on the same kind of processor gives the
-same bytes. `README.md` there describes the files.
+imported but two modules beside the recordings, and `reference_inputs.py` here. Recording again on
+the same kind of processor gives the same bytes. `README.md` there describes the files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ with warnings.catch_warnings():  # undoes the filter, too, with which flax.optim
     )
     from flax import __version__ as flax_version
     from flax import optim, serialization  # pyright: ignore[reportAttributeAccessIssue]
-    from inputs import draw, learning_rates  # pyright: ignore[reportMissingImports]
+    from reference_inputs import (  # pyright: ignore[reportMissingImports]
+        STREAMS,
+        TREES,
+        draw,
+        learning_rates,
+    )
 
 # flax 0.5.3's serialization asks jax.xla for a class that jax 0.4.13 calls jax.Array.
 jax.__dict__["xla"] = types.SimpleNamespace(DeviceArray=jax.Array)
@@ -69,6 +74,10 @@ def main() -> None:
         files.setdefault(case.name.split("/")[0], []).append(case)
     for case in CHECKPOINTS:
         files[case.name] = [case]
+    every = [case for cases in files.values() for case in cases]
+    unused = {*TREES, *STREAMS} - {name for case in every for name in (case.tree, case.stream)}
+    if unused:
+        raise SystemExit(f"record_reference.py: no case uses {', '.join(sorted(unused))}")
     chosen = {name: cases for name, cases in files.items() if arguments.only in name}
     for number, (name, cases) in enumerate(chosen.items(), 1):
         started = time.perf_counter()

@@ -20,7 +20,7 @@ from rich.table import Table
 from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.sides import side as sides
-from equivalence_tests.sides.trajectory import Driven, driven
+from equivalence_tests.sides.trajectory import Driven, driver
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -71,7 +71,7 @@ def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
     decays = kind == "decaying rate"
     definition = about.definition(setting, None if decays else setting.learning_rate)
     params = _params(half=not decays)
-    made = [driven(side) for side in (sides.legacy(definition), sides.exact(definition))]
+    made = [driver(side) for side in (sides.legacy(definition), sides.exact(definition))]
     started = time.perf_counter()
     parts = _parts(made, params, steps, setting.learning_rate if decays else None)
     part = next(parts)

@@ -66,7 +66,7 @@ def check(
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
     suite.collect_garbage_seldom()
-    files = suite.Files(json, junit, svg, report, record)
+    outputs = suite.Outputs(json, junit, report, svg, record)
     raise typer.Exit(
-        suite.check(only or (), files, platform=platform, steps=steps, full=full, against=against)
+        suite.check(only or (), outputs, platform=platform, steps=steps, full=full, against=against)
     )

@@ -17,6 +17,7 @@ from equivalence_tests.cli.options import (
 from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
+_GROUP = "check-resume"  # in JUnit's XML
 
 _ABOUT = f"""Restore an old checkpoint by both programs, the old and the migrated, and train on.
 
@@ -73,21 +74,24 @@ def check_resume(
     from legacy_optim.logs import without_note_on_tensorflow
 
     without_note_on_tensorflow()
-    # JAX and Orbax, which no help needs
-    from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference, Outputs
+    import jax  # and Orbax, which no help needs
+
+    from equivalence_tests.environment import environment
+    from equivalence_tests.report.item import Difference, of_message, of_report
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
     from equivalence_tests.resume.resumed import resume
-    from equivalence_tests.sides.programs import check_arguments, loaded, silence_deprecations
+    from equivalence_tests.sides.programs import check_arguments, load_object, silence_deprecations
     from optax_bridge.cli.programs import programs_given
     from optax_bridge.correspondence import Verdict
 
     silence_deprecations()
-    outputs = Outputs("check-resume", json, junit, report)
+    outputs = Outputs(json, junit, report)
     try:
         outputs.check()
         if not checkpoint.exists():
             raise ValueError(f"{checkpoint}: there is no such file or folder")
         with programs_given(program_arguments(ctx)):
-            stream = loaded(gradients) if ":" in gradients else gradients
+            stream = load_object(gradients) if ":" in gradients else gradients
             try:
                 resumed = resume(
                     checkpoint, program, old=old, optimizers=optimizer or (), steps=steps,
@@ -99,11 +103,17 @@ def check_resume(
         message = str(error)
         if learning_rate is None and "no learning rate" in message:
             message += ". Here --learning-rate RATE gives it to each step of both sides"
-        raise typer.Exit(outputs.write_error(str(checkpoint), message)) from None
+        raise typer.Exit(outputs.write_error(str(checkpoint), message, _GROUP)) from None
     print(resumed)
     print(resumed.closing)
-    reports = {path or str(checkpoint): one for path, one in resumed.reports.items()}
+    items = [
+        of_report(path or str(checkpoint), one, group=_GROUP)
+        for path, one in resumed.reports.items()
+    ]
     if resumed.beside:
-        reports |= {f"{checkpoint}, as restored": Difference(resumed.beside)}
+        items.append(of_message(f"{checkpoint}, as restored", Difference(resumed.beside), _GROUP))
+    title = items[0].id if len(items) == 1 else "Equivalence"
+    about = environment(jax.devices()[0])
     code = DIFFERENT if resumed.verdict is Verdict.DIFFERENT else SAME
-    raise typer.Exit(outputs.write(reports, resumed.as_dict(), code))
+    done = outputs.write(resumed.as_dict(), items, title=title, about=about)
+    raise typer.Exit(code if done else MISUSE)

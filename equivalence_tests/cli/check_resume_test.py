@@ -64,11 +64,28 @@ MISUSE = {
         ("checkpoint_5", "--program", "new.py:make_state", "--optimizer", "Adam()"),
         "Here --learning-rate RATE gives it to each step",
     ),
+    "no call": (
+        ("checkpoint_5", "--program", "new.py:make_state", "--optimizer", "Adan(1)"),
+        "is no call of a legacy optimizer",
+    ),
+    "another name": (
+        ("checkpoint_5", "--program", "new.py:make_state", "--optimizer", "a=Adam(1.0)",
+         "--optimizer", "b=Adam(1.0)"),
+        "expected one for each of optimizer",
+    ),
+    "no old program": (
+        ("checkpoint_5", "--program", "new.py:make_state", "--old", "nowhere.py:make"),
+        "there is no file nowhere.py",
+    ),
+    "another optimizer": (
+        ("checkpoint_5", "--program", "new.py:make_state", "--optimizer", "Momentum(0.1)"),
+        "restoring raised",
+    ),
     "a file": (
         ("checkpoint_5", "--program", "new.py:make_state", "--json", "no/a.json"),
         "--json no/a.json: the folder",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MISUSE)

@@ -15,6 +15,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import check
+from equivalence_tests.suite import case
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.checks import checks
 from equivalence_tests.suite.jobs import _without_layouts, cache_folder
@@ -56,7 +57,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     assert ids == {row["id"] for row in content["results"]}
     assert lines[len(ids)].startswith("flax.optim against Optax")
     assert all(line == line.rstrip() for line in lines)
-    assert run.stderr == f"written: {tmp_path / 'junit.xml'}, {file}\n"
+    assert run.stderr == f"written: {file}, {tmp_path / 'junit.xml'}\n"
     assert content["ran"]
     assert {row["verdict"] for row in content["results"]} == {"identical"}
     assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
@@ -64,7 +65,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     (tests,) = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert tests.attrib["tests"] == str(len(content["results"])) == str(len(tests))
     assert (tests.attrib["failures"], tests.attrib["errors"]) == ("0", "0")
-    assert {case.attrib["name"] for case in tests} == {row["id"] for row in content["results"]}
+    assert {test.attrib["name"] for test in tests} == {row["id"] for row in content["results"]}
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,10 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
     monkeypatch, capsys, tmp_path: Path
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
-    monkeypatch.setattr(suite, "choose_recipe", _claiming(identical()))
-    assert check.check(["adagrad"], steps=20, files=check.Files(junit=tmp_path / "junit.xml")) == 1
+    monkeypatch.setattr(case, "choose_recipe", _claiming(identical()))
+    assert (
+        check.check(["adagrad"], steps=20, outputs=check.Outputs(junit=tmp_path / "junit.xml")) == 1
+    )
     printed = capsys.readouterr().out
     assert "NO" in printed
     assert "claimed: identical" in printed
@@ -177,7 +180,7 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
     whole = suite.sides.stock
     monkeypatch.setattr(suite.sides, "stock", raising)
     file = tmp_path / "junit.xml"
-    assert check.check(["sgd"], steps=2, files=check.Files(junit=file)) == 1
+    assert check.check(["sgd"], steps=2, outputs=check.Outputs(junit=file)) == 1
     printed = capsys.readouterr().out
     assert "RuntimeError: out of luck" in printed
     assert "1 claims did NOT hold" in printed
@@ -196,7 +199,7 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(monkeypatch, capsy
         return []
 
     monkeypatch.setattr(check, "run_all", gone)
-    assert check.check(["sgd"], files=check.Files(report=folder)) == 2
+    assert check.check(["sgd"], outputs=check.Outputs(report=folder)) == 2
     assert f"{folder}/index.html: not written: No such file" in capsys.readouterr().err
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from equivalence_tests.pair.named import NamedSide
 
 app = typer.Typer(**STYLE)
+_GROUP = "compare"  # in JUnit's XML
 
 _SIDE = (
     "`module:name` or `file.py:name` of an optimizer, of a function that makes it, or of a "
@@ -31,7 +32,7 @@ _SIDE = (
 )
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 
-Both are stepped beside one another on hostile gradients, and followed symbolically for all
+Both are stepped side by side on hostile gradients, and followed symbolically for all
 inputs. What was run and what is proved is printed with the verdict, and where the two disagree.
 The parameters reach every branch on a size that either program has.
 {EXIT_CODES}
@@ -79,15 +80,15 @@ def compare(
     report: ReportFolder = None,
 ) -> None:
     """See `_ABOUT`."""
-    from equivalence_tests.cli.outputs import Outputs  # JAX, which no help needs
-    from equivalence_tests.environment import NOT_RUN, check_platform
+    from equivalence_tests.environment import first_device  # JAX, which no help needs
+    from equivalence_tests.report.outputs import NOT_RUN, Outputs
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
     from optax_bridge.cli.programs import programs_given
 
     silence_deprecations()
-    outputs = Outputs("compare", json, junit, report)
+    outputs = Outputs(json, junit, report)
     try:
-        check_platform(platform)
+        device = first_device(platform)
         outputs.check()
         if hyper_params is not None and any(kwargs):
             raise ValueError("--kwargs: with --hyper-params the sides are functions of these alone")
@@ -97,12 +98,13 @@ def compare(
             finally:  # a misspelt flag may be what went wrong
                 check_arguments()
             numbers = None if hyper_params is None else _numbers(hyper_params)
-            if (device := _device(platform)) is None:
+            if device is None:
+                print(f"{platform}: not run, there is no such device here")
                 raise typer.Exit(NOT_RUN)
             stream = _gradients(gradients)
             code = _compare(sides, numbers, params, stream, steps, device, outputs)
     except ValueError as error:
-        code = outputs.write_error(f"{left} / {right}", str(error))
+        code = outputs.write_error(f"{left} / {right}", str(error), _GROUP)
     raise typer.Exit(code)
 
 
@@ -110,28 +112,17 @@ def _sides(
     names: tuple[str, str], kwargs: tuple[str, str], are_functions: bool
 ) -> "list[NamedSide]":
     from equivalence_tests.pair.named import NamedSide, named_side
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
     if are_functions:
-        return [NamedSide(name, None, loaded(name)) for name in names]
+        return [NamedSide(name, None, load_object(name)) for name in names]
     return [named_side(*one) for one in zip(names, kwargs, strict=True)]
 
 
-def _device(platform: str | None) -> Any:
-    """Returns the first device of a platform; None, and a line that says so, if there is none."""
-    import jax
-
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError:
-        print(f"{platform}: not run, there is no such device here")
-        return None
-
-
 def _gradients(text: str) -> Any:
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
-    return loaded(text) if ":" in text else text
+    return load_object(text) if ":" in text else text
 
 
 def _compare(
@@ -146,15 +137,17 @@ def _compare(
     """Prints and writes what is known of two sides; returns the exit code."""
     import jax
 
-    from equivalence_tests.cli.outputs import DIFFERENT, SAME, Difference
+    from equivalence_tests.environment import environment
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
     from equivalence_tests.pair.settings import explanation
+    from equivalence_tests.report.item import Difference, of_message, of_report
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
     from optax_bridge.correspondence import Verdict
 
     names = (str(sides[0]), str(sides[1]))
 
-    def both() -> tuple[Any, Any]:  # anew, as a run may leave its marks in Python
+    def both() -> tuple[Any, Any]:  # again, as a run may leave its marks in Python
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
         return pair[0], pair[1]
 
@@ -174,13 +167,16 @@ def _compare(
             evidence = Evidence(runs, proof, unproved, "" if why is None else str(why))
     print("\n".join(evidence.remarks()))
     different = evidence.verdict is Verdict.DIFFERENT
-    reports: dict[str, Any] = {" / ".join(names): runs}
-    if different and runs.verdict is not Verdict.DIFFERENT:
-        reports[f"{' / '.join(names)}, by proof"] = Difference(evidence.about_proof())
     remarks = filter(None, (evidence.explanation, evidence.disagreement))
     why = f"{'. '.join(remarks)} proof: {evidence.about_proof()}".strip()
-    code = DIFFERENT if different else SAME
-    return outputs.write(reports, evidence.as_dict(), code, why, evidence.closing)
+    title = " / ".join(names)
+    items = [of_report(title, runs, why, _GROUP)]
+    if different and runs.verdict is not Verdict.DIFFERENT:
+        message = Difference(evidence.about_proof())
+        items.append(of_message(f"{title}, by proof", message, _GROUP))
+    about, closing = environment(device), evidence.closing
+    done = outputs.write(evidence.as_dict(), items, title=title, about=about, headline=closing)
+    return (DIFFERENT if different else SAME) if done else MISUSE
 
 
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
@@ -191,12 +187,12 @@ def _params(text: str | None, sides: tuple[Any, Any]) -> tuple[Any, Any]:
     import numpy as np
 
     from equivalence_tests.pair.thresholds import default_params
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
     if text is None:
         return default_params(*sides)
     if ":" in text:
-        tree = loaded(text, make=True)
+        tree = load_object(text, make=True)
         return tree, tree
     shapes: dict[str, tuple[int, ...]] = {}
     for part in text.split(","):
@@ -213,10 +209,10 @@ def _params(text: str | None, sides: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _numbers(text: str) -> dict[str, float]:
-    from equivalence_tests.sides.programs import loaded
+    from equivalence_tests.sides.programs import load_object
 
     if ":" in text:
-        return dict(loaded(text, make=True))
+        return dict(load_object(text, make=True))
     numbers = {}
     for part in text.split(","):
         name, _, number = part.partition("=")

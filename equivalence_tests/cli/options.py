@@ -39,11 +39,11 @@ class WithProgramArguments(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keeps what follows `--` apart from the command's own arguments."""
-        own = args
+        options = args
         if "--" in args:
-            own = args[: args.index("--")]
-            ctx.meta[_PROGRAM_ARGUMENTS] = tuple(args[len(own) + 1 :])
-        return super().parse_args(ctx, own)
+            options = args[: args.index("--")]
+            ctx.meta[_PROGRAM_ARGUMENTS] = tuple(args[len(options) + 1 :])
+        return super().parse_args(ctx, options)
 
 
 def program_arguments(ctx: typer.Context) -> tuple[str, ...]:

@@ -42,10 +42,10 @@ def prove(
     """See `_ABOUT`."""
     from rich.progress import Progress  # and JAX, which no help needs
 
-    from equivalence_tests.output_files import Written, checked
     from equivalence_tests.proof.claims import prove_all
     from equivalence_tests.proof.table import tasks
     from equivalence_tests.report import proofs
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
     from equivalence_tests.report.table import wide_console
     from equivalence_tests.sides.programs import silence_deprecations
     from equivalence_tests.suite.jobs import cache_folder
@@ -57,11 +57,11 @@ def prove(
         asked = tasks(only or ())
         if not asked:
             raise ValueError(f"{', '.join(only or ())}: nothing is all of these")
-        checked({"--json": json}, None)
+        Outputs(json).check()
     except ValueError as error:
         text = str(error)
         problems.print(text if text.startswith("--") else f"--only: {text}", markup=False)
-        raise typer.Exit(2) from None
+        raise typer.Exit(MISUSE) from None
     started, rows = time.perf_counter(), []
     with Progress(console=problems, transient=True) as progress:
         bar = progress.add_task("", total=len(asked))
@@ -70,7 +70,5 @@ def prove(
             progress.update(bar, advance=1, description=f"{len(rows)} of {len(asked)}: {row.task}")
     rows.sort(key=lambda row: asked.index(row.task))
     proofs.print_rows(wide_console(), rows, time.perf_counter() - started)
-    with Written() as files:
-        if json is not None:
-            files.text(json, proofs.to_json(rows))
-    raise typer.Exit(2 if files.failed else int(not all(row.held for row in rows)))
+    code = SAME if all(row.held for row in rows) else DIFFERENT
+    raise typer.Exit(code if Outputs(json).write(proofs.to_json(rows)) else MISUSE)

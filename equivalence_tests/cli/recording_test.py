@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from equivalence_tests.check import Files, check
-from equivalence_tests.compare.trees import path_name
+from equivalence_tests.check import Outputs, check
+from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.report.recording import NOT_RUN, against, load, save
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite import checks as suite
@@ -57,7 +57,7 @@ def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: P
 
     def shifted(which: str, by: float) -> suite.Result:
         values = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: np.asarray(leaf)[None] + by * (which in path_name(path, "params")),
+            lambda path, leaf: np.asarray(leaf)[None] + by * (which in leaf_name(path, "params")),
             params,
         )
         return dataclasses.replace(found, trajectory={"params": values})
@@ -78,8 +78,8 @@ def test_runs_that_only_one_has_are_named(tmp_path: Path):
 
 def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file, output = tmp_path / "run.zip", tmp_path / "out.json"
-    assert check(["sgd"], steps=10, files=Files(record=file)) == 0
-    assert check(["sgd"], steps=10, against=file, files=Files(json=output)) == 0
+    assert check(["sgd"], steps=10, outputs=Outputs(record=file)) == 0
+    assert check(["sgd"], steps=10, against=file, outputs=Outputs(json=output)) == 0
     assert "against the recording from cpu" in capsys.readouterr().out
     rows = json.loads(output.read_text())["against"]
     assert {row["verdict"] for row in rows} == {"identical"}

@@ -2,7 +2,7 @@
 
 Distances are in units in the last place *at the tensor's scale*: the spacing of floating-point
 numbers at the largest magnitude that the tensor has had on either side up to that step. An element
-near zero beside large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny
+near zero among large ones, or a scalar that crosses zero, is so not blown up; a tensor of tiny
 numbers is held to its own scale.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import KeyPath
 from jax.typing import DTypeLike
 
+from equivalence_tests.compare.trees import leaf_name
 from optax_bridge.correspondence import Claim, Verdict
 from optax_bridge.metadata.trees import PyTree
 
@@ -79,7 +79,7 @@ class Comparison:
       first: the first difference, None if identical.
       leaves: number of leaves compared.
       relative: the largest distance over the tensor's scale, so that runs in different dtypes can
-        be set beside one another.
+        be set side by side.
       histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
         and `"not finite"` (or integers that differ).
@@ -149,9 +149,9 @@ def compare(
     Raises:
       ValueError: the trees, shapes or dtypes do not match, with the leaf.
     """
-    paths, left_leaves, right_leaves = _aligned(left, right)
+    paths, left_leaves, right_leaves = _align(left, right)
     ulp_by_step = np.zeros(0)
-    apart: list[LeafDistance] = []
+    differing: list[LeafDistance] = []
     elements = set[int]()
     worst, relative = (-1.0, ""), 0.0
     histogram: dict[str, int] = {}
@@ -168,9 +168,9 @@ def compare(
             since = [step for part, step in (poisoned or {}).items() if part in path]
             first = _first(path, a, b, unequal)
             start, eps = min([len(a), *since]), _eps(a.dtype)
-            apart.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
+            differing.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
             elements.add(a[0].size)
-    first = min((leaf.first for leaf in apart), key=lambda found: found.step, default=None)
+    first = min((leaf.first for leaf in differing), key=lambda each: each.step, default=None)
     return Comparison(
         identical=first is None,
         ulp=max(worst[0], 0.0),
@@ -180,7 +180,7 @@ def compare(
         leaves=len(paths),
         relative=relative,
         histogram={name: histogram[name] for name in sorted(histogram, key=_bucket_order)},
-        by_leaf=tuple(apart),
+        by_leaf=tuple(differing),
         of_one_element=elements == {1},
     )
 
@@ -197,7 +197,7 @@ def as_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+def _align(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     sides = [dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (left, right)]
     for path in [*sides[0], *sides[1]]:
         if path not in sides[0] or path not in sides[1]:
@@ -214,11 +214,6 @@ def _aligned(left: PyTree, right: PyTree) -> tuple[list[str], list[np.ndarray], 
     paths = list(sides[0])
     a, b = ([np.asarray(side[path]) for path in paths] for side in sides)
     return [leaf_name(path) for path in paths], a, b
-
-
-def leaf_name(path: KeyPath) -> str:
-    """A leaf's path as `params['dense']['kernel']`."""
-    return jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -18,9 +18,9 @@ def may_be() -> bool:
     return jax.default_backend() == "cpu" and jax.__version_info__ >= FIRST
 
 
-def remark(found: Comparison) -> str:
+def remark(comparison: Comparison) -> str:
     """A possible reason of what rounds; empty where it is none, or another algorithm is at work."""
-    if not (found.of_one_element and may_be()):
+    if not (comparison.of_one_element and may_be()):
         return ""
     return (
         "only leaves of one element differ: from JAX 0.11.1 on, XLA for CPUs may compile a loop of "

@@ -51,32 +51,34 @@ def relations(left: PyTree, right: PyTree) -> Mapping[str, Relation] | None:
         {"state" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
         for leaves in map(jax.tree_util.tree_leaves_with_path, (left, right))
     )
-    found: dict[str, Relation] = {}
+    by_path: dict[str, Relation] = {}
     for path, leaf in rights.items():  # the leaf of the same name comes first
-        if relation := _related(path, lefts[path], leaf):
-            found[path] = relation
-    free = [path for path in lefts if path not in found]
+        if relation := _relation(path, lefts[path], leaf):
+            by_path[path] = relation
+    free = [path for path in lefts if path not in by_path]
     for path, leaf in rights.items():
-        if path in found:
+        if path in by_path:
             continue
-        tried = (_related(other, lefts[other], leaf) for other in free)
+        tried = (_relation(other, lefts[other], leaf) for other in free)
         relation = next(filter(None, tried), None)
         if relation is None:
             return None
         free.remove(relation.leaf)
-        found[path] = relation
-    return {path: found[path] for path in rights}
+        by_path[path] = relation
+    return {path: by_path[path] for path in rights}
 
 
-def _related(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
+def _relation(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
     if a.shape != b.shape or a.dtype != b.dtype:
         return None
     if np.array_equal(a, b, equal_nan=bool(jnp.issubdtype(a.dtype, jnp.floating))):
         return Relation(path)
     if not jnp.issubdtype(a.dtype, jnp.floating):
-        apart = np.unique(b.astype(np.int64) - a.astype(np.int64))
+        difference = np.unique(b.astype(np.int64) - a.astype(np.int64))
         counts = a.size > 1 and bool((a != a.reshape(-1)[0]).any())  # nothing shows of a constant
-        return Relation(path, offset=int(apart[0])) if counts and apart.size == 1 else None
+        return (
+            Relation(path, offset=int(difference[0])) if counts and difference.size == 1 else None
+        )
     spacing = float(jnp.finfo(a.dtype).eps)
     x, y = a.astype(np.float64), b.astype(np.float64)
     if not x.size or not (np.isfinite(x).all() and np.isfinite(y).all()) or not x.any():
@@ -87,7 +89,7 @@ def _related(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
     return Relation(path, factor) if is_close else None
 
 
-def shown(related: Mapping[str, Relation]) -> str:
+def relations_text(related: Mapping[str, Relation]) -> str:
     """The relations other than equality, for people."""
     by_text: dict[str, list[str]] = {}
     for path, relation in related.items():

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from equivalence_tests import Verdict, check_equivalence
-from equivalence_tests.compare.relation import relations
+from equivalence_tests.compare.relation import relations, relations_text
 
 PARAMS = {"a": np.linspace(-1, 1, 3, dtype=np.float32)}
 
@@ -60,6 +60,7 @@ def test_a_state_that_is_held_otherwise_is_no_other_training(how: str):
     assert "the parameters agree; of the states, " in str(report) and said in str(report)
     factor = {"negated": -1.0, "scaled": 8.0}.get(how, 1.0)
     assert report.factors["state[1]['mu']['a']"] == factor
+    assert report.as_dict()["states"]
 
 
 @pytest.mark.parametrize("how", ["counted from 1", "renamed"])
@@ -83,8 +84,26 @@ def test_sides_whose_parameters_differ_by_little_do_not_differ_in_their_states_a
     assert "the parameters alone" not in str(report)
 
 
-def test_a_constant_is_no_counter_and_a_leaf_is_used_once():
-    steps = np.arange(3.0, dtype=np.float32)
+def test_states_are_related_leaf_by_leaf_or_not_at_all():
+    trace = np.asarray([[0.5, -2.0], [1.5, 0.25]], np.float32)
+    left = {"count": np.asarray([1, 2]), "mu": trace, "nu": trace}
+    nan = np.where(trace == 0.25, np.nan, trace)
+
+    def said(**other: np.ndarray) -> str | None:
+        found = relations(left, left | other)
+        return None if found is None else relations_text(found)
+
+    assert said() == said(mu=trace * np.float32(1 + 2e-7)) == ""
+    assert said(mu=-3 * trace, nu=10 * trace) == (
+        "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
+    )
+    assert said(mu=10 * trace, nu=10 * trace) == "right = 10 x left at state['mu'] and 1 more"
+    assert relations(left | {"mu": nan}, left | {"mu": nan}) is not None
+    uneven = np.where(trace < 0, 2, 3).astype(np.float32) * trace
+    for other in (0 * trace, trace + np.float32(1e-3), uneven, nan, trace[:, :1]):
+        assert said(mu=other) is None
+    assert said(count=2 * left["count"]) is None
+    steps = np.arange(3.0, dtype=np.float32)  # a constant is no counter, and a leaf is used once
     assert relations({"k": np.full(3, 2)}, {"k": np.full(3, 3)}) is None
     assert relations({"a": steps, "b": steps**2}, {"a": steps**3, "b": steps**3}) is None
     one = {"a": steps, "b": steps**2}

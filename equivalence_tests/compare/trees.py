@@ -10,23 +10,17 @@ from jax.tree_util import KeyPath
 from optax_bridge.metadata.trees import PyTree
 
 
-def path_name(path: KeyPath, root: str) -> str:
-    """A leaf's path as `jax.tree_util.keystr` shows it, behind the name of the tree."""
+def leaf_name(path: KeyPath, root: str = "") -> str:
+    """A leaf's path behind the name of its tree, or its first key: `params['dense']['kernel']`."""
+    if not root:
+        root, path = jax.tree_util.keystr(path[:1], simple=True), path[1:]
     return root + jax.tree_util.keystr(path)
-
-
-def shapes(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], None]]:
-    """Path -> (shape, any dtype) of every leaf."""
-    return {
-        path_name(path, root): (np.shape(leaf), None)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
 
 
 def signature(tree: PyTree, root: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path -> (shape, dtype) of every leaf."""
     return {
-        path_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))
+        leaf_name(path, root): (np.shape(leaf), str(np.asarray(leaf).dtype))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
@@ -49,15 +43,17 @@ def is_numeric(dtype: str) -> bool:
 
 def first_mismatch(
     expected: Mapping[str, tuple[tuple[int, ...], str | None]],
-    found: Mapping[str, tuple[tuple[int, ...], str]],
+    actual: Mapping[str, tuple[tuple[int, ...], str]],
 ) -> str | None:
     """Returns the fault of the first leaf that does not fit; None if all do. No dtype is any."""
-    for path in [*expected, *found]:
-        if path not in found:
+    for path in [*expected, *actual]:
+        if path not in actual:
             return f"{path}: expected shape {expected[path][0]}, found no such leaf"
         if path not in expected:
-            return f"{path}: found shape {found[path][0]}, expected no such leaf"
-        for what, wanted, seen in zip(("shape", "dtype"), expected[path], found[path], strict=True):
+            return f"{path}: found shape {actual[path][0]}, expected no such leaf"
+        for what, wanted, seen in zip(
+            ("shape", "dtype"), expected[path], actual[path], strict=True
+        ):
             if wanted not in (None, seen):
                 return f"{path}: expected {what} {wanted}, found {seen}"
     return None

@@ -1,1 +1,1 @@
-"""Two optimizers beside one another: runs, proof, and the settings that tell them apart."""
+"""Two optimizers side by side: runs, proof, and the settings that tell them apart."""

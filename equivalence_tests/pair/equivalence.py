@@ -25,13 +25,13 @@ import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Verdict
 from equivalence_tests.compare.trees import signature
-from equivalence_tests.pair.runs import Setup, compared, compared_in_float64
+from equivalence_tests.pair.runs import Setup, compare_in_float64, compare_sides
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted, on_host
 from equivalence_tests.sides.inputs import gradients as given_gradients
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.inputs.gradients import Gradients
-from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.sides.precision import float64, pin_precision
 from equivalence_tests.sides.side import Side, in_legacy_layout
 from optax_bridge.metadata.trees import Params
 
@@ -47,7 +47,7 @@ def check_equivalence(
     decide: bool = True,
     names: tuple[str, str] = ("left", "right"),
 ) -> Report:
-    """Runs two optimizers beside one another and says whether they are the same.
+    """Runs two optimizers side by side and says whether they are the same.
 
     Each side may be a legacy definition or optimizer, an `optax.GradientTransformation` (or
     another object with its `init` and `update`, as a second version of Optax makes), a
@@ -86,14 +86,14 @@ def check_equivalence(
     if isinstance(names, str) or len(names) != 2:
         raise EquivalenceError(f"names is {names!r}; expected two, one for each side")
     params = _checked_params(params)
-    stream, steps = given_gradients.resolved(gradients, params, steps)
-    sides = _alike(_named(left, names[0]), _named(right, names[1]))
+    stream, steps = given_gradients.resolve(gradients, params, steps)
+    sides = _same_layout(_adapt(left, names[0]), _adapt(right, names[1]))
     setup = Setup(sides, names, stream, steps, callable(gradients))
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
     # Hostile gradients overflow, in a side that computes with NumPy as well.
     quiet, dtypes = np.errstate(all="ignore"), float64() if double else contextlib.nullcontext()
-    with pinned() as what, dtypes, quiet:
-        report = _reported(setup, params, bound, decide)
+    with pin_precision() as what, dtypes, quiet:
+        report = _report(setup, params, bound, decide)
     named = isinstance(gradients, str)
     return replace(report, pinned=what, tried=problems.DESCRIPTIONS[gradients] if named else "")
 
@@ -103,13 +103,13 @@ def check_equivalence(
 _SEEN, _SMALLER = 0.2, 2.0**-8
 
 
-def _reported(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
+def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
     """Returns the report of the runs, and of those in float64 where these decide."""
     poisoned = setup.poisoned(params)
-    here, started = compared(setup, params, poisoned), ""
+    here, started = compare_sides(setup, params, poisoned), ""
     if here.moved < _SEEN and here.both.within(bound) is not Verdict.DIFFERENT:
         smaller = jax.tree.map(lambda leaf: leaf * leaf.dtype.type(_SMALLER), params)
-        again = compared(setup, smaller, poisoned)
+        again = compare_sides(setup, smaller, poisoned)
         started = f"parameters / {1 / _SMALLER:.0f}, as those given hardly move"
         if not again.both.identical:
             here, params = again, smaller
@@ -117,7 +117,7 @@ def _reported(setup: Setup, params: Params, bound: float, decide: bool) -> Repor
     related = any(not each.is_equal(path) for path, each in here.relations.items())
     there, why = None, ""
     if decide and not (here.parameters if related else here.both).identical:
-        there, why = compared_in_float64(setup, params, poisoned)
+        there, why = compare_in_float64(setup, params, poisoned)
     return Report(
         names=setup.names,
         sources=(setup.sides[0].source, setup.sides[1].source),
@@ -139,14 +139,14 @@ def _reported(setup: Setup, params: Params, bound: float, decide: bool) -> Repor
     )
 
 
-def _named(side: SideLike, name: str) -> Side:
+def _adapt(side: SideLike, name: str) -> Side:
     try:
         return adapted(side)
     except EquivalenceError as error:
         raise EquivalenceError(f"{name} side: {error}") from None
 
 
-def _alike(left: Side, right: Side) -> list[Side]:
+def _same_layout(left: Side, right: Side) -> list[Side]:
     """The sides, with their states in the layout of the legacy one, where one is."""
     definition = left.definition or right.definition
     return [
@@ -162,10 +162,10 @@ def _checked_params(params: Params) -> Any:
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)
     )
-    found = signature(host, "params")
-    if not found:
+    shapes = signature(host, "params")
+    if not shapes:
         raise EquivalenceError("params: found no leaf; expected a tree of floating-point arrays")
-    for path, (_, dtype) in found.items():
+    for path, (_, dtype) in shapes.items():
         if not jax.numpy.issubdtype(dtype, jax.numpy.floating):
             raise EquivalenceError(
                 f"{path}: expected a floating-point dtype, found {dtype}; leave out what is not "
@@ -173,7 +173,7 @@ def _checked_params(params: Params) -> Any:
             )
     if not any(np.size(leaf) for leaf in jax.tree.leaves(host)):
         raise EquivalenceError(
-            f"params: found no element in {', '.join(found)}; expected some, as of none nothing "
+            f"params: found no element in {', '.join(shapes)}; expected some, as of none nothing "
             "can be compared"
         )
     return host

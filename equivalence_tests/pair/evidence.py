@@ -91,7 +91,7 @@ class Evidence:
         return f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}"
 
     def about_proof(self) -> str:
-        """The proof as text, or why there is none."""
+        """The proof as text, or why it is missing."""
         return f"not tried: {self.unproved}" if self.proof is None else str(self.proof)
 
     def __str__(self) -> str:

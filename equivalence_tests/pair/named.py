@@ -10,7 +10,8 @@ from typing import Any
 import legacy_optim
 from equivalence_tests.sides.adapt import EquivalenceError, adapted
 from equivalence_tests.sides.frameworks import keras, pytorch
-from equivalence_tests.sides.frameworks.foreign import written
+from equivalence_tests.sides.frameworks.foreign import arguments_text
+from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
@@ -53,7 +54,7 @@ class NamedSide:
     @property
     def arguments(self) -> str:
         """The arguments as text."""
-        return written(self.args, self.kwargs or {})
+        return arguments_text(self.args, self.kwargs or {})
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -90,8 +91,8 @@ class NamedSide:
             return replace(self, args=(), kwargs={**self.parameters, **changes}).build()
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
-                made = _maker(self.function)(*self.args, **(self.kwargs or {}))
-            return self._in_its_program(made)
+                side = _maker(self.function)(*self.args, **(self.kwargs or {}))
+            return self._in_its_program(side)
         except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.arguments:
@@ -100,12 +101,53 @@ class NamedSide:
                 f"{self.name}({self.arguments}): raised {type(error).__name__}: {error}{hint}"
             ) from error
 
+    @property
+    def takes(self) -> list[str]:
+        """The names of the function's arguments, those without a value included."""
+        try:
+            return list(inspect.signature(self.function).parameters) if self.function else []
+        except (TypeError, ValueError):
+            return []
+
+    def call(self, changes: Mapping[str, Any]) -> str:
+        """The call with some arguments changed, as text."""
+        explicit = dict(self.kwargs or {})
+        if self.args:  # by their names, as a change may be to one of them
+            explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
+        return f"{self.name.replace(':', '.')}({arguments_text((), explicit | dict(changes))})"
+
     def _in_its_program(self, value: Any) -> Any:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:
             return value
         return tuple(in_program(self.name.rpartition(":")[0], each) for each in value)
+
+
+@dataclass(frozen=True)
+class ObjectSide:
+    """A side that is there already: a definition, a transformation, a pair of functions."""
+
+    name: str
+    value: Any
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The numbers that it holds, by name."""
+        return settings_of(self.value)
+
+    @property
+    def takes(self) -> list[str]:
+        """The names of these."""
+        return list(self.parameters)
+
+    def build(self, **changes: Any) -> Any:
+        """Returns the side, or a copy of it with some settings changed."""
+        return with_settings(self.value, self.parameters, changes) if changes else self.value
+
+    def call(self, changes: Mapping[str, Any]) -> str:
+        """The side with some settings changed, as text."""
+        return f"{arguments_text((), changes)} in {self.name}" if changes else self.name
 
 
 def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +160,7 @@ def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def named_side(name: str, arguments: str = "") -> NamedSide:
-    """Returns the side that a name or a call stands for.
+    """Returns the side of a name or a call.
 
     Args:
       name: `module:name` of a side, of a function that makes one (`optax:adamw`), or of a class of
@@ -134,7 +176,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
             raise EquivalenceError(
                 f"{name}: expected its arguments in its brackets, found --kwargs {arguments!r}"
             )
-        return _checked(_call_side(name))
+        return _check(_call_side(name))
     if ":" not in name:
         near = nearest(name, entries_by_class())
         is_meant = f"; is {near}(...) meant?" if near else ""
@@ -146,7 +188,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
     _import_framework(name)
     value, is_side = side_or_function(name)
     if not is_side:
-        return _checked(NamedSide(name, value, None, args, kwargs))
+        return _check(NamedSide(name, value, None, args, kwargs))
     if arguments.strip():
         raise EquivalenceError(
             f"{name}: it is a side already and takes no arguments, found --kwargs {arguments!r}"
@@ -160,7 +202,7 @@ def _import_framework(name: str) -> None:
         framework.imported(name)
 
 
-def _checked(side: NamedSide) -> NamedSide:
+def _check(side: NamedSide) -> NamedSide:
     """Returns the side, if what it makes is one."""
     try:
         adapted(side.build())
@@ -224,8 +266,8 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
         return NamedSide(name, function, None, args, kwargs, text=text)
     except EquivalenceError:
         args, kwargs = _arguments(call, text, functools.partial(_call_value, text=text))
-    made = NamedSide(name, function, None, args, kwargs, text=text).build()
-    return NamedSide(name, None, made, text=text)
+    side = NamedSide(name, function, None, args, kwargs, text=text).build()
+    return NamedSide(name, None, side, text=text)
 
 
 def _call_value(node: ast.expr, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Two sides stepped beside one another: in their own dtypes, and in float64."""
+"""Two sides stepped side by side: in their own dtypes, and in float64."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
+from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
-from equivalence_tests.compare.trees import first_mismatch, is_numeric, shapes, signature
+from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from equivalence_tests.sides.held_values import changed, plain_values
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.python_state import changed, plain_values
 from equivalence_tests.sides.side import Side
-from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
-def _moved(leaf: np.ndarray) -> float:
+def _part_moved(leaf: np.ndarray) -> float:
     """The part of a parameter's steps that changed it; 1 of one that is empty."""
     rows = leaf.reshape(len(leaf), -1)
     return float((rows[1:] != rows[:-1]).any(axis=1).mean()) if rows.size and len(rows) > 1 else 1.0
@@ -79,14 +79,14 @@ class Setup:
         return {}
 
 
-def compared(setup: Setup, params: Params, poisoned: Mapping[str, int]) -> Outcome:
+def compare_sides(setup: Setup, params: Params, poisoned: Mapping[str, int]) -> Outcome:
     """Runs both sides from the same parameters and compares them."""
     names = setup.names
     runs = []
     for side, name in zip(setup.sides, names, strict=True):
         checked = _Checked(side, name, params)
         rows = functools.partial(checked.gradients, setup.stream)
-        runs.append(trajectory(driven(checked.side(), "eager"), params, rows, setup.steps))
+        runs.append(trajectory(driver(checked.side(), "eager"), params, rows, setup.steps))
     signatures = [signature(run["state"], "state") for run in runs]
     comparable = (
         bool(signatures[0])
@@ -97,7 +97,7 @@ def compared(setup: Setup, params: Params, poisoned: Mapping[str, int]) -> Outco
         parameters = compare(*({"params": run["params"]} for run in runs), poisoned=poisoned)
     except ValueError as error:
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
-    moved = min(map(_moved, jax.tree.leaves(runs[0]["params"])))
+    moved = min(map(_part_moved, jax.tree.leaves(runs[0]["params"])))
     finite = _finite([run["params"] for run in runs])
     if not comparable:
         counts = [
@@ -120,12 +120,12 @@ def _counts(run: PyTree, name: str) -> Iterator[str]:
     for path, leaf in jax.tree_util.tree_leaves_with_path({"state": run["state"]}):
         if leaf.ndim != 1 or not is_numeric(leaf.dtype) or leaf.dtype == np.bool_:
             continue
-        apart = np.diff(leaf.astype(np.float64))
-        if not apart.size or apart[0] == 0 or (apart != apart[0]).any():
+        increments = np.diff(leaf.astype(np.float64))
+        if not increments.size or increments[0] == 0 or (increments != increments[0]).any():
             continue
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
             info = jax.numpy.finfo(leaf.dtype)
-            most, ends = abs(apart[0]) * 2 ** (info.nmant + 1), "stands still"
+            most, ends = abs(increments[0]) * 2 ** (info.nmant + 1), "stands still"
         else:
             info = jax.numpy.iinfo(leaf.dtype)
             most, ends = info.max, "wraps round"
@@ -146,9 +146,9 @@ class _Checked:
         self.before: Any = None  # the structure of the state after the last step
         self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
 
-        def body(state: PyTree, *given: Any) -> tuple[Any, Any]:
+        def body(state: PyTree, *inputs: Any) -> tuple[Any, Any]:
             before = plain_values(side.step) if side.compiled else {}
-            state = side.step(state, *given)
+            state = side.step(state, *inputs)
             if side.compiled:
                 after = plain_values(side.step)
                 self.changed = changed(before, after, new=self.changed is None)
@@ -166,17 +166,18 @@ class _Checked:
                 return self.inner.init(jax.tree.map(jax.numpy.asarray, params))
             return self.inner.init(on_host(params))  # a copy: it may work in place
 
-        state = _guarded(start, f"{self.name}, before step 1")
+        state = _guard(start, f"{self.name}, before step 1")
         # A function may fill its state at its first step, as torch's optimizers do.
         if self.inner.compiled:
             first = on_host(jax.jit(self.inner.view)(state)["state"])
-            self.before = shapes(first, "state")
+            first = signature(first, "state")
+            self.before = {path: (shape, None) for path, (shape, _) in first.items()}
         return 0, state, None
 
     def gradients(self, stream: Stream, step: int, view: Any) -> tuple[Any]:
         where = f"{self.name}, step {step + 1}"
         current = self.params if view is None else view["params"]
-        grads = _guarded(lambda: on_host(stream(step, current)), f"{where}, its gradients")
+        grads = _guard(lambda: on_host(stream(step, current)), f"{where}, its gradients")
         if wrong := first_mismatch(self.expected, signature(grads, "params")):
             raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
         return (grads,)
@@ -185,10 +186,10 @@ class _Checked:
         count, inner, _ = state
         where = f"{self.name}, step {count + 1}"
         last = inner
-        inner, view = _guarded(functools.partial(self.body, inner, grads), where)
+        inner, view = _guard(functools.partial(self.body, inner, grads), where)
         if self.changed:  # what is made at the first call, and kept, is not changed by another
             again = functools.partial(self.plain, last, grads)
-            _guarded(functools.partial(jax.eval_shape, again), where)
+            _guard(functools.partial(jax.eval_shape, again), where)
             self._refuse_python_state(where)
         view = on_host(view)
         if wrong := first_mismatch(self.expected, signature(view["params"], "params")):
@@ -210,7 +211,7 @@ class _Checked:
             )
 
 
-def _guarded(call: Callable[[], Any], where: str) -> Any:
+def _guard(call: Callable[[], Any], where: str) -> Any:
     try:
         return call()
     except EquivalenceError:
@@ -219,7 +220,7 @@ def _guarded(call: Callable[[], Any], where: str) -> Any:
         raise EquivalenceError(f"{where}: raised {type(error).__name__}: {error}") from error
 
 
-def compared_in_float64(
+def compare_in_float64(
     setup: Setup, params: Params, poisoned: Mapping[str, int]
 ) -> tuple[Outcome | None, str]:
     """Returns the same runs in float64, and a remark; None and the reason if a side cannot."""
@@ -247,7 +248,7 @@ def compared_in_float64(
     with float64():
         try:
             there = replace(setup, sides=sides, stream=wide_stream)
-            return compared(there, wide(params), poisoned), "; ".join(remarks)
+            return compare_sides(there, wide(params), poisoned), "; ".join(remarks)
         except EquivalenceError as error:
             return None, str(error)
 

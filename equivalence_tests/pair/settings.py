@@ -6,23 +6,20 @@ are tried one after another and together, until the difference is gone. The sett
 the arguments of what makes it, or else the numbers that its functions hold.
 """
 
-import copy
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import optax
 
-import legacy_optim
 from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.pair.named import NamedSide
-from equivalence_tests.pair.numbers import literals, settings_of, with_settings
+from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError
+from equivalence_tests.sides.held_values import literals, settings_of
 
 TRIES = 48  # of either side's settings, some tenths of a second each
 FEW = 16  # steps; what they do not tell apart is compared in full
@@ -44,50 +41,7 @@ _ALIKE = (
 )
 
 
-class Settings(Protocol):
-    """A side whose settings can be read and changed."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        ...
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Name -> value of each setting."""
-        ...
-
-    def build(self, **changes: Any) -> Any:
-        """Returns the side with some settings changed."""
-        ...
-
-
-@dataclass(frozen=True)
-class ObjectSide:
-    """A side that is there already: a definition, a transformation, a pair of functions."""
-
-    name: str
-    value: Any
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The hyper-parameters of a definition, or the numbers that the side's functions hold."""
-        if isinstance(self.value, legacy_optim.OptimizerDef):
-            held = self.value.hyper_params
-            return (
-                {f.name: getattr(held, f.name) for f in fields(held)} if is_dataclass(held) else {}
-            )
-        return settings_of(self.value)
-
-    def build(self, **changes: Any) -> Any:
-        """Returns the side, or a copy of it with some settings changed."""
-        if not changes:
-            return self.value
-        if isinstance(self.value, legacy_optim.OptimizerDef):
-            changed = copy.copy(self.value)
-            changed.hyper_params = replace(self.value.hyper_params, **changes)
-            return changed
-        return with_settings(self.value, self.parameters, changes)
+Settings = NamedSide | ObjectSide
 
 
 @dataclass(frozen=True)
@@ -126,7 +80,7 @@ class _Change:
 def explanation(
     left: Settings,
     right: Settings,
-    compared: Callable[..., Report],
+    compare: Callable[..., Report],
     few: int = FEW,
     tries: int = TRIES,
 ) -> Explanation | None:
@@ -135,7 +89,7 @@ def explanation(
     Args:
       left: a side.
       right: the other, whose settings are tried first.
-      compared: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
+      compare: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
       few: steps that tell most settings apart.
       tries: of either side's settings.
     """
@@ -144,9 +98,9 @@ def explanation(
 
         def judge(other: Any, fixed: Settings = fixed) -> str | None:
             pair = (fixed.build(), other)
-            if compared(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
+            if compare(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
                 return None
-            verdict = compared(*pair).verdict
+            verdict = compare(*pair).verdict
             return None if verdict is Verdict.DIFFERENT else verdict.value
 
         if explained := _search(fixed, varied, judge, tries):
@@ -167,21 +121,19 @@ def of_objects(
       steps: how many it took.
     """
     names = options.get("names", ("left", "right"))
-    given = {name: value for name, value in options.items() if name not in ("steps", "decide")}
-    usual = {name: value for name, value in options.items() if name in ("steps", "decide")}
 
-    def compared(one: Any, other: Any, **few: Any) -> Report:
-        return check_equivalence(one, other, params, **given, **{**usual, **few})
+    def compare(one: Any, other: Any, **few: Any) -> Report:
+        return check_equivalence(one, other, params, **{**options, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
-    return explanation(sides[0], sides[1], compared, min(FEW, steps), TRIES // 2)
+    return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)
 
 
 def _readable(side: Settings) -> Settings:
     """Returns the side, as an object where what makes it has no arguments to vary."""
-    if isinstance(side, NamedSide) and not _takes(side):
-        return ObjectSide(side.text or side.name, side.build())
-    return side
+    if side.takes or isinstance(side, ObjectSide):
+        return side
+    return ObjectSide(side.text or side.name, side.build())
 
 
 def _search(
@@ -210,27 +162,22 @@ def _verdict_with(
 
 
 def _changed_side(side: Settings, changes: Sequence[_Change]) -> Any:
-    made = side.build(**_kwargs(changes))
-    for change in changes:
-        if change.before is not None:
-            made = optax.chain(optax.add_decayed_weights(change.before), made)
-    return made
+    changed = side.build(**_kwargs(changes))
+    for decay in _coupled(changes):
+        changed = optax.chain(optax.add_decayed_weights(decay), changed)
+    return changed
 
 
 def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
-    if isinstance(side, NamedSide):
-        explicit = dict(side.kwargs or {})
-        if side.args:  # by their names, as a change may be to one of them
-            explicit = dict(zip(side.parameters, side.args, strict=False)) | explicit
-        changed = replace(side, args=(), kwargs=explicit | _kwargs(changes))
-        text = f"{side.name.replace(':', '.')}({changed.arguments})"
-    else:
-        kwargs = ", ".join(f"{name}={value!r}" for name, value in _kwargs(changes).items())
-        text = f"{kwargs} in {side.name}" if kwargs else side.name
-    for change in changes:
-        if change.before is not None:
-            text = f"optax.chain(optax.add_decayed_weights({change.before!r}), {text})"
+    text = side.call(_kwargs(changes))
+    for decay in _coupled(changes):
+        text = f"optax.chain(optax.add_decayed_weights({decay!r}), {text})"
     return text
+
+
+def _coupled(changes: Sequence[_Change]) -> list[float]:
+    """Returns the weight decays that join the gradient."""
+    return [change.before for change in changes if change.before is not None]
 
 
 def _kwargs(changes: Sequence[_Change]) -> dict[str, Any]:
@@ -256,72 +203,58 @@ def _fit(changes: Sequence[_Change]) -> bool:
 
 
 def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
-    theirs, own = _flat(fixed.parameters), varied.parameters
-    takes = _takes(varied)
+    other_settings, settings = _flat(fixed.parameters), varied.parameters
+    takes = varied.takes
     for names in _ALIKE:
-        there = next((name for name in names if name in theirs), None)
+        there = next((name for name in names if name in other_settings), None)
         here = next((name for name in names if _root(name) in takes), None)
-        if there is None or here is None or not isinstance(theirs[there], int | float):
+        if there is None or here is None or not isinstance(other_settings[there], int | float):
             continue
-        before, value = _flat(own).get(here), theirs[there]
+        before, value = _flat(settings).get(here), other_settings[there]
         if isinstance(before, float) and before < 0 <= value:
             value = -value  # a rate that has the sign of the step
         if before != value:
-            why = f"as {there}={theirs[there]!r} of {fixed.name}"
-            yield _Change(why, {_root(here): _with(own, here, value)})
-    decay = next((name for name in _DECAYS if own.get(name)), None)
-    if decay is not None and not any(name in theirs for name in _DECAYS):
+            why = f"as {there}={other_settings[there]!r} of {fixed.name}"
+            yield _Change(why, {_root(here): _with(settings, here, value)})
+    decay = next((name for name in _DECAYS if settings.get(name)), None)
+    if decay is not None and not any(name in other_settings for name in _DECAYS):
         yield _Change(f"as {fixed.name} has none", {decay: 0.0})
-    yield from _unnamed(fixed, own)
+    yield from _from_numbers(fixed, settings)
     for name in takes:
-        if isinstance(own.get(name), bool):
-            yield _Change("the other way round", {name: not own[name]})
-    eps = next((name for name in ("eps", "epsilon") if name in own), None)
+        if isinstance(settings.get(name), bool):
+            yield _Change("the other way round", {name: not settings[name]})
+    eps = next((name for name in ("eps", "epsilon") if name in settings), None)
     if "eps_root" in takes and eps is not None:
-        yield _Change("inside the root", {"eps_root": own[eps], eps: 0.0})
-    yield from _decays(theirs, own, varied)
+        yield _Change("inside the root", {"eps_root": settings[eps], eps: 0.0})
+    yield from _decays(other_settings, settings, varied)
 
 
 _MOST_UNNAMED = 16
 
 
-def _unnamed(fixed: Settings, own: Mapping[str, Any]) -> Iterator[_Change]:
-    """Yields numbers that stand in the fixed side alone, under whatever name, for own settings."""
-    theirs = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
-    theirs = list(dict.fromkeys(abs(value) for value in theirs if type(value) is float))
-    numbers = {name: value for name, value in own.items() if type(value) is float}
-    mine = {abs(value) for value in numbers.values()}
-    new = [value for value in theirs if value not in mine and 0 < value < math.inf]
-    apart = [name for name, value in numbers.items() if abs(value) not in theirs]
-    apart.sort(key=lambda name: (_root(name) not in _DECAYS, numbers[name] == 0.0))
-    for name, value in itertools.islice(itertools.product(apart, new), _MOST_UNNAMED):
+def _from_numbers(fixed: Settings, settings: Mapping[str, Any]) -> Iterator[_Change]:
+    """Yields numbers of the fixed side alone, under any name, for settings of the other."""
+    values = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
+    numbers_there = dict.fromkeys(abs(value) for value in values if type(value) is float)
+    numbers = {name: value for name, value in settings.items() if type(value) is float}
+    numbers_here = {abs(value) for value in numbers.values()}
+    new = [value for value in numbers_there if value not in numbers_here and 0 < value < math.inf]
+    differing = [name for name, value in numbers.items() if abs(value) not in numbers_there]
+    differing.sort(key=lambda name: (_root(name) not in _DECAYS, numbers[name] == 0.0))
+    for name, value in itertools.islice(itertools.product(differing, new), _MOST_UNNAMED):
         signed = -value if numbers[name] < 0 else value
         yield _Change(f"the number {value!r} stands in {fixed.name}", {name: signed})
 
 
 def _decays(
-    theirs: Mapping[str, Any], own: Mapping[str, Any], varied: Settings
+    other_settings: Mapping[str, Any], settings: Mapping[str, Any], varied: Settings
 ) -> Iterator[_Change]:
     """Yields weight decay that joins the gradient, where the other side has some."""
-    decay = next((theirs[name] for name in _DECAYS if theirs.get(name)), None)
-    if isinstance(decay, int | float) and is_transformation(varied):
-        zero = {name: 0.0 for name in _DECAYS if own.get(name)}
+    decay = next((other_settings[name] for name in _DECAYS if other_settings.get(name)), None)
+    is_number = isinstance(decay, int | float)
+    if is_number and isinstance(varied.build(), optax.GradientTransformation):
+        zero = {name: 0.0 for name in _DECAYS if settings.get(name)}
         yield _Change("coupled, as an L2 penalty is", zero, before=decay)
-
-
-def is_transformation(side: Settings) -> bool:
-    """True if a side makes an Optax transformation, which others can be chained with."""
-    return isinstance(side.build(), optax.GradientTransformation)
-
-
-def _takes(side: Settings) -> list[str]:
-    """Returns the names of a side's settings, those without a value included."""
-    if not isinstance(side, NamedSide):
-        return list(side.parameters)
-    try:
-        return [] if side.function is None else list(inspect.signature(side.function).parameters)
-    except (TypeError, ValueError):
-        return []
 
 
 def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,11 +271,11 @@ def _root(name: str) -> str:
     return name.partition("[")[0]
 
 
-def _with(own: Mapping[str, Any], name: str, value: Any) -> Any:
+def _with(settings: Mapping[str, Any], name: str, value: Any) -> Any:
     """Returns the argument with the value in it; of a tuple, with that part changed."""
     root, bracket, index = name.partition("[")
     if not bracket:
         return value
-    parts = list(own[root])
+    parts = list(settings[root])
     parts[int(index.rstrip("]"))] = value
     return tuple(parts)

@@ -1,11 +1,10 @@
 """Sizes at which a program does something else, found in two sides before they are compared.
 
 A program may ask for shapes in Python: Adafactor factors from 128 on. What is never that large
-never runs. Candidates are sizes that double, ranks, and the numbers that stand in the sides'
+never runs. Candidates are sizes that double, ranks, and the numbers in the sides'
 source and settings; of these the smallest count at which one of the two is another program.
 """
 
-import dis
 import itertools
 import math
 import types
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from equivalence_tests.pair.numbers import functions_within, settings_of
 from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.held_values import functions_within, settings_of
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params
@@ -42,7 +41,7 @@ def default_params(*sides: SideLike) -> tuple[Params, Params]:
     Args:
       *sides: whose branches are looked for.
     """
-    few = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in _PROVED.items()}
+    few: Params = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in _PROVED.items()}
     params = problems.odd_tree(dtypes=("float32",))
     shapes = sizes_reached(sides, [np.shape(leaf) for leaf in jax.tree.leaves(params)])
     if shapes:
@@ -51,10 +50,7 @@ def default_params(*sides: SideLike) -> tuple[Params, Params]:
         params["reached"] = {
             name: rng.standard_normal(shape).astype(np.float32) for name, shape in named.items()
         }
-        few |= {
-            f"reached {name}": jax.ShapeDtypeStruct(shape, jnp.float32)
-            for name, shape in named.items()
-        }
+        few["reached"] = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in named.items()}
     return params, few
 
 
@@ -67,17 +63,17 @@ def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Sha
     """
     reached: list[Shape] = []
     for side in sides:
-        made = adapted(side)
+        functions = adapted(side)
         numbers = sorted(_numbers(side), key=str)
-        if not made.compiled:  # to trace it would change what it counts in Python
-            reached += list(_around(numbers))[:_UNTRACED]
+        if not functions.compiled:  # to trace it would change what it counts in Python
+            reached += list(_shapes_near(numbers))[:_UNTRACED]
             continue
-        outline = _Outlines(made)
-        known = {outline(shape) for shape in usual}
+        outline = _Outlines(functions)
+        outlines = {outline(shape) for shape in usual}
         for shape in sorted(_candidates(outline, numbers), key=lambda s: (math.prod(s), len(s))):
             here = outline(shape)
-            if here is not None and here not in known:
-                known.add(here)
+            if here is not None and here not in outlines:
+                outlines.add(here)
                 reached.append(shape)
     return list(dict.fromkeys(reached))[:_MOST]
 
@@ -131,10 +127,10 @@ def _follows_from(shape: Shape) -> Callable[[float], bool]:
         for count in range(1, len(shape) + 1)
         for some in itertools.combinations(shape, count)
     } or {1.0}
-    known = [power for p in products if p for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
+    powers = [power for p in products if p for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
 
     def is_of_shape(number: float) -> bool:
-        return any(math.isclose(number, one, rel_tol=1e-6) for one in known)
+        return any(math.isclose(number, one, rel_tol=1e-6) for one in powers)
 
     return is_of_shape
 
@@ -142,7 +138,7 @@ def _follows_from(shape: Shape) -> Callable[[float], bool]:
 def _candidates(outline: _Outlines, numbers: Sequence[int | Shape]) -> Iterator[Shape]:
     for rank in range(_MOST_RANKS + 1):
         yield (2,) * rank
-    yield from _around(numbers)
+    yield from _shapes_near(numbers)
     for shape_of in (_long_axis(rank, axis) for rank in (1, 2, 3) for axis in (*range(rank), None)):
         last = 1
         while math.prod(shape_of(2 * last)) <= _LARGEST // 16:
@@ -165,7 +161,7 @@ def _smallest(outline: _Outlines, shape_of: Callable[[int], Shape], low: int, hi
     return high
 
 
-def _around(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
+def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
     """Yields shapes that a comparison with a number, or with a shape, may be about.
 
     The likeliest of every number come first: of a side that cannot be traced few are tried.
@@ -180,7 +176,7 @@ def _around(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
 
 
 def _numbers(side: SideLike) -> set[Any]:
-    """Returns whole numbers and shapes that stand in the source or the settings of a side."""
+    """Returns whole numbers and shapes in the source or the settings of a side."""
     numbers: set[Any] = set()
     for value in settings_of(side).values():
         numbers |= {value} if type(value) is int else set()
@@ -193,12 +189,7 @@ def _numbers(side: SideLike) -> set[Any]:
 
 
 def _constants(code: types.CodeType) -> Iterator[Any]:
-    small = (
-        int(each.argval)
-        for each in dis.get_instructions(code)
-        if each.opname == "LOAD_SMALL_INT"  # which stands in the instruction itself
-    )
-    for constant in itertools.chain(code.co_consts, small):
+    for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _constants(constant)
         elif type(constant) is int:

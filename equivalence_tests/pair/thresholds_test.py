@@ -54,7 +54,7 @@ def test_a_branch_on_the_shape_is_reached(case: str, compiled: bool):
 def test_adafactor_factors_from_128_on(side: Any):
     assert sizes_reached([side], USUAL) == [(128, 128)]
     params, few = default_params(optax.sgd(0.1), side)
-    assert params["reached"]["128x128"].shape == few["reached 128x128"].shape == (128, 128)
+    assert params["reached"]["128x128"].shape == few["reached"]["128x128"].shape == (128, 128)
 
 
 def test_what_asks_for_no_size_gets_the_usual_parameters():

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.reference.cases import CASES, CHECKPOINTS, HALF_PRECISION, Case
+from equivalence_tests.reference.cases import Case
 
 FOLDER = Path(__file__).parent
 _FORMAT = 1
@@ -49,31 +49,6 @@ class Recording:
     absent: Mapping[str, str]
     recorded_with: Mapping[str, str]
     checkpoint: Path | None = None
-
-
-def recordings(folder: Path = FOLDER) -> list[Recording]:
-    """Reads every recording of the case table that starts from the beginning, in its order.
-
-    Args:
-        folder: where the files lie.
-
-    Raises:
-        RecordingError: a file or one of its recordings is missing, damaged, or was made from
-            another version of the case table.
-    """
-    return [recording(case, folder) for case in (*CASES, *HALF_PRECISION)]
-
-
-def checkpoints(folder: Path = FOLDER) -> list[Recording]:
-    """Reads every recording that continues from a checkpoint file.
-
-    Args:
-        folder: where the files lie.
-
-    Raises:
-        RecordingError: as `recordings` raises it, or the checkpoint itself is missing.
-    """
-    return [recording(case, folder) for case in CHECKPOINTS]
 
 
 def recording(case: Case, folder: Path = FOLDER) -> Recording:

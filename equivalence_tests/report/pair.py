@@ -4,17 +4,15 @@ import html
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
 from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
-from equivalence_tests.compare.headline import headline, poisoned_line
-from equivalence_tests.compare.nature import Nature as Nature
-from equivalence_tests.compare.nature import explained, is_of_a_constant, nature
-from equivalence_tests.compare.relation import Relation, shown
+from equivalence_tests.compare.judgement import Judgement, Nature
+from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
 from equivalence_tests.report.plot import Svg, divergence
@@ -71,30 +69,36 @@ class Report:
     signature: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     @property
-    def verdict(self) -> Verdict:
-        """Identical, rounding only, or different.
+    def judgement(self) -> Judgement:
+        """The verdict and what decides it.
 
         Within the bound, what float64 shows to be another algorithm is different still.
         """
         verdict = self.agreeing.within(self.bound)
-        if verdict is Verdict.ROUNDING and self.wide and self.nature is not Nature.ROUNDING:
-            return Verdict.DIFFERENT
-        return verdict
+        judgement = self._judged(self.agreeing, verdict, self.wide)
+        if verdict is Verdict.ROUNDING and self.wide and judgement.nature is not Nature.ROUNDING:
+            return replace(judgement, verdict=Verdict.DIFFERENT)
+        return judgement
+
+    def _judged(
+        self, comparison: Comparison, verdict: Verdict, wide: Comparison | None
+    ) -> Judgement:
+        return Judgement(comparison, verdict, self.bound, wide, self.about_wide, self.bound)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Identical, rounding only, or different."""
+        return self.judgement.verdict
 
     @property
     def nature(self) -> Nature:
         """Rounding or another algorithm, as the float64 run decides, or else the growth."""
-        return nature(self.agreeing, self.wide, self.bound)
-
-    @property
-    def is_of_a_constant(self) -> bool:
-        """True if the difference is as little as a constant held in float32 makes."""
-        return is_of_a_constant(self.agreeing, self.wide, self.bound)
+        return self.judgement.nature
 
     @property
     def headline(self) -> str:
         """Verdict, leaf, distance and step in one line."""
-        return headline(self.agreeing, self.verdict, self.bound, self.wide)
+        return self.judgement.headline
 
     @property
     def compared(self) -> str:
@@ -127,18 +131,19 @@ class Report:
         differ = self.verdict is Verdict.DIFFERENT
         if self.relations:
             agree = "" if differ else "the parameters agree; "
-            return f"{agree}of the states, {shown(self.relations)}"
+            return f"{agree}of the states, {relations_text(self.relations)}"
         alone = self.parameters
         if not (differ and self.state_compared) or alone is None:
             return ""
         if alone.within(self.bound) is Verdict.DIFFERENT:
             return ""
         wide = self.parameters_wide  # in which they may be of another algorithm, however near
-        if wide is not None and nature(alone, wide, self.bound) is Nature.ALGORITHM:
+        there = self._judged(alone, Verdict.DIFFERENT, wide)
+        if wide is not None and there.nature is Nature.ALGORITHM:
             return ""
-        apart = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
+        distance = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
         return (
-            f"the parameters alone are {apart} here; the states are not linearly related, "
+            f"the parameters alone are {distance} here; the states are not linearly related, "
             "and what they lead to later is not known"
         )
 
@@ -148,15 +153,15 @@ class Report:
         return self.comparison.first
 
     def __str__(self) -> str:
-        found = self.agreeing
+        comparison, judgement = self.agreeing, self.judgement
         lines = [
             f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
             f"({self.kinds[1]}), {self.steps} steps, {self._loop}",
             f"  compared: {self.compared}",
         ]
         if self.signature:
-            shown = textwrap.shorten(self.about_shapes, 300, placeholder=" ...")
-            lines.append(f"  parameters: {shown}")
+            parameters = textwrap.shorten(self.about_shapes, 300, placeholder=" ...")
+            lines.append(f"  parameters: {parameters}")
         if self.tried:
             lines.append(f"  gradients: {self.tried}")
         if self.started:
@@ -166,22 +171,22 @@ class Report:
         lines += [f"  {text}" for text in self.counts]
         if about := self.about_states:
             lines.append(f"  {about}")
-        if found.first is not None:
-            what = self.headline.removeprefix(f"{self.verdict.value}: ")
+        if comparison.first is not None:
+            what = judgement.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
                 f"  what differs: {what}",
-                *([f"  {apart}"] if (apart := poisoned_line(found, what)) else []),
-                f"  first difference: {found.first}",
-                *_distances(found.counts),
-                f"  nature: {explained(found, self.wide, self.about_wide, self.bound)}",
+                *([f"  {after_poison}"] if (after_poison := judgement.after_poison) else []),
+                f"  first difference: {comparison.first}",
+                *_distances(comparison.counts),
+                f"  nature: {judgement.explained}",
             ]
-            if self.nature is Nature.ROUNDING and (why := one_function.remark(found)):
+            if self.nature is Nature.ROUNDING and (why := one_function.remark(comparison)):
                 lines.append(f"  {why}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
-        found, first = self.agreeing, self.agreeing.first
+        comparison, first = self.agreeing, self.agreeing.first
         return {
             "names": list(self.names),
             "kinds": list(self.kinds),
@@ -190,7 +195,7 @@ class Report:
             "nature": self.nature.value,
             "steps": self.steps,
             "bound": self.bound,
-            "leaves": found.leaves,
+            "leaves": comparison.leaves,
             "shapes": {
                 path: f"{dtype}[{', '.join(map(str, shape))}]"
                 for path, (shape, dtype) in self.signature.items()
@@ -198,10 +203,10 @@ class Report:
             "state_compared": self.state_compared,
             "closed_loop": self.closed_loop,
             "pinned": self.pinned,
-            "ulp": as_json(found.ulp),
-            "ulp_by_step": [as_json(float(value)) for value in found.ulp_by_step],
-            "worst_leaf": found.worst_leaf,
-            "histogram": dict(found.histogram),
+            "ulp": as_json(comparison.ulp),
+            "ulp_by_step": [as_json(float(value)) for value in comparison.ulp_by_step],
+            "worst_leaf": comparison.worst_leaf,
+            "histogram": dict(comparison.histogram),
             "first_difference": None
             if first is None
             else {
@@ -211,7 +216,7 @@ class Report:
                 "left": as_json(first.left),
                 "right": as_json(first.right),
             },
-            "relative": as_json(found.relative),
+            "relative": as_json(comparison.relative),
             "relative_in_float64": None if self.wide is None else as_json(self.wide.relative),
             "headline": self.headline,
             "gradients": self.tried,
@@ -232,12 +237,8 @@ class Report:
 
         It is empty where the two are identical.
         """
-        return divergence(
-            self.comparison,
-            f"{self.names[0]} / {self.names[1]}",
-            wide=self.wide,
-            bound=self.bound,
-        )
+        whole = self._judged(self.comparison, self.verdict, self.wide)
+        return divergence(whole, f"{self.names[0]} / {self.names[1]}")
 
     def _repr_html_(self) -> str:
         return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"

@@ -1,6 +1,6 @@
 """Pictures of a comparison, as SVG without any library.
 
-A picture is as wide as what it stands in: its lines are stretched, its letters are not.
+A picture is as wide as its surroundings: its lines are stretched, its letters are not.
 """
 
 import html
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from equivalence_tests.compare.comparison import VISIBLE, Comparison, LeafDistance
-from equivalence_tests.compare.headline import relative_text
+from equivalence_tests.compare.extent import relative_text
+from equivalence_tests.compare.judgement import Judgement
 
 HEIGHT = 240
 NAMED = 6  # tensors with a colour of their own; the others are grey
@@ -43,31 +44,50 @@ class _Scale:
         return _TOP + part * (HEIGHT - _TOP - _BOTTOM)
 
 
-def divergence(
-    found: Comparison,
-    title: str,
-    *,
-    wide: Comparison | None = None,
-    bound: float | None = None,
-    style: bool = True,
-) -> Svg:
+def figure(judgement: Judgement, name: str) -> list[str]:
+    """The plot of a comparison with its key, as HTML; none where nothing differs."""
+    plot = divergence(judgement, f"divergence of {name}", style=False)
+    if not plot:
+        return []
+    title = "Largest difference in each tensor over the tensor's scale; at the right in ULP"
+    return [f"<h4>{title}</h4>{plot}{_key(judgement)}"]
+
+
+def loss_figure(old: Sequence[float], new: Sequence[float], name: str) -> list[str]:
+    """The two loss curves and their difference, as HTML."""
+    signed = [b - a for a, b in zip(old, new, strict=True)]
+    line = "the two are the same to the bit at every step"
+    if any(signed):
+        step = next(step for step, value in enumerate(signed, 1) if value)
+        line = f"new less old: at most {max(map(abs, signed)):.2g}, first at step {step}"
+    words = '<span><i class="old"></i>old</span><span><i class="new"></i>new, drawn over it</span>'
+    curves = _losses(old, new, f"loss curves of {name}")
+    shown = [f'<h4>Loss</h4>{curves}<p class="key">{words}<span>{line}</span></p>']
+    if any(signed):
+        plot = _losses([0.0] * len(signed), signed, f"difference of the losses of {name}")
+        shown.append(f"<h4>Loss, new less old</h4>{plot}")
+    return shown
+
+
+def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
     """One line for each tensor that differs: its distance over its scale at each step.
 
+    The bound is drawn, and of the same runs in float64 the largest distance.
+
     Args:
-      found: the comparison.
+      judgement: of the comparison.
       title: for readers who cannot see the picture.
-      wide: the same runs in float64, of which the largest distance is drawn.
-      bound: the distance that counts as rounding, in ULP for 100 steps.
       style: whether the picture brings its style along; a page may have it once.
 
     Returns:
-      The picture, whose colours follow those of the page that it stands in; empty if nothing
+      The picture, whose colours follow those of its page; empty if nothing
       differs.
     """
-    leaves = _ordered(found)
+    comparison, wide, bound = judgement.comparison, judgement.wide, judgement.bound
+    leaves = _by_distance(comparison)
     if not leaves:
         return Svg("")
-    steps = len(found.ulp_by_step)
+    steps = len(comparison.ulp_by_step)
     there = None if wide is None else _largest(wide, steps)
     bounds = {} if bound is None else _bounds(leaves, bound, steps)
     series = [leaf.ulp_by_step * leaf.eps for leaf in leaves]
@@ -88,11 +108,10 @@ def divergence(
     return _svg(steps, title, _grid(scale, ulp), lines, style)
 
 
-def key(found: Comparison, *, wide: Comparison | None = None, bound: float | None = None) -> str:
-    """Returns the key to the lines of `divergence` as HTML; empty if nothing differs."""
-    leaves = _ordered(found)
-    if not leaves:
-        return ""
+def _key(judgement: Judgement) -> str:
+    """Returns the key to the lines of `divergence` as HTML."""
+    comparison = judgement.comparison
+    leaves = _by_distance(comparison)
     parts = [
         f'<span><i class="c{number}"></i><code>{html.escape(leaf.path)}</code> {_amount(leaf)}'
         "</span>"
@@ -102,27 +121,21 @@ def key(found: Comparison, *, wide: Comparison | None = None, bound: float | Non
         fewer = f", {DRAWN - NAMED} of them drawn" if len(leaves) > DRAWN else ""
         others = f"{len(leaves) - NAMED} others that differ{fewer}"
         parts.append(f'<span><i class="rest"></i>{others}</span>')
-    same = found.leaves - len(leaves)
+    same = comparison.leaves - len(leaves)
     if same > 0:
         parts.append(f"<span>{same} identical, not drawn</span>")
     if any(leaf.poisoned_from < len(leaf.ulp_by_step) for leaf in leaves):
         parts.append('<span><i class="after"></i>after a gradient that is not finite</span>')
-    if bound is not None:
-        parts.append(f'<span><i class="bound"></i>bound, {bound:g} ULP in 100 steps</span>')
-    if wide is not None:
+    if judgement.bound is not None:
+        bound = f"bound, {judgement.bound:g} ULP in 100 steps"
+        parts.append(f'<span><i class="bound"></i>{bound}</span>')
+    if judgement.wide is not None:
         parts.append('<span><i class="wide"></i>the largest in float64</span>')
     return f'<p class="key">{"".join(parts)}</p>'
 
 
-def losses(old: Sequence[float], new: Sequence[float], title: str, *, style: bool = True) -> Svg:
-    """Two loss curves, the new one drawn over the old one.
-
-    Args:
-      old: the losses of the legacy program.
-      new: those of the new one, as many.
-      title: for readers who cannot see the picture.
-      style: as for `divergence`.
-    """
+def _losses(old: Sequence[float], new: Sequence[float], title: str) -> Svg:
+    """Two loss curves, the new one drawn over the old one."""
     values = [value for value in (*old, *new) if math.isfinite(value)]
     low, high = min([0.0, *values]), max([*values, 1e-30])
 
@@ -135,17 +148,17 @@ def losses(old: Sequence[float], new: Sequence[float], title: str, *, style: boo
         return f'<path class="{kind}" d="M{points}"/>'
 
     ticks = [(y(value), f"{value:.3g}", "") for value in np.linspace(low, high, 5).tolist()]
-    return _svg(len(old), title, ticks, [line(old, "old"), line(new, "new")], style)
+    return _svg(len(old), title, ticks, [line(old, "old"), line(new, "new")], style=False)
 
 
-def _ordered(found: Comparison) -> list[LeafDistance]:
+def _by_distance(comparison: Comparison) -> list[LeafDistance]:
     """The leaves with a distance, the farthest on finite inputs first."""
 
     def far(leaf: LeafDistance) -> tuple[float, float]:
         before = leaf.relative_by_step[: leaf.poisoned_from]
         return float(before.max(initial=0.0)), float(leaf.relative_by_step.max(initial=0.0))
 
-    return sorted((leaf for leaf in found.by_leaf if far(leaf)[1] > 0), key=far, reverse=True)
+    return sorted((leaf for leaf in comparison.by_leaf if far(leaf)[1] > 0), key=far, reverse=True)
 
 
 def _largest(wide: Comparison, steps: int) -> np.ndarray:
@@ -220,9 +233,9 @@ def _svg(
     lines: Sequence[str],
     style: bool,
 ) -> Svg:
-    whole = [(y, left) for y, left, _ in ticks if left]
-    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in whole)
-    text = "".join(f'<text x="2" y="{y - 2:.1f}">{left}</text>' for y, left in whole)
+    labelled = [(y, left) for y, left, _ in ticks if left]
+    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in labelled)
+    text = "".join(f'<text x="2" y="{y - 2:.1f}">{left}</text>' for y, left in labelled)
     text += "".join(
         f'<text x="100%" y="{y + 3:.1f}" text-anchor="end">{right}</text>'
         for y, _, right in ticks

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from equivalence_tests.compare.comparison import Comparison, compare, leaf_name
+from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
@@ -71,7 +72,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Against:
-    """One run here beside the recorded one.
+    """One run here and the recorded one.
 
     Attributes:
       id: of the result.
@@ -154,7 +155,7 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
         left_out = digits.without_gradient(result.case.problem) if closed else ()
         sides = (recorded, _flat(result.trajectory))
         try:
-            found = compare(
+            comparison = compare(
                 *({name: side[name] for name in side if name not in left_out} for side in sides)
             )
         except ValueError as error:
@@ -162,15 +163,15 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
             continue
         note = f"{', '.join(left_out)}: left out, its gradient is rounding" if left_out else ""
         claim = CLOSED_LOOP if closed else OPEN_LOOP
-        outcomes.append(Against(str(result.case), found, found.verdict(claim), note))
+        outcomes.append(Against(str(result.case), comparison, comparison.verdict(claim), note))
     here = {str(result.case) for result in results}
     outcomes += [Against(name, None, None, NOT_RUN) for name in recording.runs if name not in here]
     return outcomes
 
 
 def _flat(trajectory: Any) -> dict[str, np.ndarray]:
-    found = jax.tree_util.tree_leaves_with_path(trajectory)
-    return {leaf_name(path): np.asarray(leaf) for path, leaf in found}
+    leaves = jax.tree_util.tree_leaves_with_path(trajectory)
+    return {leaf_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def _array(archive: zipfile.ZipFile, row: Mapping[str, Any]) -> np.ndarray:

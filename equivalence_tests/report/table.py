@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -13,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
-from equivalence_tests.compare.headline import headline, ordinary, poisoned_line
-from equivalence_tests.compare.nature import Nature, explained, nature
+from equivalence_tests.compare.extent import extent_before_poison
+from equivalence_tests.compare.judgement import Nature
+from equivalence_tests.report.item import broken_lines
 from equivalence_tests.report.recording import NOT_RUN, Against, Recording
 from equivalence_tests.sides.inputs.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
@@ -43,13 +45,12 @@ def print_table(console: Console, shown: Table) -> None:
 
 def result_line(result: Result) -> str:
     """One result in a line."""
-    found, verdict = result.comparison, result.verdict
-    if found is not None and verdict is not None:
-        text = headline(found, verdict, result.claim and result.claim.ulp, result.wide)
+    if result.judgement is not None:
+        text = result.judgement.headline
     else:
         text = ("error: " if result.failed else "no such recipe: ") + result.note
-    held = "" if result.held else "NOT as claimed: "
-    return f"{result.case}: {held}{text} ({result.seconds:.1f} s)"
+    prefix = "" if result.held else "NOT as claimed: "
+    return f"{result.case}: {prefix}{text} ({result.seconds:.1f} s)"
 
 
 _NARROW = 100  # columns of a terminal, below which seconds are left out
@@ -76,7 +77,7 @@ def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
     if is_wide:
         shown.add_column("seconds", justify="right")
     previous = ("", "")
-    for key, group in _grouped(results):
+    for key, group in _groups(results):
         if previous[0] and previous[0] != key[0]:
             shown.add_section()
         seconds = sum(result.seconds for result in group)
@@ -87,7 +88,7 @@ def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
                 key[1] if new else "",
                 str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
                 outcome,
-                _proved(some),
+                _proofs_text(some),
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
             )
@@ -96,7 +97,7 @@ def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
     return shown
 
 
-def _grouped(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
+def _groups(results: Sequence[Result]) -> list[tuple[tuple[str, str], list[Result]]]:
     def key(result: Result) -> tuple[str, str]:
         return result.case.entry, result.case.recipe
 
@@ -111,15 +112,15 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
         if some:
             rows.append((f"[{_STYLE[verdict]}]{verdict.value}[/]{_detail(verdict, some)}", some))
     for note in dict.fromkeys(result.note for result in group if result.failed):
-        alike = [result for result in group if result.failed and result.note == note]
-        rows.append((f"[bold red]error[/] {escape(note)}", alike))
+        same_note = [result for result in group if result.failed and result.note == note]
+        rows.append((f"[bold red]error[/] {escape(note)}", same_note))
     for result in group:
         if result.comparison is None and not result.failed:
             rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
     return rows
 
 
-def _proved(results: Sequence[Result]) -> str:
+def _proofs_text(results: Sequence[Result]) -> str:
     """Returns the verdicts that are proved of results for all inputs."""
     return ", ".join(dict.fromkeys(escape(r.proved) for r in results if r.proved))
 
@@ -135,8 +136,12 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
         return f"  [dim]digits: {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
     if verdict is Verdict.ROUNDING:
-        return f", at most {max(found.ulp for found in comparisons):.3g} ULP"
-    usual = [extent for found in comparisons if (extent := ordinary(found, NOTICEABLE))]
+        return f", at most {max(comparison.ulp for comparison in comparisons):.3g} ULP"
+    usual = [
+        extent
+        for comparison in comparisons
+        if (extent := extent_before_poison(comparison, NOTICEABLE))
+    ]
     usual = [extent for extent in usual if extent.ulp > NOTICEABLE]
     if not usual:
         return ", but not before a gradient that is not finite"
@@ -174,24 +179,11 @@ def drawn(shown: Table, closing: str) -> str:
 def print_broken(console: Console, results: Sequence[Result]) -> None:
     """Says of every claim that did not hold what was claimed and what was found."""
     for result in results:
-        if result.held:
-            continue
-        text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
-        console.print(f"[bold red]NO[/] {text}")
-        if result.failed:
-            console.print(f"   {escape(result.note)}")
-        elif result.comparison is not None and result.claim is not None:
-            claim, found = result.claim, result.comparison
-            bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
-            console.print(f"   claimed: {claim.verdict.value}{bound}")
-            text = headline(found, found.verdict(claim), claim.ulp, result.wide)
-            console.print(f"   found: {escape(text)}; first {escape(str(found.first))}")
-            if apart := poisoned_line(found, text):
-                console.print(f"   {escape(apart)}")
-            made_of = explained(found, result.wide, result.about_wide)
-            console.print(f"   nature: {escape(made_of)}")
-        if not result.proof_held:
-            console.print(f"   proved: {escape(result.proved)}")
+        if not result.held:
+            text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
+            console.print(f"[bold red]NO[/] {text}")
+            for line in broken_lines(result):
+                console.print(f"   {line}", markup=False)
 
 
 def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
@@ -201,14 +193,14 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
     if missing:
         console.print(f"[dim]{missing} recorded runs: {NOT_RUN}[/]")
     for outcome in outcomes:
-        found = outcome.comparison
+        comparison = outcome.comparison
         if outcome.note == NOT_RUN:
             continue
         style = "bold red" if outcome.verdict is Verdict.DIFFERENT else "dim"
         if outcome.note:
             console.print(f"[{style}]{escape(outcome.id)}[/]: {escape(outcome.note)}")
-        if found is not None and outcome.verdict is Verdict.DIFFERENT:
-            text = f"{ulp_text(found.ulp)}; first {found.first}"
+        if comparison is not None and outcome.verdict is Verdict.DIFFERENT:
+            text = f"{ulp_text(comparison.ulp)}; first {comparison.first}"
             console.print(f"[{style}]{escape(outcome.id)}[/] {escape(text)}")
     counts = [
         f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
@@ -240,8 +232,8 @@ def closing_line(results: Sequence[Result]) -> str:
     """Returns the counts of each recipe, and whether every claim held, on one line."""
     parts = [_counts(results, recipe) for recipe in RECIPES]
     broken = sum(not result.held for result in results)
-    held = "every claim held" if not broken else f"{broken} claims did NOT hold"
-    return "; ".join([*filter(None, parts), held])
+    summary = "every claim held" if not broken else f"{broken} claims did NOT hold"
+    return "; ".join([*filter(None, parts), summary])
 
 
 def _counts(results: Sequence[Result], recipe: str) -> str:
@@ -266,16 +258,17 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 def natures_line(results: Sequence[Result]) -> str:
     """Returns the nature of the differences, and what decided it; empty if there are none."""
-    found = [
-        (nature(result.comparison, result.wide).value, result.wide is not None)
-        for result in results
-        if result.comparison is not None and not result.comparison.identical
-    ]
+    judgements = [result.judgement for result in results if result.judgement is not None]
+    numbers = Counter(
+        (judgement.nature, judgement.wide is not None)
+        for judgement in judgements
+        if not judgement.comparison.identical
+    )
     parts = [
-        f"{sum(one == (kind, decided) for one in found)} {kind} {how}"
-        for kind in (Nature.ROUNDING.value, Nature.ALGORITHM.value)
+        f"{numbers[nature, decided]} {nature.value} {how}"
+        for nature in Nature
         for decided, how in ((True, "by a float64 run"), (False, "by growth"))
-        if (kind, decided) in found
+        if (nature, decided) in numbers
     ]
     return f"what is not identical: {', '.join(parts)}" if parts else ""
 
@@ -286,7 +279,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    found, claim = result.comparison, result.claim
+    comparison, claim, judgement = result.comparison, result.claim, result.judgement
     row: dict[str, Any] = {
         "id": str(result.case),
         "optimizer": result.case.entry,
@@ -304,13 +297,13 @@ def _row(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         **result.extra,
     }
-    if found is not None:
-        row["ulp"] = as_json(found.ulp)
-        row["ulp_by_step"] = [as_json(float(ulp)) for ulp in found.ulp_by_step]
-        row["worst_leaf"] = found.worst_leaf
-        row["first_difference"] = None if found.first is None else str(found.first)
-        row["leaves"] = found.leaves
-        row["nature"] = nature(found, result.wide).value
-        row["relative"] = as_json(found.relative)
+    if comparison is not None and judgement is not None:
+        row["ulp"] = as_json(comparison.ulp)
+        row["ulp_by_step"] = [as_json(float(ulp)) for ulp in comparison.ulp_by_step]
+        row["worst_leaf"] = comparison.worst_leaf
+        row["first_difference"] = None if comparison.first is None else str(comparison.first)
+        row["leaves"] = comparison.leaves
+        row["nature"] = judgement.nature.value
+        row["relative"] = as_json(comparison.relative)
         row["relative_in_float64"] = None if result.wide is None else as_json(result.wide.relative)
     return row

@@ -23,10 +23,9 @@ from jax.tree_util import KeyPath
 import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.report.pair import Report
-from equivalence_tests.resume.files import old_checkpoint, restored_by_flax
-from equivalence_tests.resume.pairs import each_pair
+from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
 from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
-from equivalence_tests.sides.programs import loaded, old_names
+from equivalence_tests.sides.programs import load_object, old_names
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
@@ -73,8 +72,8 @@ class Resumed:
         lines = {
             "restored differently: {}": self.unequal,
             "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
-            "no field of that name": _folded(self.dropped),
-            "only in the migrated program: {}; the old one restores nothing there": _folded(
+            "no field of that name": _fold_paths(self.dropped),
+            "only in the migrated program: {}; the old one restores nothing there": _fold_paths(
                 self.added
             ),
         }
@@ -83,8 +82,12 @@ class Resumed:
     @property
     def differs_by_a_constant(self) -> bool:
         """True if all that is different is as little as a constant held in float32 makes."""
-        apart = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
-        return bool(apart) and not self.beside and all(r.is_of_a_constant for r in apart)
+        differing = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
+        return (
+            bool(differing)
+            and not self.beside
+            and all(r.judgement.is_of_a_constant for r in differing)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain data."""
@@ -126,7 +129,7 @@ class Resumed:
         if self.beside:
             lines.append(self.beside)
         if self.neither:
-            names = ", ".join(_folded(self.neither))
+            names = ", ".join(_fold_paths(self.neither))
             lines.append(f"in the checkpoint, restored by neither program: {names}")
         return "\n".join(lines)
 
@@ -167,29 +170,29 @@ def resume(
             '--optimizer "Adam(learning_rate=1e-3)", which wrote it; the file has no hyper-'
             f"parameters. Found {'both' if old else 'neither'}."
         )
-    template = loaded(program, make=True)
+    template = load_object(program, make=True)
     if not _those(template, train_state.TrainState):
         raise EquivalenceError(
             f"{program}: expected a TrainState, or a tree that holds some, found "
-            f"{_described(template)}. Name what the program restores into: what TrainState.create "
-            "makes, with parameters and step"
+            f"{_description(template)}. Name what the program restores into: what "
+            "TrainState.create makes, with parameters and step"
         )
-    read = _restored(str(checkpoint), lambda: old_checkpoint(checkpoint))
+    read = _restore(str(checkpoint), lambda: old_checkpoint(checkpoint))
     with _left_over() as dropped:
-        new = _restored(program, lambda: restore_checkpoint(str(read.path), template))
+        new = _restore(program, lambda: restore_checkpoint(str(read.path), template))
     with old_names():
-        wanted = loaded(old, make=True) if old else _with_definitions(template, optimizers)
-        before = _restored(old or program, lambda: restored_by_flax(read, wanted))
-    # Without the old program nobody knows but that it restored all that it saved.
+        wanted = load_object(old, make=True) if old else _with_definitions(template, optimizers)
+        before = _restore(old or program, lambda: restored_by_flax(read, wanted))
+    # Without the old program, all that is known is that it restored all that it saved.
     neither = {*dropped} - _saved_names(before) if old else set[str]()
     compared = functools.partial(
         check_equivalence, gradients=gradients, steps=steps, names=("old", "migrated")
     )
     name = old or "the old side"
-    return _compared(before, new, {*dropped}, neither, learning_rate, compared, name)
+    return _compare_restored(before, new, {*dropped}, neither, learning_rate, compared, name)
 
 
-def _compared(
+def _compare_restored(
     before: PyTree,
     new: PyTree,
     dropped: set[str],
@@ -219,21 +222,24 @@ def _compared(
         sides = (_with_rate(optimizer, learning_rate), _with_rate(state, learning_rate))
         reports[path] = compared(*sides, on_host(optimizer.target))
     beside = _beside(before, new, (_copies(legacy, "state"), _copies(states)))
-    lost = {*beside.dropped, *dropped} - neither
-    return Resumed(
-        reports, taken, beside.equal, [*unequal, *beside.unequal], sorted(lost), beside.added,
-        sorted(neither),
-    )  # fmt: skip
+    return replace(
+        beside,
+        reports=reports,
+        steps=taken,
+        unequal=[*unequal, *beside.unequal],
+        dropped=sorted({*beside.dropped, *dropped} - neither),
+        neither=sorted(neither),
+    )
 
 
-def _restored(name: str, restore: Callable[[], Any]) -> PyTree:
+def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
     try:
         return restore()
     except EquivalenceError:
         raise
     except CheckpointError as error:
         raise EquivalenceError(f"{name}: {error}") from None
-    except Exception as error:  # whatever Flax says to a template that does not fit
+    except Exception as error:  # any error of Flax on a template that does not fit
         raise EquivalenceError(
             f"{name}: restoring raised {type(error).__name__}: {error}"
         ) from error
@@ -245,7 +251,7 @@ def _those(tree: PyTree, kind: type) -> dict[str, Any]:
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
 
 
-def _described(found: Any) -> str:
+def _description(found: Any) -> str:
     """Returns the kind of an object that was made in a state's place."""
     name = type(found).__name__
     if name.endswith("State"):
@@ -287,11 +293,11 @@ def _with_rate(side: Any, learning_rate: float | None) -> Side:
     made = adapted(side)
     rate = None if learning_rate is None else jnp.float32(learning_rate)
     if isinstance(side, legacy_optim.Optimizer):
-        given = {} if rate is None else {"learning_rate": rate}
+        arguments = {} if rate is None else {"learning_rate": rate}
 
         def step(optimizer: Any, grads: PyTree) -> Any:
             with old_names():  # a definition of the program's own may use what JAX has lost since
-                return optimizer.apply_gradient(grads, **given)
+                return optimizer.apply_gradient(grads, **arguments)
 
         return replace(made, step=step)
     if rate is None:
@@ -320,18 +326,8 @@ def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
     return step
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """The leaves beside the optimizers: how many are equal, and the paths of the others."""
-
-    equal: int
-    unequal: list[str]
-    dropped: list[str]
-    added: list[str]
-
-
-def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> _Beside:
-    """Compares what stands beside the optimizers, each side with its copies for devices.
+def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> Resumed:
+    """Compares the leaves beside the optimizers, each side with its copies for devices.
 
     A new state that stands for the whole checkpoint has nothing beside it: its fields have names of
     their own, and restoring says what fills none.
@@ -339,24 +335,21 @@ def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
 
     def others(tree: PyTree) -> dict[str, Leaf]:
-        found = jax.tree_util.tree_leaves_with_path(
+        paths = jax.tree_util.tree_leaves_with_path(
             unboxed(tree), is_leaf=lambda node: isinstance(node, kinds)
         )
-        return {"/".join(key_names(p)): leaf for p, leaf in found if not isinstance(leaf, kinds)}
+        return {"/".join(key_names(p)): leaf for p, leaf in paths if not isinstance(leaf, kinds)}
 
-    left, right = others(before), others(after)
-    shared = sorted(left.keys() & right.keys())
-    unequal = [path for path in shared if not _equal(left[path], right[path], copies)]
-    is_whole = isinstance(after, kinds)
-    return _Beside(
-        len(shared) - len(unequal),
-        unequal,
-        [] if is_whole else sorted(left.keys() - shared),
-        sorted(right.keys() - shared),
+    old, new = others(before), others(after)
+    shared = sorted(old.keys() & new.keys())
+    unequal = [path for path in shared if not _equal(old[path], new[path], copies)]
+    dropped = [] if isinstance(after, kinds) else sorted(old.keys() - shared)
+    return Resumed(
+        {}, {}, len(shared) - len(unequal), unequal, dropped, sorted(new.keys() - shared)
     )
 
 
-def _folded(paths: Sequence[str]) -> list[str]:
+def _fold_paths(paths: Sequence[str]) -> list[str]:
     """Paths of leaves, with one name for all that stand below the same field."""
     groups: dict[str, list[str]] = {}
     for path in paths:
@@ -376,10 +369,10 @@ def _saved_names(tree: PyTree) -> set[str]:
 def _left_over() -> Iterator[list[str]]:
     """The paths of what restoring within it leaves over; other warnings are given on."""
     paths: list[str] = []
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always", LeftOverWarning)
         yield paths
-    for warning in given:
+    for warning in recorded:
         if isinstance(warning.message, LeftOverWarning):
             paths += ["/".join(names) for names in warning.message.paths]
         else:
@@ -407,8 +400,8 @@ def _equal(
     )
 
 
-def _same(whole: np.ndarray, single: np.ndarray, copies: int | None) -> bool:
-    if whole.shape != single.shape and whole.shape == (copies, *single.shape):
-        single = np.broadcast_to(single, whole.shape)
-    nan = whole.dtype.kind == "f" == single.dtype.kind
-    return whole.shape == single.shape and np.array_equal(whole, single, equal_nan=nan)
+def _same(copied: np.ndarray, single: np.ndarray, copies: int | None) -> bool:
+    if copied.shape != single.shape and copied.shape == (copies, *single.shape):
+        single = np.broadcast_to(single, copied.shape)
+    nan = copied.dtype.kind == "f" == single.dtype.kind
+    return copied.shape == single.shape and np.array_equal(copied, single, equal_nan=nan)

@@ -61,7 +61,7 @@ def adapted(side: SideLike) -> Side:
         return _of_example_library(side)
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
-    raise EquivalenceError(f"{EXPECTED}; found {_described(side)}")
+    raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
 
 
 def _made_by_config(side: Any) -> Any:
@@ -81,7 +81,7 @@ def _made_by_config(side: Any) -> Any:
         raise EquivalenceError(str(error)) from error
 
 
-def _described(side: Any) -> str:
+def _description(side: Any) -> str:
     found, name = type(side).__name__, getattr(side, "__name__", repr(side))
     if is_torch_optimizer(side):
         return f"the class {name}: write torch_side({name}, lr=...)"
@@ -105,7 +105,7 @@ def _train_state(state: train_state.TrainState) -> Side:
         init=lambda params: state.replace(
             step=jnp.asarray(state.step, jnp.int32),  # a Python number is wider in float64
             params=params,
-            opt_state=_carried(state, params),
+            opt_state=_carry_state(state, params),
         ),
         step=lambda state, grads: state.apply_gradients(grads=grads),
         view=lambda state: {"params": state.params, "state": (state.step, state.opt_state)},
@@ -119,15 +119,15 @@ def _like(state: PyTree, params: Params) -> PyTree:
     In float64 the moments have to be so too, or their rounding passes for another algorithm.
     """
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
-    return jax.tree.map(_widened, state) if double else state
+    return jax.tree.map(_widen, state) if double else state
 
 
-def _widened(leaf: Leaf) -> jax.Array:
+def _widen(leaf: Leaf) -> jax.Array:
     leaf = jnp.asarray(leaf)
     return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
 
 
-def _carried(state: train_state.TrainState, params: Params) -> PyTree:
+def _carry_state(state: train_state.TrainState, params: Params) -> PyTree:
     """The optimizer state of a TrainState, for parameters that may be wider by now.
 
     What is as it was made, a learning rate among the hyper-parameters say, is made anew: 0.1 in
@@ -138,16 +138,16 @@ def _carried(state: train_state.TrainState, params: Params) -> PyTree:
     if wide is carry:
         return carry
     before = state.tx.init(state.params)
-    anew = state.tx.init(jax.tree.map(_widened, state.params))
+    fresh = state.tx.init(jax.tree.map(_widen, state.params))
     if jax.tree.structure(before) != jax.tree.structure(carry):  # restored as other containers
         return wide
 
-    def carried(leaf: Leaf, wide: jax.Array, before: PyTree, anew: PyTree) -> jax.Array:
+    def carry_leaf(leaf: Leaf, wide: jax.Array, before: PyTree, fresh: PyTree) -> jax.Array:
         if wide.dtype != np.float64 or wide.shape != jnp.shape(before):
             return wide
-        return anew if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
+        return fresh if (leaf == jnp.asarray(before, jnp.asarray(leaf).dtype)).all() else wide
 
-    return jax.tree.map(carried, carry, wide, before, anew)
+    return jax.tree.map(carry_leaf, carry, wide, before, fresh)
 
 
 def _transformation(tx: optax.GradientTransformation) -> Side:

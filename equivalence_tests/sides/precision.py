@@ -19,7 +19,7 @@ def float64(allowed: bool = True) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def pinned() -> Generator[str, None, None]:
+def pin_precision() -> Generator[str, None, None]:
     """Within it, products of matrices are computed in full precision.
 
     Yields:

@@ -12,8 +12,8 @@ from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
 from optax_bridge.cli.programs import module_named, unknown_arguments, with_own_arguments
 
 
-def loaded(name: str, *, make: bool = False) -> Any:
-    """Returns the object that a name stands for; modules of the current folder are found.
+def load_object(name: str, *, make: bool = False) -> Any:
+    """Returns the object of a name; modules of the current folder are found.
 
     Args:
       name: `module:name`, `package.module:name` or `path/to/file.py:name`.
@@ -36,30 +36,30 @@ def loaded(name: str, *, make: bool = False) -> Any:
             f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "
             "program belongs below if __name__ == '__main__'"
         ) from error
-    except Exception as error:  # whatever the user's module raises when it is imported
-        raise EquivalenceError(f"{name}: importing {module} {_raised(error)}") from error
+    except Exception as error:  # any error of the user's module when it is imported
+        raise EquivalenceError(f"{name}: importing {module} {_error_text(error)}") from error
     if not make or not callable(value):
         return value
     try:
         with with_own_arguments(module):
             return value()
     except (Exception, SystemExit) as error:
-        raise EquivalenceError(f"{name}(): {_raised(error)}") from error
+        raise EquivalenceError(f"{name}(): {_error_text(error)}") from error
 
 
-def _raised(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     is_of_flags = type(error).__module__.startswith("absl.flags")
     hint = ". Behind -- stand the programs' own arguments: ... -- --flag=value"
     return f"raised {type(error).__name__}: {str(error).strip()}{hint if is_of_flags else ''}"
 
 
 def side_or_function(name: str) -> tuple[Any, bool]:
-    """Returns what a name stands for, and True if it is a side; else it can be called to make one.
+    """Returns the object of a name, and True if it is a side; else it can be called to make one.
 
     Raises:
       EquivalenceError: it is neither.
     """
-    value = loaded(name)
+    value = load_object(name)
     try:
         adapted(value)
         return value, True

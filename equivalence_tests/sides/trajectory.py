@@ -67,41 +67,36 @@ def trajectory(
     Returns:
       The views, each leaf of shape (steps, ...), on the host.
     """
-    made = driven(side) if isinstance(side, Side) else side
+    driven_side = driver(side) if isinstance(side, Side) else side
     if steps is None:
         steps = len(jax.tree.leaves(inputs)[0])
     length = steps // parts
-    state, seen = made.init(params), []
+    state, seen = driven_side.init(params), []
     for first in range(0, steps, length):
         if resumed and first:
             data = serialization.to_bytes(state)
-            state = jax.tree.map(jnp.asarray, serialization.from_bytes(made.init(params), data))
-        state, views = made.steps(state, inputs, first, length)
+            state = jax.tree.map(
+                jnp.asarray, serialization.from_bytes(driven_side.init(params), data)
+            )
+        state, views = driven_side.steps(state, inputs, first, length)
         seen.append(jax.device_get(views))
     return seen[0] if parts == 1 else jax.tree.map(lambda *each: np.concatenate(each), *seen)
 
 
-def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None) -> Driven:
-    """A side under one of `DRIVES`.
-
-    Args:
-      side: the side.
-      drive: how it takes its steps.
-      devices: those of a drive over several; all local ones of the default platform if None, of
-        which the number is a power of two.
-    """
+def driver(side: Side, drive: str = "scan") -> Driven:
+    """A side under one of `DRIVES`; over several devices, it is a power of two of local ones."""
 
     def init(params: Params) -> Params:
         return side.init(jax.tree.map(jnp.asarray, params) if side.compiled else params)
 
-    def body(state: PyTree, given: Sequence[Any]) -> tuple[PyTree, PyTree]:
+    def body(state: PyTree, row: Sequence[Any]) -> tuple[PyTree, PyTree]:
         if not side.compiled:
-            state = side.step(state, *given)
+            state = side.step(state, *row)
             return state, side.view(state)
         # The step is compiled for itself: what stands around it differs from side to side, and XLA
         # (0.12 does) would fuse products and sums across and round each side in its own way.
-        state, given = jax.lax.optimization_barrier((state, given))
-        state = jax.lax.optimization_barrier(side.step(state, *given))
+        state, row = jax.lax.optimization_barrier((state, row))
+        state = jax.lax.optimization_barrier(side.step(state, *row))
         return state, side.view(state)
 
     def scan(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
@@ -117,15 +112,15 @@ def driven(side: Side, drive: str = "scan", devices: Sequence[Any] | None = None
                 params,
             )
 
-        whole = jax.jit(jax.vmap(scan, in_axes=(0, None), out_axes=(0, 1)))
-        return Driven(lambda params: jax.vmap(side.init)(several(params)), _at_once(whole))
+        program = jax.jit(jax.vmap(scan, in_axes=(0, None), out_axes=(0, 1)))
+        return Driven(lambda params: jax.vmap(side.init)(several(params)), _at_once(program))
     if drive == "scan":
         return Driven(init, _at_once(jax.jit(scan)))
-    mesh = Mesh(np.array(_local() if devices is None else devices), ("batch",))
+    mesh = Mesh(np.array(_local()), ("batch",))
     if drive == "sharded":
-        return _sharded(init, scan, mesh)
+        return _sharded_driver(init, scan, mesh)
     if side.definition is not None:
-        return _replicated(init, scan, mesh)
+        return _replicated_driver(init, scan, mesh)
     return _data_parallel(init, body, mesh)
 
 
@@ -144,12 +139,12 @@ def per_device(grads: Updates, devices: int) -> PyTree:
 
 
 def _at_once(
-    whole: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    program: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
 ) -> Callable[..., tuple[PyTree, PyTree]]:
     """All steps by one call of a program."""
 
     def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
-        return whole(state, _rows(inputs, first, count))
+        return program(state, _rows(inputs, first, count))
 
     return steps
 
@@ -172,11 +167,11 @@ def _loop(
         seen: list[Any] = []
         for index in range(first, first + count):
             if callable(inputs):
-                given = tuple(inputs(index, seen[-1] if seen else None))
+                row = tuple(inputs(index, seen[-1] if seen else None))
             else:
-                given = jax.tree.map(lambda leaf, i=index: convert(leaf[i]), tuple(inputs))
-            state, view = take(state, given)
-            # Not `device_get`, which is for copies from a GPU that go on beside each other.
+                row = jax.tree.map(lambda leaf, i=index: convert(leaf[i]), tuple(inputs))
+            state, view = take(state, row)
+            # Not `device_get`, which is for copies from a GPU that go on at the same time.
             seen.append(jax.tree.map(np.asarray, view))
         # The same leaves at the same paths, if not in the same containers: dict and FrozenDict.
         leaves = zip(*map(jax.tree.leaves, seen), strict=True)
@@ -191,21 +186,14 @@ def _local() -> list[Any]:
     return devices[: max(n for n in (1, 2, 4, 8) if n <= len(devices))]
 
 
-def place(leaf: Leaf, where: Any) -> jax.Array:
-    """An array where it belongs; of devices of several processes each gives its own part."""
-    is_array = isinstance(leaf, jax.Array)
-    if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
-        return jax.device_put(leaf, where)
-    host = np.asarray(leaf)
-    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
-
-
-def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _sharded_driver(
+    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
+) -> Driven:
     def split(tree: PyTree, axis: int) -> PyTree:
         def put(leaf: Leaf) -> Leaf:
             splits = leaf.ndim > axis and leaf.size and leaf.shape[axis] % mesh.size == 0
             spec = PartitionSpec(*[None] * axis, "batch") if splits else PartitionSpec()
-            return place(leaf, NamedSharding(mesh, spec))
+            return jax.device_put(leaf, NamedSharding(mesh, spec))
 
         return jax.tree.map(put, tree)
 
@@ -218,7 +206,9 @@ def _sharded(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: M
     return Driven(lambda params: split(init(split(params, 0)), 0), steps)
 
 
-def _replicated(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh) -> Driven:
+def _replicated_driver(
+    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
+) -> Driven:
     """Data-parallel as `flax.optim` did it: `replicate()`, then pmap."""
     devices = list(mesh.devices.flat)
 
@@ -227,13 +217,13 @@ def _replicated(init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh
         axes = (1, *[None] * (arguments - 1))
         return jax.pmap(scan, axis_name="batch", in_axes=(0, axes), devices=devices)
 
-    def whole(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+    def program(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         grads, *others = inputs
         each = per_device(grads, len(devices))
         state, views = compiled(len(inputs))(state, (each, *others))
         return state, jax.tree.map(lambda leaf: leaf[0], views)
 
-    return Driven(lambda params: init(params).replicate(devices), _at_once(whole))
+    return Driven(lambda params: init(params).replicate(devices), _at_once(program))
 
 
 def _data_parallel(
@@ -242,21 +232,17 @@ def _data_parallel(
     everywhere = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(None, "batch"))
 
-    def averaged(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
-        grads, *others = given
+    def average_step(state: PyTree, row: Any) -> tuple[PyTree, PyTree]:
+        grads, *others = row
         return body(state, (jax.tree.map(lambda g: jnp.mean(g, axis=0), grads), *others))
 
     compiled = jax.jit(
-        lambda state, inputs: jax.lax.scan(averaged, state, inputs), out_shardings=everywhere
+        lambda state, inputs: jax.lax.scan(average_step, state, inputs), out_shardings=everywhere
     )
 
     def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         grads, *others = _rows(inputs, first, count)
-        grads = jax.tree.map(lambda g: place(g, split), per_device(grads, mesh.size))
-        others = jax.tree.map(lambda leaf: place(leaf, everywhere), others)
-        state, views = compiled(state, (grads, *others))
-        return state, jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), views)
+        grads = jax.device_put(per_device(grads, mesh.size), split)
+        return compiled(state, (grads, *jax.device_put(others, everywhere)))
 
-    return Driven(
-        lambda params: jax.tree.map(lambda leaf: place(leaf, everywhere), init(params)), steps
-    )
+    return Driven(lambda params: jax.device_put(init(params), everywhere), steps)

@@ -19,7 +19,7 @@ from jax.extend import core
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.scanned import constants_and_carry
 from equivalence_tests.sides.side import Side
-from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # They look at the bits of floating-point numbers, which are others in float64.
 _OF_BITS = ("bitcast_convert_type", "nextafter")
@@ -28,52 +28,56 @@ _OF_BITS = ("bitcast_convert_type", "nextafter")
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
+_Traced = tuple[core.ClosedJaxpr, jax.tree_util.PyTreeDef]  # a program, and what it returns
+_EqnParams = dict[str, Any]
+
+
 class NotWidened(ValueError):
     """A program that means nothing in another precision; names the operation."""
 
 
-def in_float64(side: Side, params: dict[str, Any], given: Sequence[Any]) -> tuple[Side, bool]:
+def in_float64(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> tuple[Side, bool]:
     """The side to be run where float64 is enabled.
 
     Args:
       side: a compiled side.
       params: parameters in the real dtypes.
-      given: what is given at one step, in the real dtypes.
+      inputs_of_step: what the side gets at one step, in the real dtypes.
 
     Returns:
       The side itself, and that its program is the same in both; else `widened(...)` of it.
 
     Raises:
       NotWidened: as `widened` does.
-      Exception: whatever the side raises when it is traced.
+      Exception: any error of the side while it is traced.
     """
-    if _same_in_both(side, params, given):
+    if _same_in_both(side, params, inputs_of_step):
         return side, True
-    return widened(side, params, given), False
+    return widen_side(side, params, inputs_of_step), False
 
 
-def widened(side: Side, params: dict[str, Any], given: Sequence[Any]) -> Side:
+def widen_side(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> Side:
     """The program of the real dtype, with all numbers in float64.
 
     Args:
       side: a compiled side.
       params: parameters in the real dtypes.
-      given: what is given at one step, in the real dtypes.
+      inputs_of_step: what the side gets at one step, in the real dtypes.
 
     Returns:
       A side whose state has the real one's structure, in float64.
 
     Raises:
       NotWidened: the side looks at bits, or calls back into Python.
-      Exception: whatever the side raises when it is traced.
+      Exception: any error of the side while it is traced.
     """
     with float64(False):
         state = side.init(jax.tree.map(jnp.asarray, params))
-        step, after = _traced(side.step, state, *given)
-        view, _ = _traced(side.view, after)
+        step, after = _trace(side.step, state, *inputs_of_step)
+        view, _ = _trace(side.view, after)
     # A state that was made elsewhere comes along as it is, so the first one is not traced.
     first = wide(state)
-    return replace(side, init=lambda _: first, step=_evaluated(step), view=_evaluated(view))
+    return replace(side, init=lambda _: first, step=_evaluator(step), view=_evaluator(view))
 
 
 def wide(tree: PyTree) -> PyTree:
@@ -86,15 +90,15 @@ def wide(tree: PyTree) -> PyTree:
     return jax.tree.map(leaf, tree)
 
 
-def _traced(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+def _trace(function: Callable[..., PyTree], *args: PyTree) -> tuple[_Traced, PyTree]:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     return (closed, jax.tree.structure(shape)), shape
 
 
-def _evaluated(traced: tuple[Any, Any]) -> Callable[..., Any]:
+def _evaluator(traced: _Traced) -> Callable[..., PyTree]:
     closed, treedef = traced
 
-    def run(*args: Any) -> Any:
+    def run(*args: PyTree) -> PyTree:
         leaves = map(_wide_array, jax.tree.leaves(args))
         return treedef.unflatten(_run(closed.jaxpr, closed.consts, *leaves))
 
@@ -107,13 +111,13 @@ def _wide_array(value: Leaf) -> Leaf:
     return jnp.asarray(value)
 
 
-def _run(jaxpr: core.Jaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
+def _run(jaxpr: core.Jaxpr, consts: Sequence[Leaf], *args: Leaf) -> list[Leaf]:
     """Evaluates a program, its floating-point numbers in float64."""
     values = dict(
         zip([*jaxpr.constvars, *jaxpr.invars], [*map(_constant, consts), *args], strict=True)
     )
 
-    def read(atom: Any) -> Any:
+    def read(atom: core.Var | core.Literal) -> Leaf:
         return _literal(atom) if isinstance(atom, core.Literal) else values[atom]
 
     for eqn in jaxpr.eqns:
@@ -122,11 +126,11 @@ def _run(jaxpr: core.Jaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
     return list(map(read, jaxpr.outvars))
 
 
-def _literal(atom: Any) -> Any:
-    return _constant(np.asarray(atom.val, atom.aval.dtype))
+def _literal(atom: core.Literal) -> Leaf:
+    return _constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
 
 
-def _constant(value: Leaf) -> Any:
+def _constant(value: Leaf) -> Leaf:
     """A constant of the program in float64; of a single number, what was meant by it.
 
     0.1 in the program is what the dtype made of it, and another side may have rounded elsewhere.
@@ -143,7 +147,7 @@ def _constant(value: Leaf) -> Any:
     return jnp.asarray(np.full(exact.shape, shortest))
 
 
-def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
+def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Leaf]:
     name, params = eqn.primitive.name, eqn.params
     if name in _OF_BITS or "callback" in name:
         raise NotWidened(f"{name} has no meaning in another precision")
@@ -155,11 +159,11 @@ def _step(eqn: core.JaxprEqn, inputs: list[Leaf]) -> Sequence[Any]:
         return _while(params, inputs)
     if name == "cond":
         index, *operands = inputs
-        branches = [_closed(branch) for branch in params["branches"]]
+        branches = [_function_of(branch) for branch in params["branches"]]
         return jax.lax.switch(index, branches, *operands)
     inner = next((params[key] for key in _INNER if key in params), None)
     if inner is not None:
-        return _closed(inner)(*inputs)
+        return _function_of(inner)(*inputs)
     if any(map(_is_program, jax.tree.leaves(list(params.values()), is_leaf=_is_program))):
         raise NotWidened(f"{name} holds programs of its own, for another precision")
     outputs = eqn.primitive.bind(*inputs, **{key: _dtype(value) for key, value in params.items()})
@@ -170,13 +174,13 @@ def _is_program(value: object) -> bool:
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
-def _closed(jaxpr: core.Jaxpr) -> Callable[..., list[Any]]:
+def _function_of(jaxpr: core.Jaxpr) -> Callable[..., list[Leaf]]:
     """The inner program of a call, with its constants or without any."""
     consts = getattr(jaxpr, "consts", ())
     return lambda *args: _run(getattr(jaxpr, "jaxpr", jaxpr), consts, *args)
 
 
-def _dtype(value: Leaf) -> Any:
+def _dtype(value: object) -> object:
     """A parameter of an operation; a floating-point dtype becomes float64."""
     try:
         is_float = isinstance(value, np.dtype | type) and jnp.issubdtype(value, jnp.floating)
@@ -185,8 +189,8 @@ def _dtype(value: Leaf) -> Any:
     return np.dtype(np.float64) if is_float else value
 
 
-def _scan(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
-    body = _closed(params["jaxpr"])
+def _scan(params: _EqnParams, inputs: list[Leaf]) -> list[Leaf]:
+    body = _function_of(params["jaxpr"])
     n, m = constants_and_carry(params)
     consts, carry, rows = inputs[:n], inputs[n : n + m], inputs[n + m :]
 
@@ -200,10 +204,10 @@ def _scan(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
     return [*carry, *stacked]
 
 
-def _while(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
+def _while(params: _EqnParams, inputs: list[Leaf]) -> list[Leaf]:
     of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
     split = of_condition + of_body
-    condition, body = _closed(params["cond_jaxpr"]), _closed(params["body_jaxpr"])
+    condition, body = _function_of(params["cond_jaxpr"]), _function_of(params["body_jaxpr"])
     return jax.lax.while_loop(
         lambda carry: condition(*inputs[:of_condition], *carry)[0],
         lambda carry: body(*inputs[of_condition:split], *carry),
@@ -211,28 +215,28 @@ def _while(params: dict[str, Any], inputs: list[Leaf]) -> list[Any]:
     )
 
 
-def _same_in_both(side: Side, params: dict[str, Any], given: Sequence[Any]) -> bool:
+def _same_in_both(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> bool:
     """True if the side does the same in its own dtypes and in float64, but for the dtypes."""
 
-    def program(params: dict[str, Any], given: Any) -> tuple[PyTree, PyTree]:
+    def program(params: Params, inputs_of_step: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
         state = side.init(jax.tree.map(jnp.asarray, params))
-        return state, _traced(side.step, state, *given)[0][0]
+        return state, _trace(side.step, state, *inputs_of_step)[0][0]
 
     with float64(False):
-        state, own = program(params, given)
+        state, narrow = program(params, inputs_of_step)
     with float64():
         try:
-            other_state, other = program(wide(params), wide(tuple(given)))
+            other_state, other = program(wide(params), wide(tuple(inputs_of_step)))
         except (TypeError, ValueError):  # a loop whose carry was float32 by name, say
             return False
-        return _close(state, other_state) and _alike(own, other)
+        return _close(state, other_state) and _alike(narrow, other)
 
 
-def _close(own: Leaf, other: Leaf) -> bool:
+def _close(narrow: Leaf, other: Leaf) -> bool:
     """True if two first states are the same but for rounding."""
-    if jax.tree.structure(own) != jax.tree.structure(other):
+    if jax.tree.structure(narrow) != jax.tree.structure(other):
         return False
-    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(other), strict=True):
+    for a, b in zip(jax.tree.leaves(narrow), jax.tree.leaves(other), strict=True):
         a, b = _plain(a), _plain(b)
         if a.shape != b.shape:
             return False
@@ -248,12 +252,12 @@ def _plain(value: Leaf) -> np.ndarray:
     return np.asarray(jax.random.key_data(value) if is_key else value)
 
 
-def _alike(own: Leaf, other: Leaf) -> bool:
+def _alike(narrow: Leaf, other: Leaf) -> bool:
     """True if two programs do the same; `other` may not round to less than float64."""
-    own, other = (_Program(getattr(each, "jaxpr", each)) for each in (own, other))
-    if other.narrows or len(own.steps) != len(other.steps):
+    narrow, other = (_Program(getattr(each, "jaxpr", each)) for each in (narrow, other))
+    if other.narrows or len(narrow.steps) != len(other.steps):
         return False
-    pairs: dict[Any, Any] = dict(zip(own.inputs, other.inputs, strict=True))
+    pairs: dict[Any, Any] = dict(zip(narrow.inputs, other.inputs, strict=True))
 
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, core.Literal) and isinstance(b, core.Literal):
@@ -262,14 +266,14 @@ def _alike(own: Leaf, other: Leaf) -> bool:
             return bool(np.array_equal(np.asarray(a.val, dtype), rounded, equal_nan=True))
         return not isinstance(a, core.Literal) and pairs.get(a) is b
 
-    for one, two in zip(own.steps, other.steps, strict=True):
+    for one, two in zip(narrow.steps, other.steps, strict=True):
         if one.primitive is not two.primitive or not _same_params(one.params, two.params):
             return False
-        operands = zip(map(own.source, one.invars), map(other.source, two.invars), strict=True)
+        operands = zip(map(narrow.source, one.invars), map(other.source, two.invars), strict=True)
         if not all(same(a, b) for a, b in operands):
             return False
         pairs.update(zip(one.outvars, two.outvars, strict=True))
-    results = zip(map(own.source, own.outputs), map(other.source, other.outputs), strict=True)
+    results = zip(map(narrow.source, narrow.outputs), map(other.source, other.outputs), strict=True)
     return all(same(a, b) for a, b in results)
 
 
@@ -285,9 +289,9 @@ class _Program:
             dtypes: list[Any] = [
                 getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)
             ]
-            made: list[Any] = [getattr(atom.aval, "dtype", None) for atom in eqn.outvars]
+            outputs: list[Any] = [getattr(atom.aval, "dtype", None) for atom in eqn.outvars]
             # A counter that becomes a float32 is one in any mode, and so is what is made of it.
-            self.narrows |= any(dtype.itemsize < 8 for dtype in filter(_is_float, made))
+            self.narrows |= any(dtype.itemsize < 8 for dtype in filter(_is_float, outputs))
             if eqn.primitive.name == "convert_element_type" and all(map(_is_float, dtypes)):
                 self._sources[eqn.outvars[0]] = eqn.invars[0]
             else:
@@ -304,15 +308,17 @@ def _is_float(dtype: Any) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.floating)
 
 
-def _same_params(own: dict[str, Any], other: dict[str, Any]) -> bool:
-    return own.keys() == other.keys() and all(_same_param(own[key], other[key]) for key in own)
+def _same_params(narrow: _EqnParams, other: _EqnParams) -> bool:
+    return narrow.keys() == other.keys() and all(
+        _same_param(narrow[key], other[key]) for key in narrow
+    )
 
 
-def _same_param(own: Leaf, other: Leaf) -> bool:
-    if hasattr(own, "eqns") or hasattr(own, "jaxpr"):
-        return _alike(own, other)
-    if isinstance(own, tuple) and isinstance(other, tuple):
-        return len(own) == len(other) and all(map(_same_param, own, other))
-    if callable(own) and callable(other):  # rules of derivatives, made anew at each trace
-        return getattr(own, "__name__", None) == getattr(other, "__name__", None)
-    return _dtype(own) == _dtype(other)
+def _same_param(narrow: Leaf, other: Leaf) -> bool:
+    if hasattr(narrow, "eqns") or hasattr(narrow, "jaxpr"):
+        return _alike(narrow, other)
+    if isinstance(narrow, tuple) and isinstance(other, tuple):
+        return len(narrow) == len(other) and all(map(_same_param, narrow, other))
+    if callable(narrow) and callable(other):  # rules of derivatives, made at each trace
+        return getattr(narrow, "__name__", None) == getattr(other, "__name__", None)
+    return _dtype(narrow) == _dtype(other)

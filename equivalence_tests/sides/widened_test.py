@@ -14,7 +14,7 @@ from equivalence_tests.sides.adapt import adapted
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import trajectory
-from equivalence_tests.sides.widened import _dtype, in_float64, wide, widened
+from equivalence_tests.sides.widened import _dtype, in_float64, wide, widen_side
 from optax_bridge.correspondence import ENTRIES
 
 PARAMS = {
@@ -34,9 +34,14 @@ def only_in(dtype: Any, factor: float, tx: optax.GradientTransformation) -> Any:
     return optax.GradientTransformation(tx.init, update)
 
 
-@pytest.mark.parametrize("stream", problems.DESCRIPTIONS)
 @pytest.mark.parametrize(
-    ("dtype", "factor"), [(jnp.float32, 1.001), (jnp.bfloat16, 1.05), (jnp.float16, 1.01)]
+    ("dtype", "factor", "stream"),
+    [
+        (jnp.float32, 1.001, "hostile"),
+        (jnp.bfloat16, 1.05, "normal"),
+        (jnp.float16, 1.01, "poisoned"),
+        (jnp.float32, 1.001, "all"),
+    ],
 )
 def test_what_a_dtype_chooses_is_another_algorithm(dtype: Any, factor: float, stream: str):
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
@@ -57,14 +62,15 @@ def test_the_precision_of_one_number_is_rounding_whatever_the_gradients(stream: 
     assert report.nature is Nature.ROUNDING
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
-def test_a_widened_side_is_the_side_in_float64(entry: Any):
+@pytest.mark.parametrize("name", ["adafactor", "multi_optimizer"])
+def test_a_widened_side_is_the_side_in_float64(name: str):
     """Where no branch hangs on the dtype, both ways to float64 give the same but for constants."""
+    entry = ENTRIES[name]
     definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
     grads = problems.gradients(PARAMS, 4, "normal")
     given = (jax.tree.map(lambda leaf: leaf[0], grads),)
     side = adapted(definition)
-    run = widened(side, PARAMS, given)
+    run = widen_side(side, PARAMS, given)
     with float64():
         one, other = (trajectory(each, wide(PARAMS), (wide(grads),)) for each in (side, run))
     for a, b in zip(jax.tree.leaves(one["params"]), jax.tree.leaves(other["params"]), strict=True):
@@ -111,7 +117,7 @@ def test_loops_and_branches_are_widened(name: str):
     tx = optax.GradientTransformation(
         lambda params: (), lambda updates, state, params=None: (program(updates), state)
     )
-    run = widened(adapted(tx), leaf, (leaf,))
+    run = widen_side(adapted(tx), leaf, (leaf,))
     with float64():
         found = trajectory(run, wide(leaf), (wide(leaf[None]),))["params"]
         expected = leaf.astype(np.float64) + np.asarray(program(jnp.asarray(leaf, jnp.float64)))
@@ -199,27 +205,6 @@ def test_of_a_plain_function_it_is_said_that_nothing_is_known():
 
     report = check_equivalence((lambda params: {}, step), optax.sgd(0.1), PARAMS, steps=4)
     assert "the left side, a plain function, does something else" in str(report)
-
-
-def test_states_that_are_scaled_are_related_and_the_parameters_agree():
-    def trace(inside: float, outside: float) -> optax.GradientTransformation:
-        def init(params: Any) -> Any:
-            return jax.tree.map(jnp.zeros_like, params)
-
-        def update(updates: Any, state: Any, params: Any = None) -> Any:
-            del params
-            state = jax.tree.map(lambda t, g: 0.9 * t + inside * g, state, updates)
-            return jax.tree.map(lambda t: -outside * t, state), state
-
-        return optax.GradientTransformation(init, update)
-
-    report = check_equivalence(trace(0.1, 1.0), trace(1.0, 0.1), PARAMS)
-    assert report.verdict is Verdict.ROUNDING
-    assert "the parameters agree; of the states, right = 10 x left" in str(report)
-    assert report.as_dict()["states"]
-    # Another decay inside is no factor.
-    other = check_equivalence(optax.trace(0.9), optax.trace(0.8), PARAMS, steps=8)
-    assert other.verdict is Verdict.DIFFERENT and not other.relations
 
 
 def test_of_the_dtypes_those_of_floats_become_float64():

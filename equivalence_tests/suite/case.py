@@ -1,47 +1,42 @@
 """A case of the suite, and what running it gives."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+import legacy_optim
 from equivalence_tests.compare.comparison import Comparison
+from equivalence_tests.compare.judgement import Judgement
+from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence import Case as Setting
-from optax_bridge.correspondence import Claim, Entry, Verdict
 from optax_bridge.correspondence.recipe import Call, render
 
 SYNTHETIC = "odd shapes"
 
 
-class Case(Protocol):
-    """One recipe under one circumstance, whatever part of the suite it is of.
+class Case:
+    """One recipe under one circumstance, of any part of the suite.
 
     `str(case)` is its id, the same on every machine.
+
+    Attributes:
+      entry: name of the correspondence entry.
+      recipe: `"exact"` or `"stock"`.
+      problem: the problem that is trained: `SYNTHETIC`, or the name of a model.
+      rate: the source of the learning rate, e.g. `"constant"`.
     """
 
-    @property
-    def entry(self) -> str:
-        """Name of the correspondence entry."""
-        ...
-
-    @property
-    def recipe(self) -> str:
-        """`"exact"` or `"stock"`."""
-        ...
-
-    @property
-    def problem(self) -> str:
-        """The problem that is trained: `SYNTHETIC`, or the name of a model."""
-        ...
-
-    @property
-    def rate(self) -> str:
-        """The source of the learning rate, e.g. `"constant"`."""
-        ...
+    entry: str
+    recipe: str = "exact"
+    problem: str = SYNTHETIC
+    rate: str = "constant"
 
     @property
     def column(self) -> str:
         """The subject of the case, its column in the report's picture."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass
@@ -60,8 +55,8 @@ class Result:
       extra: further figures for the JSON row.
       trajectory: what the recipe's side held after every step, where it is to be recorded.
       wide: the comparison in float64, which decides whether a difference is rounding.
-      about_wide: a remark on it, or why there is none.
-      proved: what is proved for all inputs, beside what was seen; empty if nothing was tried.
+      about_wide: a remark on it, or why it is missing.
+      proved: what is proved for all inputs; empty if nothing was tried.
       proof_held: whether that is what is claimed.
       losses: of a training, at each step: the legacy side's and the recipe's.
     """
@@ -83,11 +78,19 @@ class Result:
     losses: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
+    def judgement(self) -> Judgement | None:
+        """The judgement under the claim; None if nothing was compared."""
+        comparison, claim = self.comparison, self.claim
+        if comparison is None or claim is None:
+            return None
+        return Judgement(
+            comparison, comparison.verdict(claim), claim.ulp, self.wide, self.about_wide
+        )
+
+    @property
     def verdict(self) -> Verdict | None:
         """The verdict under the claim; None if nothing was compared."""
-        if self.comparison is None or self.claim is None:
-            return None
-        return self.comparison.verdict(self.claim)
+        return self.judgement and self.judgement.verdict
 
     @property
     def held(self) -> bool:
@@ -101,17 +104,38 @@ class Result:
         return self.verdict is self.claim.verdict
 
 
-def settings_text(entry: Entry, case: Setting) -> str:
-    """A case as the legacy constructor call."""
-    return render(entry.call(case, case.learning_rate)).removeprefix("legacy_optim.")
+def measure(
+    case: Case,
+    setting: Setting,
+    definition: legacy_optim.OptimizerDef,
+    compare: Callable[[Result, Call], None],
+) -> Result:
+    """The result of comparing a definition with a case's recipe; an error is in it.
 
-
-def recipe_source(recipe: Call) -> str:
-    """A recipe as Optax code; empty where it has no source form."""
+    Args:
+      case: the case.
+      setting: the entry's case that it is about.
+      definition: the legacy side.
+      compare: sets the comparison of a result, from the recipe.
+    """
+    entry = ENTRIES[case.entry]
+    call = render(entry.call(setting, setting.learning_rate))
+    result = Result(case, call.removeprefix("legacy_optim."))
     try:
-        return render(recipe)
-    except ValueError:  # a traversal is a Python function, which has no source form
-        return ""
+        choice = choose_recipe(definition, "exact" if case.recipe == "exact" else "standalone")
+    except UnsupportedSetting as error:
+        result.note = str(error)
+        return result
+    result.claim = choice.claim
+    with contextlib.suppress(ValueError):  # a traversal is a function, which has no source form
+        result.source = render(choice.call)
+    started = time.perf_counter()
+    try:
+        compare(result, choice.call)
+    except Exception as error:
+        result.failed, result.note = True, f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    return result
 
 
 def largest_ulp_by_claim(results: Iterable[Result]) -> dict[str, float]:

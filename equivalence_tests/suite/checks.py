@@ -6,7 +6,6 @@ its entry says. Checks come from the table; no optimizer is named here.
 
 import functools
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,32 +15,28 @@ from flax.core import FrozenDict
 
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.compare.headline import poisoned_from
+from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.inputs import digits, problems
-from equivalence_tests.sides.precision import float64, pinned
+from equivalence_tests.sides.precision import float64, pin_precision
 from equivalence_tests.sides.side import Side
-from equivalence_tests.sides.trajectory import driven, trajectory
+from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
-from equivalence_tests.suite.case import SYNTHETIC, Result, recipe_source, settings_text
+from equivalence_tests.suite.case import SYNTHETIC, Case, Result, measure
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
+from optax_bridge.correspondence import ENTRIES, Verdict
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.trees import Params, PyTree
 
 
 @dataclass(frozen=True)
-class Check:
-    """One claim on one case.
+class Check(Case):
+    """One claim on one of the entry's cases, by its index.
 
-    Attributes:
-      entry: name of the correspondence entry.
-      setting: index into the entry's cases.
-      problem: `SYNTHETIC`, or the name of one of `digits.MODELS`.
-      rate: `"constant"`, given to the constructor, or `"per call"`, a schedule given at each step.
-      recipe: `"exact"` or `"stock"`.
+    The rate is `"constant"`, given to the constructor, or `"per call"`, a schedule given at each
+    step.
     """
 
     entry: str
@@ -69,12 +64,12 @@ def checks(only: Sequence[str] = ()) -> list[Check]:
     Raises:
       ValueError: a name that is neither.
     """
-    known = {*ENTRIES, SYNTHETIC, *digits.MODELS}
-    unknown = [name for name in only if name not in known]
+    names = {*ENTRIES, SYNTHETIC, *digits.MODELS}
+    unknown = [name for name in only if name not in names]
     if unknown:
         raise ValueError(
             f"no optimizer or problem is called {', '.join(unknown)}"
-            f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
+            f"{did_you_mean(unknown[0], names) or '.'} There are {', '.join(sorted(names))}"
         )
     return [
         check for check in _all_checks() if not only or check.entry in only or check.problem in only
@@ -123,8 +118,8 @@ def run(group: Sequence[Check], steps: int = 100, *, keep: bool = False) -> list
       A result for each check. An error on a side is in its result and does not stop the others.
     """
     kind = _Synthetic if group[0].problem == SYNTHETIC else _Trained
-    made = kind(group[0], steps)
-    results = [_measured(made, check) for check in group]
+    trial = kind(group[0], steps)
+    results = [_measure(trial, check) for check in group]
     if not keep:
         for result in results:
             result.trajectory = None
@@ -152,14 +147,14 @@ class _Synthetic:
 
     @functools.cached_property
     def reference(self) -> PyTree:
-        return _compiled(sides.legacy(self.definition), self.params, self.inputs)
+        return _run_compiled(sides.legacy(self.definition), self.params, self.inputs)
 
     def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         side = self._side(recipe, call)
         if recipe == "exact":
-            other = _compiled(side, self.params, self.inputs)
+            other = _run_compiled(side, self.params, self.inputs)
             return compare(self.reference, other, poisoned=self.poisoned), other
-        other = _compiled(side, *map(_float32_leaves, (self.params, self.inputs)))
+        other = _run_compiled(side, *map(_float32_leaves, (self.params, self.inputs)))
         return compare(_float32_leaves(self.reference), other, poisoned=self.poisoned), other
 
     def in_float64(self, recipe: str, call: Call) -> Comparison:
@@ -169,7 +164,7 @@ class _Synthetic:
         both = (sides.legacy(self.definition), self._side(recipe, call))
         runs = [in_float64(side, params, first)[0] for side in both]
         with float64():
-            both = (_compiled(side, wide(params), wide(inputs)) for side in runs)
+            both = (_run_compiled(side, wide(params), wide(inputs)) for side in runs)
             return compare(*both, poisoned=self.poisoned)
 
     def _side(self, recipe: str, call: Call) -> Side:
@@ -197,50 +192,40 @@ class _Trained:
             digits.old_side(self.job, self.definition),
             digits.new_side(self.job, build(call)),
         )
-        with pinned() as what:
+        with pin_precision() as what:
             old, new = (
-                trajectory(driven(side, "eager"), self.job.params, (self.data,)) for side in both
+                trajectory(driver(side, "eager"), self.job.params, (self.data,)) for side in both
             )
         self.losses = old["loss"].tolist(), new["loss"].tolist()
         self.extra = {"loss": [self.losses[0][0], self.losses[0][-1]], "pinned": what}
         return compare(old, new), new
 
 
-def _measured(made: _Synthetic | _Trained, check: Check) -> Result:
+def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
     """Runs one check; an error on a side is in its result and stops nothing else."""
-    result = Result(check, settings_text(made.entry, made.setting))
-    try:
-        kind = "exact" if check.recipe == "exact" else "standalone"
-        choice = choose_recipe(made.definition, kind)
-    except UnsupportedSetting as error:
-        result.note = str(error)
-        return result
-    call, result.claim = choice.call, choice.claim
-    result.source = recipe_source(call)
-    started = time.perf_counter()
-    try:
-        result.comparison, result.trajectory = made.compared(check.recipe, call)
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds, result.extra = time.perf_counter() - started, made.extra
-    result.losses = made.losses
-    # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose trees
-    # are small; here it would double the time.
-    broken = result.comparison is not None and not result.held
-    if isinstance(made, _Synthetic) and (result.verdict is Verdict.DIFFERENT or broken):
-        try:
-            result.wide = made.in_float64(check.recipe, call)
-        except Exception as error:  # then the growth has to tell what it is
-            result.about_wide = f"{type(error).__name__}: {error}"
+
+    def compare(result: Result, call: Call) -> None:
+        result.comparison, result.trajectory = trial.compared(check.recipe, call)
+        # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose
+        # trees are small; here it would double the time.
+        broken = result.verdict is Verdict.DIFFERENT or not result.held
+        if isinstance(trial, _Synthetic) and broken:
+            try:
+                result.wide = trial.in_float64(check.recipe, call)
+            except Exception as error:  # then the growth has to tell what it is
+                result.about_wide = f"{type(error).__name__}: {error}"
+
+    result = measure(check, trial.setting, trial.definition, compare)
+    result.extra, result.losses = trial.extra, trial.losses
     if check.problem == SYNTHETIC and check.rate == "constant" and result.claim is not None:
         row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
         result.proved, result.proof_held = row.verdict or row.note, row.held
     return result
 
 
-def _compiled(side: Side, params: Params, inputs: Any) -> Any:
+def _run_compiled(side: Side, params: Params, inputs: Any) -> Any:
     """Step by step: to compile a scan would take half as long again."""
-    return trajectory(driven(side, "jit"), params, inputs)
+    return trajectory(driver(side, "jit"), params, inputs)
 
 
 def _float32_leaves(view: PyTree) -> PyTree:

@@ -27,8 +27,7 @@ from equivalence_tests.suite.checks import Check, checks, groups, run
 from equivalence_tests.suite.matrix import run as matrix_run
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.sharded import cases as sharded
-from equivalence_tests.suite.sharded.layouts import LAYOUTS
-from equivalence_tests.suite.sharded.training import ShardedCase
+from equivalence_tests.suite.sharded.training import LAYOUTS, ShardedCase
 from optax_bridge.correspondence import names_of_entries
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -78,7 +77,7 @@ class Chosen(NamedTuple):
     sharded: list[ShardedCase]
 
 
-def chosen(only: Sequence[str], full: bool) -> Chosen:
+def select_cases(only: Sequence[str], full: bool) -> Chosen:
     """The cases that a command asks for.
 
     Args:
@@ -106,13 +105,13 @@ def _without_layouts(only: Sequence[str], full: bool) -> tuple[list[Check], list
     if not only:
         return checks(), cases
     values = {axis: {getattr(case, axis) for case in cases} for axis in _AXES}
-    only = names_of_entries(only, [str(name) for known in values.values() for name in known])
-    asked = {axis: known & {*only} for axis, known in values.items() if known & {*only}}
-    beyond = [name for name in only if all(name not in known for known in values.values())]
+    only = names_of_entries(only, [str(name) for names in values.values() for name in names])
+    asked = {axis: names & {*only} for axis, names in values.items() if names & {*only}}
+    beyond = [name for name in only if all(name not in names for names in values.values())]
     # A value on an axis that only the matrix has is nothing that a check could be asked for.
-    known = checks(only) if beyond or {*asked} == {"entry"} else []
+    some = checks(only) if beyond or {*asked} == {"entry"} else []
     fitting = [c for c in cases if all(getattr(c, axis) in names for axis, names in asked.items())]
-    return known, fitting if asked else []
+    return some, fitting if asked else []
 
 
 def jobs(

@@ -14,7 +14,7 @@ import optax_bridge
 import optax_bridge.checkpoints
 from migration_guide.codemod.rules import (
     frozen_dict,
-    jax_names,
+    gone_names,
     leaf_order,
     optimize,
     optimizer_def,
@@ -75,8 +75,7 @@ ADVICE = [
         "{cell}(features=size, parent=None).initialize_carry(rng, (*batch_dims, 1))",
         "cell(features=4, parent=None).initialize_carry(rng, (*batch_dims, 1))",
     ),
-    (jax_names.BY_HAND["jax.host_ids"], "list(range(jax.process_count()))", ""),
-    (jax_names.BY_HAND["jax.lib.xla_bridge.get_backend"], "jax.devices()[0].client", ""),
+    (gone_names.HOST_IDS, "list(range(jax.process_count()))", ""),
     (saved_by_hand.EITHER, "optax_bridge.checkpoints.from_state_dict(state, saved)", ""),
     (saved_by_hand.EITHER, "flax.serialization.to_state_dict(state.to_legacy(definition))", ""),
     (

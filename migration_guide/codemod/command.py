@@ -208,7 +208,7 @@ def _print(report: Report, options: Options, written: bool, removed: Sequence[Pa
 
 def _print_diff(console: Console, result: FileResult) -> None:
     name = summary.short_path(result.path)
-    old, new = (list(io.StringIO(text, newline="")) for text in (result.old, result.new))
+    old, new = (list(io.StringIO(text, newline="")) for text in (result.old, result.code))
     for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
         ended = line.endswith(("\n", "\r"))

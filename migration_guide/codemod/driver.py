@@ -9,7 +9,6 @@ from pathlib import Path
 
 from migration_guide.codemod.inference import parameter_dtypes
 from migration_guide.codemod.inference.analysis import Analysis
-from migration_guide.codemod.inference.exports import module_exports
 from migration_guide.codemod.inference.project import Project, merge_projects
 from migration_guide.codemod.reading import files, notebook, pins
 from migration_guide.codemod.reading.source import TooLargeError, parse
@@ -141,7 +140,7 @@ def save(results: Iterable[FileResult], written: list[Path] | None = None) -> li
             if result.path.read_bytes() != result.old.encode(result.encoding):
                 unsaved.append(failure(result.path, "not written: it has changed meanwhile"))
                 continue
-            files.write(result.path, result.new.encode(result.encoding))
+            files.write(result.path, result.code.encode(result.encoding))
             if written is not None:
                 written.append(result.path)
         except OSError as error:
@@ -256,9 +255,7 @@ def _project(
     project = start
     # Repeated, so that one file's facts reach a third file through a second.
     for _ in range(_ROUNDS):
-        shared = merge_projects(map(module_exports, analyses))
-        shared.modules, shared.follows_arrays = start.modules, start.follows_arrays
-        shared.half_precision = start.half_precision
+        shared = merge_projects([start, *(analysis.shared for analysis in analyses)])
         shared.expected = project.expected | shared.expected  # once met, use says no more of it
         if shared == project:
             break

@@ -296,7 +296,7 @@ def test_what_a_module_hands_on_from_another_is_known(tmp_path: Path, handed: st
     }
     for name, text in files_.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    new = {r.path.name: r.new for r in driver.migrate([tmp_path], Options()).changed}
+    new = {r.path.name: r.code for r in driver.migrate([tmp_path], Options()).changed}
     assert new["used.py"] == "from handed import make\nmake(p).params\n"
 
 
@@ -314,7 +314,7 @@ def test_pins_of_a_project_are_listed(file: Path):
     report = driver.migrate([file.parent], Options())
     (found,) = (result for result in report.results if result.path == project)
     assert [(m.line, m.by_hand) for m in found.messages] == [(2, True)]
-    assert found.new == found.old == project.read_text(encoding="utf-8")
+    assert found.code == found.old == project.read_text(encoding="utf-8")
     project.write_text("jax\nflax\n", encoding="utf-8")
     report = driver.migrate([file.parent], Options())
     assert [result.path for result in report.results] == [file]
@@ -334,7 +334,7 @@ def test_files_of_a_program_tell_each_other(tmp_path: Path):
     )
     report = driver.migrate([tmp_path], Options())
     model, loop = (
-        next(r for r in report.changed if r.path.stem == n).new for n in ("model", "loop")
+        next(r for r in report.changed if r.path.stem == n).code for n in ("model", "loop")
     )
     assert "state.opt.params" in loop
     assert "o.params, o.apply_gradients(grads=g, learning_rate=1.0)" in loop
@@ -351,7 +351,7 @@ def test_what_is_given_to_a_function_of_another_file_is_known_there(tmp_path: Pa
     )
     report = driver.migrate([tmp_path], Options())
     assert [r.path.stem for r in report.changed] == ["main", "steps"]
-    assert "return what.params" in report.changed[1].new
+    assert "return what.params" in report.changed[1].code
 
 
 def test_what_goes_into_a_field_of_another_files_class_is_known(tmp_path: Path):
@@ -368,7 +368,7 @@ def test_what_goes_into_a_field_of_another_files_class_is_known(tmp_path: Path):
     )
     report = driver.migrate([tmp_path], Options())
     loop = next(r for r in report.changed if r.path.stem == "loop")
-    assert "average = new.params" in loop.new
+    assert "average = new.params" in loop.code
 
 
 def test_another_file_that_reads_something_like_an_optimizer_is_listed(tmp_path: Path):

@@ -125,6 +125,6 @@ def test_what_a_file_imports_decides_what_its_fields_are(
     (tmp_path / "losses.py").write_text("import torch\n", encoding="utf-8")
     (tmp_path / "agent.py").write_text(f"{imported}\n{AGENT}", encoding="utf-8")
     results = {r.path.name: r for r in driver.migrate([tmp_path], Options()).results}
-    assert "TrainState.create" in results["learner.py"].new
+    assert "TrainState.create" in results["learner.py"].code
     assert ("agent.py" in results) == is_ours
-    assert not is_ours or "self._optimizer.params" in results["agent.py"].new
+    assert not is_ours or "self._optimizer.params" in results["agent.py"].code

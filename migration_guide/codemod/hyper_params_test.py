@@ -111,6 +111,6 @@ def test_what_another_file_reads_is_kept_by_what_this_one_makes(tmp_path: Path):
     (tmp_path / "made.py").write_text(made)
     (tmp_path / "used.py").write_text(used)
     by_file = {r.path.name: r for r in driver.migrate([tmp_path], Options()).changed}
-    assert "return optax_bridge.adam(0.1)" in by_file["made.py"].new
-    assert 'd.hyper_params["learning_rate"], 0.1' in by_file["used.py"].new
+    assert "return optax_bridge.adam(0.1)" in by_file["made.py"].code
+    assert 'd.hyper_params["learning_rate"], 0.1' in by_file["used.py"].code
     assert [m.text[:31] for m in by_file["used.py"].messages] == ["which class a definition has ca"]

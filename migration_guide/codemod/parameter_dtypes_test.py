@@ -102,9 +102,9 @@ def test_all_files_of_the_program_count(tmp_path: Path, name: str, text: str, ex
     results = {r.path.name: r for r in driver.migrate([tmp_path], Options()).results}
     messages = [message.text for message in results["train.py"].messages]
     if not expected:
-        assert ("optax.adam(" in results["train.py"].new, messages) == (True, [])
+        assert ("optax.adam(" in results["train.py"].code, messages) == (True, [])
     else:
-        assert "optax_bridge.adam(" in results["train.py"].new
+        assert "optax_bridge.adam(" in results["train.py"].code
         (text,) = messages
         assert f"parameters may be in half precision ({tmp_path}/{expected}" in text
         assert "the legacy bias correction" in text

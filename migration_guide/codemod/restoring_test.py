@@ -109,7 +109,7 @@ def test_functions_of_another_module(tmp_path: Path):
     )
     (tmp_path / "main.py").write_text(f"import files\n{HEAD}opt = files.load(opt, f)\n")
     report = driver.migrate([tmp_path], Options())
-    (new,) = (result.new for result in report.changed if result.path == helper)
+    (new,) = (result.code for result in report.changed if result.path == helper)
     assert f"return {OURS}from_bytes(template, f.read())" in new
 
 

@@ -12,38 +12,26 @@ from migration_guide.codemod.inference.project import Project
 from migration_guide.codemod.reading import files, notebook, pins
 from migration_guide.codemod.reading.lines import line_map
 from migration_guide.codemod.rewrite import Rewritten, rewrite
-from migration_guide.codemod.writing.context import Message, Options, Restored
+from migration_guide.codemod.writing.context import Message, Options
 
 
-@dataclass(frozen=True)
-class FileResult:
-    """The result of the rewriting of one file.
+@dataclass(frozen=True, kw_only=True)
+class FileResult(Rewritten):
+    """The result of the rewriting of one file; its code is the file's whole text.
 
     Attributes:
       path: where it is.
-      old: its text.
-      new: its text after the rewrite.
+      old: its text before.
       encoding: of the file.
-      messages: for the user.
-      counts: rule -> how often it applied.
-      refused: why nothing was rewritten, or "".
-      checkpoints: files that it restores.
-      compared: constructor calls of flax.optim, each with the call that took its place.
     """
 
     path: Path
     old: str
-    new: str
     encoding: str = "utf-8"
-    messages: tuple[Message, ...] = ()
-    counts: tuple[tuple[str, int], ...] = ()
-    refused: str = ""
-    checkpoints: tuple[Restored, ...] = ()
-    compared: tuple[tuple[str, str], ...] = ()
 
     @property
     def changed(self) -> bool:
-        return self.old != self.new
+        return self.old != self.code
 
 
 @dataclass(frozen=True)
@@ -145,19 +133,8 @@ def _results(path: Path, candidate: Candidate, rewritten: Rewritten, new: str) -
     refused = rewritten.refused if candidate.uses_optim or messages else ""
     if not (messages or refused or new != candidate.text):
         return []
-    return [
-        FileResult(
-            path,
-            candidate.text,
-            new,
-            candidate.encoding,
-            messages,
-            rewritten.counts,
-            refused,
-            rewritten.checkpoints,
-            rewritten.compared,
-        )
-    ]
+    result = dataclasses.replace(rewritten, code=new, messages=messages, refused=refused)
+    return [FileResult(**vars(result), path=path, old=candidate.text, encoding=candidate.encoding)]
 
 
 def _cell_messages(
@@ -190,7 +167,7 @@ def pins_of(path: Path, data: bytes) -> list[FileResult]:
     """Pins of an old Flax in a project file."""
     content = data.decode("utf-8", errors="replace")
     messages = tuple(Message(line, text, new_line=line) for line, text in pins.old_pins(content))
-    return [FileResult(path, content, content, messages=messages)] if messages else []
+    return [FileResult(path=path, old=content, code=content, messages=messages)] if messages else []
 
 
 def left_outside(result: FileResult) -> FileResult:
@@ -212,4 +189,4 @@ def bug_report(error: Exception) -> str:
 
 def failure(path: Path, why: str) -> FileResult:
     """The result of a file that could not be handled."""
-    return FileResult(path, "", "", refused=why)
+    return FileResult(path=path, old="", code="", refused=why)

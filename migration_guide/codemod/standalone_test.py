@@ -293,7 +293,7 @@ def test_all_files_of_a_program_agree(tmp_path: Path):
     (tmp_path / "main.py").write_text(
         "import make\no = make.make(p)\no = o.apply_gradient(g, learning_rate=lr)\n"
     )
-    made, main = (r.new for r in reversed(driver.migrate([tmp_path], STANDALONE).changed))
+    made, main = (r.code for r in reversed(driver.migrate([tmp_path], STANDALONE).changed))
     if "def other" not in made:
         made, main = main, made
     assert "o.apply_gradients(grads=g, learning_rate=lr)" in main
@@ -311,7 +311,7 @@ def test_a_note_about_converting_comes_once(tmp_path: Path):
     )
     (tmp_path / "other.py").write_text("from flax import optim\no = optim.Adam(0.1).create(p)\n")
     code = next(
-        r.new for r in driver.migrate([tmp_path], STANDALONE).results if "main" in r.path.name
+        r.code for r in driver.migrate([tmp_path], STANDALONE).results if "main" in r.path.name
     )
     assert code.count("files written before need converting") == 1
     options = "--optimizer 'Adam(learning_rate=0.1)' --recipe standalone"
@@ -354,8 +354,8 @@ def test_what_orbax_restores_is_taken_off_its_device_for_pmap(mapped: bool, tmp_
     result = driver.migrate([tmp_path], STANDALONE).results[0]
     call = "checkpoints.restore_checkpoint('/run', o)"
     line = f"o = jax.device_get({call})" if mapped else f"o = {call}"
-    assert result.new.splitlines()[-1] == line
-    assert rewrite(result.new, STANDALONE).code == result.new
+    assert result.code.splitlines()[-1] == line
+    assert rewrite(result.code, STANDALONE).code == result.code
 
 
 def test_a_setting_is_what_it_was_where_the_optimizer_was_made():
@@ -397,5 +397,7 @@ def test_what_steps_of_other_files_give_is_taken(case: str, tmp_path: Path):
     (tmp_path / "main.py").write_text(
         f"import make\no = make.make(p)\no = o.apply_gradient(g, {argument})\n"
     )
-    (made,) = (r.new for r in driver.migrate([tmp_path], STANDALONE).changed if "def make" in r.new)
+    (made,) = (
+        r.code for r in driver.migrate([tmp_path], STANDALONE).changed if "def make" in r.code
+    )
     assert public not in made, made

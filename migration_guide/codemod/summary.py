@@ -128,7 +128,7 @@ def next_commands(report: Report) -> list[str]:
 
 def _draws(report: Report) -> bool:
     """True if some file that changes seems to draw random numbers."""
-    return any(_RANDOM.search(result.new) for result in report.changed)
+    return any(_RANDOM.search(result.code) for result in report.changed)
 
 
 def convert_commands(report: Report) -> list[str]:

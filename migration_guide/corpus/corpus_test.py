@@ -66,7 +66,7 @@ def test_migrated_gives_the_recorded_numbers_and_says_what_it_left(program: Path
         assert not report.by_hand
         return
     for result in report.changed:
-        uses = "optax_bridge." in result.new or "legacy_optim." in result.new
+        uses = "optax_bridge." in result.code or "legacy_optim." in result.code
         assert uses == any(_STAYS.search(m.text) for m in result.messages)
 
 

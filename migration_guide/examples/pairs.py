@@ -73,7 +73,7 @@ class Edit:
 def migrated(name: str) -> str:
     """What `optax-bridge migrate` makes of an example's before-program."""
     (result,) = driver.migrate([HERE / name / "before.py"], Options()).changed
-    return result.new
+    return result.code
 
 
 def edits(name: str, step: str = "by_hand") -> list[Edit]:

@@ -1,6 +1,7 @@
 """Sphinx's settings for the guide."""
 
 import os
+from importlib import metadata
 from typing import Any
 
 import jax.typing
@@ -19,17 +20,30 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 myst_enable_extensions = ["colon_fence"]
 
 project = "optax-bridge"
-html_title = "From flax.optim to Optax"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+_about = metadata.metadata(project)
+_urls = dict(url.split(", ") for url in _about.get_all("Project-URL") or ())
+version = release = _about["Version"]
+html_title = f"{project} {release}"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.githubpages", "sphinx.ext.napoleon"]
 source_suffix = {".md": "myst-nb"}
 html_theme = "furo"
 pygments_dark_style = "monokai"
 html_static_path = ["_static"]
 html_css_files = ["guide.css"]
+html_js_files = [("guide.js", {"defer": "defer"})]
+html_favicon = "_static/favicon.svg"
+html_baseurl = _urls["Documentation"]
+html_theme_options = {
+    "source_repository": _urls["Repository"],
+    "source_branch": "main",
+    "source_directory": "migration_guide/source/",
+    "footer_icons": [{"name": "Repository", "url": _urls["Repository"], "html": "Repository"}],
+}
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
 myst_heading_anchors = 3
+myst_html_meta = {"description": _about["Summary"]}
 
 # Docstrings have code in single backticks; what names something public becomes a link.
 default_role = "py:obj"

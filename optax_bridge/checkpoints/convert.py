@@ -2,7 +2,7 @@
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ def convert_file(
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
+    moved: Callable[[Read, Any], Read] | None = None,
 ) -> Conversion:
     """Converts a checkpoint; the source is only read.
 
@@ -97,6 +98,7 @@ def convert_file(
       verify: read again what was written, and compare every leaf.
       force: replace the destination if it is a checkpoint.
       progress: called with the phase, the bytes done and the bytes in all.
+      moved: takes what was read, of another origin, and `like`; lays it out as `flax.optim` did.
 
     Returns:
       What was read and what was written.
@@ -121,6 +123,7 @@ def convert_file(
     written_as(file_format)
     remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
     read = read_checkpoint(source)
+    read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
     definition: Any = optimizer_def
     step, choices = None, {}

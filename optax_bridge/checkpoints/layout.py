@@ -51,7 +51,7 @@ class Layout:
 
 def rest_of(tree: PyTree, part: Part) -> tuple[dict[str, PyTree], Layout]:
     """Returns the rest of a checkpoint, without an optimizer, each leaf once, and the layout."""
-    rest = _without(tree, part.path) if part.path else {}
+    rest = without(tree, part.path) if part.path else {}
     others = {name: _unreplicate(value, part.copies) for name, value in rest.items()}
     return others, layout_of(part.path, others, part.step)
 
@@ -66,11 +66,11 @@ def _unreplicate(tree: PyTree, copies: int | None) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
 
 
-def _without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
+def without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
     """The tree without what stands at the path, as dicts."""
     tree = with_indices(tree)
     rest = {name: value for name, value in tree.items() if name != path[0]}
-    below = _without(tree[path[0]], path[1:]) if path[1:] else None
+    below = without(tree[path[0]], path[1:]) if path[1:] else None
     return rest | ({path[0]: below} if below else {})
 
 

@@ -55,7 +55,7 @@ def compare(
     done = 0
     for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
         pair = expected.get(leaf_path), actual.get(leaf_path)
-        if not _same(*pair):
+        if not same(*pair):
             raise CheckpointError(
                 f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
                 "Writing failed, nothing was left behind: is the disk full or failing?",
@@ -64,7 +64,8 @@ def compare(
         tell("verify", done, total)
 
 
-def _same(expected: PyTree, actual: Any) -> bool:
+def same(expected: PyTree, actual: Any) -> bool:
+    """True if two leaves are the same, bit for bit."""
     if not is_array(expected):
         return is_array(actual) == is_array(expected) and bool(expected == actual)
     if not is_array(actual) or expected.shape != actual.shape or expected.dtype != actual.dtype:

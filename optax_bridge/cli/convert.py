@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import functools
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from optax_bridge.cli import pytorch
 from optax_bridge.cli.interrupts import Interrupts
 from optax_bridge.cli.options import Recipe
 from optax_bridge.cli.programs import module_named, with_own_arguments
@@ -25,6 +27,7 @@ from optax_bridge.cli.signals import repeat_interrupt
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
     from optax_bridge.cli.terminal import Terminal
+    from optax_bridge.torch.checkpoints.files import Returned
 
 
 class Target(enum.StrEnum):
@@ -32,6 +35,7 @@ class Target(enum.StrEnum):
 
     OPTAX = "optax"
     LEGACY = "legacy"
+    TORCH = "torch"
 
 
 class Layout(enum.StrEnum):
@@ -57,7 +61,11 @@ def convert(
         ),
     ] = None,
     to: Annotated[
-        Target, typer.Option(help="`optax`: a TrainState; `legacy`: an Optimizer, the way back.")
+        Target,
+        typer.Option(
+            help="`optax`: a TrainState; `legacy`: an Optimizer, the way back; `torch`: a file of "
+            "PyTorch, with --like, --names and --base."
+        ),
     ] = Target.OPTAX,
     file_format: Annotated[
         str,
@@ -93,6 +101,25 @@ def convert(
         str | None,
         typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
     ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a checkpoint of PyTorch: `names.toml`, which says where each tensor goes; "
+            "`inspect --names` drafts it."
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Steps taken, where a checkpoint of PyTorch does not say, as SGD's."
+        ),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --to torch: a checkpoint of the PyTorch program, for groups and settings."
+        ),
+    ] = None,
     allow_nan: Annotated[
         bool,
         typer.Option(
@@ -103,7 +130,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Replace the checkpoint there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
-    """Convert a checkpoint of flax.optim, moments and step too, or convert it back.
+    """Convert a checkpoint of flax.optim or PyTorch, moments and step too, or convert it back.
 
     The source is only read; the destination appears whole or not at all. Exit code 0, 1 if it
     cannot be converted, 2 for misuse, a path at which there is nothing included.
@@ -118,11 +145,15 @@ def convert(
     - `optax-bridge convert old new --optimizer "actor=Adam()" --optimizer "critic=Adam()"`
 
     - `optax-bridge convert old new --optimizer 'MultiOptimizer(("*/bias", Adam(0.1)))'`
+
+    - `optax-bridge convert ckpt.pt new/ --like train.py:make_state --names names.toml`
     """
     with Interrupts(destination) as interrupts:
         # JAX and Orbax, which no help needs
+        from optax_bridge.checkpoints.convert import Conversion
         from optax_bridge.checkpoints.formats.registry import writable
         from optax_bridge.cli.terminal import plain_terminal
+        from optax_bridge.torch.checkpoints.files import moved_to_flax
 
         interrupts.is_starting = False
         if file_format not in writable():
@@ -136,15 +167,28 @@ def convert(
             "layout": layout.value, "part": part, "allow_nan": allow_nan, "verify": verify,
             "force": force,
         }  # fmt: skip
-        refusal = _misuse(source, optimizer or (), like, recipe, options)
+        torch_options = {"names": names, "step": step, "base": base}
+        is_back = to is Target.TORCH
+        refusal = _misuse(source, optimizer or (), like, recipe, options) or pytorch.misuse(
+            is_back, like, optimizer, options, torch_options
+        )
         if refusal:
             errors.print(refusal)
             raise typer.Exit(MISUSE)
         with _undisturbed(errors) as progress:
-            done = _converted(source, destination, optimizer or (), like, progress, options)
+            if is_back:
+                done = _returned(source, destination, like, options, torch_options)
+            else:
+                options["moved"] = functools.partial(
+                    moved_to_flax, names=names, params_only=params_only, step=step
+                )
+                done = _converted(source, destination, optimizer or (), like, progress, options)
         if isinstance(done, str):
             errors.print(done)
             raise typer.Exit(FAILED)
+        if not isinstance(done, Conversion):
+            pytorch.report_returned(done, destination, base, json)
+            raise typer.Exit(DONE)
         for note in _notes(done):
             errors.print(note)
         _report(done, destination, verify, json, like)
@@ -238,6 +282,20 @@ def _converted(
         return f"{destination}: {error}"
 
 
+def _returned(
+    source: Path, destination: Path, like: str | None, options: Any, torch_options: Any
+) -> "Returned | str":
+    """What was written for PyTorch, or why nothing could be."""
+    from optax_bridge.checkpoints.errors import CheckpointError
+
+    try:
+        return pytorch.returned(
+            source, destination, template_named(like or ""), options, torch_options
+        )
+    except CheckpointError as error:
+        return str(error)
+
+
 @contextlib.contextmanager
 def _undisturbed(errors: "Terminal") -> Iterator[Any]:
     """Shows a progress bar on a terminal; ends by SIGTERM as by an error, so that nothing is left.
@@ -293,6 +351,7 @@ def _report(
 
     from optax_bridge.checkpoints.trees import is_array, leaves
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.torch.checkpoints.files import is_torch
 
     read = done.read
     arrays = [leaf for _, leaf in leaves(to_state_dict(done.tree)) if is_array(leaf)]
@@ -301,7 +360,7 @@ def _report(
     definitions = done.definition if isinstance(done.definition, dict) else {"": done.definition}
     classes = {path: type(each).__name__ for path, each in definitions.items() if each is not None}
     if like:
-        classes = _classes_by_place(done)
+        classes = {} if is_torch(read) else _classes_by_place(done)
 
     def listed(ends: Mapping[str, str]) -> str:
         return ", ".join(

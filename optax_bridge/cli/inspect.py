@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optax_bridge.cli.convert import nothing_there
+from optax_bridge.cli import pytorch
+from optax_bridge.cli.convert import nothing_there, template_named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,24 @@ def inspect(
     everything: Annotated[
         bool, typer.Option("--all", help="List every leaf, not the first thousand lines.")
     ] = False,
+    names: Annotated[
+        bool,
+        typer.Option(
+            "--names",
+            help="Of a checkpoint of PyTorch: draft names.toml, which says where each tensor goes.",
+        ),
+    ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option(help="With --names: the function that makes the new state, as of `convert`."),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL,OPTIMIZER",
+            help="Which model and which optimizer, where a checkpoint of PyTorch has several.",
+        ),
+    ] = None,
 ) -> None:
     """Say what a checkpoint is and list what is in it.
 
@@ -38,17 +57,45 @@ def inspect(
     - `optax-bridge inspect checkpoint_100`
 
     - `optax-bridge inspect runs/1/`
+
+    - `optax-bridge inspect ckpt.pt --names --like train.py:make_state > names.toml`
     """
-    raise typer.Exit(print_checkpoint(file, json, everything))
+    if names != (like is not None):
+        message = "--names and --like train.py:make_state go together"
+        raise typer.BadParameter(message, param_hint="--names")
+    if like is not None:
+        raise typer.Exit(print_names(file, like, part))
+    raise typer.Exit(print_checkpoint(file, json, everything, part))
 
 
-def print_checkpoint(path: Path, json: bool = False, everything: bool = False) -> int:
+def print_names(path: Path, like: str, part: str | None) -> int:
+    """Prints the draft of a names file."""
+    from optax_bridge.checkpoints.errors import CheckpointError
+    from optax_bridge.checkpoints.read import read_checkpoint
+    from optax_bridge.cli.terminal import plain_terminal
+
+    if not os.path.lexists(path):
+        plain_terminal(stderr=True).print(nothing_there(path))
+        return MISUSE
+    try:
+        text = pytorch.draft(read_checkpoint(path), template_named(like), part)
+    except CheckpointError as error:
+        plain_terminal(stderr=True).print(str(error))
+        return FAILED
+    print(text, end="")
+    return FOUND
+
+
+def print_checkpoint(
+    path: Path, json: bool = False, everything: bool = False, part: str | None = None
+) -> int:
     """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes."""
     from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
     from optax_bridge.checkpoints.locate import find_parts, find_states
     from optax_bridge.checkpoints.read import read_checkpoint
     from optax_bridge.checkpoints.trees import is_array, leaves
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.torch.checkpoints.files import is_torch
 
     console = plain_terminal()
     errors = plain_terminal(stderr=True)
@@ -63,7 +110,9 @@ def print_checkpoint(path: Path, json: bool = False, everything: bool = False) -
     parts, lines, states, problem = [], [], {}, None
     try:
         parts = find_parts(read.tree, read.path)
-        lines = [described(part, read.path) for part in parts]
+        lines = [described(each, read.path) for each in parts]
+        if is_torch(read):
+            lines = pytorch.torch_lines(read, part)
         states = {path: _step(read, path) for path in find_states(read.tree)}
     except CheckpointError as error:  # no state of an optimizer known here; its leaves are listed
         problem = error
@@ -79,7 +128,7 @@ def print_checkpoint(path: Path, json: bool = False, everything: bool = False) -
     for path_in_it, step in states.items():
         where = f"TrainState {'/'.join(path_in_it)}: " if path_in_it else ""
         console.print(f"{where}step {step}")
-    if not states and not parts and problem is None:
+    if not states and not lines and problem is None:
         inner = [p for p, leaf in leaves(read.tree) if isinstance(leaf, bytes | memoryview)]
         console.print(
             f"no optimizer seen, but {leaf_name(inner[0])} is bytes, in which one may be: write "

@@ -232,9 +232,12 @@ def _parse_flags(program: _Program) -> None:
     required = {name: flag.validators for name, flag in own.items() if flag.value is None}
     for name in required:
         own[name].validators = []
+    before = set(flags)
     try:
         program.unknown = tuple(flags([program.name, *_arguments], known_only=True)[1:])
     finally:
         for name, validators in required.items():
             own[name].validators = validators
+        # A config of ml_collections defines one for each of its fields that an argument sets.
+        program.flags |= {name: flags[name] for name in set(flags) - before}
     program.parsed = _arguments

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from optax_bridge.cli.convert import template_named
-from optax_bridge.cli.programs import module_named
+from optax_bridge.cli.programs import module_named, programs_given
 
 
 def test_a_file_is_run_once_and_one_that_fails_each_time(
@@ -42,3 +42,26 @@ def test_a_program_sees_its_own_name_and_no_arguments(
     assert module_named("of_its_own").SEEN == template_named("of_its_own:make") == ["of_its_own"]
     assert sys.argv is given
     del sys.modules["of_its_own"]
+
+
+@pytest.mark.filterwarnings(
+    r"ignore:the load_module\(\) method:DeprecationWarning"
+)  # ml_collections'
+def test_a_config_of_ml_collections_is_set_in_each_program_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.py").write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n    return ConfigDict({'rate': 0.1, 'beta': 0.9})\n"
+    )
+    for name in ("configured_old.py", "configured_new.py"):
+        (tmp_path / name).write_text(
+            "from ml_collections import config_flags\n"
+            "CONFIG = config_flags.DEFINE_config_file('config')\n"
+            "def make():\n    return CONFIG.value.to_dict()\n"
+        )
+    with programs_given(["--config=config.py", "--config.rate=0.5"]):
+        for name in ("configured_old.py", "configured_new.py", "configured_old.py"):
+            assert template_named(f"{name}:make") == {"rate": 0.5, "beta": 0.9}

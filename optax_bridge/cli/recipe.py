@@ -32,7 +32,11 @@ _PER_CALL = (
 
 def recipe(
     expression: Annotated[
-        str, typer.Argument(help="A legacy constructor call; it is parsed, never evaluated.")
+        str,
+        typer.Argument(
+            help="A constructor call of flax.optim or of torch.optim; it is parsed, never "
+            "evaluated."
+        ),
     ],
     recipe: Annotated[
         Literal["exact", "stock", "standalone"] | None,
@@ -47,7 +51,7 @@ def recipe(
         typer.Option(help="Of the parameters, may be repeated; float32 unless given."),
     ] = None,
 ) -> None:
-    """Print the Optax source for a legacy optimizer, what it is worth, and what to know.
+    """Print the Optax source for an optimizer of flax.optim or torch.optim, and what it is worth.
 
     Examples:
     - `optax-bridge recipe "Adam(learning_rate=1e-3, weight_decay=0.01)"`
@@ -55,6 +59,8 @@ def recipe(
     - `optax-bridge recipe "Adam(1e-3)" --recipe stock --dtype bfloat16`
 
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`
+
+    - `optax-bridge recipe "torch.optim.AdamW(lr=1e-3, weight_decay=0.05)"`
     """
     raise typer.Exit(print_recipe(expression, recipe, dtype or [Dtype.float32]))
 
@@ -93,6 +99,8 @@ def print_recipe(
         _print_choice(console, kind, described, choose_recipe(described, kind, dtypes))
     if kind in (None, "standalone"):
         code = _print_public(console, kind or "stock", described)
+    for remark in described.remarks():
+        _print_prose(console, remark)
     for entry in _entries(described):
         _print_prose(console, f"\n{entry.legacy.__name__}: {entry.notes}")
         _print_prose(console, f"Sources: {'; '.join(entry.sources)}", style="dim")

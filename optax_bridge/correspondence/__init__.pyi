@@ -9,7 +9,10 @@ from .entry import Entry as Entry
 from .entry import UnsupportedSetting as UnsupportedSetting
 from .recipe import Call as Call
 from .table import ENTRIES as ENTRIES
+from .table import TORCH as TORCH
 from .table import Described as Described
+from .table import Table as Table
+from .table import all_entries as all_entries
 from .table import describe as describe
 from .table import entries_by_class as entries_by_class
 from .table import entry_of as entry_of

@@ -120,7 +120,8 @@ def _alone(
     entry: Entry, settings: Mapping[str, Any], recipe: RecipeKind, possible: frozenset[str]
 ) -> Choice:
     """The choice for an optimizer that holds no others."""
-    exact = Choice(entry.exact_recipe(settings), EXACT, "exact", EXACT.dtypes)
+    same = identical(entry.exactness)
+    exact = Choice(entry.exact_recipe(settings), same, "exact", same.dtypes)
     if recipe == "exact":
         return exact
     try:

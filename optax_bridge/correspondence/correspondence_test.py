@@ -12,7 +12,13 @@ import pytest
 
 import legacy_optim
 import optax_bridge
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
+from optax_bridge.correspondence import (
+    ENTRIES,
+    UnsupportedSetting,
+    Verdict,
+    all_entries,
+    choose_recipe,
+)
 from optax_bridge.correspondence.claim import Claim
 from optax_bridge.correspondence.entry import Case, Entry
 from optax_bridge.correspondence.recipe import Call, imports, render
@@ -26,15 +32,22 @@ EXPORTED = sorted(
 )
 CASES = [
     pytest.param(entry, case, id=f"{entry.name}-{index}")
-    for entry in ENTRIES.values()
+    for entry in all_entries().values()
     for index, case in enumerate(entry.cases)
 ]
 _KINDS: dict[bool, Any] = {True: "exact", False: "standalone"}
-each_entry = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+each_entry = pytest.mark.parametrize("entry", all_entries().values(), ids=all_entries())
 each_case = pytest.mark.parametrize(("entry", "case"), CASES)
 
-PARAMS = {"kernel": jnp.arange(12.0).reshape(4, 3) / 7 + 0.1, "bias": jnp.ones(3) / 3}
-GRADS = {"kernel": jnp.cos(PARAMS["kernel"]), "bias": jnp.sin(PARAMS["bias"])}
+_ALL = {"kernel": jnp.arange(12.0).reshape(4, 3) / 7 + 0.1, "bias": jnp.ones(3) / 3}
+
+
+def _params(entry: Entry) -> dict[str, Any]:
+    return {n: p for n, p in _ALL.items() if p.ndim == 2 or "vectors" not in entry.excluded}
+
+
+def _grads(params: dict[str, Any]) -> dict[str, Any]:
+    return jax.tree.map(jnp.cos, params)
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -48,7 +61,8 @@ def test_port_is_public_and_takes_the_hyper_parameters(entry: Entry):
     module, _, name = entry.port.rpartition(".")
     port = getattr(importlib.import_module(module), name)
     parameters = inspect.signature(port).parameters
-    legacy = [name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+    by_name = {hp.port for hp in entry.hyper_params if hp.by_name}
+    legacy = [n for n, p in parameters.items() if n in by_name or p.kind is not p.KEYWORD_ONLY]
     assert legacy == [hp.port for hp in entry.hyper_params]  # what is new is by keyword only
     for hp in entry.hyper_params:
         assert _default(parameters[hp.port]) == hp.default or hp.variadic
@@ -64,7 +78,7 @@ def test_defaults_are_the_legacy_constructors(entry: Entry):
 
 @each_entry
 def test_cases_move_every_hyper_parameter_off_its_default(entry: Entry):
-    moved = {name for case in entry.cases for name in case.settings} | {"learning_rate"}
+    moved = {name for case in entry.cases for name in case.settings} | {entry.rate}
     assert {hp.legacy for hp in entry.hyper_params} <= moved
 
 
@@ -74,7 +88,7 @@ def test_state_fields_are_claimed_once_or_dropped(entry: Entry, case: Case):
         pytest.skip("its state is that of its groups")
     definition = entry.definition(case, case.learning_rate)
     row = jax.tree.leaves(
-        definition.init_state(PARAMS).param_states, is_leaf=lambda x: hasattr(x, "replace")
+        definition.init_state(_params(entry)).param_states, is_leaf=lambda x: hasattr(x, "replace")
     )
     fields = {name for state in row for name in getattr(state, "__dataclass_fields__", ())}
     claimed = [field.legacy for field in entry.state] + list(entry.dropped)
@@ -100,7 +114,7 @@ def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case, exact: b
     for module in imports(recipe):
         exec(f"import {module}", names)
     built, evaluated = recipe.build(), eval(source, names)
-    left, right = (_two_steps(tx) for tx in (built, evaluated))
+    left, right = (_two_steps(tx, _params(entry)) for tx in (built, evaluated))
     assert jax.tree.structure(left) == jax.tree.structure(right)
     for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -111,9 +125,9 @@ def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case, exact: b
 def test_state_map_goes_both_ways(entry: Entry, case: Case, exact: bool):
     _recipe(entry, case, exact)  # skips what has no recipe
     definition = entry.definition(case, case.learning_rate)
-    optimizer = definition.create(PARAMS)
+    optimizer = definition.create(_params(entry))
     for _ in range(3):
-        optimizer = optimizer.apply_gradient(GRADS)
+        optimizer = optimizer.apply_gradient(_grads(optimizer.target))
     if choose_recipe(definition, _KINDS[exact]).claim.verdict is Verdict.DIFFERENT:
         pytest.skip("no state goes over to another optimizer")
     state = optax_bridge.TrainState.from_legacy(optimizer, exact=exact)
@@ -141,9 +155,10 @@ def _recipe(entry: Entry, case: Case, exact: bool) -> Call:
         pytest.skip(str(error))
 
 
-def _two_steps(tx: Any) -> Any:
-    state = optax_bridge.TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
-    state = state.apply_gradients(grads=GRADS).apply_gradients(grads=GRADS)
+def _two_steps(tx: Any, params: dict[str, Any]) -> Any:
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    for _ in range(2):
+        state = state.apply_gradients(grads=_grads(params))
     return {"params": state.params, "opt_state": state.opt_state}
 
 

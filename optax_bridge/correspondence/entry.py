@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from optax_bridge.correspondence.claim import Claim, identical
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled, resolve
-from optax_bridge.correspondence.values import FINITE, Range
+from optax_bridge.correspondence.values import FINITE, OneOf, Range
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class HyperParam:
       read: reads the value from a definition.
       variadic: whether the value is the tuple of all positional arguments.
       within: the numbers that it makes sense with.
+      by_name: whether it is given by name only.
     """
 
     legacy: str
@@ -34,7 +35,8 @@ class HyperParam:
     default: Any
     read: Callable[[Any], Any]
     variadic: bool = False
-    within: Range = FINITE
+    within: Range | OneOf = FINITE
+    by_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class Unsupported:
     only: Any
     message: str
 
+
+# What the learning rate is called, by flax.optim and by torch.optim.
+RATES = ("learning_rate", "lr")
 
 # Stands for the learning rate within a nested definition of a case.
 RATE = Setting("learning_rate")
@@ -187,6 +192,8 @@ class Entry:
       inferred: the settings that shape a state, from the parameters and their states in a
         checkpoint; None: those are its switches, which can be tried.
       excluded: values of the suite's axes that cannot be, each with the reason.
+      exactness: what makes the exact recipe so.
+      beside: arguments of the original constructor that have no place here -> what to know of each.
     """
 
     legacy: LegacyClass
@@ -198,7 +205,7 @@ class Entry:
     sources: tuple[str, ...]
     unsupported: tuple[Unsupported, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
-    within: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    within: Mapping[str, Range | OneOf] = field(default_factory=dict[str, Range | OneOf])
     getters: Mapping[str, Callable[[Any], Any]] = field(
         default_factory=dict[str, Callable[[Any], Any]]
     )
@@ -207,6 +214,13 @@ class Entry:
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
+    exactness: str = "the legacy operations in the legacy order"
+    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def rate(self) -> str:
+        """The legacy name of its learning rate."""
+        return next((hp.legacy for hp in self.hyper_params if hp.legacy in RATES), "")
 
     @functools.cached_property
     def hyper_params(self) -> tuple[HyperParam, ...]:
@@ -219,6 +233,7 @@ class Entry:
                 self.getters.get(name) or operator.attrgetter(f"hyper_params.{name}"),
                 parameter.kind is parameter.VAR_POSITIONAL,
                 self.within.get(name, FINITE),
+                parameter.kind is parameter.KEYWORD_ONLY,
             )
             for name, parameter in self.legacy.parameters.items()
         )
@@ -239,7 +254,7 @@ class Entry:
         for hp in self.hyper_params:
             if hp.variadic:
                 args = settings.pop(hp.legacy)
-            elif hp.legacy == "learning_rate":
+            elif hp.legacy == self.rate:
                 settings = {hp.legacy: learning_rate, **settings}
         return Call(self.legacy.dotted, args, settings)
 
@@ -260,8 +275,8 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Name of the entry: that of its transformation, e.g. `adam`."""
-        return self.port.rpartition(".")[2]
+        """Name of the entry: that of its transformation, e.g. `adam` or `torch.adam`."""
+        return self.port.partition(".")[2]
 
     def settings(self, definition: Any) -> dict[str, Any]:
         """The settings of a definition: legacy name -> value."""
@@ -296,7 +311,7 @@ class Entry:
         Raises:
           UnsupportedSetting: public Optax has no equal for these settings.
         """
-        if settings.get("learning_rate", 0.0) is None:
+        if settings.get(self.rate, 0.0) is None:
             raise UnsupportedSetting(
                 f"{self.legacy.__name__}: no learning rate in the constructor, so every call gives "
                 "one; Optax's own aliases take none per call. Use a schedule, or the exact "
@@ -318,9 +333,9 @@ class Entry:
         )
 
 
-def setting(name: str) -> Setting:
-    """A placeholder for a legacy setting in a recipe."""
-    return Setting(name)
+def setting(name: str, index: int | None = None) -> Setting:
+    """A placeholder for a legacy setting in a recipe, or for an item of one that is a tuple."""
+    return Setting(name, index)
 
 
 def _same(value: Any, expected: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Reading a legacy constructor call from text: parsed as Python, never evaluated."""
+"""Reading a constructor call of another library from text: parsed as Python, never evaluated."""
 
 import ast
 import inspect
@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import Described, entries_by_class
+from optax_bridge.correspondence import ENTRIES, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
 from optax_bridge.correspondence.values import expected, meant
@@ -20,12 +20,16 @@ class ExpressionError(ValueError):
     """An expression that is not a legacy constructor call; says where, and what would be."""
 
 
-def parse(expression: str) -> Described:
+def parse(expression: str, table: Table | None = None) -> Described:
     """Reads `"Adam(learning_rate=1e-3)"`, in any case and with `optim.` or `flax.optim.` before it.
+
+    `"torch.optim.Adam(lr=1e-3)"` is read as well.
 
     Args:
       expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
         optimizers, constructor calls. Anything else is kept as the source text it is.
+      table: of which library the class is; None: of PyTorch's if `torch.` stands before it, else of
+        flax.optim's.
 
     Returns:
       The optimizer that it describes, defaults filled in.
@@ -51,7 +55,9 @@ def parse(expression: str) -> Described:
             f"{_cut(expression)} is not a Python expression that can be read: {error}"
         ) from None
     _check_depth(tree, expression)
-    return _optimizer(tree, expression)
+    named = tree.func if isinstance(tree, ast.Call) else tree
+    is_torch = _home(named, expression) in ("torch", "torch.optim", "optax_bridge.torch")
+    return _optimizer(tree, expression, table or (TORCH if is_torch else ENTRIES))
 
 
 def _check_depth(tree: ast.AST, text: str) -> None:
@@ -71,58 +77,85 @@ def _cut(text: str) -> str:
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
-def _optimizer(node: ast.expr, text: str) -> Described:
+def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
     """The optimizer of a call, whose name may be in any case."""
     named = node.func if isinstance(node, ast.Call) else node
-    entry = _entry(named, text)
+    entry = _entry(named, text, table)
+    classes = entries_by_class(table)
     if entry is None:
         name = _class_name(named) or ""
-        is_meant = did_you_mean(name, entries_by_class()) or "."
+        if name in table.without_entry:
+            raise ExpressionError(f"{table.origin}.{name}: {table.without_entry[name]}")
+        is_meant = did_you_mean(name, classes) or "."
+        kind = "a legacy optimizer" if table is ENTRIES else table.origin
+        rate = next(iter(classes.values())).rate
         raise ExpressionError(
-            f"{_text(node, text)!r} is no call of a legacy optimizer{is_meant} Expected one of "
-            f'{", ".join(sorted(entries_by_class()))}, e.g. "Adam(learning_rate=1e-3)"'
+            f"{_text(node, text)!r} is no call of {kind}{is_meant} Expected one of "
+            f'{", ".join(sorted(classes))}, e.g. "{table.prefix}Adam({rate}=1e-3)"'
         )
     if not isinstance(node, ast.Call):
         raise ExpressionError(
             f"{_text(node, text)!r} is a name, no call: write {entry.legacy.__name__}(), or "
             f"{entry.legacy.__name__}(...) with the arguments that the program gives"
         )
-    return Described(entry, entry.defaults() | _arguments(node, entry, text))
+    settings, beside = _arguments(node, entry, text, table)
+    return Described(entry, entry.defaults() | settings, beside)
 
 
-def _entry(node: ast.expr, text: str) -> Entry | None:
+def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
     """The entry of `Adam`, `adam`, `optim.Adam` and `flax.optim.adam.Adam`; None for other names.
 
     Raises:
       ExpressionError: it is another library's optimizer of the same name.
     """
-    lower = {name.lower(): entry for name, entry in entries_by_class().items()}
+    lower = {name.lower(): entry for name, entry in entries_by_class(table).items()}
     entry = lower.get((_class_name(node) or "").lower())
-    if entry is None or not isinstance(node, ast.Attribute):
+    if entry is None or not isinstance(node, ast.Attribute) or _is_of(table, _home(node, text)):
         return entry
-    home = _text(node.value, text).removeprefix("flax.").removeprefix("legacy_")
-    if home.split(".")[0] != "optim":
-        raise ExpressionError(
-            f"{_text(node, text)} is not the {entry.legacy.__name__} of flax.optim, but that of "
-            f"{_text(node.value, text)}; expected {entry.legacy.__name__}(...), "
-            f"optim.{entry.legacy.__name__}(...) or flax.optim.{entry.legacy.__name__}(...)"
-        )
-    return entry
+    name = entry.legacy.__name__
+    raise ExpressionError(
+        f"{_text(node, text)} is not the {name} of {table.origin}, but that of "
+        f"{_home(node, text)}; expected {name}(...), optim.{name}(...) or "
+        f"{table.origin}.{name}(...)"
+    )
 
 
-def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
+def _home(node: ast.expr, text: str) -> str:
+    """What stands before a dotted name's last part."""
+    return _text(node.value, text) if isinstance(node, ast.Attribute) else ""
+
+
+def _is_of(table: Table, home: str) -> bool:
+    if table is TORCH:
+        return home in ("optim", "torch.optim", "torch", "optax_bridge.torch")
+    return home.removeprefix("flax.").removeprefix("legacy_").split(".")[0] == "optim"
+
+
+def _arguments(
+    node: ast.Call, entry: Entry, text: str, table: Table
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings of a call, and what else it gives."""
     name = entry.legacy.__name__
     hyper_params = {hp.legacy: hp for hp in entry.hyper_params}
     names = list(hyper_params)
     if any(hp.variadic for hp in entry.hyper_params):
-        return {names[0]: _groups(node, entry, text)}
-    if len(node.args) > len(names) or any(isinstance(arg, ast.Starred) for arg in node.args):
+        return {names[0]: _groups(node, entry, text, table)}, {}
+    places = [hp.legacy for hp in entry.hyper_params if not hp.by_name]
+    args, beside = node.args, dict[str, str]()
+    if "params" in entry.beside and args:
+        beside["params"] = _parameters(args[0], text, name)
+        args = args[1:]
+    if len(args) > len(places) or any(isinstance(arg, ast.Starred) for arg in args):
         raise ExpressionError(
-            f"{_text(node, text)!r}: {name} takes {len(names)} arguments, {', '.join(names)}, each "
+            f"{_text(node, text)!r}: {name} takes {len(places)} arguments, {', '.join(places)}, "
+            f"each "
             "written out"
         )
-    given = list(zip(names, node.args, strict=False))
+    given = list(zip(places, args, strict=False))
     for keyword in node.keywords:
+        if keyword.arg in entry.beside and keyword.arg not in beside:
+            beside[str(keyword.arg)] = _text(keyword.value, text)
+            continue
         if keyword.arg not in names:
             ports = {hp.legacy: hp.port for hp in entry.hyper_params}
             known = meant(keyword.arg or "", ports)
@@ -136,7 +169,7 @@ def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
         given.append((keyword.arg, keyword.value))
     values = {}
     for key, value in given:
-        values[key] = _value(value, text, key)
+        values[key] = _value(value, text, table, key)
         wanted = expected(hyper_params[key].default, hyper_params[key].within, values[key])
         if wanted and not isinstance(values[key], Source):
             raise ExpressionError(
@@ -151,12 +184,33 @@ def _arguments(node: ast.Call, entry: Entry, text: str) -> dict[str, Any]:
         raise ExpressionError(
             f"{_text(node, text)!r}: {required[0]} is an optimizer, e.g. {entry.parts.example}"
         )
-    return values
+    return values, beside
 
 
-def _groups(node: ast.Call, entry: Entry, text: str) -> tuple[Any, ...]:
+def _parameters(node: ast.expr, text: str, name: str) -> str:
+    """The parameters that PyTorch's constructors take first, as source.
+
+    Raises:
+      ExpressionError: they are a number, or groups with settings of their own.
+    """
+    source = _text(node, text)
+    if isinstance(node, ast.Constant | ast.UnaryOp | ast.BinOp):
+        raise ExpressionError(
+            f"{source!r} is where PyTorch's {name} takes the parameters: write "
+            f"{name}(lr={source}), or {name}(params, {source})"
+        )
+    if isinstance(node, ast.List) and any(isinstance(item, ast.Dict) for item in node.elts):
+        raise ExpressionError(
+            f"{_cut(source)}: groups of parameters have settings of their own. Write one call for "
+            f"each "
+            "group, and put what they give into optax_bridge.multi_optimizer or optax.partition"
+        )
+    return source
+
+
+def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Any, ...]:
     """The pairs that a MultiOptimizer is given."""
-    groups = tuple(_value(arg, text) for arg in node.args)
+    groups = tuple(_value(arg, text, table) for arg in node.args)
     pairs = all(
         isinstance(group, Source)
         or (
@@ -176,7 +230,7 @@ def _groups(node: ast.Call, entry: Entry, text: str) -> tuple[Any, ...]:
     return groups
 
 
-def _value(node: ast.expr, text: str, name: str = "") -> Any:
+def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Any:
     try:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError):
@@ -184,9 +238,9 @@ def _value(node: ast.expr, text: str, name: str = "") -> Any:
     else:
         return _setting(literal, node, text, name)
     if isinstance(node, ast.Tuple):
-        return tuple(_value(item, text) for item in node.elts)
-    if isinstance(node, ast.Call) and _entry(node.func, text) is not None:
-        return _optimizer(node, text)
+        return tuple(_value(item, text, table) for item in node.elts)
+    if isinstance(node, ast.Call) and _entry(node.func, text, table) is not None:
+        return _optimizer(node, text, table)
     dtype = _class_name(node)
     if dtype in _DTYPES:
         return Name(f"jax.numpy.{dtype}")

@@ -49,9 +49,25 @@ class Name:
 
 @dataclass(frozen=True)
 class Setting:
-    """A placeholder for the legacy optimizer's setting of that name."""
+    """A placeholder for the legacy optimizer's setting of that name.
+
+    Attributes:
+      name: of the setting.
+      index: which item, where the setting is a tuple.
+    """
 
     name: str
+    index: int | None = None
+
+    def of(self, settings: Mapping[str, Any]) -> Any:
+        """Its value among settings."""
+        value = settings[self.name]
+        if self.index is None:
+            return value
+        if isinstance(value, Source):
+            item = None if value.value is None else value.value[self.index]
+            return Source(f"{value.text}[{self.index}]", item)
+        return value[self.index]
 
 
 @dataclass(frozen=True)
@@ -75,7 +91,7 @@ def call(target: str, *args: Any, **kwargs: Any) -> Call:
 def filled(node: Any, settings: Mapping[str, Any]) -> Any:
     """The recipe with every `Setting` replaced by its value."""
     if isinstance(node, Setting):
-        return settings[node.name]
+        return node.of(settings)
     if isinstance(node, Call):
         args, kwargs = filled((tuple(node.args), dict(node.kwargs)), settings)
         return Call(node.target, args, kwargs)

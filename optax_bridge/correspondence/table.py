@@ -6,7 +6,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import legacy_optim
@@ -14,14 +14,28 @@ from optax_bridge.checks import is_legacy
 from optax_bridge.correspondence.entry import Entry
 
 
-class _Table(Mapping[str, Entry]):
+class Table(Mapping[str, Entry]):
     """Name -> entry, of each module of a package that defines `ENTRY`.
 
     They are imported when the first is asked for: an optimizer's module itself needs this package.
+
+    Attributes:
+      origin: the library whose optimizers these are.
+      prefix: what stands before a class's name in an expression that means this library's.
+      without_entry: its optimizers that have none -> what to do instead.
     """
 
-    def __init__(self, package: str):
+    def __init__(
+        self,
+        package: str,
+        origin: str,
+        prefix: str = "",
+        without_entry: Mapping[str, str] | None = None,
+    ):
         self._package = package
+        self.origin = origin
+        self.prefix = prefix
+        self.without_entry = without_entry or {}
 
     @functools.cached_property
     def _entries(self) -> dict[str, Entry]:
@@ -45,17 +59,37 @@ class _Table(Mapping[str, Entry]):
         return len(self._entries)
 
 
-ENTRIES: Mapping[str, Entry] = _Table("optax_bridge.optimizers")
+ENTRIES = Table("optax_bridge.optimizers", "flax.optim")
+TORCH = Table(
+    "optax_bridge.torch.optimizers",
+    "torch.optim",
+    "torch.optim.",
+    {
+        "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "
+        "for. optax.lbfgs() is the same method with a line search of its own: pass value=, grad= "
+        "and value_fn= to its update. What it keeps is not taken over; start it anew",
+        "SparseAdam": "it updates the rows of an embedding that a gradient names, and JAX has "
+        "dense gradients. torch.optim.Adam(...) is the same where every row has a gradient; "
+        "elsewhere its moments decay at every step, SparseAdam's do not",
+    },
+)
+
+
+def all_entries() -> dict[str, Entry]:
+    """The entries of every origin, by name."""
+    return {**ENTRIES, **TORCH}
 
 
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
     """The entry of a definition's class; None for a class of one's own, subclasses included."""
-    return next((e for e in ENTRIES.values() if e.legacy.cls is type(definition)), None)
+    module = type(definition).__module__  # tells the table, so that the other one is not imported
+    table = TORCH if module.startswith("optax_bridge.torch.") else ENTRIES
+    return next((e for e in table.values() if e.legacy.cls is type(definition)), None)
 
 
-def entries_by_class() -> dict[str, Entry]:
-    """The entries by the names of their legacy classes."""
-    return {entry.legacy.__name__: entry for entry in ENTRIES.values()}
+def entries_by_class(table: Table = ENTRIES) -> dict[str, Entry]:
+    """The entries of an origin by the names of their classes."""
+    return {entry.legacy.__name__: entry for entry in table.values()}
 
 
 def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[str]:
@@ -82,10 +116,21 @@ class Described:
       entry: the entry.
       settings: legacy name -> value, for every hyper-parameter; a nested optimizer is `Described`
         as well, or the definition itself if its class has no entry.
+      beside: what else its constructor was given, see `Entry.beside`: name -> source.
     """
 
     entry: Entry
     settings: Mapping[str, Any]
+    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def remarks(self) -> list[str]:
+        """What to know of the arguments beside the settings, where they are no defaults."""
+        name = f"{self.entry.sources[0]}"
+        return [
+            f"{name}({argument}={source}): {self.entry.beside[argument]}"
+            for argument, source in self.beside.items()
+            if argument != "params" and source not in ("None", "False")
+        ]
 
 
 def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.OptimizerDef:

@@ -10,11 +10,11 @@ from typing import Any
 
 from optax_bridge._text import nearest
 
-# What hyper-parameters are called elsewhere -> by flax.optim.
+# What hyper-parameters are called elsewhere -> by flax.optim, or by torch.optim.
 _ELSEWHERE = {
     "lr": "learning_rate", "step_size": "learning_rate", "alpha": "learning_rate",
     "rate": "learning_rate", "momentum": "beta", "decay": "beta", "epsilon": "eps",
-    "wd": "weight_decay",
+    "wd": "weight_decay", "learning_rate": "lr", "b1": "betas", "b2": "betas",
 }  # fmt: skip
 
 
@@ -38,6 +38,16 @@ class Range:
         return f"a number, {self.least:g} or more" if self.least > -math.inf else "a finite number"
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """Some texts, and None."""
+
+    texts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(repr, self.texts))}, or None"
+
+
 FINITE = Range()
 NOT_NEGATIVE = Range(least=0)
 # Of a moving average: at 1 it keeps what it began with.
@@ -46,16 +56,22 @@ DECAY = Range(least=0, most=1)
 CORRECTED_DECAY = Range(least=0, below=1)
 
 
-def expected(default: Any, within: Range, value: Any) -> str:
+def expected(default: Any, within: Range | OneOf, value: Any) -> str:
     """What a hyper-parameter takes, where a value is none of it, else "".
 
     Args:
       default: of the hyper-parameter, which tells its kind.
-      within: its range, if it is a number.
+      within: its range, if it is a number; or the texts that it may be.
       value: a literal's value; whatever is no literal is taken to fit.
     """
+    if isinstance(within, OneOf):
+        return "" if value is None or value in within.texts else str(within)
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "True or False"
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and len(value) == len(default)
+        fits = fits and not any(expected(d, within, v) for d, v in zip(default, value, strict=True))
+        return "" if fits else f"a tuple of {len(default)}, each {within}"
     if default is not None and not isinstance(default, int | float):
         return ""  # an optimizer, a dtype
     or_none = within.or_none or default is None

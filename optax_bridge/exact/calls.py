@@ -115,7 +115,8 @@ def _is_number(parameter: inspect.Parameter) -> bool:
     default = parameter.default
     by_position = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     is_numeric = isinstance(default, int | float) and not isinstance(default, bool)
-    return by_position and (is_numeric or default is None)
+    is_text = "str" in str(parameter.annotation)
+    return by_position and (is_numeric or (default is None and not is_text))
 
 
 def _found(key: str, value: Any) -> str:

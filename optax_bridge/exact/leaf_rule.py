@@ -82,7 +82,7 @@ class LeafRule:
       reads_params: whether `step_leaf` needs the parameter's value whatever the hyper-parameters.
       decay: the hyper-parameter that, unless it is zero or None, makes the parameter's value count.
       apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path;
-        without decay it is `param - decrement`, as None is always.
+        None: `param - decrement`, as it is where `decay` is given and zero.
       plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter;
         it can be hashed.
       per_dtype: `per_dtype(hp, count, dtype)` is what `step_leaf` gets in place of the count,
@@ -150,7 +150,7 @@ class LeafRule:
                     f"{shown}. Call update(grads, state, params)."
                 )
             params = grads  # only their dtypes are looked at
-        difference = decays and self.apply is not None
+        difference = self.apply is not None and (decays or self.decay is None)
         return self._run(hp, grads, state, params, self._difference if difference else _negated)
 
     def _run(

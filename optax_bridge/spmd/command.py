@@ -8,48 +8,57 @@ import typer
 
 from optax_bridge.cli.options import Devices
 
+Config = Annotated[
+    str,
+    typer.Argument(
+        help="`package.module.function` or `module:function` that returns a trainer's config; or a "
+        "`trainer_config.txt` that a run wrote."
+    ),
+]
+Folder = Annotated[
+    Path | None, typer.Option("--dir", help="The folder of the run; sets the config's `dir`.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Sets a field, e.g. `trainer.max_step=1000`; may be repeated. Parsed, never "
+        "evaluated.",
+    ),
+]
+PrintConfig = Annotated[
+    bool, typer.Option("--print-config", help="Print the config and train nothing.")
+]
+Seed = Annotated[
+    int, typer.Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers of a new run.")
+]
+ResumeFrom = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="STEP",
+        help="Go on from the checkpoint of this step; later ones are set aside, not deleted.",
+    ),
+]
+Coordinator = Annotated[
+    str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
+]
+Processes = Annotated[int | None, typer.Option(help="How many processes there are.")]
+ProcessId = Annotated[int | None, typer.Option(help="Which of them this is, from 0.")]
+
 
 def train(
-    config: Annotated[
-        str,
-        typer.Argument(
-            help="`package.module.function` or `module:function` that returns a trainer's config; "
-            "or a `trainer_config.txt` that a run wrote."
-        ),
-    ],
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="The folder of the run; sets the config's `dir`.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Sets a field, e.g. `trainer.max_step=1000`; may be repeated. Parsed, never "
-            "evaluated.",
-        ),
-    ] = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the config and train nothing.")
-    ] = False,
-    seed: Annotated[
-        int,
-        typer.Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers of a new run."),
-    ] = 0,
-    resume_from: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="STEP",
-            help="Go on from the checkpoint of this step; later ones are set aside, not deleted.",
-        ),
-    ] = None,
+    config: Config,
+    folder: Folder = None,
+    overrides: Overrides = None,
+    print_config: PrintConfig = False,
+    seed: Seed = 0,
+    resume_from: ResumeFrom = None,
     devices: Devices = None,
-    coordinator: Annotated[
-        str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
-    ] = None,
-    processes: Annotated[int | None, typer.Option(help="How many processes there are.")] = None,
-    process_id: Annotated[int | None, typer.Option(help="Which of them this is, from 0.")] = None,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    process_id: ProcessId = None,
 ) -> None:
     """Train what a config describes, or go on with it if its folder has a checkpoint.
 
@@ -64,19 +73,13 @@ def train(
 
     - `optax-bridge train run/trainer_config.txt --dir again`
     """
-    from optax_bridge.spmd.terminal import run  # JAX, which no help needs
+    from optax_bridge.spmd import terminal  # JAX, which no help needs
 
-    raise typer.Exit(
-        run(
-            config,
-            folder,
-            overrides or (),
-            print_config=print_config,
-            seed=seed,
-            resume_from=resume_from,
-            devices=devices,
-            coordinator=coordinator,
-            processes=processes,
-            process_id=process_id,
-        )
-    )
+    with terminal.report_misuse():
+        terminal.connect(devices, coordinator, processes, process_id)
+        cfg = terminal.find_config(config, folder, overrides or ())
+        if print_config:
+            typer.echo(cfg.debug_string())
+            return
+        trainer = terminal.make_trainer(cfg)
+    raise typer.Exit(terminal.train(trainer, seed, resume_from))

@@ -126,14 +126,16 @@ def ragged():
     yield from ArrayBatches(samples(), global_batch_size=32, num_epochs=1, drop_remainder=False)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize(
-    "data",
+    ("devices", "data"),
     [
-        ArrayInput.default_config().set(
-            source=config_for_function(samples), global_batch_size=32, num_epochs=1
+        (
+            8,
+            ArrayInput.default_config().set(
+                source=config_for_function(samples), global_batch_size=32, num_epochs=1
+            ),
         ),
-        IteratorInput.default_config().set(source=ragged),
+        (1, IteratorInput.default_config().set(source=ragged)),
     ],
     ids=["arrays", "generator"],
 )

@@ -1,7 +1,9 @@
 """Evaluation in the course of a training."""
 
+import contextlib
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +30,7 @@ from optax_bridge.spmd.output_writer import JsonlWriter as JsonlWriter
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trees import cast_floats, prune_empty
 
+_log = logging.getLogger(__name__)
 EvalPolicy = Callable[..., bool]
 
 
@@ -168,6 +171,8 @@ class SpmdEvaler(Module):
           metric_calculator: computes the metrics.
           eval_dtype: what floats are cast to; None: not cast.
           output_writer: writes the model's outputs for each example; None: not written.
+          trace_at_iters: of which batches of an evaluation, from 0, process 0 takes a profile; it
+            is written beside the metrics.
         """
 
         input: Required[Input.Config] = REQUIRED
@@ -176,6 +181,7 @@ class SpmdEvaler(Module):
         metric_calculator: BaseMetricCalculator.Config = ModelSummaryAccumulator.default_config()
         eval_dtype: DTypeLike | None = None
         output_writer: BaseOutputWriter.Config | None = None
+        trace_at_iters: Sequence[int] = []
 
     def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         """Makes input, writer and calculator.
@@ -245,13 +251,18 @@ class SpmdEvaler(Module):
     ) -> tuple[dict[str, PyTree], list[PyTree]]:
         """Returns the metrics of all batches, and the outputs if they are wanted."""
         calculator, writer = self.metric_calculator, self._output_writer
+        cfg, folder = self._config, self.summary_writer.config.dir
         state = calculator.init_state(prng_key=prng_key, model_params=model_params)
         outputs: list[PyTree] = []
         if writer is not None:
             writer.begin(step)
-        for host_batch in self.input.batches(self.input.dataset()):
+        for number, host_batch in enumerate(self.input.batches(self.input.dataset())):
             batch = self.input.global_batch(host_batch, pad=True)
-            result = calculator.forward(batch, model_params=model_params, state=state)
+            is_traced = number in cfg.trace_at_iters and jax.process_index() == 0
+            with _profile(folder) if is_traced else contextlib.nullcontext():
+                result = calculator.forward(batch, model_params=model_params, state=state)
+                if is_traced:
+                    jax.block_until_ready(result["output"])
             state = result["state"]
             if return_aux:
                 outputs.append(result["output"])
@@ -260,3 +271,18 @@ class SpmdEvaler(Module):
         if writer is not None:
             writer.end()
         return calculator.get_summaries(model_params=model_params, state=state), outputs
+
+
+@contextlib.contextmanager
+def _profile(folder: str) -> Iterator[None]:
+    """A scope of which a profile is written, unless another one is being taken."""
+    try:
+        jax.profiler.start_trace(folder)
+    except RuntimeError as error:  # the trainer's, say: there is one at a time
+        _log.warning("no profile of the evaluation in %s: %s", folder, error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        jax.profiler.stop_trace()

@@ -1,4 +1,4 @@
-"""What other commands make of a trainer's run."""
+"""What other commands make of a trainer's run, and a trainer of what flax.optim saved."""
 
 import functools
 import json
@@ -17,13 +17,17 @@ from typer.testing import CliRunner
 import legacy_optim
 import optax_bridge
 from optax_bridge.cli.app import app
+from optax_bridge.correspondence import ENTRIES
 from optax_bridge.spmd import optimizers
 from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.examples import regression
-from optax_bridge.spmd.input import ArrayBatches
-from optax_bridge.spmd.layer import BaseModel, ThirdPartyLayer
+from optax_bridge.spmd.input import ArrayBatches, IteratorInput
+from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
 from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.trainer import learner_transformation, legacy_checkpoint
+from optax_bridge.spmd.trainer.legacy import _check as check
 from optax_bridge.spmd.transformation import transformation_of
+from optax_bridge.spmd.trees import flatten_items
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 KEY = jax.random.PRNGKey(0)
@@ -158,3 +162,108 @@ def test_a_config_is_the_transformation_that_it_makes(kind):
         states = [step(state) for state in states]
     same = functools.partial(np.testing.assert_allclose, rtol=0 if kind != "preset" else 1e-5)
     jax.tree.map(same, states[0].params, states[1].params)
+
+
+# From flax.optim.
+
+
+SETTINGS = {
+    "Adam": {"learning_rate": 0.01, "weight_decay": 0.1},
+    "LAMB": {"learning_rate": 0.01},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_training_of_flax_optim_goes_on(tmp_path, name):
+    settings = SETTINGS[name]
+    call = f"{name}({', '.join(f'{key}={value}' for key, value in settings.items())})"
+    optimizer = config_for_function(getattr(optax_bridge, name.lower())).set(**settings)
+    definition = getattr(legacy_optim, name)(**settings)
+    net: Any = Net()
+    batches = ArrayBatches(regression.samples(), global_batch_size=16)
+    old: Any = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
+
+    @jax.jit
+    def step(old, batch):
+        def loss_fn(params):
+            predicted = net.apply({"params": params}, batch["x"])
+            return jnp.mean(jnp.square(predicted - batch["y"]))
+
+        loss, grads = jax.value_and_grad(loss_fn)(old.target)
+        return loss, old.apply_gradient(grads)
+
+    for _ in range(3):
+        _, old = step(old, next(batches))
+    file = tmp_path / "checkpoint_3"
+    file.write_bytes(serialization.to_bytes(old))
+    cfg = regression.trainer(steps=6, mesh_shape=(1, 1)).set(
+        dir=str(tmp_path / "run"),
+        model=LinenRegression.default_config().set(dtype=jnp.float32),
+        learner=Learner.default_config().set(optimizer=optimizer),
+        init_state_builder=config_for_function(legacy_checkpoint).set(
+            path=str(file), optimizer=call, below="net/params"
+        ),
+    )
+    position = batches.get_state()
+
+    def rest():
+        again = ArrayBatches(regression.samples(), global_batch_size=16)
+        again.set_state(position)
+        return again
+
+    cfg.input = IteratorInput.default_config().set(source=rest)
+    losses: dict[int, float] = {}
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+    trainer.add_listener(losses.__setitem__)
+    trainer.run(KEY)
+    for number in (4, 5, 6):
+        loss, old = step(old, next(batches))
+        assert losses[number] == float(loss)
+    jax.tree.map(
+        np.testing.assert_array_equal, trainer.trainer_state.model["net"]["params"], old.target
+    )
+    cfg.init_state_builder.below = "params"
+    cfg.dir = str(tmp_path / "other")
+    with pytest.raises(ValueError, match="missing in the checkpoint: learner/optimizer/"):
+        cfg.instantiate(parent=None, devices=jax.devices()[:1]).run(KEY)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_entry_of_the_correspondence_is_a_learners_optimizer(name):
+    entry = ENTRIES[name]
+    case = entry.cases[0]
+    tx = optax_bridge.from_legacy(entry.definition(case, case.learning_rate))
+    cfg = Learner.default_config().set(name="learner", optimizer=tx)
+    learner = cfg.instantiate(parent=None)
+    specs = {
+        "dense": {
+            "kernel": ParameterSpec((6, 4), dtype=jnp.float32, mesh_axes=("data", "model")),
+            "bias": ParameterSpec((4,), dtype=jnp.float32, mesh_axes=("model",)),
+        }
+    }
+    shapes = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), specs)
+    state = jax.eval_shape(learner_transformation(learner, specs).init, shapes)
+    state_specs = learner.create_state_partition_specs(specs)
+    assert jax.tree.structure(state) == jax.tree.structure(state_specs)
+    for (path, leaf), spec in zip(flatten_items(state), jax.tree.leaves(state_specs), strict=True):
+        assert (leaf.shape, leaf.dtype) == (tuple(spec.shape), spec.dtype), path
+        if leaf.shape == (6, 4):
+            assert tuple(spec.mesh_axes) == ("data", "model"), path
+
+
+def test_a_checkpoint_that_does_not_fit_names_every_leaf():
+    def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    expected = {"step": leaf(), "prng_key": leaf(2), "model/w": leaf(3), "learner/ema": leaf(3)}
+    old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
+    check(old, expected, ["learner/.*"], Path("run"))
+    wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
+    with pytest.raises(ValueError, match=r"^run: not of this model and learner") as error:
+        check(wrong, expected, ["model/.*"], Path("run"))
+    assert str(error.value).splitlines()[1:-1] == [
+        "  missing in the checkpoint: learner/ema",
+        "  in the checkpoint only: model/b",
+        "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
+        "  step: int32[] in the checkpoint, float32[] in the trainer",
+    ]

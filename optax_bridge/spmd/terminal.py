@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import typer
 
 from optax_bridge.cli.terminal import Terminal, plain_terminal
 from optax_bridge.spmd.config import (
@@ -23,12 +24,10 @@ from optax_bridge.spmd.config import (
 )
 from optax_bridge.spmd.config.errors import unknown_name
 from optax_bridge.spmd.launch import setup
-from optax_bridge.spmd.loss_curve import LossLog
-from optax_bridge.spmd.progress import progress_line
+from optax_bridge.spmd.progress import LossLog, progress_line
 from optax_bridge.spmd.summaries import host_values
 from optax_bridge.spmd.trainer import SavingError, SpmdTrainer, UndefinedLossException
 
-MISUSE = 2
 _SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -36,43 +35,17 @@ class ConfigNotFound(ValueError):
     """There is no such config."""
 
 
-def run(
-    config: str,
-    folder: Path | None,
-    overrides: Sequence[str],
-    *,
-    print_config: bool,
-    seed: int,
-    resume_from: int | None,
-    devices: int | None,
-    coordinator: str | None,
-    processes: int | None,
-    process_id: int | None,
-) -> int:
-    """Runs the command; the arguments are those of `command.train`.
-
-    Returns:
-      The exit code.
-    """
-    console = plain_terminal(stderr=True)
+@contextlib.contextmanager
+def report_misuse() -> Iterator[None]:
+    """Turns what a config or a command line has wrong into a message and exit code 2."""
     try:
-        if devices is not None:
-            jax.config.update("jax_num_cpu_devices", devices)
-        _connect(coordinator, processes, process_id)
-        cfg = _config(config, folder, overrides)
-        if print_config:
-            sys.stdout.write(cfg.debug_string() + "\n")
-            return 0
-        if isinstance(cfg.dir, RequiredFieldValue):
-            raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
-        trainer = cfg.instantiate(parent=None)
-    except RequiredFieldMissingError as error:
-        console.print(f"{_message(error)} On the command line: --set FIELD=VALUE.")
-        return MISUSE
+        yield
     except (ValueError, TypeError) as error:
-        console.print(_message(error))
-        return MISUSE
-    return _train(trainer, seed, resume_from, console)
+        hint = ""
+        if isinstance(error, RequiredFieldMissingError):
+            hint = " On the command line: --set FIELD=VALUE."
+        plain_terminal(stderr=True).print(_message(error) + hint)
+        raise typer.Exit(2) from None
 
 
 def load_config(name: str) -> Any:
@@ -117,7 +90,13 @@ def load_config(name: str) -> Any:
     return config_fn()
 
 
-def _config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
+def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
+    """A trainer's config by its name, with its folder and other fields set.
+
+    Raises:
+      ConfigNotFound: there is none of that name.
+      OverrideError: a setting does not fit it.
+    """
     cfg = load_config(name)
     if "dir" not in cfg or "max_step" not in cfg:
         raise ConfigNotFound(
@@ -129,8 +108,23 @@ def _config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
     return cfg if folder is None else cfg.set(dir=str(folder))
 
 
-def _connect(coordinator: str | None, processes: int | None, process_id: int | None) -> None:
-    """Connects the processes; keys whose numbers do not depend on the mesh."""
+def make_trainer(cfg: Any) -> SpmdTrainer:
+    """Returns the trainer of a config.
+
+    Raises:
+      ValueError: something in the config does not fit; each message says what.
+    """
+    if isinstance(cfg.dir, RequiredFieldValue):
+        raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
+    return cfg.instantiate(parent=None)
+
+
+def connect(
+    devices: int | None, coordinator: str | None, processes: int | None, process_id: int | None
+) -> None:
+    """Splits the CPU and connects the processes; keys whose numbers do not depend on the mesh."""
+    if devices is not None:
+        jax.config.update("jax_num_cpu_devices", devices)
     if coordinator is None and processes is None and process_id is None:
         return  # asking for the backend would start it, which comes after the connection
     setup(
@@ -142,7 +136,13 @@ def _connect(coordinator: str | None, processes: int | None, process_id: int | N
     )
 
 
-def _train(trainer: SpmdTrainer, seed: int, resume_from: int | None, console: Terminal) -> int:
+def train(trainer: SpmdTrainer, seed: int, resume_from: int | None) -> int:
+    """Runs a trainer, and says on the terminal how it goes.
+
+    Returns:
+      The exit code.
+    """
+    console = plain_terminal(stderr=True)
     cfg = trainer.config
     is_first = jax.process_index() == 0
     received: list[int] = []

@@ -11,7 +11,7 @@ from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
-from optax_bridge.spmd.loss_curve import LossLog, read_losses
+from optax_bridge.spmd.progress import LossLog, read_losses
 from optax_bridge.spmd.terminal import _without_resume_from
 
 EXAMPLE = "optax_bridge.spmd.examples.regression.trainer"

@@ -3,16 +3,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import serialization
 
 import legacy_optim
 import optax_bridge
-from optax_bridge.correspondence import ENTRIES
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -25,17 +22,13 @@ from optax_bridge.spmd.config import (
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
-from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trainer import (
     SavingError,
     SpmdTrainer,
     UndefinedLossException,
-    learner_transformation,
-    legacy_checkpoint,
 )
-from optax_bridge.spmd.trainer.legacy import _check as check
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -114,13 +107,12 @@ def test_a_state_takes_the_learners_step_by_itself(whole):
         state.tx.update(grads, state.opt_state)
 
 
-@pytest.mark.parametrize("first_steps", [3, 4])
-def test_resumed_to_the_bit(whole, tmp_path, first_steps, caplog):
+def test_resumed_to_the_bit(whole, tmp_path, caplog):
     expected, trainer = whole
-    run(with_randomness(config(tmp_path, steps=first_steps)))
+    run(with_randomness(config(tmp_path, steps=3)))
     losses, resumed = run(with_randomness(config(tmp_path)))
-    assert f"\n- max_step: {first_steps}\n" in caplog.text and "\n+ max_step: 6" in caplog.text
-    assert losses == {step: x for step, x in expected.items() if step > first_steps}
+    assert "\n- max_step: 3\n" in caplog.text and "\n+ max_step: 6" in caplog.text
+    assert losses == {step: x for step, x in expected.items() if step > 3}
     jax.tree.map(np.testing.assert_array_equal, resumed.trainer_state, trainer.trainer_state)
     assert resumed.checkpointer.checkpoint_steps(str(tmp_path / "checkpoints")) == [6]
 
@@ -369,9 +361,16 @@ def test_a_legacy_definition_is_an_optimizer(whole, tmp_path, as_config):
         run(cfg)
 
 
-def test_profile(tmp_path):
-    run(config(tmp_path, steps=3, start_trace_steps=[1], n_steps_for_each_trace=1))
-    assert list((tmp_path / "summaries").rglob("*.xplane.pb"))
+def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):
+    cfg = config(tmp_path, steps=3, start_trace_steps=[1], n_steps_for_each_trace=1)
+    batches = cfg.input.clone(num_epochs=1, global_batch_size=64)
+    evaler = SpmdEvaler.default_config().set(input=batches, trace_at_iters=[1, 9])  # there are 4
+    at = config_for_function(every_n_steps_policy)
+    at_2, at_3 = (evaler.clone(eval_policy=at.clone(n=n)) for n in (2, 3))
+    run(cfg.set(evalers={"within_the_other": at_2, "all": at_3}))
+    for name, count in (("train_train", 1), ("within_the_other", 0), ("all", 1)):
+        assert len(list((tmp_path / "summaries" / name).rglob("*.xplane.pb"))) == count
+    assert "no profile of the evaluation" in caplog.text
 
 
 def test_the_end_of_the_input_ends_the_run(tmp_path):
@@ -469,127 +468,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     assert sorted(run(cfg)[0]) == [3, 4, 5, 6]
 
 
-# From flax.optim.
-
-
-class Net(nn.Module):
-    """What an old program has."""
-
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(1)(nn.tanh(nn.Dense(16)(x)))
-
-
-class LinenRegression(BaseModel):
-    """The old program's loss around the old program's module."""
-
-    def __init__(self, cfg, *, parent):
-        super().__init__(cfg, parent=parent)
-        net = ThirdPartyLayer.default_config().set(
-            module=config_for_class(Net), example_inputs=[(1, 8)]
-        )
-        self._add_child("net", net)
-
-    def forward(self, input_batch):
-        predicted = self.net(input_batch["x"])[:, 0]
-        return jnp.mean(jnp.square(predicted - input_batch["y"])), {}
-
-
-SETTINGS = {
-    "Adam": {"learning_rate": 0.01, "weight_decay": 0.1},
-    "LAMB": {"learning_rate": 0.01},
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_training_of_flax_optim_goes_on(tmp_path, name):
-    settings = SETTINGS[name]
-    call = f"{name}({', '.join(f'{key}={value}' for key, value in settings.items())})"
-    optimizer = config_for_function(getattr(optax_bridge, name.lower())).set(**settings)
-    definition = getattr(legacy_optim, name)(**settings)
-    net: Any = Net()
-    batches = ArrayBatches(regression.samples(), global_batch_size=16)
-    old: Any = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
-
-    @jax.jit
-    def step(old, batch):
-        def loss_fn(params):
-            predicted = net.apply({"params": params}, batch["x"])[:, 0]
-            return jnp.mean(jnp.square(predicted - batch["y"]))
-
-        loss, grads = jax.value_and_grad(loss_fn)(old.target)
-        return loss, old.apply_gradient(grads)
-
-    for _ in range(3):
-        _, old = step(old, next(batches))
-    file = tmp_path / "checkpoint_3"
-    file.write_bytes(serialization.to_bytes(old))
-    cfg = config(tmp_path / "run", steps=6, mesh_shape=(1, 1))
-    cfg.set(
-        model=LinenRegression.default_config().set(dtype=jnp.float32),
-        learner=Learner.default_config().set(optimizer=optimizer),
-        init_state_builder=config_for_function(legacy_checkpoint).set(
-            path=str(file), optimizer=call, below="net/params"
-        ),
-    )
-    cfg.input = IteratorInput.default_config().set(source=lambda: _from(batches.get_state()))
-    losses, trainer = run(cfg, devices=1)
-    for number in (4, 5, 6):
-        loss, old = step(old, next(batches))
-        assert losses[number] == float(loss)
-    jax.tree.map(
-        np.testing.assert_array_equal, trainer.trainer_state.model["net"]["params"], old.target
-    )
-    cfg.init_state_builder.below = "params"
-    cfg.dir = str(tmp_path / "other")
-    with pytest.raises(ValueError, match="missing in the checkpoint: learner/optimizer/"):
-        run(cfg, devices=1)
-
-
 def _from(state):
     batches = ArrayBatches(regression.samples(), global_batch_size=16)
     batches.set_state(state)
     return batches
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_entry_of_the_correspondence_is_a_learners_optimizer(name):
-    entry = ENTRIES[name]
-    case = entry.cases[0]
-    tx = optax_bridge.from_legacy(entry.definition(case, case.learning_rate))
-    cfg = Learner.default_config().set(name="learner", optimizer=tx)
-    learner = cfg.instantiate(parent=None)
-    specs = {
-        "dense": {
-            "kernel": ParameterSpec((6, 4), dtype=jnp.float32, mesh_axes=("data", "model")),
-            "bias": ParameterSpec((4,), dtype=jnp.float32, mesh_axes=("model",)),
-        }
-    }
-    shapes = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), specs)
-    state = jax.eval_shape(learner_transformation(learner, specs).init, shapes)
-    state_specs = learner.create_state_partition_specs(specs)
-    assert jax.tree.structure(state) == jax.tree.structure(state_specs)
-    for (path, leaf), spec in zip(flatten_items(state), jax.tree.leaves(state_specs), strict=True):
-        assert (leaf.shape, leaf.dtype) == (tuple(spec.shape), spec.dtype), path
-        if leaf.shape == (6, 4):
-            assert tuple(spec.mesh_axes) == ("data", "model"), path
-
-
-def test_a_checkpoint_that_does_not_fit_names_every_leaf():
-    def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype)
-
-    expected = {"step": leaf(), "prng_key": leaf(2), "model/w": leaf(3), "learner/ema": leaf(3)}
-    old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
-    check(old, expected, ["learner/.*"], Path("run"))
-    wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
-    with pytest.raises(ValueError, match=r"^run: not of this model and learner") as error:
-        check(wrong, expected, ["model/.*"], Path("run"))
-    assert str(error.value).splitlines()[1:-1] == [
-        "  missing in the checkpoint: learner/ema",
-        "  in the checkpoint only: model/b",
-        "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
-        "  step: int32[] in the checkpoint, float32[] in the trainer",
-    ]

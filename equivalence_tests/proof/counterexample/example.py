@@ -72,18 +72,23 @@ class Counterexample:
             lines.append(
                 f"  with {', '.join(f'{k} = {v!r}' for k, v in self.hyper_params.items())}"
             )
-        lines += [f"  {path} = {_shortened(value)}" for path, value in self.params.items()]
+        lines += [f"  {path} = {_numbers_text(value)}" for path, value in self.params.items()]
         last = 0
         for grads, alike in itertools.groupby(self.grads):
             first, last = last + 1, last + len(list(alike))
             when = f"step {first}" if first == last else f"steps {first} to {last}, each"
-            lines += [f"  {when}: {path} = {_shortened(value)}" for path, value in grads.items()]
+            lines += [f"  {when}: {path} = {_numbers_text(value)}" for path, value in grads.items()]
         return "\n".join(lines)
 
 
-_SHOWN = 400  # characters of an array; the certificate has all of it
+_MOST_SHOWN = 64  # numbers of an array; of a larger one the certificate has all
 
 
-def _shortened(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({np.size(value)} numbers)"
+def _numbers_text(value: Numbers) -> str:
+    array = np.asarray(value)
+    if array.size <= _MOST_SHOWN:
+        return str(value)
+    shape, low, high = "x".join(map(str, array.shape)), array.min().item(), array.max().item()
+    if low == high:
+        return f"{low!r} in all of {shape}"
+    return f"{shape} numbers from {low!r} to {high!r}, each of them in the certificate"

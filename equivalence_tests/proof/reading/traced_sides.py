@@ -18,7 +18,7 @@ from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.reading.symbols import NotASymbol, Questions, Symbol, unwrapped
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
-from equivalence_tests.sides.python_state import changed, plain_values
+from equivalence_tests.sides.held_values import changed, plain_values
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.

@@ -6,13 +6,13 @@ from typing import Any
 from equivalence_tests.sides.errors import EquivalenceError
 
 
-def written(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Arguments as they stand in a call."""
+def arguments_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Arguments as in a call."""
     named = (f"{name}={value!r}" for name, value in kwargs.items())
     return ", ".join([*map(repr, args), *named])
 
 
-def checked(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
+def make_instance(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
     """Makes an object and returns it, if it is of a class.
 
     Args:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.frameworks.foreign import checked, has_base, written
+from equivalence_tests.sides.frameworks.foreign import arguments_text, has_base, make_instance
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
@@ -34,11 +34,13 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     keras = imported("keras_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
 
-    def made() -> Any:
+    def make() -> Any:
         kind, expected = keras.optimizers.Optimizer, "keras.optimizers.Optimizer"
-        return checked(lambda: optimizer(*args, **kwargs), kind, expected, f"keras_side: {name}")
+        return make_instance(
+            lambda: optimizer(*args, **kwargs), kind, expected, f"keras_side: {name}"
+        )
 
-    made()  # wrong arguments are an error here, not in the middle of a run
+    make()  # wrong arguments are an error here, not in the middle of a run
 
     def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
@@ -46,22 +48,22 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         if any(leaf.dtype == np.float64 for leaf in leaves):
             keras.config.set_floatx("float64")  # the rate too is a variable
         try:
-            stepped = made()
+            stepped = make()
             stepped.build([keras.Variable(leaf, dtype=str(leaf.dtype)) for leaf in leaves])
         finally:
             keras.config.set_floatx(usual)
         return stepped, leaves, [variable.value for variable in stepped.variables], treedef
 
     def step(state: PyTree, grads: Updates) -> PyTree:
-        stepped, leaves, own, treedef = state
-        leaves, own = stepped.stateless_apply(own, jax.tree.leaves(grads), leaves)
-        return stepped, leaves, own, treedef
+        stepped, leaves, variables, treedef = state
+        leaves, variables = stepped.stateless_apply(variables, jax.tree.leaves(grads), leaves)
+        return stepped, leaves, variables, treedef
 
     def view(state: PyTree) -> dict[str, PyTree]:
-        _, leaves, own, treedef = state
-        return {"params": treedef.unflatten(leaves), "state": list(own)}
+        _, leaves, variables, treedef = state
+        return {"params": treedef.unflatten(leaves), "state": list(variables)}
 
-    source = f"keras.optimizers.{name}({written(args, kwargs)})"
+    source = f"keras.optimizers.{name}({arguments_text(args, kwargs)})"
     return Side(name, init, step, view, source=source, compiled=False)
 
 

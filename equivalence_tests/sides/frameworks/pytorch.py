@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.frameworks.foreign import checked, has_base, written
+from equivalence_tests.sides.frameworks.foreign import arguments_text, has_base, make_instance
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
@@ -47,17 +47,17 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
             "torch_side(torch.optim.AdamW, lr=1e-3)"
         )
 
-    def made(tensors: list[Any]) -> Any:
-        make = functools.partial(optimizer, tensors, *args, **kwargs)
+    def make(tensors: list[Any]) -> Any:
+        instance = functools.partial(optimizer, tensors, *args, **kwargs)
         kind = torch.optim.Optimizer
-        return checked(make, kind, "torch.optim.Optimizer", f"torch_side: {name}")
+        return make_instance(instance, kind, "torch.optim.Optimizer", f"torch_side: {name}")
 
-    made([torch.zeros(1)])  # wrong arguments are an error here, not in the middle of a run
+    make([torch.zeros(1)])  # wrong arguments are an error here, not in the middle of a run
 
     def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
         tensors = [_tensor(torch, leaf) for leaf in leaves]
-        return made(tensors), tensors, treedef
+        return make(tensors), tensors, treedef
 
     def step(state: PyTree, grads: Updates) -> PyTree:
         stepped, tensors, _ = state
@@ -73,7 +73,7 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         return {"params": params, "state": dict(enumerate(states))}
 
     module = getattr(optimizer, "__module__", "").replace(f".{name.lower()}", "")
-    source = f"{module}.{name}({written(args, kwargs)})"
+    source = f"{module}.{name}({arguments_text(args, kwargs)})"
     return Side(name, init, step, view, source=source, compiled=False)
 
 

@@ -1,4 +1,4 @@
-"""Real training: small Linen models on handwritten digits, the old step beside the TrainState step.
+"""Real training: small Linen models on handwritten digits, the old step and the TrainState step.
 
 The digits are the test set of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, UCI
 Machine Learning Repository, 1998; https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn has
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import legacy_optim
-from equivalence_tests.compare.trees import path_name
+from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
@@ -82,7 +82,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """`steps` batches of `BATCH_SIZE`, shuffled anew in each epoch: images and labels."""
+    """`steps` batches of `BATCH_SIZE`, shuffled in each epoch: images and labels."""
     images, labels = digits()
     rng = np.random.default_rng(seed)
     epochs = -(-steps * BATCH_SIZE // len(images))
@@ -161,7 +161,7 @@ def _initial(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.
 def without_gradient(name: str) -> tuple[str, ...]:
     """The parameters of a model whose gradient is zero but for rounding, by their paths."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(task(name).params)]
-    return tuple(path_name(path, "params") for path in itertools.compress(paths, vanishing(name)))
+    return tuple(leaf_name(path, "params") for path in itertools.compress(paths, vanishing(name)))
 
 
 @functools.cache

@@ -24,7 +24,7 @@ Stream = Callable[[int, Any], Any]
 _DEFAULT_STEPS = 160  # what goes wrong after the hundredth step is seen as well
 
 
-def resolved(gradients: Gradients, params: Params, steps: int | None) -> tuple[Stream, int]:
+def resolve(gradients: Gradients, params: Params, steps: int | None) -> tuple[Stream, int]:
     """The gradients as a function, and the number of steps.
 
     Args:
@@ -50,7 +50,7 @@ def resolved(gradients: Gradients, params: Params, steps: int | None) -> tuple[S
     else:
         if isinstance(gradients, Iterator):
             gradients = list(itertools.islice(gradients, steps))
-        tree = _stacked(gradients, params)
+        tree = _stack(gradients, params)
         steps = _enough(tree, steps)
     return lambda step, _: jax.tree.map(lambda leaf: leaf[step], tree), steps
 
@@ -67,7 +67,7 @@ def _checked_steps(steps: int | None) -> int | None:
     return steps
 
 
-def _stacked(gradients: Updates, params: Params) -> Updates:
+def _stack(gradients: Updates, params: Params) -> Updates:
     """Gradients of shape (steps, ...) at each leaf, checked against the parameters."""
     tree, wanted = on_host(gradients), signature(params, "gradients")
     structure = jax.tree.structure(params)
@@ -76,15 +76,15 @@ def _stacked(gradients: Updates, params: Params) -> Updates:
             if wrong := first_mismatch(wanted, signature(one, "gradients")):
                 raise EquivalenceError(f"{wrong} (step {step} of the list)")
         return jax.tree.map(lambda *leaves: np.stack(leaves), *tree)
-    found = signature(tree, "gradients")
-    for path, (shape, _) in found.items():
+    shapes = signature(tree, "gradients")
+    for path, (shape, _) in shapes.items():
         if path in wanted and len(shape) != len(wanted[path][0]) + 1:
             expected = ", ".join(map(str, ("steps", *wanted[path][0])))
             raise EquivalenceError(
                 f"{path}: expected shape ({expected}), a gradient for each step along the first "
                 f"axis, found {shape}"
             )
-    each = {path: (shape[1:], dtype) for path, (shape, dtype) in found.items()}
+    each = {path: (shape[1:], dtype) for path, (shape, dtype) in shapes.items()}
     if wrong := first_mismatch(wanted, each):
         raise EquivalenceError(f"{wrong}; gradients must be like params, one for each step")
     return tree

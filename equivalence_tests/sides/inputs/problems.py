@@ -91,22 +91,15 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
 
 
 def _make_hostile(values: np.ndarray, rng: np.random.Generator, large: int) -> None:
+    # First where an epsilon inside a root and one outside are far apart; 0 is of both signs.
+    factors = (1e-6, 0.0, 1.0, 1.0, 1e-20, large, 1.0, 1e-41)
     for step in range(len(values)):
-        kind = step % 8
-        if kind == 0:  # where an epsilon inside a root and one outside are far apart
-            values[step] *= 1e-6
-        elif kind == 1:
-            values[step] *= 0.0  # of both signs
-        elif kind == 3:
+        kind = step % len(factors)
+        values[step] *= factors[kind]
+        if kind == 3:
             values[step] *= rng.random(values[step].shape) < 0.2
-        elif kind == 4:
-            values[step] *= 1e-20
-        elif kind == 5:
-            values[step] *= large
         elif kind == 6:
             values[step] = -values[step - 1]
-        elif kind == 7:
-            values[step] *= 1e-41
 
 
 def problem(
@@ -114,7 +107,7 @@ def problem(
 ) -> tuple[PyTree, PyTree]:
     """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
 
-    Optimizers treat every leaf on its own, so all streams stand in one tree and share a
+    Optimizers treat every leaf on its own, so all streams are in one tree and share a
     compilation. The whole odd tree gets normal gradients; a kernel and a bias that starts at zero
     get the other streams as well.
 

@@ -36,7 +36,7 @@ def _plain(rows: int = 8) -> dict[str, np.ndarray]:
     return {**_kernel_and_bias(rows), "zeros": np.zeros((2, 3), np.float32)}
 
 
-def _boxed() -> PyTree:
+def _boxes() -> PyTree:
     return {
         "kernel": linen.Partitioned(_normal(4, 3), names=("in", "out")),  # type: ignore[arg-type]
         "bias": linen.Partitioned(np.zeros(3, np.float32), names=("out",)),  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def _nnx_state() -> PyTree:
     return nnx.State({name: nnx.Param(leaf) for name, leaf in _kernel_and_bias().items()})
 
 
-# Name -> parameters in float32, made anew at each call. "plain" is what the other axes use: a
+# Name -> parameters in float32, made at each call. "plain" is what the other axes use: a
 # kernel, and a bias and a kernel that start at zero, where LAMB is told from Optax's.
 TREES: Mapping[str, Callable[[], Any]] = {
     "plain": _plain,
@@ -55,7 +55,7 @@ TREES: Mapping[str, Callable[[], Any]] = {
     "list": lambda: [_normal(4, 3), [np.zeros(3, np.float32), _normal(2)]],
     "namedtuple": lambda: Pair(**_kernel_and_bias()),
     "nnx": _nnx_state,
-    "boxed": _boxed,
+    "boxed": _boxes,
     "scalars": lambda: {"a": _normal(), "b": np.zeros((), np.float32), "c": _normal(1)},
     "zero-size": lambda: {"none": _normal(0), "row": _normal(0, 3), "kernel": _normal(4, 3)},
     "ranks": lambda: {
@@ -81,61 +81,36 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 HALVES = ("bfloat16", "float16")
 
 
-def _alternating(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-    values[:] = np.abs(values[:1]) * (-1.0) ** np.arange(len(values)).reshape(
-        -1, *[1] * (values.ndim - 1)
-    )
+def _by_step(cycle: tuple[float, ...], values: np.ndarray) -> np.ndarray:
+    """A number for each step, again and again."""
+    return np.resize(cycle, len(values)).reshape(-1, *[1] * (values.ndim - 1))
 
 
-def _mixture(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-    cycle = (1e-6, 0.0, 1.0, 1e-3, 1e-20, 1e6, -1.0, 1e-41)
-    for step in range(len(values)):
-        values[step] *= cycle[step % len(cycle)]
+def _poisoned_by(number: float, values: np.ndarray, leaf: int) -> np.ndarray:
+    if leaf == 0 and values[0].size:  # one leaf at one step
+        values.reshape(len(values), -1)[HALF + 2, 0] = number
+    return values
 
 
-def _sparse(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-    values *= rng.random(values.shape) < 0.2
-
-
-def _times(factor: float) -> Callable[..., None]:
-    def change(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-        values *= factor
-
-    return change
-
-
-def _poisoned(value: float) -> Callable[..., None]:
-    def change(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-        if leaf == 0 and values[0].size:  # one leaf at one step
-            values.reshape(len(values), -1)[HALF + 2, 0] = value
-
-    return change
-
-
-def _normal_stream(values: np.ndarray, rng: np.random.Generator, leaf: int) -> None:
-    del values, rng, leaf
-
-
-# Name -> what is done to unit normal values of shape (steps, ...), in place; the leaf's number
-# comes along.
-STREAMS: Mapping[str, Callable[[np.ndarray, np.random.Generator, int], None]] = {
-    "normal": _normal_stream,
-    "sparse": _sparse,
-    "zeros": _times(0.0),
-    "denormal": _times(1e-40),
-    "large": _times(1e6),
-    "nan": _poisoned(np.nan),
-    "inf": _poisoned(np.inf),
-    "alternating": _alternating,
-    "mixture": _mixture,
+_CYCLE = (1e-6, 0.0, 1.0, 1e-3, 1e-20, 1e6, -1.0, 1e-41)
+# Name -> what unit normal values of shape (steps, ...) become; the leaf's number comes along.
+STREAMS: Mapping[str, Callable[[np.ndarray, np.random.Generator, int], np.ndarray]] = {
+    "normal": lambda values, rng, leaf: values,
+    "sparse": lambda values, rng, leaf: values * (rng.random(values.shape) < 0.2),
+    "zeros": lambda values, rng, leaf: values * 0.0,
+    "denormal": lambda values, rng, leaf: values * 1e-40,
+    "large": lambda values, rng, leaf: values * 1e6,
+    "nan": lambda values, rng, leaf: _poisoned_by(np.nan, values, leaf),
+    "inf": lambda values, rng, leaf: _poisoned_by(np.inf, values, leaf),
+    "alternating": lambda values, rng, leaf: np.abs(values[:1]) * _by_step((1.0, -1.0), values),
+    "mixture": lambda values, rng, leaf: values * _by_step(_CYCLE, values),
 }
 
 # Where the learning rate comes from.
 RATES = ("constant", "schedule", "per-call", "per-group")
 
-# Free-running sides go their own way; in lockstep the right one starts every step from the left
-# one's state; a resumed side went through bytes half-way.
-MODES = ("free", "lockstep", "resumed")
+# A resumed side went through bytes half-way.
+MODES = ("free", "resumed")
 
 RECIPES = ("exact", "stock")
 
@@ -145,13 +120,13 @@ def parameters(tree: str, dtype: str = "float32") -> PyTree:
 
     In half precision the plain tree is larger. XLA for CPUs compiles a loop that moves less than
     some 1 KiB as one function, in which not every intermediate result is rounded, and one side of a
-    comparison may be such a loop where the other is none.
+    comparison may be such a loop and the other not.
     """
-    made = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
+    params = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
     if tree == "mixed-dtypes" or dtype == "float32":
-        return made
+        return params
     kind = np.dtype(dtype) if dtype != "bfloat16" else jax.numpy.bfloat16
-    return jax.tree.map(lambda leaf: np.asarray(leaf).astype(kind), made)
+    return jax.tree.map(lambda leaf: np.asarray(leaf).astype(kind), params)
 
 
 def steps_of(tree: str) -> int:
@@ -162,14 +137,14 @@ def steps_of(tree: str) -> int:
 def gradients(params: Params, stream: str, steps: int = STEPS) -> Updates:
     """The gradients of a stream for parameters, of shape (steps, ...) at each leaf."""
     leaves, treedef = jax.tree.flatten(params)
-    made = []
+    grads = []
     for number, leaf in enumerate(leaves):
         rng = np.random.default_rng([sorted(STREAMS).index(stream), number])
         values = rng.standard_normal((steps, *np.shape(leaf)))
-        STREAMS[stream](values, rng, number)
+        values = STREAMS[stream](values, rng, number)
         with np.errstate(over="ignore"):  # 1e6 is infinite in float16, and so it should be
-            made.append(values.astype(np.asarray(leaf).dtype))
-    return treedef.unflatten(made)
+            grads.append(values.astype(np.asarray(leaf).dtype))
+    return treedef.unflatten(grads)
 
 
 def rates(peak: float, steps: int = STEPS) -> np.ndarray:

@@ -1,15 +1,15 @@
 """The cases of the matrix: blocks of products of axes, one id for each case."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
-from equivalence_tests.suite.case import SYNTHETIC
+from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
 
 
 @dataclass(frozen=True, order=True)
-class MatrixCase:
+class MatrixCase(Case):
     """One case: where it stands on each axis.
 
     Attributes:
@@ -38,11 +38,6 @@ class MatrixCase:
         return "-".join(["matrix", *(str(at).replace("-", "_") for at in astuple(self))])
 
     @property
-    def problem(self) -> str:
-        """As of the other checks."""
-        return SYNTHETIC
-
-    @property
     def program(self) -> "MatrixCase":
         """The values that decide the compiled programs: cases that agree here share them."""
         return replace(self, recipe="exact", mode="free", stream="normal")
@@ -65,28 +60,8 @@ _FEW = ("normal", "mixture", "alternating")
 
 
 def matrix() -> list[MatrixCase]:
-    """All cases, those that share programs beside one another."""
+    """All cases, those that share programs side by side."""
     return sorted(set(_all()), key=lambda case: (case.program, case.recipe, case.mode, case.stream))
-
-
-def thinned(cases: Sequence[MatrixCase]) -> list[MatrixCase]:
-    """A slice that a default test run affords: every value of every axis, on few optimizers."""
-    chosen = []
-    for case in cases:
-        few = case.stream in ("mixture", "nan")
-        if case.column in ("free", "resumed"):
-            keep = (few or case.entry == "adam") and case.setting == 0
-        elif case.column in ("lockstep", "stock"):
-            keep = few and case.setting == 0 and case.entry in ("adam", "momentum")
-        else:
-            keep = case.entry == _EXAMPLE.get(case.column, "adam") and case.stream in _FEW
-        if keep:
-            chosen.append(case)
-    return chosen
-
-
-# The optimizer that stands for the others on an axis, where Adam does not show the most.
-_EXAMPLE = {"nnx": "momentum", "boxed": "lamb", "thousand": "sgd", "sharded": "lars"}
 
 
 def _all() -> Iterator[MatrixCase]:
@@ -95,7 +70,6 @@ def _all() -> Iterator[MatrixCase]:
             case = MatrixCase(entry, setting)
             yield from (replace(case, stream=stream) for stream in STREAMS)
             for stream in ("normal", "mixture", "nan"):
-                yield replace(case, mode="lockstep", stream=stream)
                 yield replace(case, mode="resumed", stream=stream)
             yield from _stock(case)
         first = MatrixCase(entry)

@@ -2,27 +2,25 @@
 
 import contextlib
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.compare.headline import poisoned_from
+from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.trajectory import LOOPS, Driven, driven, trajectory
-from equivalence_tests.suite.case import Result, recipe_source, settings_text
+from equivalence_tests.sides.trajectory import LOOPS, Driven, driver, trajectory
+from equivalence_tests.suite.case import Result, measure
 from equivalence_tests.suite.matrix import axes, sides
 from equivalence_tests.suite.matrix.cases import MatrixCase
-from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict
+from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.claim import rounding
-from optax_bridge.metadata.trees import PyTree, Updates
+from optax_bridge.correspondence.recipe import Call
+from optax_bridge.metadata.trees import PyTree
 
 _IN_ONE_FUNCTION = rounding(
     32.0,  # 15 were seen in 100 steps, of Adam's second moment
@@ -62,14 +60,13 @@ class Legs:
         self.program = program
         self._wide: Legs | None = None
         # Each program and each run of the left side once, whichever cases ask for it.
-        self.left = functools.cache(self._left)
-        self._compiled = functools.cache(self._compile)
+        self._left = functools.cache(functools.partial(self._run, "legacy"))
+        self._driver = functools.cache(self._new_driver)
 
     def both(self, case: MatrixCase) -> tuple[PyTree, PyTree]:
         """The trajectories of a case's two sides."""
-        if case.mode == "lockstep":
-            return self._locked(case, "legacy"), self._locked(case, case.recipe)
-        return self.left(case.stream), self._right(case)
+        right = self._run(case.recipe, case.stream, resumed=case.mode == "resumed")
+        return self._left(case.stream), right
 
     def in_float64(self, case: MatrixCase) -> Result:
         """The same case in float64, which decides whether a difference is rounding."""
@@ -77,80 +74,43 @@ class Legs:
             self._wide = Legs(replace(self.program, dtype="float64"))
         return run_case(replace(case, dtype="float64"), self._wide)
 
-    def _right(self, case: MatrixCase) -> PyTree:
-        grads = axes.gradients(self.params, case.stream, self.steps)
-        made = self._compiled(case.recipe)
-        return self._run(made, grads, resumed=case.mode == "resumed")
-
-    def _left(self, stream: str) -> PyTree:
-        grads = axes.gradients(self.params, stream, self.steps)
-        return self._run(self._compiled("legacy"), grads)
-
-    def _run(self, made: Driven, grads: Updates, resumed: bool = False) -> PyTree:
+    def _run(self, recipe: str, stream: str, *, resumed: bool = False) -> PyTree:
+        inputs = (axes.gradients(self.params, stream, self.steps), self.rates)
         # Two halves, so that one compilation also serves the run that is interrupted in between.
         parts = 2 if self.steps == axes.STEPS else 1
-        return trajectory(made, self.params, (grads, self.rates), parts=parts, resumed=resumed)
+        return trajectory(self._driver(recipe), self.params, inputs, parts=parts, resumed=resumed)
 
-    def _compile(self, which: str) -> Any:
-        case = self.program
-        if which == "legacy":
-            return driven(sides.left(case), case.drive)
-        if which.startswith("locked "):
-            step = sides.locked(replace(case, recipe=which.removeprefix("locked ")))
-            return jax.jit(lambda xs: jax.lax.scan(lambda _, x: (None, step(*x)), None, xs)[1])
-        return driven(sides.right(replace(case, recipe=which)), case.drive)
-
-    def _locked(self, case: MatrixCase, which: str) -> PyTree:
-        """Every step from the free-running left side's state, with either side.
-
-        The left one steps anew as well: XLA may round otherwise in another program.
-        """
-        side = sides.left(case)
-        first = side.view(side.init(jax.tree.map(jnp.asarray, self.params)))
-        before = jax.tree.map(
-            lambda start, seen: jnp.concatenate([jnp.asarray(start)[None], seen[:-1]]),
-            first,
-            self.left(case.stream),
-        )
-        grads = axes.gradients(self.params, case.stream, self.steps)
-        given = jax.tree.map(jnp.asarray, (before, grads, self.rates))
-        return jax.device_get(self._compiled(f"locked {which}")(given))
+    def _new_driver(self, recipe: str) -> Driven:
+        case = replace(self.program, recipe=recipe)
+        return driver((sides.left if recipe == "legacy" else sides.right)(case), case.drive)
 
 
 def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
     """Runs one case with the legs of its program; an error is in its result."""
-    entry = ENTRIES[case.entry]
-    result = Result(case, settings_text(entry, entry.cases[case.setting]))
-    try:
-        choice = sides.recipe(case)
-        recipe, result.claim = choice.call, choice.claim
-        result.source = recipe_source(recipe)
-    except UnsupportedSetting as error:
-        result.note = str(error)
-        return result
-    started = time.perf_counter()
-    try:
+
+    def compare_sides(result: Result, recipe: Call) -> None:
+        del recipe  # the right side asks for it
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
-            legacy, other = legs.both(case)
+            left, right = legs.both(case)
         grads = axes.gradients(legs.params, case.stream, legs.steps)
-        result.comparison = compare(legacy, other, poisoned=poisoned_from(grads))
-        if not result.comparison.identical and _in_one_function(case, result.claim, legacy, other):
+        comparison = result.comparison = compare(left, right, poisoned=poisoned_from(grads))
+        if not comparison.identical and _in_one_function(case, left, right):
             result.claim = _IN_ONE_FUNCTION
-        if keep:
-            result.trajectory = other
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds = time.perf_counter() - started
-    found = result.comparison
-    if found is not None and not found.identical and case.dtype != "float64":
+        result.trajectory = right if keep else None
+
+    setting = ENTRIES[case.entry].cases[case.setting]
+    definition = sides.definition(case, sides.schedule(case))
+    result = measure(case, setting, definition, compare_sides)
+    comparison = result.comparison
+    if comparison is not None and not comparison.identical and case.dtype != "float64":
         wide = legs.in_float64(case)
         result.wide, result.about_wide = wide.comparison, wide.note
     return result
 
 
-def _in_one_function(case: MatrixCase, claim: Claim, left: PyTree, right: PyTree) -> bool:
+def _in_one_function(case: MatrixCase, left: PyTree, right: PyTree) -> bool:
     """True if only parameters of one element differ, in a loop that is compiled as one function."""
-    if claim.verdict is not Verdict.IDENTICAL or case.drive in LOOPS or not one_function.may_be():
+    if case.recipe != "exact" or case.drive in LOOPS or not one_function.may_be():
         return False
     larger = [
         [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > len(leaf)]

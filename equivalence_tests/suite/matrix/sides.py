@@ -1,6 +1,5 @@
 """The two sides of a matrix case: legacy on the left, a TrainState on the right."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Choice, choose_recipe
 from optax_bridge.correspondence.recipe import build
-from optax_bridge.legacy import to_optax
 from optax_bridge.metadata.trees import PyTree, Updates
 from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
 
@@ -31,11 +29,11 @@ def definition(case: MatrixCase, learning_rate: Any = None) -> legacy_optim.Opti
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
     rate = about.learning_rate if case.rate == "constant" else learning_rate
-    made = entry.definition(about, rate)
+    base = entry.definition(about, rate)
     if case.rate != "per-group":
-        return made
+        return base
     return legacy_optim.MultiOptimizer(
-        (legacy_optim.ModelParamTraversal(is_matrix), made),
+        (legacy_optim.ModelParamTraversal(is_matrix), base),
         (legacy_optim.ModelParamTraversal(is_vector), legacy_optim.Momentum()),
     )
 
@@ -52,7 +50,7 @@ def recipe(case: MatrixCase) -> Choice:
 
 def left(case: MatrixCase) -> Side:
     """The legacy optimizer."""
-    made = definition(case)
+    base = definition(case)
     scheduled = schedule(case)
 
     def step(optimizer: Any, grads: Updates, rate: jax.Array | float) -> PyTree:
@@ -61,12 +59,12 @@ def left(case: MatrixCase) -> Side:
         if case.rate == "per-call":
             return optimizer.apply_gradient(grads, learning_rate=rate)
         if case.rate == "per-group":
-            groups = zip(made.hyper_params, _FACTORS, strict=True)
-            own = [hp.replace(learning_rate=factor * rate) for hp, factor in groups]
-            return optimizer.apply_gradient(grads, hyper_params=own)
+            groups = zip(base.hyper_params, _FACTORS, strict=True)
+            rates = [hp.replace(learning_rate=factor * rate) for hp, factor in groups]
+            return optimizer.apply_gradient(grads, hyper_params=rates)
         return optimizer.apply_gradient(grads)
 
-    return replace(legacy(made), step=step)
+    return replace(legacy(base), step=step)
 
 
 def right(case: MatrixCase) -> Side:
@@ -78,30 +76,11 @@ def right(case: MatrixCase) -> Side:
         if case.rate == "per-call":
             return state.apply_gradients(grads=grads, learning_rate=rate)
         if case.rate == "per-group":
-            own = [{"learning_rate": factor * rate} for factor in _FACTORS]
-            return state.apply_gradients(grads=grads, hyper_params=own)
+            rates = [{"learning_rate": factor * rate} for factor in _FACTORS]
+            return state.apply_gradients(grads=grads, hyper_params=rates)
         return state.apply_gradients(grads=grads)
 
     return replace(side, step=step)
-
-
-def locked(case: MatrixCase) -> Callable[[Any, Any, Any], Any]:
-    """One step from the legacy side's state: (its view, gradients, rate) -> view after the step.
-
-    The recipe `"legacy"` is the legacy side itself.
-    """
-    made = definition(case)
-    side = left(case) if case.recipe == "legacy" else right(case)
-
-    def step(view: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:
-        optimizer = legacy_optim.Optimizer(made, view["state"], view["params"])
-        if case.recipe == "legacy":
-            return side.view(side.step(optimizer, grads, rate))
-        _, opt_state = to_optax(optimizer)
-        state = side.init(optimizer.target).replace(opt_state=opt_state, step=optimizer.state.step)
-        return side.view(side.step(state, grads, rate))
-
-    return step
 
 
 def schedule(case: MatrixCase) -> Any:

@@ -16,10 +16,11 @@ from rich.table import Table
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.sharded import training, two_processes
-from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned
 from equivalence_tests.suite.sharded.training import (
+    DEVICES,
     GIVEN,
+    LAYOUTS,
     OPTIMIZERS,
     ShardedCase,
     reference,
@@ -35,11 +36,11 @@ ROUNDING_ULP = 64.0
 
 def cases() -> list[ShardedCase]:
     """Every layout in a closed loop and on given gradients, and one in two processes."""
-    found = []
+    selected = []
     for name in OPTIMIZERS:
-        found += [ShardedCase(name, layout) for layout in LAYOUTS]
-        found += [ShardedCase(name, layout, GIVEN) for layout in ("FSDP", "data and tensor")]
-    return [*found, ShardedCase("adafactor", "FSDP", processes=2)]
+        selected += [ShardedCase(name, layout) for layout in LAYOUTS]
+        selected += [ShardedCase(name, layout, GIVEN) for layout in ("FSDP", "data and tensor")]
+    return [*selected, ShardedCase("adafactor", "FSDP", processes=2)]
 
 
 def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
@@ -50,12 +51,12 @@ def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
         the three of which something is named; a name of anything else fits none.
       full: whether to run in several processes as well.
     """
-    found = [case for case in cases() if full or case.processes == 1]
+    selected = [case for case in cases() if full or case.processes == 1]
     for axis in ("entry", "layout", "problem"):
-        named = {*only} & {getattr(case, axis) for case in found}
-        found = [case for case in found if not named or getattr(case, axis) in named]
+        named = {*only} & {getattr(case, axis) for case in selected}
+        selected = [case for case in selected if not named or getattr(case, axis) in named]
         only = [name for name in only if name not in named]
-    return [] if only else found
+    return [] if only else selected
 
 
 def can_run() -> bool:
@@ -141,11 +142,11 @@ def table(results: Sequence[Result]) -> Table:
         case = result.case
         if not isinstance(case, ShardedCase):
             continue
-        found, name = result.comparison, case.entry
-        if found is None or result.verdict is None:
+        comparison, name = result.comparison, case.entry
+        if comparison is None or result.verdict is None:
             outcome = "error"
         else:
-            far = "" if found.identical else f", {found.ulp:.3g} ULP"
+            far = "" if comparison.identical else f", {comparison.ulp:.3g} ULP"
             outcome = result.verdict.value + far
         shown.add_row(
             name if name != previous else "",

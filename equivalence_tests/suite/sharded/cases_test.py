@@ -16,9 +16,15 @@ from optax_bridge.correspondence import Verdict
 # Before JAX 0.10 sums that XLA joined to one kept the name of one of them.
 XLA_KEEPS_NAMES = jax.__version_info__ >= (0, 10)
 
+# One that splits no sum, one that splits none in the step, and one that splits both ways.
+QUICK = (
+    ShardedCase("adam", "optimizer state"),
+    ShardedCase("adam", "FSDP", GIVEN),
+    ShardedCase("adam", "data and tensor"),
+)
 CASES = [
-    *[case for case in cases.cases() if case.entry == "adam"],
-    *[case for case in cases.cases() if case.entry == "adafactor" and case.layout == "FSDP"],
+    pytest.param(case, id=str(case), marks=() if case in QUICK else pytest.mark.full)
+    for case in cases.cases()
 ]
 
 
@@ -32,19 +38,8 @@ def _eight_devices() -> None:
         )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_identical_where_no_sum_is_split_else_rounding_and_it_says_which(
-    case: ShardedCase, request: pytest.FixtureRequest
-):
-    if not request.config.getoption("--equivalence-full"):
-        if case.processes > 1:
-            pytest.skip(
-                "the processes wait half a minute for each other; --equivalence-full runs it"
-            )
-        if case.layout in ("data", "tensor"):
-            pytest.skip(
-                "`data and tensor` splits what each of them does; --equivalence-full runs it"
-            )
+@pytest.mark.parametrize("case", CASES)
+def test_identical_where_no_sum_is_split_else_rounding_and_it_says_which(case: ShardedCase):
     result = cases.run(case)
     assert not result.failed, result.note
     assert result.held, (result.comparison, result.claim)

@@ -26,7 +26,7 @@ def split_sums(program: str) -> list[str]:
     """
     roots = re.findall(r"^%?([\w.\-]+) \([^\n]*\{\n(?:(?!\}).*\n)*?\s*ROOT ([^\n]*)", program, re.M)
     adding = {name for name, root in roots if re.search(r"= (?:f|bf)\d+\[\]\S* add\(", root)}
-    found: list[str] = []
+    sums: list[str] = []
     for line in program.splitlines():
         reducer = re.search(
             r" (?:all-reduce|reduce-scatter)(?:-start)?\(.*to_apply=%?([\w.\-]+)", line
@@ -34,8 +34,8 @@ def split_sums(program: str) -> list[str]:
         if reducer is None or reducer[1] not in adding:
             continue
         named = re.search(r'op_name="([^"]*)"', line)
-        found += _operations(named[1]) if named else ["unnamed"]
-    return sorted(set(found))
+        sums += _operations(named[1]) if named else ["unnamed"]
+    return sorted(set(sums))
 
 
 def _operations(name: str) -> list[str]:
@@ -53,14 +53,14 @@ def _operations(name: str) -> list[str]:
 @functools.cache
 def compiler_options() -> dict[str, Any]:
     """Returns the pinned ones of XLA's choices, of those that this version of it knows."""
-    known = {}
+    options = {}
     for name, value in _CHOICES.items():
         try:
             jax.jit(jnp.negative, compiler_options={name: value}).lower(0.0).compile()
         except jax.errors.JaxRuntimeError:  # an older XLA
             continue
-        known[name] = value
-    return known
+        options[name] = value
+    return options
 
 
 def can_be_pinned() -> bool:

@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,18 +12,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from equivalence_tests.sides.inputs import digits
-from equivalence_tests.sides.precision import pinned
+from equivalence_tests.sides.precision import pin_precision
 from equivalence_tests.sides.side import Side
-from equivalence_tests.sides.trajectory import driven, place, trajectory
-from equivalence_tests.suite.sharded.layouts import DEVICES, LAYOUTS, Layout
+from equivalence_tests.sides.trajectory import driver, trajectory
+from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.sharded.partitioned import compiler_options, split_sums
 from optax_bridge import TrainState, state_shardings
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.kept_axes import state_axes
-from optax_bridge.metadata.trees import Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
-STEPS = 20
+DEVICES, STEPS = 8, 20
 TRAINING, GIVEN = "training", "given gradients"
 
 OPTIMIZERS = {
@@ -32,8 +33,73 @@ OPTIMIZERS = {
 }
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A layout of a training on the mesh.
+
+    Attributes:
+      mesh: names and sizes of the mesh's axes.
+      rule: path and array of a parameter -> its specification.
+      batch: specification of the batch.
+      state_rule: the same as `rule` for the optimizer's state, if that lies in another way.
+    """
+
+    mesh: dict[str, int]
+    rule: Callable[[str, Any], PartitionSpec]
+    batch: PartitionSpec = field(default_factory=PartitionSpec)
+    state_rule: Callable[[str, Any], PartitionSpec] | None = None
+
+
+def _whole_rule(path: str, value: Any) -> PartitionSpec:
+    del path, value
+    return PartitionSpec()
+
+
+def _first_axis_rule(path: str, value: Any) -> PartitionSpec:
+    """The first axis that can be divided over the data axis, as FSDP shards."""
+    del path
+    for index, size in enumerate(value.shape):
+        if size % DEVICES == 0:
+            return PartitionSpec(*[None] * index, "data")
+    return PartitionSpec()
+
+
+def _hidden_rule(path: str, value: Any) -> PartitionSpec:
+    """The hidden units of the block's two dense layers."""
+    del value
+    return {
+        "/Dense_2/kernel": PartitionSpec(None, "model"),
+        "/Dense_2/bias": PartitionSpec("model"),
+        "/Dense_1/kernel": PartitionSpec("model", None),
+    }.get(path, PartitionSpec())
+
+
+def _hidden_and_heads_rule(path: str, value: Any) -> PartitionSpec:
+    """The heads of the attention as well."""
+    of_heads = {
+        **{f"{name}/kernel": PartitionSpec(None, "model") for name in ("query", "key", "value")},
+        **{f"{name}/bias": PartitionSpec("model") for name in ("query", "key", "value")},
+        "out/kernel": PartitionSpec("model"),
+    }
+    _, _, within = path.partition("Attention_0/")
+    return of_heads.get(within, _hidden_rule(path, value))
+
+
+_DATA = {"data": DEVICES}
+LAYOUTS = {
+    "replicated": Layout(_DATA, _whole_rule),
+    "optimizer state": Layout(_DATA, _whole_rule, state_rule=_first_axis_rule),
+    "data": Layout(_DATA, _whole_rule, PartitionSpec("data")),
+    "FSDP": Layout(_DATA, _first_axis_rule, PartitionSpec("data")),
+    "tensor": Layout({"model": DEVICES}, _hidden_rule),
+    "data and tensor": Layout(
+        {"data": 4, "model": 2}, _hidden_and_heads_rule, PartitionSpec("data")
+    ),
+}
+
+
 @dataclass(frozen=True, order=True)
-class ShardedCase:
+class ShardedCase(Case):
     """One run on the mesh.
 
     Attributes:
@@ -43,6 +109,8 @@ class ShardedCase:
       processes: 1, or 2 with half of the devices each.
     """
 
+    problem = "transformer"
+
     entry: str
     layout: str
     drive: str = TRAINING
@@ -51,21 +119,6 @@ class ShardedCase:
     def __str__(self) -> str:
         parts = ("sharded", self.entry, self.layout, self.drive, f"{self.processes}_processes")
         return "-".join(parts).replace(" ", "_")
-
-    @property
-    def problem(self) -> str:
-        """As of the other checks."""
-        return "transformer"
-
-    @property
-    def rate(self) -> str:
-        """As of the other checks."""
-        return "constant"
-
-    @property
-    def recipe(self) -> str:
-        """As of the other checks."""
-        return "exact"
 
     @property
     def column(self) -> str:
@@ -83,10 +136,10 @@ def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
     layout = LAYOUTS[case.layout]
     devices = np.array(jax.devices("cpu")[:DEVICES]).reshape(tuple(layout.mesh.values()))
     mesh = Mesh(devices, tuple(layout.mesh))
-    start, shardings = _placed(case.entry, layout, mesh)
+    start, shardings = _place_state(case.entry, layout, mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
-    given = reference(case.entry, GIVEN)[1] if case.drive == GIVEN else None
-    return _driven(start, given, shardings, NamedSharding(mesh, layout.batch), everywhere)
+    fixed_grads = reference(case.entry, GIVEN)[1] if case.drive == GIVEN else None
+    return _drive(start, fixed_grads, shardings, NamedSharding(mesh, layout.batch), everywhere)
 
 
 @functools.cache
@@ -95,32 +148,32 @@ def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
     start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
     here = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    given = reference(entry, TRAINING)[1] if drive == GIVEN else None
-    seen, _ = _driven(start, given, _like(here, start), here, here)
-    grads = [seen[name] for name in _named("grads", job.params)]
+    fixed_grads = reference(entry, TRAINING)[1] if drive == GIVEN else None
+    seen, _ = _drive(start, fixed_grads, _like(here, start), here, here)
+    grads = [seen[name] for name in _by_path("grads", job.params)]
     return seen, jax.tree.structure(job.params).unflatten(grads)
 
 
-def _placed(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
+def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, TrainState]:
     """The first state on the mesh, and where its arrays lie."""
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
 
     def create(rule: Any) -> TrainState:
-        made: Any = TrainState.create_sharded
-        return made(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
+        create_state: Any = TrainState.create_sharded
+        return create_state(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
 
     state = create(layout.rule)
     shardings = state_shardings(state, mesh, layout.rule)
     if layout.state_rule is not None:
-        apart = create(layout.state_rule)
-        state = state.replace(opt_state=apart.opt_state)
-        placed = state_shardings(apart, mesh, layout.state_rule)
+        state_first = create(layout.state_rule)
+        state = state.replace(opt_state=state_first.opt_state)
+        placed = state_shardings(state_first, mesh, layout.state_rule)
         shardings = shardings.replace(opt_state=placed.opt_state)
     return state, shardings
 
 
-def _driven(
-    start: PyTree, given: PyTree, shardings: Any, batch: PyTree, everywhere: Any
+def _drive(
+    start: PyTree, fixed_grads: PyTree, shardings: Any, batch: PyTree, everywhere: Any
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
@@ -134,10 +187,10 @@ def _driven(
         return loss, grads
 
     def at(tree: PyTree, index: int, where: Any) -> PyTree:
-        return jax.tree.map(lambda leaf, w: place(leaf[index], w), tree, where)
+        return jax.tree.map(lambda leaf, w: _place(leaf[index], w), tree, where)
 
     options = compiler_options()
-    start = jax.tree.map(place, start, shardings)
+    start = jax.tree.map(_place, start, shardings)
     jitted = jax.jit(
         lambda state, grads: state.apply_gradients(grads=grads),
         in_shardings=(shardings, shardings.params),
@@ -146,37 +199,42 @@ def _driven(
     )
     take = jitted.lower(start, start.params).compile()
     gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
-    own = None
-    if given is None:
+    take_grads = None
+    if fixed_grads is None:
         jitted = jax.jit(
             gradients,
             in_shardings=(shardings.params, (batch, batch)),
             out_shardings=(everywhere, shardings.params),
             compiler_options=options,
         )
-        with pinned():
-            own = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
+        with pin_precision():
+            take_grads = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
 
     def inputs(index: int, _: Any) -> tuple[Any]:
-        if given is None:
+        if fixed_grads is None:
             return (at(data, index, (batch, batch)),)
-        return (at(given, index, shardings.params),)
+        return (at(fixed_grads, index, shardings.params),)
 
     def step(state: PyTree, row: PyTree) -> PyTree:
         state, *_ = state
-        loss, grads = (jnp.zeros([]), row) if own is None else own(state.params, row)
+        loss, grads = (jnp.zeros([]), row) if take_grads is None else take_grads(state.params, row)
         return take(state, grads), loss, grads
 
     def view(state: PyTree) -> dict[str, np.ndarray]:
         state, loss, grads = state
-        named = _named("params", state.params) | _named("opt_state", state.opt_state)
-        views = gather({"loss": loss, **named, **_named("grads", grads)})
+        named = _by_path("params", state.params) | _by_path("opt_state", state.opt_state)
+        views = gather({"loss": loss, **named, **_by_path("grads", grads)})
         return {name: np.asarray(leaf.addressable_data(0)) for name, leaf in views.items()}
 
     side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
-    seen = trajectory(driven(side, "eager"), None, inputs, STEPS)
+    seen = trajectory(driver(side, "eager"), None, inputs, STEPS)
     return seen, sorted(
-        {name for program in (own, take) if program for name in split_sums(program.as_text() or "")}
+        {
+            name
+            for program in (take_grads, take)
+            if program
+            for name in split_sums(program.as_text() or "")
+        }
     )
 
 
@@ -189,15 +247,24 @@ def vanishing(entry: str) -> tuple[str, ...]:
     owners = state_axes(tx, params, state)
     names = [
         name
-        for name, owner in zip(_named("opt_state", state), owners, strict=True)
+        for name, owner in zip(_by_path("opt_state", state), owners, strict=True)
         if owner and noise[owner[0]]
     ]
     for root in ("params", "grads"):
-        names += itertools.compress(_named(root, params), noise)
+        names += itertools.compress(_by_path(root, params), noise)
     return tuple(names)
 
 
-def _named(root: str, tree: PyTree) -> dict[str, PyTree]:
+def _place(leaf: Leaf, where: Any) -> jax.Array:
+    """An array where it belongs; of devices of several processes each gives its own part."""
+    is_array = isinstance(leaf, jax.Array)
+    if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
+        return jax.device_put(leaf, where)
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+
+def _by_path(root: str, tree: PyTree) -> dict[str, PyTree]:
     return {"/".join(key_names(path)): leaf for path, leaf in leaves_with_path({root: tree})}
 
 

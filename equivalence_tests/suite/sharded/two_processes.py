@@ -1,14 +1,12 @@
 # pyright: strict
 """A sharded run in two processes joined by jax.distributed, each with half of the devices."""
 
-import argparse
 import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,10 +15,9 @@ import numpy as np
 from equivalence_tests.environment import xla_flags
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.suite.sharded import training
-from equivalence_tests.suite.sharded.layouts import DEVICES
-from equivalence_tests.suite.sharded.training import ShardedCase
+from equivalence_tests.suite.sharded.training import DEVICES, ShardedCase
 
-_SPLIT = "sums split over devices"  # beside the trajectory in the file, as JSON
+_SPLIT = "sums split over devices"  # in the file with the trajectory, as JSON
 
 
 def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -32,13 +29,10 @@ def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trajectory.npz"
-        command = [
-            sys.executable, "-m", __name__, "--coordinator", f"localhost:{_free_port()}",
-            "--out", str(file), "--case", case.entry, case.layout, case.drive,
-        ]  # fmt: skip
+        about = (f"localhost:{_free_port()}", str(file), case.entry, case.layout, case.drive)
         processes = [
             subprocess.Popen(
-                [*command, "--processes", str(case.processes), "--process", str(index)],
+                [sys.executable, "-m", __name__, *about, str(case.processes), str(index)],
                 env=_environment(DEVICES // case.processes),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -59,21 +53,25 @@ def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray
             return seen, json.loads(str(saved[_SPLIT]))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Joins the other processes and runs the case; the first one writes what it saw."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--coordinator", required=True, help="host:port of the first process")
-    parser.add_argument("--processes", type=int, required=True)
-    parser.add_argument("--process", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="an .npz file")
-    parser.add_argument("--case", nargs=3, metavar=("OPTIMIZER", "LAYOUT", "DRIVE"), required=True)
-    given = parser.parse_args(arguments)
-    jax.distributed.initialize(given.coordinator, given.processes, given.process)
-    case = ShardedCase(*given.case, processes=given.processes)
-    seen, split = training.run(case)
-    if given.process == 0:
+def main(
+    coordinator: str, out: str, entry: str, layout: str, drive: str, processes: str, process: str
+) -> None:
+    """Joins the other processes and runs the case; the first one writes what it saw.
+
+    Args:
+      coordinator: host:port of the first process.
+      out: an .npz file.
+      entry: of the case.
+      layout: of the case.
+      drive: of the case.
+      processes: their number.
+      process: that of this one.
+    """
+    jax.distributed.initialize(coordinator, int(processes), int(process))
+    seen, split = training.run(ShardedCase(entry, layout, drive, int(processes)))
+    if process == "0":
         arrays = {**seen, _SPLIT: np.asarray(json.dumps(split))}
-        write_bytes_with(given.out, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_bytes_with(Path(out), lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def _environment(devices: int) -> dict[str, str]:
@@ -94,4 +92,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

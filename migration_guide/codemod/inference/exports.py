@@ -1,100 +1,126 @@
 """Collects the facts of a module for the other files of its program."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import libcst as cst
 
-from migration_guide.codemod.inference.analysis import Analysis
-from migration_guide.codemod.inference.kinds import HYPER_PARAMS
+from migration_guide.codemod.inference.expressions import Expressions
+from migration_guide.codemod.inference.kinds import CLASS, HYPER_PARAMS, OPTIMIZER
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import is_legacy
-from migration_guide.codemod.reading.tree import dotted_name
+from migration_guide.codemod.reading.tree import dotted_name, keyword_of, method_call
 
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
 
-def module_exports(analysis: Analysis) -> Project:
-    """Returns the facts of a module: its fields, functions, classes and imports."""
-    facts = analysis.facts
+def module_exports(a: Expressions) -> Project:
+    """Returns the facts of a module: its fields, functions, classes, steps and imports."""
+    facts = a.facts
     functions = {
-        analysis.function_name(f): portable(analysis.return_kind(f))
+        a.function_name(f): portable(a.return_kind(f))
         for f in facts.functions
         if isinstance(f, cst.FunctionDef)
     }
-    fields = {name: portable(kind) for name, kind in analysis.fields.items()}
-    classes = [f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes]
-    groups = [
-        f"{analysis.key}.{c.name.value}" for c in analysis.legacy_classes if analysis.is_groups(c)
-    ]
-    for origin, here in _reexports(analysis):
-        if origin in analysis.project.definitions:
+    fields = {name: portable(kind) for name, kind in a.fields.items()}
+    classes = [f"{a.key}.{c.name.value}" for c in a.legacy_classes]
+    groups = [f"{a.key}.{c.name.value}" for c in a.legacy_classes if a.is_groups(c)]
+    for origin, here in _reexports(a):
+        if origin in a.project.definitions:
             classes.append(here)
-        if origin in analysis.project.own_groups:
+        if origin in a.project.own_groups:
             groups.append(here)
-        if origin in analysis.project.returns:
-            functions.setdefault(here, analysis.project.returns[origin])
-    return Project(
+        if origin in a.project.returns:
+            functions.setdefault(here, a.project.returns[origin])
+    reads_hyper_params = any(a.holds(node, HYPER_PARAMS) for node in facts.attributes)
+    return dataclasses.replace(
+        a.shared,
         fields={name: kind for name, kind in fields.items() if kind},
         returns={name: kind for name, kind in functions.items() if kind},
-        own_apply_gradient=bool(analysis.own_classes),
-        rate_per_call=analysis.rate_per_call,
-        keywords=frozenset(a.keyword.value for c in facts.calls for a in c.args if a.keyword),
+        own_apply_gradient=bool(a.own_classes),
+        rate_per_call=reads_hyper_params or any(len(call.args) > 1 for call in _steps(a)),
+        keywords=frozenset(keyword_of(arg) for c in facts.calls for arg in c.args) - {""},
         definitions=frozenset(classes),
-        steps=len(analysis.applications),
-        argument_kinds=analysis.argument_kinds,
-        uses_optim=analysis.uses_optim,
-        expected=analysis.expected,
-        aliases=_aliases(analysis),
-        calls_classes=analysis.calls_classes,
-        overridden_names=analysis.overridden_names,
-        reads_hyper_params=any(analysis.holds(a, HYPER_PARAMS) for a in facts.attributes),
-        jax_modules=frozenset([analysis.key] if analysis.imports_jax else []),
-        legacy_arguments=analysis.legacy_arguments,
-        legacy_results=frozenset(analysis.legacy_results),
-        legacy_fields=frozenset(analysis.legacy_fields),
+        steps=len(a.applications),
+        uses_optim=a.uses_optim,
+        aliases=_aliases(a),
+        calls_classes=_calls_classes(a),
+        overridden_names=_overridden_names(a),
+        reads_hyper_params=reads_hyper_params,
+        jax_modules=frozenset([a.key] if a.imports_jax else []),
         own_groups=frozenset(groups),
-        uses_pmap=any(analysis.names.of(node) in _MAPPING for node in _functions_used(analysis)),
+        uses_pmap=any(a.names.of(node) in _MAPPING for node in _functions_used(a)),
     )
 
 
-def _functions_used(analysis: Analysis) -> Iterator[cst.BaseExpression]:
+def _steps(a: Expressions) -> Iterator[cst.Call]:
+    """Yields the calls that take a step, as far as their names say so."""
+    for call in a.facts.calls:
+        holder, method = method_call(call)
+        is_optimize = method == "optimize" and holder is not None and a.holds(holder, OPTIMIZER)
+        if method == "apply_gradient" or is_optimize:
+            yield call
+
+
+def _overridden_names(a: Expressions) -> frozenset[str]:
+    """The hyper-parameters that some step gives; `**` where it cannot be told which."""
+    overridden: set[str] = set()
+    for call in _steps(a):
+        holder, _ = method_call(call)
+        if holder is not None and a.holds(holder, OPTIMIZER):
+            rest = call.args[1:] if call.args and not call.args[0].keyword else call.args
+            overridden |= {keyword_of(arg) or "**" for arg in rest}
+    return frozenset(overridden - {"grads", "loss_fn"})
+
+
+def _calls_classes(a: Expressions) -> bool:
+    """True if some call makes a definition of a class that is chosen at run time."""
+    return any(
+        CLASS in a.kind(call.func)
+        and a.names.entry(call.func) is None
+        and not a.makes_own_definition(call)
+        for call in a.facts.calls
+    )
+
+
+def _functions_used(a: Expressions) -> Iterator[cst.BaseExpression]:
     """Yields expressions that are called, passed on or decorate."""
-    for call in analysis.facts.calls:
+    for call in a.facts.calls:
         yield call.func
         yield from (arg.value for arg in call.args)
-    for function in analysis.facts.functions:
+    for function in a.facts.functions:
         if isinstance(function, cst.FunctionDef):
             yield from (decorator.decorator for decorator in function.decorators)
 
 
-def _reexports(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _reexports(a: Expressions) -> Iterator[tuple[str, str]]:
     """Yields what is there of other files of the program: the name there, and the name here."""
-    project = analysis.project
-    for node in analysis.facts.imports:
+    project = a.project
+    for node in a.facts.imports:
         if not isinstance(node, cst.ImportFrom):
             continue
         home = (dotted_name(node.module) or "").split(".")[-1] if node.module is not None else ""
         if isinstance(node.names, cst.ImportStar):
             for origin in (*project.definitions, *project.returns):
                 if origin.startswith(f"{home}."):
-                    yield origin, f"{analysis.key}.{origin.removeprefix(f'{home}.')}"
+                    yield origin, f"{a.key}.{origin.removeprefix(f'{home}.')}"
             continue
         for alias in node.names:
             name = dotted_name(alias.name)
-            yield f"{home}.{name}", f"{analysis.key}.{imports.bound(alias)}"
-    top = analysis.scopes[analysis.module]
-    for target, value in analysis.facts.assignments:  # `Groups = base.Groups`
-        if isinstance(target, cst.Name) and analysis.scopes.get(target) is top:
-            yield analysis.names.of(value) or "", f"{analysis.key}.{target.value}"
+            yield f"{home}.{name}", f"{a.key}.{imports.bound(alias)}"
+    top = a.scopes[a.module]
+    for target, value in a.facts.assignments:  # `Groups = base.Groups`
+        if isinstance(target, cst.Name) and a.scopes.get(target) is top:
+            yield a.names.of(value) or "", f"{a.key}.{target.value}"
 
 
-def _aliases(analysis: Analysis) -> dict[str, str]:
+def _aliases(a: Expressions) -> dict[str, str]:
     """Returns the names of flax.optim that other files can import from this one."""
     origins = {}
-    for node in analysis.facts.imports:
+    for node in a.facts.imports:
         for name, bound, is_dotted in imports.aliases(node):
-            origin = analysis.names.resolve_export(name)
+            origin = a.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
-                origins[f"{analysis.key}.{bound}"] = origin
+                origins[f"{a.key}.{bound}"] = origin
     return origins

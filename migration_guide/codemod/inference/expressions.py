@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from migration_guide.codemod.inference import flow
-from migration_guide.codemod.inference.facts import Facts, fields, is_property
+from migration_guide.codemod.inference.facts import Callable_, Facts, fields, is_property
 from migration_guide.codemod.inference.kinds import (
     ARRAY,
     CLASS,
@@ -29,11 +28,18 @@ from migration_guide.codemod.inference.kinds import (
     join_kinds,
     only,
 )
-from migration_guide.codemod.inference.project import Project
+from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import OPTIM, Names
 from migration_guide.codemod.reading.scopes import scopes
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import (
+    index_of,
+    keyword_of,
+    last_name,
+    method_call,
+    names_bound,
+    text_of,
+)
 
 _JAX = ("flax", "jax", "legacy_optim", "optax_bridge")
 
@@ -44,7 +50,20 @@ class Expressions(abc.ABC):
     Args:
       module: the parsed module.
       project: facts from other files.
+
+    Attributes:
+      names: what the module imports.
+      facts: the places at which values move.
+      project: facts from other files.
+      shared: facts for other files, as far as use shows them.
+      fields: name of a field -> what was put into one of that name.
+      external: calls into modules that this run does not see, which make a definition.
+      legacy: constructor calls of flax.optim whose definition goes into one of the user's own.
+      legacy_classes: classes of the module that derive from one of flax.optim's definitions.
+      own_classes: classes of the module that define `apply_gradient` themselves.
     """
+
+    key: str  # by which other files refer to the module
 
     def __init__(self, module: cst.Module, project: Project):
         self.module = module
@@ -77,6 +96,18 @@ class Expressions(abc.ABC):
         # Other libraries' optimizers move by the names of fields once all of ours are known: what
         # has arrived somewhere stays, and there must be something that rules it out.
         self._follows_foreign = False
+        self.shared = Project()
+        self.external: set[cst.CSTNode] = set()
+        self.legacy: set[cst.CSTNode] = set()
+        self.legacy_classes = [c for c in self.facts.classes if self.legacy_base(c)]
+        self.own_classes = [c for c in self.facts.classes if self._defines_apply_gradient(c)]
+
+    @functools.cached_property
+    def uses_optim(self) -> bool:
+        """True if this file imports flax.optim, or refers to it through flax."""
+        return any(imports.mentions(node, OPTIM) for node in self.facts.imports) or any(
+            (self.names.of(node) or "").startswith(OPTIM) for node in self.facts.attributes
+        )
 
     @functools.cached_property
     def _has_another_library(self) -> bool:
@@ -101,6 +132,16 @@ class Expressions(abc.ABC):
             self._memo[node] = NOTHING  # an expression that contains itself adds nothing
             self._memo[node] = self._kind(node)
         return self._memo[node]
+
+    def holds(self, node: cst.CSTNode, atom: str) -> bool:
+        """True if an expression may hold such an object, and surely none of another library."""
+        kind = self.kind(node)
+        return atom in kind and FOREIGN not in kind
+
+    @property
+    def applications(self) -> list[cst.Call]:
+        """Returns all calls of a method named `apply_gradient`."""
+        return [call for call in self.facts.calls if method_call(call)[1] == "apply_gradient"]
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
         """True if a class derives from one of flax.optim's definitions, directly or by another."""
@@ -143,6 +184,89 @@ class Expressions(abc.ABC):
         """True if an imported name is a definition class of another file of the project."""
         return ".".join(name.split(".")[-2:]) in self.project.definitions
 
+    def makes_own_definition(self, call: cst.Call) -> bool:
+        """True if a call makes an instance of a definition class of the user's own."""
+        if self.is_own_definition(self.names.of(call.func) or ""):
+            return True
+        classes = self._classes_called(call)
+        return bool(classes) and all(node in self.legacy_classes for node in classes)
+
+    def makes_own_groups(self, call: cst.Call) -> bool:
+        """True if it makes one of a class of the user's own that derives from MultiOptimizer."""
+        if self.imported_function(call) in self.project.own_groups:
+            return True
+        classes = self._classes_called(call)
+        return bool(classes) and all(self.is_groups(node) for node in classes)
+
+    def _classes_called(self, call: cst.Call) -> list[cst.ClassDef]:
+        if not isinstance(call.func, cst.Name):
+            return []
+        nodes = [assignment.node for assignment in self.names.assignments(call.func)]
+        return [node for node in nodes if isinstance(node, cst.ClassDef)]
+
+    def _defines_apply_gradient(self, node: cst.ClassDef) -> bool:
+        methods = [s.name.value for s in node.body.body if isinstance(s, cst.FunctionDef)]
+        return "apply_gradient" in methods and not self.legacy_base(node)
+
+    def imported_function(self, call: cst.Call) -> str | None:
+        """Returns the imported name of the called function, if another file defines it."""
+        name = self.names.of(call.func)
+        if name is None or name.startswith(("jax.", "flax.")):
+            return None
+        return ".".join(name.split(".")[-2:])
+
+    def function_name(self, function: Callable_) -> str:
+        """Returns the name by which other files refer to a function."""
+        return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
+
+    def share_arguments(self, call: cst.Call) -> None:
+        """Notes for other files what a function of theirs is given."""
+        name = self.imported_function(call)
+        for index, arg in enumerate(call.args if name is not None else ()):
+            if arg.star:
+                break
+            kind = portable(self.kind(arg.value))
+            if kind:
+                passed = self.shared.argument_kinds.setdefault(name or "", {})
+                key = keyword_of(arg) or index
+                passed[key] = join_kinds([passed.get(key, NOTHING), kind])
+
+    def mark(self, marked: set[cst.CSTNode], node: cst.CSTNode) -> None:
+        """Adds a node to `external` or `legacy`."""
+        if node not in marked:
+            marked.add(node)
+            self._changed = True
+
+    def note_array_target(self) -> None:
+        """Notes that some optimizer's target is an array by itself."""
+        if not self._array_target:
+            self._array_target = self._changed = True
+
+    def assigned_to(
+        self, node: cst.Name, *, within_tuples: bool = False
+    ) -> list[cst.BaseExpression]:
+        """Returns all values assigned to a variable.
+
+        Args:
+          node: the variable.
+          within_tuples: what is taken apart into several variables counts as well, as a whole.
+        """
+        key = self._key(node)
+        return [
+            value
+            for target, value in self.facts.assignments
+            for name in (names_bound(target) if within_tuples else [target])
+            if isinstance(name, cst.Name) and name.value == node.value and self._key(name) == key
+        ]
+
+    def from_unknown(self, node: cst.CSTNode) -> bool:
+        """True if a variable is made by calling an unknown class."""
+        if not isinstance(node, cst.Name):
+            return self.names.of(node) is not None
+        if node.value in ("self", "cls") or self.names.of(node) is not None:
+            return True
+        return any(map(self._is_unknown_instance, self.assigned_to(node)))
+
     def assign(self, target: cst.CSTNode, kind: Kind) -> None:
         """Adds to the kind of a target."""
         if not kind:
@@ -181,16 +305,14 @@ class Expressions(abc.ABC):
         if kind:
             self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
 
-    def assign_parameter(
-        self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param, kind: Kind
-    ) -> None:
+    def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
         """Adds to the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         if kind and scope is not None:
             key = (id(scope), parameter.name.value)
             self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
 
-    def parameter_kind(self, function: cst.FunctionDef | cst.Lambda, parameter: cst.Param) -> Kind:
+    def parameter_kind(self, function: Callable_, parameter: cst.Param) -> Kind:
         """Returns the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         return self._variables.get((id(scope), parameter.name.value), NOTHING)
@@ -234,9 +356,9 @@ class Expressions(abc.ABC):
             case cst.DictComp():
                 return self._items([node.value])
             case cst.Subscript():
-                inside = item(self.kind(node.value), flow.index_of(node))
+                inside = item(self.kind(node.value), _number(index_of(node)))
                 # What the rule for hyper-parameters writes for own groups.
-                is_list = HYPER_PARAMS in inside and flow.text_of(node) == "hyper_params"
+                is_list = HYPER_PARAMS in inside and text_of(index_of(node)) == "hyper_params"
                 return inside | only(LEGACY) if is_list else inside
             case cst.IfExp():
                 return join_kinds([self.kind(node.body), self.kind(node.orelse)])
@@ -330,6 +452,14 @@ class Expressions(abc.ABC):
         if not isinstance(value, cst.Call) or self.kind(value):
             return False
         return last_name(value.func)[:1].isupper()
+
+
+def _number(node: cst.BaseExpression | None) -> int | None:
+    """Returns the integer that is written out, or None."""
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        number = _number(node.expression)
+        return None if number is None else -number
+    return int(node.value) if isinstance(node, cst.Integer) and node.value.isdigit() else None
 
 
 def _drop_conflicts(evidence: Kind, kind: Kind) -> Kind:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import children, is_statement, last_name, walk
+from migration_guide.codemod.reading.tree import children, is_statement, last_name, text_of, walk
 
 Callable_ = cst.FunctionDef | cst.Lambda
 
@@ -94,8 +94,7 @@ class Facts:
         if not self._within and any(
             isinstance(t.target, cst.Name) and t.target.value == "__all__" for t in node.targets
         ):
-            strings = [n for n in walk(node.value) if isinstance(n, cst.SimpleString)]
-            self.exported |= {str(string.evaluated_value) for string in strings}
+            self.exported |= {text_of(inner) for inner in walk(node.value)} - {""}
         for target in node.targets:
             self.assignments.append((target.target, node.value))
             if self._in_class_body() and isinstance(target.target, cst.Name):

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, fields, parameters
-from migration_guide.codemod.inference.interface import Inference
 from migration_guide.codemod.inference.kinds import (
     ARRAY,
     CLASS,
@@ -29,7 +29,7 @@ from migration_guide.codemod.inference.kinds import (
     only,
 )
 from migration_guide.codemod.reading.names import OPTIM
-from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.reading.tree import argument, last_name, text_of
 
 # Last part of the name of a function -> the argument that it returns in the same shape.
 _SAME = {
@@ -81,27 +81,7 @@ _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
 _TUPLES = {"Tuple", "tuple"}
 
 
-def index_of(node: cst.Subscript) -> int | None:
-    """The index of a subscript that is written as a number."""
-    if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
-        return None
-    text = node.slice[0].slice.value
-    sign = 1
-    if isinstance(text, cst.UnaryOperation) and isinstance(text.operator, cst.Minus):
-        text, sign = text.expression, -1
-    return (
-        sign * int(text.value) if isinstance(text, cst.Integer) and text.value.isdigit() else None
-    )
-
-
-def text_of(node: cst.Subscript) -> str:
-    """The index of a subscript that is written as a text, or ""."""
-    index = node.slice[0].slice
-    value = index.value if isinstance(index, cst.Index) else None
-    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""
-
-
-def call(a: Inference, node: cst.Call) -> Kind:
+def call(a: Expressions, node: cst.Call) -> Kind:
     """Returns the kind of a call's result."""
     if node in a.external:
         return only(DEFINITION)
@@ -133,7 +113,7 @@ def call(a: Inference, node: cst.Call) -> Kind:
     return join_kinds(results)
 
 
-def _module_call(a: Inference, node: cst.Call) -> Kind | None:
+def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
     """Calls of flax.optim, of JAX, Flax and the standard library, by name."""
     imported = a.names.of(node.func) or ""
     last = last_name(node.func)
@@ -148,8 +128,8 @@ def _module_call(a: Inference, node: cst.Call) -> Kind | None:
     if isinstance(node.func, cst.Name) and last in ("getattr", "vars") and node.args:
         if a.names.of(node.args[0].value) == OPTIM:
             return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
-        name = argument(node, 1)
-        return _field(a, str(name.evaluated_value)) if isinstance(name, cst.SimpleString) else None
+        name = text_of(argument(node, 1))
+        return _field(a, name) if name else None
     if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
         return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported
@@ -193,7 +173,7 @@ def _module_call(a: Inference, node: cst.Call) -> Kind | None:
     return None
 
 
-def _method_call(a: Inference, node: cst.Call) -> Kind | None:
+def _method_call(a: Expressions, node: cst.Call) -> Kind | None:
     """Methods of optimizers, definitions and containers."""
     if not isinstance(node.func, cst.Attribute) or a.names.of(node.func) is not None:
         return None
@@ -229,11 +209,11 @@ def _method_call(a: Inference, node: cst.Call) -> Kind | None:
     return base if method in ("replace", "_replace") and base else None
 
 
-def _is_builtin(a: Inference, node: cst.BaseExpression) -> bool:
+def _is_builtin(a: Expressions, node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and a.names.of(node) is None
 
 
-def _call_result(a: Inference, kind: Kind) -> Kind:
+def _call_result(a: Expressions, kind: Kind) -> Kind:
     results = [a.return_kind(atom.node) for atom in kind if isinstance(atom, Function)]
     return join_kinds(
         [*results, only(OPTIMIZER) | (kind & {OWN_GROUPS}) if CREATE in kind else NOTHING]
@@ -249,7 +229,7 @@ def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:
     )
 
 
-def arguments(a: Inference, node: cst.Call) -> None:
+def arguments(a: Expressions, node: cst.Call) -> None:
     """Moves what is given to a call into parameters and fields."""
     last = last_name(node.func)
     if last == "partial" and node.args:
@@ -281,7 +261,7 @@ def arguments(a: Inference, node: cst.Call) -> None:
                 leaf = _leaves(a.kind(node.args[1].value))
                 a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
     _assign_parameters(a, a.kind(node.func), node.args)
-    a.give(node)
+    a.share_arguments(node)
     if _makes_object(a, node):
         for arg in node.args:
             if arg.keyword is not None:
@@ -296,7 +276,7 @@ def arguments(a: Inference, node: cst.Call) -> None:
                     _assign_parameters(a, frozenset([Function(method, bound=1)]), node.args)
 
 
-def parameter_kinds(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
+def parameter_kinds(a: Expressions, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
     """Yields a call's arguments, each with the kind of the parameter or field that it goes into."""
     for value, function, parameter in _parameters(a.kind(node.func), node.args):
         yield value, a.parameter_kind(function, parameter)
@@ -311,12 +291,12 @@ def parameter_kinds(a: Inference, node: cst.Call) -> Iterator[tuple[cst.BaseExpr
                     yield arg.value, _field(a, name)
 
 
-def _field(a: Inference, name: str) -> Kind:
+def _field(a: Expressions, name: str) -> Kind:
     """Returns the kind of fields of a name, in this file or another one of the project."""
     return join_kinds([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
 
 
-def _makes_object(a: Inference, node: cst.Call) -> bool:
+def _makes_object(a: Expressions, node: cst.Call) -> bool:
     last = last_name(node.func)
     by_name = last in ("replace", "_replace", "cls") or last[:1].isupper()
     return by_name and a.names.entry(node.func) is None
@@ -330,7 +310,7 @@ def _leaves(kind: Kind) -> Kind:
     return join_kinds([kind - containers, _leaves(item(containers))])
 
 
-def _assign_parameters(a: Inference, kind: Kind, args: Sequence[cst.Arg]) -> None:
+def _assign_parameters(a: Expressions, kind: Kind, args: Sequence[cst.Arg]) -> None:
     for value, function, parameter in _parameters(kind, args):
         a.assign_parameter(function, parameter, a.kind(value))
 
@@ -360,7 +340,7 @@ def _parameters(
                 yield arg.value, atom.node, parameter
 
 
-def annotation(a: Inference, node: cst.BaseExpression) -> Kind:
+def annotation(a: Expressions, node: cst.BaseExpression) -> Kind:
     """Returns the kind that an annotation states."""
     if isinstance(node, cst.SimpleString):
         try:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, parameters
-from migration_guide.codemod.inference.interface import Inference
 from migration_guide.codemod.inference.kinds import CLASS, LEGACY, Function, within
 from migration_guide.codemod.reading.names import OPTIM
-from migration_guide.codemod.reading.tree import last_name, names_bound
+from migration_guide.codemod.reading.tree import keyword_of, last_name, names_bound
 
 _CONTAINERS = (
     "dict", "enumerate", "filter", "items", "list", "map", "reversed", "sorted", "tuple", "values",
@@ -23,7 +23,7 @@ EVERY = -1  # in place of an argument's position
 _ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 
-def keep(a: Inference) -> None:
+def keep(a: Expressions) -> None:
     """Marks all that must stay legacy code for what does so."""
     waiting = list(_legacy_arguments(a))
     seen: set[cst.CSTNode] = set()
@@ -34,7 +34,7 @@ def keep(a: Inference) -> None:
             waiting += _sources(a, node)
 
 
-def _legacy_arguments(a: Inference) -> Iterator[cst.CSTNode]:
+def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
     """The arguments of what stays legacy, and what other files of the program need so."""
     for call in a.facts.calls:
         chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None
@@ -47,7 +47,7 @@ def _legacy_arguments(a: Inference) -> Iterator[cst.CSTNode]:
             yield from (arg.value for arg in call.args)
         wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
         for index, arg in enumerate(call.args if wanted else ()):
-            key = arg.keyword.value if arg.keyword is not None else index
+            key = keyword_of(arg) or index
             if arg.star or key in wanted or EVERY in wanted:
                 yield arg.value
     for function in a.facts.functions:
@@ -57,7 +57,7 @@ def _legacy_arguments(a: Inference) -> Iterator[cst.CSTNode]:
         yield from _field_sources(a, name)
 
 
-def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yields the sources of an expression's value; marks calls of flax.optim's own classes."""
     match node:
         case cst.Call():
@@ -66,7 +66,7 @@ def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from _variable_sources(a, node)
         case cst.Attribute():
             if a.names.of(node) is None:
-                a.demand_field(node.attr.value)
+                a.shared.legacy_fields |= {node.attr.value}
                 yield from _field_sources(a, node.attr.value)
         case cst.Subscript() | cst.StarredElement() | cst.NamedExpr():
             yield node.value
@@ -84,7 +84,7 @@ def _sources(a: Inference, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             return
 
 
-def _call_sources(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
+def _call_sources(a: Expressions, call: cst.Call) -> Iterator[cst.CSTNode]:
     is_traversal = a.names.of(call.func) == f"{OPTIM}.ModelParamTraversal"
     if is_traversal or a.names.entry(call.func) is not None or a.makes_own_definition(call):
         a.mark(a.legacy, call)
@@ -98,7 +98,7 @@ def _call_sources(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
             yield from a.facts.returns.get(atom.node, ())
     name = a.imported_function(call)
     if name is not None:
-        a.demand_result(name)
+        a.shared.legacy_results |= {name}
     if last_name(call.func) in _CONTAINERS:
         yield from (arg.value for arg in call.args)
     method = call.func if isinstance(call.func, cst.Attribute) else None
@@ -106,7 +106,7 @@ def _call_sources(a: Inference, call: cst.Call) -> Iterator[cst.CSTNode]:
         yield method.value
 
 
-def _variable_sources(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]:
+def _variable_sources(a: Expressions, variable: cst.Name) -> Iterator[cst.CSTNode]:
     """Yields the values assigned to a variable, put into it, or passed for it if a parameter."""
     for target, value in (*a.facts.assignments, *a.facts.loops):
         while isinstance(target, cst.Subscript):
@@ -122,13 +122,13 @@ def _variable_sources(a: Inference, variable: cst.Name) -> Iterator[cst.CSTNode]
             yield from _argument_sources(a, assignment.node)
 
 
-def _is_same(a: Inference, node: cst.CSTNode, variable: cst.Name) -> bool:
+def _is_same(a: Expressions, node: cst.CSTNode, variable: cst.Name) -> bool:
     if not isinstance(node, cst.Name) or node.value != variable.value:
         return False
     return a.names.assignments(node) == a.names.assignments(variable)
 
 
-def _argument_sources(a: Inference, parameter: cst.Param) -> Iterator[cst.CSTNode]:
+def _argument_sources(a: Expressions, parameter: cst.Param) -> Iterator[cst.CSTNode]:
     """Yields arguments for a parameter in this file, and notes it for other files."""
     function = next((f for f in a.facts.functions if parameter in _parameters(f)), None)
     if function is None:
@@ -137,7 +137,9 @@ def _argument_sources(a: Inference, parameter: cst.Param) -> Iterator[cst.CSTNod
         yield parameter.default
     names = [p.name.value for p in parameters(function)]
     place = names.index(parameter.name.value) if parameter.name.value in names else None
-    a.demand_argument(function, {EVERY if place is None else place, parameter.name.value})
+    keys = frozenset({EVERY if place is None else place, parameter.name.value})
+    demanded = a.shared.legacy_arguments
+    demanded[a.function_name(function)] = demanded.get(a.function_name(function), keys) | keys
     for call in a.facts.calls:
         for atom in a.kind(call.func):
             if isinstance(atom, Function) and atom.node is function:
@@ -158,7 +160,7 @@ def _arguments(call: cst.Call, index: int | None, name: str) -> Iterator[cst.Bas
             yield arg.value
 
 
-def _field_sources(a: Inference, name: str) -> Iterator[cst.BaseExpression]:
+def _field_sources(a: Expressions, name: str) -> Iterator[cst.BaseExpression]:
     """Yields the values that are put into fields of a name."""
     for target, value in a.facts.assignments:
         while isinstance(target, cst.Subscript):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from migration_guide.codemod.inference.kinds import (
-    NOTHING,
     Function,
     Instance,
     Items,
@@ -86,34 +86,25 @@ def merge_projects(parts: Iterable[Project]) -> Project:
     """Merges the facts of all files."""
     total = Project()
     for part in parts:
-        for name, kind in part.fields.items():
-            total.fields[name] = join_kinds([total.fields.get(name, NOTHING), kind])
-        for name, kind in part.returns.items():
-            total.returns[name] = join_kinds([total.returns.get(name, NOTHING), kind])
-        total.own_apply_gradient |= part.own_apply_gradient
-        total.rate_per_call |= part.rate_per_call
-        total.keywords |= part.keywords
-        total.definitions |= part.definitions
-        total.steps += part.steps
-        total.uses_optim |= part.uses_optim
-        total.modules |= part.modules
-        total.expected |= part.expected
-        total.aliases |= part.aliases
-        total.calls_classes |= part.calls_classes
-        total.overridden_names |= part.overridden_names
-        total.reads_hyper_params |= part.reads_hyper_params
-        total.uses_pmap |= part.uses_pmap
-        total.jax_modules |= part.jax_modules
-        total.legacy_results |= part.legacy_results
-        total.legacy_fields |= part.legacy_fields
-        total.own_groups |= part.own_groups
-        for name, keys in part.legacy_arguments.items():
-            total.legacy_arguments[name] = total.legacy_arguments.get(name, frozenset()) | keys
-        for name, kinds in part.argument_kinds.items():
-            merged = total.argument_kinds.setdefault(name, {})
-            for key, kind in kinds.items():
-                merged[key] = join_kinds([merged.get(key, NOTHING), kind])
+        for name, facts in vars(part).items():
+            setattr(total, name, _merge(getattr(total, name), facts))
     return total
+
+
+def _merge(first: Any, second: Any) -> Any:
+    """Merges two facts of a type: either of them, their sum, or what both have."""
+    match first:
+        case bool() | tuple():
+            return first or second
+        case int():
+            return first + second
+        case frozenset():
+            return join_kinds([first, second])
+        case dict():
+            shared = {key: _merge(first[key], second[key]) for key in first.keys() & second.keys()}
+            return first | second | shared
+        case _:
+            return second
 
 
 def portable(kind: Kind) -> Kind:

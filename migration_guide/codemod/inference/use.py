@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migration_guide.codemod.inference import flow
-from migration_guide.codemod.inference.interface import Inference
+from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.kinds import (
     DEFINITION,
     OPTIMIZER,
@@ -25,7 +25,7 @@ from migration_guide.codemod.reading.tree import last_name
 _KNOWN_LIBRARIES = ("flax", "jax", "optax", "numpy", "optax_bridge", "legacy_optim")
 
 
-def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
+def learn(a: Expressions, applications: Iterable[cst.Call]) -> None:
     """Infers kinds from the uses in the module.
 
     Args:
@@ -46,7 +46,7 @@ def learn(a: Inference, applications: Iterable[cst.Call]) -> None:
         _infer_from_step(a, call)
 
 
-def _infer_from_step(a: Inference, call: cst.Call) -> None:
+def _infer_from_step(a: Expressions, call: cst.Call) -> None:
     """`x.apply_gradient(...)` is the surest sign that x is an optimizer."""
     assert isinstance(call.func, cst.Attribute)
     holder = call.func.value
@@ -65,7 +65,9 @@ def _infer_from_step(a: Inference, call: cst.Call) -> None:
         expect_optimizer(a, holder)
 
 
-def _infer_from_target(a: Inference, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+def _infer_from_target(
+    a: Expressions, target: cst.BaseExpression, value: cst.BaseExpression
+) -> None:
     """`opt = state.opt`: the kind of the variable holds for the field, too."""
     kind = a.kind(target) - {OWN_GROUPS}
     if isinstance(value, cst.Call):
@@ -79,7 +81,7 @@ def _infer_from_target(a: Inference, target: cst.BaseExpression, value: cst.Base
         a.assign(value, kind)
 
 
-def expect_optimizer(a: Inference, value: cst.BaseExpression, deep: int = 0) -> None:
+def expect_optimizer(a: Expressions, value: cst.BaseExpression, deep: int = 0) -> None:
     """An expression that use shows to be an optimizer: what made it is a definition."""
     if not isinstance(value, cst.Call) or deep > 4:
         return
@@ -94,7 +96,7 @@ def expect_optimizer(a: Inference, value: cst.BaseExpression, deep: int = 0) -> 
     _expect_result(a, value, OPTIMIZER, deep)
 
 
-def expect_definition(a: Inference, value: cst.BaseExpression, deep: int = 0) -> None:
+def expect_definition(a: Expressions, value: cst.BaseExpression, deep: int = 0) -> None:
     """An expression that use shows to be a definition."""
     if a.kind(value) - {OPTIMIZER, OWN_GROUPS} or deep > 4:
         return
@@ -108,7 +110,7 @@ def expect_definition(a: Inference, value: cst.BaseExpression, deep: int = 0) ->
         a.assign(value, only(DEFINITION))
 
 
-def _expect_result(a: Inference, call: cst.Call, what: str, deep: int) -> None:
+def _expect_result(a: Expressions, call: cst.Call, what: str, deep: int) -> None:
     expect = expect_optimizer if what == OPTIMIZER else expect_definition
     if any(not isinstance(atom, Function) for atom in a.kind(call.func)):
         return
@@ -118,10 +120,10 @@ def _expect_result(a: Inference, call: cst.Call, what: str, deep: int) -> None:
                 expect(a, returned, deep + 1)
     name = a.names.of(call.func)
     if name is not None and not _is_external(a, name):
-        a.expect(name, what)
+        a.shared.expected.setdefault(".".join(name.split(".")[-2:]), what)
 
 
-def _is_external(a: Inference, name: str) -> bool:
+def _is_external(a: Expressions, name: str) -> bool:
     """True if an imported name comes from a module that this run does not see."""
     parts = name.split(".")
     if parts[0] in _KNOWN_LIBRARIES or imports.is_foreign(name):
@@ -129,7 +131,7 @@ def _is_external(a: Inference, name: str) -> bool:
     return not any(part in a.project.modules for part in parts[:-1])
 
 
-def _infer_from_argument(a: Inference, value: cst.BaseExpression, kind: Kind) -> None:
+def _infer_from_argument(a: Expressions, value: cst.BaseExpression, kind: Kind) -> None:
     """Infers that a value is an optimizer where nothing else may be passed."""
     if _definite(kind) != only(OPTIMIZER) or a.names.of(value) is not None:
         return

@@ -172,3 +172,25 @@ def last_name(node: cst.CSTNode) -> str:
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def text_of(node: cst.CSTNode | None) -> str:
+    """Returns the text of a string literal; "" for anything else."""
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def index_of(node: cst.CSTNode | None) -> cst.BaseExpression | None:
+    """Returns the `i` of `x[i]`; None for slices, several indices and what is no subscript."""
+    only = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
+    return only.value if isinstance(only, cst.Index) else None
+
+
+def keyword_of(arg: cst.Arg) -> str:
+    """Returns the keyword of an argument; "" if it is given by position."""
+    return arg.keyword.value if arg.keyword is not None else ""
+
+
+def method_call(node: cst.CSTNode | None) -> tuple[cst.BaseExpression | None, str]:
+    """Returns the `x` and the name of `x.name(...)`; None and "" for anything else."""
+    func = node.func if isinstance(node, cst.Call) else None
+    return (func.value, func.attr.value) if isinstance(func, cst.Attribute) else (None, "")

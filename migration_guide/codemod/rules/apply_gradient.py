@@ -26,13 +26,11 @@ from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.rules.unclear import UNCLEAR
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, with_keyword
+from migration_guide.codemod.writing.context import Context, New, with_keyword
 from migration_guide.codemod.writing.standalone import with_hyper_params
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     if not isinstance(original.func, cst.Attribute) or original.func.attr.value != "apply_gradient":
         return None
@@ -111,7 +109,6 @@ def _argument(
 
 def _is_own(context: Context, holder: cst.BaseExpression) -> bool:
     """True if this is a method of another class, `self` in the program's own classes included."""
-    defines_step = context.analysis.own_classes or context.analysis.project.own_apply_gradient
-    return bool(defines_step) or (
+    return context.analysis.program.own_apply_gradient or (
         isinstance(holder, cst.Name) and holder.value in ("self", "cls", "super")
     )

@@ -23,8 +23,9 @@ import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.inference.kinds import Instance
+from migration_guide.codemod.reading.tree import keyword_of
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 IN_DEFINITIONS = True
 _LIMITS = {"a_min": "min", "a_max": "max"}
@@ -34,9 +35,7 @@ _GONE = ("itemset", "newbyteorder", "ptp", "tostring")
 _ARRAYS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.", "numpy.")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     func = original.func
     if not isinstance(func, cst.Attribute) or context.name(func):
@@ -46,7 +45,7 @@ def rewrite_call(
     entry = gone.find(f"numpy.ndarray.{func.attr.value}") if func.attr.value in _GONE else None
     if entry is not None and context.once(_has_arrays):
         context.remark(original, f"if this is an array: {entry.message}")
-    names = [arg.keyword.value if arg.keyword is not None else "" for arg in original.args]
+    names = [keyword_of(arg) for arg in original.args]
     if func.attr.value != "clip" or not _LIMITS.keys() & set(names):
         return None
     if not _is_array(context, func.value, set()):

@@ -24,12 +24,12 @@ import itertools
 
 import libcst as cst
 
+from legacy_optim import gone
 from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.rules.jax_names import EQUAL
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context, with_commas
+from migration_guide.codemod.writing.context import Context, Expression, New, with_commas
 
-RUNS_AFTER = ("gone_names", "jax_names")
+RUNS_AFTER = ("gone_names",)
 IN_DEFINITIONS = True
 _ABSTRACT = (
     "jax.Array is abstract, the type of no array itself, so this is never true: ask "
@@ -44,9 +44,7 @@ _NAMES = ("DeviceArray", "_DeviceArray", "ShardedDeviceArray", "DeviceArrayBase"
 _ASSERTIONS = ("assertEqual", "assertIs", "assertIsNot", "assertNotEqual", "assertIn")
 
 
-def rewrite_comparison(
-    context: Context, original: cst.Comparison, updated: cst.Comparison
-) -> cst.BaseExpression | None:
+def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.Comparison) -> New:
     """See the module."""
     operands = [original.left, *(part.comparator for part in original.comparisons)]
     classes = [node for operand in operands for node in _classes(operand)]
@@ -64,10 +62,14 @@ def rewrite_comparison(
     return new
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
-    """`self.assertEqual(type(x), jnp.DeviceArray)`, and what is registered for a type."""
-    del updated
-    is_by_type = context.name(original.func) in _KEPT_BY_TYPE and bool(original.args)
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
+    """`assertEqual(type(x), jnp.DeviceArray)`, what is registered for a type, a class called."""
+    name = context.name(original.func)
+    if _is_old_array_class(name):
+        context.by_hand(
+            original, f"{name} is gone, and jax.Array makes none: use jax.numpy.asarray"
+        )
+    is_by_type = name in _KEPT_BY_TYPE and bool(original.args)
     if is_by_type and _is_array_class(context, original.args[0].value):
         context.by_hand(original, _KEY)
     if last_name(original.func) in _ASSERTIONS:
@@ -76,11 +78,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
             context.by_hand(original, _ABSTRACT)
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """The class as a key of a dict, or in a set."""
-    del updated
     if not _is_array_class(context, original):
         return
     above, *outer = itertools.islice(context.ancestors(original), 4)
@@ -169,4 +168,9 @@ def _is_in_classes(context: Context, operands: list[cst.BaseExpression]) -> bool
 
 def _is_array_class(context: Context, node: cst.BaseExpression) -> bool:
     name = context.name(node)
-    return "jax.Array" in (name, EQUAL.get(name))
+    return name == "jax.Array" or _is_old_array_class(name)
+
+
+def _is_old_array_class(name: str) -> bool:
+    entry = gone.find(name) if name else None
+    return entry is not None and entry.new == "jax.Array"

@@ -30,7 +30,7 @@ import libcst as cst
 from migration_guide.codemod.inference.kinds import CLASS
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 BRIDGE = "optax_bridge.from_legacy"
 CHOSEN = (
@@ -54,9 +54,7 @@ _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsIns
 _LOOKUPS = ("getattr", "hasattr", "vars", "dir")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     if last_name(original.func) == "type" and len(original.args) == 1:
         of_definition = context.is_definition(original.args[0].value)
@@ -75,11 +73,8 @@ def rewrite_call(
     return add_bridge(context, original, updated, CHOSEN)
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """A class that is not called, or the module itself, as a value."""
-    del updated
     above = context.parent(original)
     if context.name(original) == OPTIM:
         if not isinstance(above, cst.Arg):
@@ -91,9 +86,8 @@ def rewrite_reference(
         return None
     if context.analysis.names.entry(original) is None or context.in_annotation(original):
         return None
-    called = isinstance(above, cst.Call) and above.func is original
     is_base = isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef)
-    if called or is_base:
+    if context.call_of(original) is not None or is_base:
         return None
     if _is_compared(context, original):
         context.by_hand(
@@ -102,7 +96,7 @@ def rewrite_reference(
             "that made it, and ask that",
         )
         return None
-    if not context.calls_classes:
+    if not context.analysis.program.calls_classes:
         context.remark(original, _ESCAPES)
     return context.reference(f"legacy_optim.{context.legacy(original)}")
 

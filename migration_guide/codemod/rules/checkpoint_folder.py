@@ -26,7 +26,7 @@ import libcst as cst
 
 from migration_guide.codemod.rules.restoring import is_rewritten, reads_nothing_old
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _CALLS = ("save_checkpoint", "save_checkpoint_multiprocess", "restore_checkpoint")
 _HOME = "flax.training.checkpoints."
@@ -42,9 +42,7 @@ def {name}(folder):
 '''
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     name = context.name(original.func)
     if not _is_handed_on(context, name, original):
@@ -81,14 +79,9 @@ def _make_absolute(context: Context, original: cst.Call, updated: cst.Call) -> c
     return None
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """The function handed on: `functools.partial(save_checkpoint, folder)`."""
-    del updated
-    above = context.parent(original)
-    called = isinstance(above, cst.Call) and above.func is original
-    if not called and _is_handed_on(context, context.name(original), None):
+    if context.call_of(original) is None and _is_handed_on(context, context.name(original), None):
         context.remark(original, _MESSAGE)
 
 

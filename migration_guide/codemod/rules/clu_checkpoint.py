@@ -24,7 +24,7 @@ import libcst as cst
 from migration_guide.codemod.inference.kinds import Instance
 from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 _CLASSES = ("clu.checkpoint.Checkpoint", "clu.checkpoint.MultihostCheckpoint")
 _HELPER = "reading_old_files"
@@ -44,9 +44,7 @@ def {name}(checkpoint):
 '''
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     if not context.uses_optim or not _makes_checkpoint(context, original):
         return None

@@ -17,14 +17,20 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context, attribute, keyword, with_commas
+from migration_guide.codemod.reading.tree import method_call
+from migration_guide.codemod.writing.context import (
+    Context,
+    Line,
+    New,
+    attribute,
+    keyword,
+    with_commas,
+)
 
-NAMES = ("compute_gradient", "compute_gradients")
+_NAMES = ("compute_gradient", "compute_gradients")
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> cst.SimpleStatementLine | None:
+def rewrite_statement(context: Context, original: Line, updated: Line) -> Line | None:
     """See the module."""
     call, targets = unpacked_call(original)
     if call is None or not _applies(context, call) or len(call.args) != 1 or call.args[0].keyword:
@@ -43,11 +49,8 @@ def rewrite_statement(
     return updated.with_changes(body=[new])
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> New:
     """Rewrites a call whose result is not unpacked by the same statement."""
-    del updated
     if not _applies(context, original):
         return None
     call, targets = unpacked_call(context.statement(original))
@@ -87,9 +90,5 @@ def value_and_grad(
 
 
 def _applies(context: Context, call: cst.Call) -> bool:
-    func = call.func
-    return (
-        isinstance(func, cst.Attribute)
-        and func.attr.value in NAMES
-        and context.is_optimizer(func.value)
-    )
+    holder, method = method_call(call)
+    return holder is not None and method in _NAMES and context.is_optimizer(holder)

@@ -21,7 +21,7 @@ import libcst as cst
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
 from migration_guide.codemod.writing import settings, standalone
-from migration_guide.codemod.writing.context import Context, keyword
+from migration_guide.codemod.writing.context import Context, Expression, New, keyword
 from migration_guide.codemod.writing.definitions import RATE
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, shorten
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
@@ -45,9 +45,7 @@ _DIFFERS = (
 )
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     entry = context.analysis.names.entry(original.func)
     if entry is None:
@@ -94,11 +92,8 @@ def rewrite_call(
     return new
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """A class in an annotation is a transformation."""
-    del updated
     is_optimizer = context.analysis.names.entry(original) is not None
     if is_optimizer and context.in_annotation(original):
         return context.reference("optax.GradientTransformation")
@@ -178,7 +173,7 @@ def _standalone(
         return _write_recipe(
             context, updated, shorten(entry, template, everything, rate | arguments)
         )
-    overridden = context.analysis.overridden_names | context.analysis.project.overridden_names
+    overridden = context.analysis.program.overridden_names
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
         everything = entry.defaults() | values

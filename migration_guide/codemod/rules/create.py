@@ -25,15 +25,14 @@ they are.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
+from migration_guide.codemod.reading.tree import keyword_of
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
+from migration_guide.codemod.writing.context import Context, New, keyword, with_commas, with_keyword
 
 _MIXED = "the rest of the program does"
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     func = original.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "create":
@@ -46,7 +45,7 @@ def rewrite_call(
         tx = cst.Call(context.reference("optax_bridge.from_legacy"), [cst.Arg(tx)])
     params, focus = None, None
     for arg in updated.args:
-        name = arg.keyword.value if arg.keyword is not None else ("focus" if params else "target")
+        name = keyword_of(arg) or ("focus" if params else "target")
         if arg.star or name not in ("target", "focus"):
             context.by_hand(
                 original, "optax_bridge.TrainState.create(apply_fn=None, params=..., tx=...)"
@@ -84,15 +83,13 @@ def rewrite_call(
     return new
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """The bound method, handed to `jax.jit`."""
     if original.attr.value != "create" or not context.is_definition(original.value):
         return None
-    above = context.parent(original)
-    if isinstance(above, cst.Call) and above.func is original:
+    if context.call_of(original) is not None:
         return None
+    above = context.parent(original)
     around = context.parent(above) if above is not None else None
     if not isinstance(around, cst.Call) or any(
         arg.keyword is not None and arg.keyword.value == "focus" for arg in around.args

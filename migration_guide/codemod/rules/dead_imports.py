@@ -23,7 +23,7 @@ from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
 from migration_guide.codemod.reading.tree import transform
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Line
 
 _STAYS = (
     "flax.optim is gone, so this import fails now, and a name that it brings has another meaning "
@@ -31,11 +31,8 @@ _STAYS = (
 )
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> None:
+def rewrite_statement(context: Context, original: Line, _: Line) -> None:
     """Returns the imports that stay, used or not."""
-    del updated
     for node in imports.made_by(original):
         if imports.mentions(node, OPTIM) and is_tried(context, node):
             context.by_hand(

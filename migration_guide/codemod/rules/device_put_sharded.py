@@ -17,7 +17,7 @@ JAX removed it, and no single function of JAX replaces it. `optax-bridge run` do
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _NAME = "put_sharded"
 _SOURCE = '''
@@ -33,11 +33,8 @@ IN_DEFINITIONS = True
 REMOVES = ANSWERS_FOR = _NAMES
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     if context.name(original) not in _NAMES:
         return None
     context.needed.add("jax")

@@ -14,16 +14,11 @@ After:
 The class is the same; Flax moved it when it removed the rest.
 """
 
-import libcst as cst
-
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     name = context.legacy(original).removeprefix("dynamic_scale.")
     if name not in ("DynamicScale", "DynamicScaleResult"):
         return None

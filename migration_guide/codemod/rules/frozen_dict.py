@@ -26,8 +26,8 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
-from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.writing.context import Context, with_commas
+from migration_guide.codemod.reading.tree import index_of, last_name, text_of
+from migration_guide.codemod.writing.context import Context, New, with_commas
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
 PERHAPS = (
@@ -42,9 +42,7 @@ _MAKERS = ("init", "init_with_output", "apply", "freeze", "FrozenDict")
 _COLLECTIONS = ("params", "batch_stats", "cache", "params_axes")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     if _asks_for_frozen(context, original):
         context.by_hand(original, NO_LONGER)
@@ -77,9 +75,8 @@ def rewrite_call(
     )
 
 
-def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.Comparison) -> None:
+def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
     """`type(params) is FrozenDict`."""
-    del updated
     if any(_are_frozen(context, part.comparator) for part in original.comparisons):
         context.by_hand(original, NO_LONGER)
 
@@ -128,9 +125,7 @@ def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode
         results = [value for f in functions for value in context.analysis.facts.returns.get(f, ())]
         return any(_is_frozen(context, value, seen) for value in results)
     if isinstance(node, cst.Subscript):
-        index = node.slice[0].slice
-        text = index.value if isinstance(index, cst.Index) else None
-        is_one = isinstance(text, cst.SimpleString) and text.evaluated_value in _COLLECTIONS
+        is_one = text_of(index_of(node)) in _COLLECTIONS
         return is_one or _is_frozen(context, node.value, seen)
     if isinstance(node, cst.Name):
         values = context.analysis.assigned_to(node, within_tuples=True)
@@ -153,13 +148,7 @@ def _adds(holder: cst.BaseExpression, arg: cst.Arg) -> bool:
 
 
 def _is_collection(arg: cst.Arg) -> bool:
-    value = arg.value
-    return (
-        arg.keyword is None
-        and not arg.star
-        and isinstance(value, cst.SimpleString)
-        and value.evaluated_value in _COLLECTIONS
-    )
+    return arg.keyword is None and not arg.star and text_of(arg.value) in _COLLECTIONS
 
 
 def _is_unpacked(statement: cst.CSTNode | None) -> bool:

@@ -3,10 +3,12 @@
 Before:
 
     from jax import partial
+    from jax.config import config
     from jax import linear_util
     x = np.zeros(3, np.float)
     y = jnp.where(jnp.clip(x, a_max=1.0) > 0, x=x, y=0)
     z = jax.soft_pmap(f)(y)
+    if jax.host_id() == 0: ...
 
 After:
 
@@ -15,21 +17,24 @@ After:
     y = jnp.where(jnp.clip(x, max=1.0) > 0, x, 0)
     # optax-bridge: jax.soft_pmap is gone: jax 0.3.17 had it, 0.3.25 does not. What to do: ...
     z = jax.soft_pmap(f)(y)
+    if jax.process_index() == 0: ...
 
 Those names and their replacements are the inventory of `legacy_optim.gone`, made from
 the releases. Names with a rule of their own are left to it.
 """
 
+import itertools
+
 import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.tree import dotted_name, root_name
+from migration_guide.codemod.reading.tree import dotted_name, root_name, text_of
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, Line, New
 
-RUNS_AFTER = ("jax_names", "jax_ops", "jax_tree", "pre_linen")
+RUNS_AFTER = ("jax_ops", "jax_tree", "pre_linen")
 IN_DEFINITIONS = True
 # Modules whose names have new ones, each for itself.
 _TAKEN_APART = frozenset(
@@ -40,8 +45,15 @@ _TAKEN_APART = frozenset(
 # What is left to a person is imported on, under its comment.
 REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
 REMOVES += [f"{module}.{n}" for module in _TAKEN_APART for n in gone.names_with_an_equal(module)]
+REMOVES += ["jax.config"]  # an object today, which `import jax` brings
+# Gone before the first release that the inventory knows.
+_OLDER = {"jax.host_count": "jax.process_count", "jax.host_id": "jax.process_index"}
+REMOVES += _OLDER
+HOST_IDS = "JAX has removed jax.host_ids: list(range(jax.process_count()))"
 # Modules and classes, of which a variable may hold one.
 _OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
+# What has a new name in one of these is an object, and keeps its attributes: jax.config.update.
+_HOMES = ("flax.jax_utils", "jax", "jax.nn", "jax.numpy", "jax.random", "jax.sharding")
 # What `import jax` alone does not import.
 _NOT_IMPORTED = (
     "flax.training",
@@ -54,11 +66,11 @@ _NOT_IMPORTED = (
 )
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, updated: Expression) -> New:
     """A use of a name that is gone."""
     name = context.name(original)
+    if name == "jax.host_ids":
+        context.by_hand(original, HOST_IDS)
     entry = _entry(context, name)
     if entry is None or _is_within_another(context, original):
         return None
@@ -75,9 +87,7 @@ def rewrite_reference(
     return context.reference(new) if module else cst.Name(new)
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """A name in a module that a variable holds: `xnp = jax.numpy`, `xnp.product(y)`."""
     if not context.once(_module_variables) or context.name(original):
         return None
@@ -92,9 +102,7 @@ def rewrite_attribute(
     return None
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """A keyword argument or a looked up name that is gone, a class that is abstract now."""
     name = context.name(original.func)
     if not name:
@@ -137,9 +145,7 @@ def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
     ]
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> cst.SimpleStatementLine | None:
+def rewrite_statement(context: Context, original: Line, updated: Line) -> Line | None:
     """An import that fails, where what it imports has no new name or is no module any more."""
     for node in imports.made_by(original):
         entry = _entry(context, imports.star(node)) or _lost_module(context, node)
@@ -209,23 +215,33 @@ def _module(context: Context, value: cst.BaseExpression) -> str:
 def _looked_up(context: Context, call: cst.Call) -> None:
     """`getattr(np, "float")`."""
     is_lookup = isinstance(call.func, cst.Name) and call.func.value == "getattr"
-    if not is_lookup or len(call.args) < 2 or not isinstance(call.args[1].value, cst.SimpleString):
-        return
-    module = context.name(call.args[0].value)
-    entry = gone.find(f"{module}.{call.args[1].value.evaluated_value}") if module else None
+    name = text_of(call.args[1].value) if is_lookup and len(call.args) > 1 else ""
+    module = context.name(call.args[0].value) if name else ""
+    entry = gone.find(f"{module}.{name}") if module else None
     if entry is not None:
         context.by_hand(call, entry.message)
 
 
 def _entry(context: Context, name: str) -> gone.Gone | None:
     """The inventory's entry, unless a rule of its own is there for the name."""
-    return gone.find(name) if name and not _is_elsewhere(context, name) else None
+    if name in _OLDER:
+        return gone.Gone(name, "jax", "", "", _OLDER[name], "")
+    entry = gone.find(name) if name and not _is_elsewhere(context, name) else None
+    if entry is None or entry.new is not None:
+        return entry
+    owners = [gone.find(owner) for owner in _with_owners(name)]
+    is_kept = any(o and (o.new or "").rpartition(".")[0] in _HOMES for o in owners)
+    return None if is_kept else entry
 
 
 def _is_elsewhere(context: Context, name: str) -> bool:
     """True if another rule rewrites a name, or the module that it is in."""
-    parts = name.split(".")
-    return any(".".join(parts[: i + 1]) in context.answered for i in range(len(parts)))
+    return not context.answered.isdisjoint(_with_owners(name))
+
+
+def _with_owners(name: str) -> list[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
+    return list(itertools.accumulate(name.split("."), "{}.{}".format))
 
 
 def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:

@@ -24,8 +24,8 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import LEGACY, OWN_GROUPS
 from migration_guide.codemod.reading.names import port_names
-from migration_guide.codemod.reading.tree import last_name
-from migration_guide.codemod.writing.context import Context, keyword
+from migration_guide.codemod.reading.tree import index_of, keyword_of, last_name, method_call
+from migration_guide.codemod.writing.context import Context, New, keyword
 
 # Functions of Python that take all groups' hyper-parameters at once.
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
@@ -41,9 +41,7 @@ _FIXED = (
 )
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """See the module."""
     name = original.attr.value
     if name == "hyper_params" and context.is_definition(original.value):
@@ -61,7 +59,7 @@ def rewrite_attribute(
         of_one = isinstance(above, cst.Attribute) or _is_by_name(above)
         if not context.once(_is_multiple) or of_one:
             return None
-        if context.once(_has_own_groups):
+        if context.analysis.program.own_groups:  # which keep legacy hyper-parameters
             context.by_hand(original, _WHOSE)
             return None
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
@@ -80,15 +78,13 @@ def rewrite_attribute(
     return cst.Subscript(updated.value, [index], lpar=updated.lpar, rpar=updated.rpar)
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """`hp.replace(learning_rate=lr)`: all of them, with what this step overrides."""
     if not _is_replace(context, original):
         return None
     elements = []
     for arg in updated.args:
-        port = None if arg.keyword is None else port_name(context, arg.keyword.value)
+        port = port_name(context, keyword_of(arg)) if arg.keyword is not None else None
         if port is None or arg.star:
             context.by_hand(
                 original, "give the overridden hyper-parameters by the names of optax_bridge"
@@ -163,11 +159,8 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _is_replace(context: Context, node: cst.Call) -> bool:
-    return (
-        isinstance(node.func, cst.Attribute)
-        and node.func.attr.value == "replace"
-        and _is_mapping(context, node.func.value)
-    )
+    holder, method = method_call(node)
+    return holder is not None and method == "replace" and _is_mapping(context, holder)
 
 
 def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:
@@ -177,15 +170,7 @@ def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:
 
 def _is_by_name(node: cst.CSTNode | None) -> bool:
     """True if a mapping is asked for a name: `tx.hyper_params["b1"]`."""
-    if not isinstance(node, cst.Subscript) or not isinstance(node.slice[0].slice, cst.Index):
-        return False
-    return isinstance(node.slice[0].slice.value, cst.SimpleString)
-
-
-def _has_own_groups(context: Context) -> bool:
-    """True if the program has subclasses of MultiOptimizer, which keep legacy hyper-parameters."""
-    here = any(map(context.analysis.is_groups, context.analysis.legacy_classes))
-    return here or bool(context.analysis.project.own_groups)
+    return isinstance(index_of(node), cst.SimpleString)
 
 
 def _is_multiple(context: Context) -> bool:

@@ -16,7 +16,7 @@ JAX removed the functions in favour of the property.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context, attribute
+from migration_guide.codemod.writing.context import Context, Expression, New, attribute
 
 _METHODS = {
     "jax.ops.index_update": "set",
@@ -30,9 +30,7 @@ IN_DEFINITIONS = True
 REMOVES = ANSWERS_FOR = frozenset(_METHODS)
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     method = _METHODS.get(context.name(original.func))
     if method is None:
@@ -53,12 +51,8 @@ def rewrite_call(
     return updated.with_changes(func=attribute(at, method), args=[cst.Arg(value)])
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """A function that is not called, but given on."""
-    del updated
     method = _METHODS.get(context.name(original))
-    above = context.parent(original)
-    if method is not None and not (isinstance(above, cst.Call) and above.func is original):
+    if method is not None and context.call_of(original) is None:
         context.by_hand(original, f"lambda x, index, value: x.at[index].{method}(value)")

@@ -14,9 +14,7 @@ After:
 JAX removed the old names; the functions are the same.
 """
 
-import libcst as cst
-
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _KEPT = ("all", "flatten", "leaves", "map", "reduce", "structure", "transpose", "unflatten")
 _EQUAL = {f"jax.tree_{name}": f"jax.tree.{name}" for name in _KEPT} | {
@@ -29,10 +27,7 @@ IN_DEFINITIONS = True
 REMOVES = ANSWERS_FOR = frozenset(_EQUAL)
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     new = _EQUAL.get(context.name(original))
     return context.reference(new) if new else None

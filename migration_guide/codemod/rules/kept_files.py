@@ -29,9 +29,8 @@ _MESSAGE = (
 )
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    del updated
     name = context.name(original.func)
     if not name.startswith(_HOME) or name.removeprefix(_HOME) not in _SAVES:
         return

@@ -39,9 +39,8 @@ ORDER = (
 )
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    del updated
     name = last_name(original.func)
     if name not in (*_STRUCTURES, *_LEAVES) or not original.args:
         return

@@ -19,12 +19,10 @@ into a definition that stays legacy code.
 import libcst as cst
 
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """With `--recipe standalone`, a traversal that only selects groups is its function."""
     if context.legacy(original.func) != "ModelParamTraversal":
         return None
@@ -36,18 +34,14 @@ def _becomes_function(context: Context, call: cst.Call) -> bool:
     return active and standalone.becomes_function(context.analysis, call)
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     if context.legacy(original) != "ModelParamTraversal":
         return None
-    above = context.parent(original)
-    called = isinstance(above, cst.Call) and above.func is original
-    if isinstance(above, cst.Call) and called and _becomes_function(context, above):
+    call = context.call_of(original)
+    if call is not None and _becomes_function(context, call):
         return None
-    if called and above not in context.analysis.legacy and not _is_traversed(context):
+    if call is not None and call not in context.analysis.legacy and not _is_traversed(context):
         return context.reference("optax_bridge.path_mask")
     if context.options.standalone:
         context.remark(original, "stays on legacy_optim: Flax's own warns of its end")

@@ -15,11 +15,19 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import keyword_of, method_call
 from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
+from migration_guide.codemod.writing.context import (
+    Context,
+    Line,
+    New,
+    keyword,
+    with_commas,
+    with_keyword,
+)
 
 INSTEAD = (
     "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
@@ -28,8 +36,8 @@ INSTEAD = (
 
 
 def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+    context: Context, original: Line, updated: Line
+) -> cst.FlattenSentinel[Line] | None:
     """See the module."""
     call, targets = unpacked_call(original)
     if call is None or not _can(context, call, targets) or targets is None:
@@ -53,7 +61,7 @@ def rewrite_statement(
         holder = standalone.with_hyper_params(context, holder, new_call.args[1:])
         new_call = new_call.with_changes(args=new_call.args[:1])
     for arg in new_call.args[1:]:
-        name = port_name(context, arg.keyword.value) if arg.keyword is not None else None
+        name = port_name(context, keyword_of(arg))
         assert name is not None
         rest.append(with_keyword(arg, name))
     gradients = average_gradients(context, call.func.value, gradients)
@@ -69,15 +77,10 @@ def rewrite_statement(
     return cst.FlattenSentinel([first, second])
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> New:
     """Rewrites a call whose result is not unpacked by the same statement."""
-    del updated
-    func = original.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
-        return None
-    if context.is_optimizer(func.value):
+    holder, method = method_call(original)
+    if holder is not None and method == "optimize" and context.is_optimizer(holder):
         call, targets = unpacked_call(context.statement(original))
         if call is not original or not _can(context, original, targets):
             context.by_hand(original, INSTEAD)
@@ -85,12 +88,12 @@ def rewrite_call(
 
 
 def _can(context: Context, call: cst.Call, targets: list[cst.BaseExpression] | None) -> bool:
-    func = call.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "optimize":
+    holder, method = method_call(call)
+    if holder is None or method != "optimize" or not context.is_optimizer(holder):
         return False
-    if not context.is_optimizer(func.value) or targets is None or len(targets) not in (2, 3):
+    if targets is None or len(targets) not in (2, 3):
         return False
     if not call.args or call.args[0].keyword is not None or call.args[0].star:
         return False
-    names = [arg.keyword.value if arg.keyword is not None else None for arg in call.args[1:]]
-    return all(name is not None and port_name(context, name) is not None for name in names)
+    names = map(keyword_of, call.args[1:])
+    return all(name and port_name(context, name) is not None for name in names)

@@ -20,23 +20,20 @@ for a person.
 import libcst as cst
 
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _EQUAL = {"Optimizer": "optax_bridge.TrainState", "OptimizerDef": "optax.GradientTransformation"}
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     name = context.legacy(original)
     if name not in ("Optimizer", "OptimizerDef", "OptimizerState"):
         return None
     above = context.parent(original)
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
         return None  # a base class: the rule for subclasses
-    if isinstance(above, cst.Call) and above.func is original:
+    if context.call_of(original) is not None:
         uses_bridge = not context.once(standalone.is_active)
         class_ = _EQUAL["Optimizer"] if uses_bridge else standalone.TRAIN_STATE
         context.by_hand(

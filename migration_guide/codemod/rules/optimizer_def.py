@@ -17,7 +17,7 @@ have no equal, and are left for a person.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import LEGACY, OPTIMIZER
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 INSTEAD = (
     "use tx.init and tx.update(grads, opt_state, params, learning_rate=...); the step of a "
@@ -28,9 +28,7 @@ INSTEAD = (
 _HAVE_EQUALS = ("create", "hyper_params", "init", "update", "inner", "replace", "_replace")
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """See the module."""
     name = original.attr.value
     if name == "optimizer_def" and context.is_optimizer(original.value):

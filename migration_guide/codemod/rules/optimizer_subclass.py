@@ -23,17 +23,14 @@ import libcst as cst
 
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.rules.bridge import is_bridged
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.standalone import stays
 
 IN_DEFINITIONS = True
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """Names of flax.optim in the class statement and in its body."""
-    del updated
     name = context.legacy(original)
     if context.name(original) == OPTIM and context.legacy_class(original) is not None:
         return context.reference("legacy_optim")  # handed to something: `getattr(optim, name)`
@@ -42,9 +39,7 @@ def rewrite_reference(
     return None
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """Reports a call that makes an instance."""
     if context.legacy_class(original) or not context.analysis.makes_own_definition(original):
         return None
@@ -55,9 +50,8 @@ def rewrite_call(
     return cst.Call(context.reference("optax_bridge.wrap_definition"), [cst.Arg(updated)])
 
 
-def rewrite_class(context: Context, original: cst.ClassDef, updated: cst.ClassDef) -> None:
+def rewrite_class(context: Context, original: cst.ClassDef, _: cst.ClassDef) -> None:
     """A subclass of Optimizer itself is left for a person."""
-    del updated
     if context.options.standalone and original in context.analysis.legacy_classes:
         context.remark(original, "stays on legacy_optim: Optax has no classes to derive from")
     for base in original.bases:

@@ -22,7 +22,7 @@ checkpoint's without an error. `StandardRestore` refuses it by itself, and stays
 import libcst as cst
 
 from migration_guide.codemod.rules.restoring import reads_nothing_old
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _HOME = "optax_bridge.checkpoints"
 _HANDLER = f"{_HOME}.TrainStateHandler"
@@ -39,20 +39,15 @@ _BY_HAND = (
 )
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     name = context.name(original)
     if name not in _NAMES or not _is_restored_into(context):
         return None
     return context.reference(_NAMES[name])
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """`ocp.PyTreeCheckpointer()`, which makes its handler itself."""
     if context.name(original.func) != _CHECKPOINTER or not _is_restored_into(context):
         return None

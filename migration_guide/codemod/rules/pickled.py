@@ -54,9 +54,8 @@ _ARRAYS = (
 _ENDS = tuple(f".{mark}" for mark in MARKS)
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    del updated
     name = last_name(original.func)
     if name not in (*_WRITES, *_READS) or not _pickles(context, original.func):
         return

@@ -17,7 +17,7 @@ them to Linen is another migration. What belongs to the optimizer is rewritten a
 import libcst as cst
 
 from migration_guide.codemod.reading.imports import made_by, mentions
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, Line
 
 IN_DEFINITIONS = True
 ANSWERS_FOR = ("flax.nn", "flax.deprecated")
@@ -26,21 +26,15 @@ _MESSAGE = (
 )
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> None:
+def rewrite_statement(context: Context, original: Line, _: Line) -> None:
     """Reports the import."""
-    del updated
     for node in made_by(original):
         if any(mentions(node, module) for module in ANSWERS_FOR):
             context.by_hand(original, _MESSAGE)
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """`flax.nn.Dense` after `import flax`: the first one in a file."""
-    del updated
     if not isinstance(original, cst.Attribute) or not _is_gone(context, original):
         return
     uses = [node for node in context.analysis.facts.attributes if _is_gone(context, node)]

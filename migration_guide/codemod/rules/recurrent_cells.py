@@ -33,11 +33,10 @@ CARRY = (
 )
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    del updated
     name = context.name(original.func)
-    owner, _, method = name.rpartition(".")
+    owner, method = name.rpartition(".")[::2]
     if name in _CELLS and not _says_features(original):
         context.by_hand(original, _SIZE.format(cell=name.rpartition(".")[2]))
     elif method == "initialize_carry" and owner in _CELLS:

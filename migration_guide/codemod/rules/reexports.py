@@ -22,7 +22,7 @@ import libcst as cst
 
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Line
 
 _MESSAGE = (
     "stays on legacy_optim for others, who may import it from here (their definitions become Optax "
@@ -31,8 +31,8 @@ _MESSAGE = (
 
 
 def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine] | None:
+    context: Context, original: Line, updated: Line
+) -> Line | cst.FlattenSentinel[Line] | None:
     """See the module."""
     if len(original.body) != 1 or not isinstance(node := original.body[0], cst.ImportFrom):
         return None
@@ -70,5 +70,5 @@ def _is_for_others(context: Context, name: str, bound: str) -> bool:
     if what and what not in EXPORTS:
         return False
     return bound in context.analysis.facts.exported or (
-        context.analysis.stem == "__init__" and not context.analysis.is_used(bound)
+        context.analysis.path.stem == "__init__" and not context.analysis.is_used(bound)
     )

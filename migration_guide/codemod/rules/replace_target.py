@@ -15,17 +15,16 @@ parts of a TrainState are others.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.reading.tree import keyword_of, method_call
+from migration_guide.codemod.writing.context import Context, New
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     holder = _replaced_object(context, original)
     if holder is None or not context.is_optimizer(holder):
         return None
-    names = [arg.keyword.value if arg.keyword is not None else arg.star for arg in original.args]
+    names = [keyword_of(arg) for arg in original.args]
     if "state" in names or "optimizer_def" in names:
         context.by_hand(
             original,
@@ -47,7 +46,5 @@ def _replaced_object(context: Context, call: cst.Call) -> cst.BaseExpression | N
     """Returns the object replaced in `x.replace(...)` or `dataclasses.replace(x, ...)`."""
     if context.name(call.func) == "dataclasses.replace":
         return call.args[0].value if call.args else None
-    func = call.func
-    if isinstance(func, cst.Attribute) and func.attr.value == "replace":
-        return func.value
-    return None
+    holder, method = method_call(call)
+    return holder if method == "replace" else None

@@ -44,7 +44,7 @@ from migration_guide.codemod.inference.kinds import (
     within,
 )
 from migration_guide.codemod.reading.tree import argument, last_name
-from migration_guide.codemod.writing.context import Context, keyword, with_commas
+from migration_guide.codemod.writing.context import Context, New, keyword, with_commas
 
 _LEFT = (
     "replicate() made each step average the gradients over the devices, and no step of this "
@@ -75,9 +75,7 @@ _METHODS = {"state_dict": False, "restore_state": True}
 RUNS_AFTER = ("checkpoint_folder", "gone_names", "restoring", "state_dict")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     func = original.func
     home, _, last = context.name(func).rpartition(".")

@@ -30,6 +30,8 @@ from migration_guide.codemod.writing.context import (
     UNKNOWN_PATH,
     UNKNOWN_TEMPLATE,
     Context,
+    Expression,
+    New,
     Restored,
 )
 from migration_guide.codemod.writing.lookups import without_taken
@@ -52,14 +54,10 @@ _NO_TEMPLATE = (
 _PARTS = ("target", "params", "model_state", "batch_stats", "step", "opt_state")
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     name = context.name(original)
-    above = context.parent(original)
-    call = above if isinstance(above, cst.Call) and above.func is original else None
+    call = context.call_of(original)
     if name not in FUNCTIONS or not is_rewritten(context, name, call):
         return None
     if call is not None:
@@ -70,9 +68,7 @@ def rewrite_reference(
     return context.reference(f"{_HOME}.{name.rpartition('.')[2]}")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """Rewrites a restore without a template, or into a dict that holds more than the state."""
     name = context.name(original.func)
     if name == "flax.serialization.from_state_dict" and len(original.args) == 2:
@@ -99,7 +95,7 @@ def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     """Returns the advice for old files that a call of a function, or of a method, reads."""
     restored = _restored_file(context, name, call)
     command = dataclasses.replace(restored, recipe="standalone").command(
-        f"{context.analysis.stem}.py"
+        f"{context.analysis.path.stem}.py"
     )
     advice = f"{CONVERTING}: {command}"
     if restored.is_to_be_filled_in:

@@ -27,11 +27,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import OPTIMIZER, STATE, Function, within
-from migration_guide.codemod.reading import tree
-from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.reading.tree import argument, last_name, text_of, walk
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.writing import lookups
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Line
 
 _MAKERS = (
     "load_state_dict", "msgpack_restore", "restore_checkpoint", "restore_dict", "state_dict",
@@ -57,10 +56,9 @@ _ARCHIVE = (
 )
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    del updated
-    if not (context.analysis.uses_optim or context.analysis.project.uses_optim):
+    if not context.uses_optim:
         return
     is_archive = context.name(original.func) in ("numpy.savez", "numpy.savez_compressed")
     if is_archive and context.once(_holds_some):
@@ -73,18 +71,15 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> Non
         context.by_hand(lookup, _names(context))
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> None:
+def rewrite_statement(context: Context, original: Line, _: Line) -> None:
     """`name in ("target", "state")`: what is picked by these names is an optimizer's."""
-    del updated
-    if not (context.analysis.uses_optim or context.analysis.project.uses_optim):
+    if not context.uses_optim:
         return
-    for node in tree.walk(original):
+    for node in walk(original):
         if isinstance(node, cst.ComparisonTarget) and isinstance(
             node.comparator, cst.Tuple | cst.List | cst.Set
         ):
-            texts = {lookups.text_of(element.value) for element in node.comparator.elements}
+            texts = {text_of(element.value) for element in node.comparator.elements}
             if {"target", "state"} <= texts:
                 context.by_hand(original, _names(context))
 
@@ -117,7 +112,7 @@ def _repeats(context: Context, argument: cst.Arg) -> bool:
     values = [
         element.value
         for element in argument.value.elements
-        if isinstance(element, cst.DictElement) and lookups.text_of(element.key) == "target"
+        if isinstance(element, cst.DictElement) and text_of(element.key) == "target"
     ]
     chains = context.once(lookups.chains)
     return any(node in values and keys[-1] == "target" for _, keys, node in chains)

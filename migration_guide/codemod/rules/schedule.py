@@ -30,14 +30,12 @@ import libcst as cst
 from migration_guide.codemod.inference.kinds import CLASS
 from migration_guide.codemod.reading.tree import last_name, walk
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, keyword, with_commas
+from migration_guide.codemod.writing.context import Context, New, keyword, with_commas
 
 RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     scheduled = context.once(provable)
     if scheduled is None:
@@ -111,7 +109,7 @@ def provable(context: Context) -> Scheduled | None:
     steps = analysis.applications
     if len(definitions) != 1 or len(steps) != 1 or analysis.project.steps > 1:
         return None
-    if analysis.project.reads_hyper_params or standalone.reads_hyper_params(analysis):
+    if analysis.program.reads_hyper_params:
         return None
     (definition,), (step,) = definitions, steps
     entry = analysis.names.entry(definition.func)

@@ -22,7 +22,7 @@ import libcst as cst
 
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import is_legacy
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Line
 
 _MESSAGE = (
     "it is unclear which names come from import *: import them by name, and run this again; "
@@ -30,11 +30,8 @@ _MESSAGE = (
 )
 
 
-def rewrite_statement(
-    context: Context, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-) -> None:
+def rewrite_statement(context: Context, original: Line, _: Line) -> None:
     """See the module."""
-    del updated
     if not context.analysis.names.unclear_star:
         return
     for node in original.body:

@@ -17,13 +17,11 @@ place for; so it is given without what the program takes from the dict itself.
 import libcst as cst
 
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
-from migration_guide.codemod.writing.context import Context, with_commas
+from migration_guide.codemod.writing.context import Context, New, with_commas
 from migration_guide.codemod.writing.lookups import without_taken
 
 
-def rewrite_call(
-    context: Context, original: cst.Call, updated: cst.Call
-) -> cst.BaseExpression | None:
+def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
     func = original.func
     if not isinstance(func, cst.Attribute) or not context.is_optimizer(func.value):

@@ -18,12 +18,10 @@ another layout in `opt_state`, so it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """See the module."""
     inner = original.value
     if (

@@ -16,12 +16,10 @@ targets, too.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, New
 
 
-def rewrite_attribute(
-    context: Context, original: cst.Attribute, updated: cst.Attribute
-) -> cst.BaseExpression | None:
+def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
     """See the module."""
     if original.attr.value != "target" or not context.is_optimizer(original.value):
         return None

@@ -12,19 +12,14 @@ After:
 Flax still has them in `flax.traverse_util`, where they warn of their end; these stay.
 """
 
-import libcst as cst
-
-from migration_guide.codemod.writing.context import Context
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _STAYS = "stays on legacy_optim: Flax keeps traversals in flax.traverse_util, where they are to end"
 _NAMES = ("Traversal", "t_identity")
 
 
-def rewrite_reference(
-    context: Context, original: cst.BaseExpression, updated: cst.BaseExpression
-) -> cst.BaseExpression | None:
+def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:
     """See the module."""
-    del updated
     name = context.legacy(original)
     if name not in _NAMES:
         return None

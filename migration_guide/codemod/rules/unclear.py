@@ -25,13 +25,12 @@ string, and for methods that are taken as a value.
 """
 
 import re
-from typing import TypeGuard
 
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import DEFINITION, FOREIGN, OPTIMIZER
 from migration_guide.codemod.reading.names import MARKS, OPTIM
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import last_name, text_of
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import QUESTION, Context
 
@@ -64,15 +63,13 @@ _UNCLEAR_DEFINITION = (
 )
 
 
-def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> None:
+def rewrite_attribute(context: Context, original: cst.Attribute, _: cst.Attribute) -> None:
     """`optimizer.target`, and methods that are not called."""
-    del updated
     holder, name = original.value, original.attr.value
     if context.analysis.names.dangling(original) and not context.analysis.names.dangling(holder):
         context.by_hand(original, _DANGLING)
         return
-    above = context.parent(original)
-    call = above if isinstance(above, cst.Call) and above.func is original else None
+    call = context.call_of(original)
     if context.is_optimizer(holder):
         if name in _METHODS and call is None:
             context.by_hand(original, f"optimizer.{name} taken as a value: write a lambda")
@@ -88,14 +85,13 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         context.by_hand(original, _UNCLEAR_DEFINITION)
 
 
-def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> None:
+def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """`getattr(optimizer, name)`, `hasattr` and `setattr`; `operator.attrgetter("target")`."""
-    del updated
     if _looks_up_optim(context, original):
         context.by_hand(original, _BY_NAME)
     if context.name(original.func) == "operator.attrgetter":
-        names = [a.value.evaluated_value for a in original.args if _is_string(a.value)]
-        if context.analysis.uses_optim and {str(n).split(".")[-1] for n in names} & _PARTS:
+        names = {text_of(arg.value).split(".")[-1] for arg in original.args}
+        if context.analysis.uses_optim and names & _PARTS:
             context.by_hand(original, _BY_STRING)
         return
     if last_name(original.func) not in ("getattr", "hasattr", "setattr") or not original.args:
@@ -112,10 +108,6 @@ def _looks_up_optim(context: Context, call: cst.Call) -> bool:
     if last_name(call.func) != "getattr" or len(texts) < 2:
         return False
     return context.name(call.args[0].value) == "flax" and texts[1] == "optim"
-
-
-def _is_string(node: cst.BaseExpression) -> TypeGuard[cst.SimpleString]:
-    return isinstance(node, cst.SimpleString)
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:

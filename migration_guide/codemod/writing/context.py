@@ -27,6 +27,9 @@ _OLD = frozenset(
     {"target", "optimizer_def", "param_states", "state_dict", "restore_state", "compute_gradient",
      "compute_gradients", "optimize"}
 )  # fmt: skip
+Expression = cst.BaseExpression
+Line = cst.SimpleStatementLine
+New = cst.BaseExpression | None  # what a handler of a rule returns; None where it does not apply
 QUESTION = "is this an optimizer of flax.optim?"
 
 
@@ -193,6 +196,11 @@ class Context:
             yield current
             current = self.parent(current)
 
+    def call_of(self, node: cst.CSTNode) -> cst.Call | None:
+        """The call of what an expression names: `f(...)` of `f`; None where it is no call's."""
+        above = self.parent(node)
+        return above if isinstance(above, cst.Call) and above.func is node else None
+
     def line(self, node: cst.CSTNode) -> int:
         """The line of a node; of one that was made of a string's text, that of the string."""
         placed = node
@@ -214,10 +222,10 @@ class Context:
     @functools.cached_property
     def rate_per_call(self) -> bool:
         """True if definitions must take hyper-parameters per call."""
-        project = self.analysis.project
+        program = self.analysis.program
         if self.analysis.applications:
-            return self.analysis.rate_per_call or project.reads_hyper_params
-        return self.analysis.rate_per_call or project.rate_per_call
+            return self.analysis.shared.rate_per_call or program.reads_hyper_params
+        return program.rate_per_call
 
     @property
     def half_precision(self) -> Sign | None:
@@ -229,12 +237,7 @@ class Context:
     @property
     def uses_optim(self) -> bool:
         """True if some file of the program imports flax.optim."""
-        return self.analysis.uses_optim or self.analysis.project.uses_optim
-
-    @functools.cached_property
-    def calls_classes(self) -> bool:
-        """True if some call is seen that makes a definition of a class chosen at run time."""
-        return self.analysis.calls_classes or self.analysis.project.calls_classes
+        return self.analysis.program.uses_optim
 
     def reference(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""

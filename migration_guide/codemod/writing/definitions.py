@@ -15,7 +15,7 @@ from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.facts import fields, parameters
 from migration_guide.codemod.inference.kinds import NOTHING, OPTIMIZER, Instance, within
 from migration_guide.codemod.reading.names import OPTIM
-from migration_guide.codemod.reading.tree import argument, walk
+from migration_guide.codemod.reading.tree import argument, keyword_of, text_of, walk
 from migration_guide.codemod.writing import settings
 from optax_bridge.correspondence import Entry
 
@@ -142,7 +142,7 @@ def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Bas
             key = element.key if isinstance(element, cst.DictElement) else None
             if not isinstance(key, cst.SimpleString):
                 raise Unknown
-            yield str(key.evaluated_value), element.value
+            yield text_of(key), element.value
     elif isinstance(node, cst.Tuple | cst.List):
         for index, element in enumerate(node.elements):
             if isinstance(element, cst.StarredElement):
@@ -154,7 +154,7 @@ def _parts(a: Analysis, node: cst.BaseExpression) -> Iterator[tuple[str, cst.Bas
         for index, arg in enumerate(node.args):
             if arg.star or (arg.keyword is None and index >= len(names)):
                 raise Unknown
-            yield arg.keyword.value if arg.keyword is not None else names[index], arg.value
+            yield keyword_of(arg) or names[index], arg.value
 
 
 def _callee(a: Analysis, node: cst.BaseExpression) -> cst.CSTNode | None:
@@ -269,7 +269,6 @@ def _is_name(node: cst.BaseExpression, name: str) -> bool:
 
 def _plain(node: cst.BaseExpression) -> str:
     """Returns the text of a literal that has no wildcards."""
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
-    if not isinstance(value, str) or set(value) & set("*?["):
+    if not isinstance(node, cst.SimpleString) or set(text_of(node)) & set("*?["):
         raise Unknown
-    return value
+    return text_of(node)

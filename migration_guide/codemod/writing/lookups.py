@@ -2,7 +2,7 @@
 
 import libcst as cst
 
-from migration_guide.codemod.reading import tree
+from migration_guide.codemod.reading.tree import index_of, method_call, text_of, walk
 from migration_guide.codemod.writing.context import Context
 
 _OF_AN_OPTIMIZER = {"", "target", "state", "step", "params", "opt_state"}
@@ -13,7 +13,7 @@ def chains(
 ) -> list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]]:
     """The longest lookups of the file: in what, by which strings, where."""
     results: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
-    for node in tree.walk(context.analysis.module):
+    for node in walk(context.analysis.module):
         if isinstance(node, cst.Comparison):
             results += [
                 (part.comparator, [text_of(node.left)], node)
@@ -42,18 +42,12 @@ def chains(
 def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
     """In what `x["a"]`, `x.get("a")` or `x.pop("a")` looks, and by which name, "" if none."""
     if isinstance(node, cst.Subscript):
-        index = node.slice[0].slice if len(node.slice) == 1 else None
-        return node.value, text_of(index.value) if isinstance(index, cst.Index) else ""
-    method = node.func if isinstance(node, cst.Call) else None
-    if not isinstance(node, cst.Call) or not isinstance(method, cst.Attribute) or not node.args:
+        return node.value, text_of(index_of(node))
+    holder, method = method_call(node)
+    if not isinstance(node, cst.Call) or holder is None or not node.args:
         return None
-    is_lookup = method.attr.value in ("get", "pop", "setdefault")
-    return (method.value, text_of(node.args[0].value)) if is_lookup else None
-
-
-def text_of(node: cst.BaseExpression) -> str:
-    """Returns the text of a string literal; "" for anything else."""
-    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+    is_lookup = method in ("get", "pop", "setdefault")
+    return (holder, text_of(node.args[0].value)) if is_lookup else None
 
 
 def without_taken(context: Context, saved: cst.BaseExpression, updated: cst.Arg) -> cst.Arg:

@@ -23,7 +23,7 @@ def rename_variable(context: Context, updated: cst.Module) -> tuple[cst.Module, 
     uses = [name for name in names if name.value == OLD]
     safe = (
         uses
-        and OLD not in analysis.project.keywords | _keywords(analysis.module)
+        and OLD not in analysis.program.keywords
         and NEW not in {name.value for name in names}
         and NEW not in references(updated)
         and all(
@@ -51,8 +51,3 @@ def _variables(module: cst.Module) -> list[cst.Name]:
         if name is not getattr(above[name], "attr", None)
         and name is not getattr(above[name], "keyword", None)
     ]
-
-
-def _keywords(module: cst.Module) -> set[str]:
-    args = (node for node in walk(module) if isinstance(node, cst.Arg))
-    return {arg.keyword.value for arg in args if arg.keyword is not None}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import keyword_of
 from optax_bridge.correspondence import Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Source
 
@@ -23,7 +24,7 @@ def legacy_arguments(
     for index, arg in enumerate(updated):
         if arg.star or (arg.keyword is None and index >= len(names)):
             return None
-        name = arg.keyword.value if arg.keyword is not None else names[index]
+        name = keyword_of(arg) or names[index]
         if name not in names or name in arguments:
             return None
         arguments[name] = arg

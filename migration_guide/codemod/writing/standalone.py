@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from migration_guide.codemod.inference.analysis import Analysis
-from migration_guide.codemod.inference.kinds import CLASS, DEFINITION, HYPER_PARAMS
+from migration_guide.codemod.inference.kinds import CLASS, DEFINITION
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.reading.tree import argument, walk
@@ -53,7 +53,7 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
             return "a definition of your own is made of it"
         if any(hp.variadic for hp in entry.hyper_params):
             return why_no_partition(analysis, call)
-        names = analysis.overridden_names | analysis.project.overridden_names
+        names = analysis.program.overridden_names
         return settings.why_not_stock(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
@@ -71,21 +71,14 @@ def leaves_some(analysis: Analysis) -> bool:
     return any(stays(analysis, call) for call in analysis.facts.calls)
 
 
-def reads_hyper_params(analysis: Analysis) -> bool:
-    """True if a module reads hyper-parameters, which transformations of Optax do not keep."""
-    return any(analysis.holds(node, HYPER_PARAMS) for node in analysis.facts.attributes)
-
-
 def is_active(context: Context) -> bool:
     """True if definitions and steps of a file are written for public Optax."""
     if not context.options.standalone:
         return False
-    analysis = context.analysis
-    project = analysis.project
-    overridden = analysis.overridden_names | project.overridden_names
-    if project.reads_hyper_params or reads_hyper_params(analysis) or "**" in overridden:
+    program = context.analysis.program
+    if program.reads_hyper_params or "**" in program.overridden_names:
         return False
-    return not (overridden and leaves_any(context))
+    return not (program.overridden_names and leaves_any(context))
 
 
 def leaves_any(context: Context) -> bool:
@@ -134,7 +127,7 @@ def has_focus(analysis: Analysis, call: cst.Call) -> bool:
 
 def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
     """Why a MultiOptimizer, or `create` with a focus, is no `optax.partition`, or ""."""
-    if analysis.overridden_names | analysis.project.overridden_names:
+    if analysis.program.overridden_names:
         return "steps give hyper-parameters, which the groups of optax.partition do not take"
     selectors = _selectors(analysis, call)
     if selectors is None:

@@ -6,19 +6,16 @@ position. What it did not give is written only where the new function takes some
 default.
 """
 
-import ast
 import functools
 import inspect
 from collections.abc import Mapping
-from importlib.machinery import PathFinder
-from pathlib import Path
 
 import libcst as cst
 
 from migration_guide.codemod.reading.tree import comments
 from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
 from optax_bridge.correspondence import Call, Entry
-from optax_bridge.correspondence.recipe import Setting, Source, render
+from optax_bridge.correspondence.recipe import Setting, Source, render, resolve
 
 
 def exact_template(entry: Entry) -> Call:
@@ -66,15 +63,13 @@ def _inner(
 def _parameters(entry: Entry, function: str) -> Mapping[str, object]:
     if function == entry.port:
         return {hp.port: hp.default for hp in entry.hyper_params}
-    return parameters_of(function) or {}
+    return parameters_of(function)
 
 
 def _is_same(value: object, default: object) -> bool:
     """True if a setting is known to be what a function takes by default."""
     if isinstance(value, Source | Call) or isinstance(default, type):
         return value is default
-    if isinstance(default, Source):
-        return render(value) == default.text
     return (value is None) == (default is None) and bool(value == default)
 
 
@@ -143,8 +138,8 @@ def _separator(args: list[cst.Arg]) -> cst.Comma:
 
 
 @functools.cache
-def parameters_of(function: str) -> dict[str, object] | None:
-    """Parameters that may be given by position -> their defaults; None if they cannot be read.
+def parameters_of(function: str) -> dict[str, object]:
+    """Parameters that may be given by position -> their defaults.
 
         >>> list(parameters_of("optax.sgd"))[:2]
         ['learning_rate', 'momentum']
@@ -152,42 +147,5 @@ def parameters_of(function: str) -> dict[str, object] | None:
     Args:
       function: its dotted name, `optax.sgd`.
     """
-    package, _, name = function.rpartition(".")
-    for statement in _statements(package):
-        if isinstance(statement, ast.ImportFrom):
-            names = {alias.asname or alias.name: alias.name for alias in statement.names}
-            if name in names and statement.level == 0:
-                return parameters_of(f"{statement.module}.{names[name]}")
-        if isinstance(statement, ast.FunctionDef) and statement.name == name:
-            return _defaults(statement.args)
-    return None
-
-
-def _defaults(args: ast.arguments) -> dict[str, object]:
-    names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
-    missing = len(names) - len(args.defaults)
-    values = [inspect.Parameter.empty] * missing + [_value(node) for node in args.defaults]
-    return dict(zip(names, values, strict=True))
-
-
-def _value(node: ast.expr) -> object:
-    """Returns a literal's value, or the source of any other expression."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return Source(ast.unparse(node).replace("jnp.", "jax.numpy."))
-
-
-@functools.cache
-def _statements(module: str) -> list[ast.stmt]:
-    """The statements of an installed module, which is not imported."""
-    root, *parts = module.split(".")
-    spec = PathFinder.find_spec(root)
-    if spec is None or not spec.submodule_search_locations:
-        return []
-    place = Path(spec.submodule_search_locations[0], *parts)
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    try:
-        return ast.parse(file.read_text(encoding="utf-8")).body
-    except (OSError, ValueError, SyntaxError):
-        return []
+    all_parameters = inspect.signature(resolve(function)).parameters.values()
+    return {p.name: p.default for p in all_parameters if p.kind is p.POSITIONAL_OR_KEYWORD}

@@ -175,4 +175,5 @@ def _read(path: Path) -> Contents:
     return Contents(read_npz(path))
 
 
-FORMAT = Format("npz", "npz", find=_find, read=_read)
+# PyTorch's files are zips, too.
+FORMAT = Format("npz", "npz", find=_find, read=_read, is_general=True)

@@ -31,8 +31,12 @@ from optax_bridge.spmd.checkpointer.iterators import (
     iterators_of,
 )
 from optax_bridge.spmd.checkpointer.policies import EvalerSummaries, every_n_steps_policy
-from optax_bridge.spmd.checkpointer.replacing import move_out_of_the_way, set_aside, settle
-from optax_bridge.spmd.checkpointer.retention import KeepLastAndEvery
+from optax_bridge.spmd.checkpointer.retention import (
+    KeepLastAndEvery,
+    move_out_of_the_way,
+    set_aside,
+    settle,
+)
 from optax_bridge.spmd.checkpointer.structure import (
     CheckpointValidationType,
     Index,

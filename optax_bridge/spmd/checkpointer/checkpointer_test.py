@@ -18,7 +18,7 @@ from optax_bridge.spmd.checkpointer import (
     read_state_spec,
 )
 from optax_bridge.spmd.checkpointer.checkpointer import parse_step
-from optax_bridge.spmd.checkpointer.replacing import set_aside
+from optax_bridge.spmd.checkpointer.retention import set_aside
 from optax_bridge.spmd.evaler import every_n_steps_policy as evaluates_every_n_steps
 from optax_bridge.spmd.input import ArrayBatches
 from optax_bridge.spmd.mesh import mesh_in_scope

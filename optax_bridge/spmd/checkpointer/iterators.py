@@ -1,7 +1,7 @@
 """Iterators in a checkpoint: each process writes the state of its own."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, TypeGuard
 
 import jax
 import msgpack
@@ -10,8 +10,24 @@ from etils import epath
 from orbax.checkpoint import args as ocp_args
 
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.checkpointer.structure import SavableIterator, is_iterator
 from optax_bridge.spmd.trees import flatten_items
+
+
+class SavableIterator(Iterator[PyTree], Protocol):
+    """An iterator that can go on from where another one was."""
+
+    def get_state(self) -> Any:
+        """Returns its position, as msgpack can write it."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Goes on from there."""
+        ...
+
+
+def is_iterator(leaf: object) -> TypeGuard[SavableIterator]:
+    """True if a leaf of a state is an iterator that can be saved."""
+    return hasattr(leaf, "get_state") and hasattr(leaf, "set_state")
 
 
 class MissingPositionError(ValueError):

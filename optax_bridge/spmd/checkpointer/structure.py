@@ -3,14 +3,15 @@
 import ast
 import difflib
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.spmd.checkpointer.iterators import is_iterator
 from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
 
 # Pairs of a path and a description; the first pair is ("step", step).
@@ -31,23 +32,6 @@ class CheckpointValidationType(enum.StrEnum):
     EXACT_UP_TO_DTYPE = "EXACT_UP_TO_DTYPE"
     CONTAINS_STATE = "CONTAINS_STATE"
     CONTAINS_STATE_UP_TO_DTYPE = "CONTAINS_STATE_UP_TO_DTYPE"
-
-
-class SavableIterator(Iterator[PyTree], Protocol):
-    """An iterator that can go on from where another one was."""
-
-    def get_state(self) -> Any:
-        """Returns its position, as msgpack can write it."""
-        ...
-
-    def set_state(self, state: Any) -> None:
-        """Goes on from there."""
-        ...
-
-
-def is_iterator(leaf: object) -> TypeGuard[SavableIterator]:
-    """True if a leaf of a state is an iterator that can be saved."""
-    return hasattr(leaf, "get_state") and hasattr(leaf, "set_state")
 
 
 def index_of(state: PyTree, *, step: int) -> Index:

@@ -14,9 +14,6 @@ from optax_bridge.spmd.config.configurable import maybe_instantiate as maybe_ins
 from optax_bridge.spmd.config.configurable import maybe_set_config as maybe_set_config
 from optax_bridge.spmd.config.configurable import with_overrides as with_overrides
 from optax_bridge.spmd.config.decorator import config_class as config_class
-from optax_bridge.spmd.config.differences import ABSENT as ABSENT
-from optax_bridge.spmd.config.differences import ConfigDiff as ConfigDiff
-from optax_bridge.spmd.config.differences import diff as diff
 from optax_bridge.spmd.config.errors import InvalidConfigClassError as InvalidConfigClassError
 from optax_bridge.spmd.config.errors import InvalidConfigNameError as InvalidConfigNameError
 from optax_bridge.spmd.config.errors import InvalidConfigValueError as InvalidConfigValueError
@@ -30,7 +27,6 @@ from optax_bridge.spmd.config.errors import similar_names as similar_names
 from optax_bridge.spmd.config.overrides import OverrideError as OverrideError
 from optax_bridge.spmd.config.overrides import apply_overrides as apply_overrides
 from optax_bridge.spmd.config.reading import from_debug_string as from_debug_string
-from optax_bridge.spmd.config.reading import from_flat_dict as from_flat_dict
 from optax_bridge.spmd.config.required import REQUIRED as REQUIRED
 from optax_bridge.spmd.config.required import Required as Required
 from optax_bridge.spmd.config.required import RequiredFieldValue as RequiredFieldValue
@@ -38,6 +34,9 @@ from optax_bridge.spmd.config.signatures import ClassConfigBase as ClassConfigBa
 from optax_bridge.spmd.config.signatures import FunctionConfigBase as FunctionConfigBase
 from optax_bridge.spmd.config.signatures import config_for_class as config_for_class
 from optax_bridge.spmd.config.signatures import config_for_function as config_for_function
+from optax_bridge.spmd.config.text import ABSENT as ABSENT
+from optax_bridge.spmd.config.text import ConfigDiff as ConfigDiff
+from optax_bridge.spmd.config.text import diff as diff
 from optax_bridge.spmd.config.validation import register_validator as register_validator
 from optax_bridge.spmd.config.validation import (
     validate_config_field_name as validate_config_field_name,

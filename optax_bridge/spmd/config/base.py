@@ -103,10 +103,6 @@ class ConfigBase:
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = {field.name: getattr(self, field.name) for field in attr.fields(type(self))}
-        return decorator.unpickled, (*decorator.reference(self), values)
-
     def keys(self) -> list[str]:
         """The names of the fields, sorted."""
         return walking.field_names(self)

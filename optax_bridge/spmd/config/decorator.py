@@ -1,9 +1,6 @@
 """`@config_class`: turns a subclass of `ConfigBase` into an attrs class, and checks its body."""
 
 import functools
-import importlib
-import operator
-import pickle
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform, overload
@@ -127,36 +124,3 @@ def _reading(getter: _Getter) -> _Getter:
             raise UnreadableFieldError(*error.args) from None
 
     return __getattr__
-
-
-def reference(cfg: object) -> tuple[Callable[..., type], tuple[object, ...]]:
-    """Returns a function and arguments with which pickle finds the class of a config again."""
-    cls: Any = type(cfg)
-    if hasattr(cls, "__class_of__"):  # made from a signature
-        return cls.__class_of__(cfg)
-    where = cls.__module__, vars(cls)["__original_qualname__"]
-    try:
-        same = named_class(*where)
-    except (ImportError, AttributeError):
-        same = None
-    if same is not cls:
-        raise pickle.PicklingError(
-            f"cannot pickle a {cls.__name__}: there is no such class at {'.'.join(where)}. Define "
-            "it in a module, not in a function."
-        )
-    return named_class, where
-
-
-def named_class(module: str, qualname: str) -> type:
-    """The config class at `module.qualname`."""
-    return operator.attrgetter(qualname)(importlib.import_module(module))
-
-
-def unpickled(
-    find: Callable[..., type], arguments: tuple[object, ...], values: dict[str, object]
-) -> object:
-    """A config with these values, as pickle has them."""
-    cfg = object.__new__(find(*arguments))
-    for name, value in values.items():
-        object.__setattr__(cfg, name, value)
-    return cfg

@@ -11,10 +11,15 @@ import attr
 
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.errors import InvalidConfigValueError, similar_names, unknown_name
-from optax_bridge.spmd.config.records import record_fields, replace_fields
 from optax_bridge.spmd.config.required import RequiredFieldValue
 from optax_bridge.spmd.config.text import Step, key_text, parse_key, parse_value
-from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
+from optax_bridge.spmd.config.walking import (
+    by_name,
+    field_names,
+    leaf_text,
+    record_fields,
+    replace_fields,
+)
 
 C = TypeVar("C", bound=ConfigBase)
 

@@ -1,8 +1,7 @@
-"""Configs from their flat and textual forms, so that a run can be started again."""
+"""Configs from their text, so that a run can be started again."""
 
 import enum
 import importlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import attr
@@ -10,15 +9,17 @@ import attr
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.configurable import Configurable
 from optax_bridge.spmd.config.errors import unknown_name
-from optax_bridge.spmd.config.records import field_names_of, record_fields, replace_fields
 from optax_bridge.spmd.config.required import RequiredFieldValue
 from optax_bridge.spmd.config.signatures import config_for_class, config_for_function
-from optax_bridge.spmd.config.text import Step, Text, key_text, parse_key, parse_value
-from optax_bridge.spmd.config.walking import by_name, field_names, leaf_text
-
-
-class _Leaf(NamedTuple):
-    value: object
+from optax_bridge.spmd.config.text import Step, key_text, parse_key, parse_value
+from optax_bridge.spmd.config.walking import (
+    by_name,
+    field_names,
+    field_names_of,
+    leaf_text,
+    record_fields,
+    replace_fields,
+)
 
 
 class _Element(NamedTuple):
@@ -27,27 +28,8 @@ class _Element(NamedTuple):
     key: Any
 
 
-# What is below a key by the next step, in the order of the text.
-_Tree = dict[str | _Element, Union[_Leaf, "_Tree"]]
-
-
-def from_flat_dict(flat: Mapping[str, object], *, like: ConfigBase | None = None) -> Any:
-    """The config that has this flat form.
-
-    Args:
-      flat: of `to_flat_dict(omit_default_values=(None, REQUIRED))`. Fields with these defaults may
-        be absent; other fields that are absent have been empty containers.
-      like: a config of nearly this content, such as one from the program that made the other. Where
-        the flat form does not tell, list or tuple, dict or dataclass, it is as in this one;
-        otherwise as in the field's default, else a list (a tuple at a field for tuples) or a dict.
-
-    Returns:
-      A config of the class that the leaf `klass` or `fn` says.
-
-    Raises:
-      ValueError: naming the key that no config has, or whose value cannot be read back.
-    """
-    return _config(_tree(flat), [], like)
+# What is below a key by the next step, in the order of the text; leaves are text.
+_Tree = dict[str | _Element, Union[str, "_Tree"]]
 
 
 def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
@@ -55,47 +37,44 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
 
     Nothing in the text is evaluated. Classes and functions are imported by name, unless they are
     those of `like`. A string that is the name of a class is taken for the class where the field's
-    type does not mention str.
+    type does not mention str. Fields whose default is None or REQUIRED may be absent; others that
+    are absent have been empty containers.
 
     Args:
       text: of `debug_string`, with its default separators. Lines that start with `#` are skipped.
-      like: as in `from_flat_dict`. A value that cannot be read, such as an object of the program's
-        class, is taken from it if it is shown by the same text there.
+      like: a config of nearly this content, such as one from the program that made the other. Where
+        the text does not tell, list or tuple, dict or dataclass, it is as in this one; otherwise as
+        in the field's default, else a list (a tuple at a field for tuples) or a dict. A value that
+        cannot be read, such as an object of the program's class, is taken from it if it is shown by
+        the same text there.
+
+    Returns:
+      A config of the class that the leaf `klass` or `fn` says.
 
     Raises:
-      ValueError: naming the line, or the key whose value cannot be read back.
+      ValueError: naming the line; or the key that no config has, or whose value cannot be read.
     """
-    flat: dict[str, Text] = {}
+    root: _Tree = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            _, end = parse_key(line)
+            steps, end = parse_key(line)
         except ValueError:
             raise ValueError(f"line {number} has no key: {line!r}") from None
         if line[end : end + 2] != ": ":
             raise ValueError(f"line {number} has no ': ' behind the key {line[:end]!r}: {line!r}")
-        if line[:end] in flat:
-            raise ValueError(f"line {number}: {line[:end]} is there twice.")
-        flat[line[:end]] = Text(line[end + 2 :])
-    return from_flat_dict(flat, like=like)
-
-
-def _tree(flat: Mapping[str, object]) -> _Tree:
-    root: _Tree = {}
-    for key, value in flat.items():
-        steps, end = parse_key(key)
-        if end != len(key):
-            raise ValueError(f"not a key of a config: {key!r}")
         *parents, last = (_Element(step[0]) if isinstance(step, list) else step for step in steps)
         tree = root
         for step in parents:
             below = tree.setdefault(step, {})
-            if isinstance(below, _Leaf):
-                raise ValueError(f"{key!r} is below another value.")
+            if isinstance(below, str):
+                raise ValueError(f"{line[:end]!r} is below another value.")
             tree = below
-        tree[last] = _Leaf(value)
-    return root
+        if last in tree:
+            raise ValueError(f"line {number}: {line[:end]} is there twice.")
+        tree[last] = line[end + 2 :]
+    return _config(root, [], like)
 
 
 def _config(tree: _Tree, path: list[Step], like: object) -> ConfigBase:
@@ -152,8 +131,8 @@ def _absent(cfg: ConfigBase, name: str, path: list[Step]) -> object:
     raise ValueError(f"{key_text(path)} is absent, and its default {default!r} was not left out.")
 
 
-def _node(node: _Leaf | _Tree, path: list[Step], like: object, annotation: object = None) -> object:
-    if isinstance(node, _Leaf):
+def _node(node: str | _Tree, path: list[Step], like: object, annotation: object = None) -> object:
+    if isinstance(node, str):
         return _leaf(node, path, like, annotation)
     if all(isinstance(step, str) for step in node):
         return _config(node, path, like)
@@ -217,18 +196,15 @@ def _of_elements(annotation: object) -> object:
 
 
 def _leaf(
-    node: _Leaf | _Tree,
+    text: str | _Tree,
     path: list[Step],
     like: object,
     annotation: object = None,
     *,
     callable_wanted: bool = False,
 ) -> Any:
-    if not isinstance(node, _Leaf):
+    if not isinstance(text, str):
         raise ValueError(f"{key_text(path)} is a value, and there are others below it.")
-    if not isinstance(node.value, Text):
-        return node.value
-    text = node.value.text
     if like is not None and leaf_text(like) == text:
         return like
     try:

@@ -20,7 +20,6 @@ from optax_bridge.spmd.config import (
     config_for_function,
     diff,
     from_debug_string,
-    from_flat_dict,
 )
 
 
@@ -83,11 +82,6 @@ def test_text_gives_the_config_again(like, values):
     again = from_debug_string(str(cfg), like=like)
     assert again == cfg
     assert not diff(again, cfg)
-
-
-def test_flat_form_gives_the_config_again():
-    cfg = room()
-    assert from_flat_dict(cfg.to_flat_dict(omit_default_values=(None, REQUIRED))) == cfg
 
 
 @pytest.mark.parametrize(

@@ -184,20 +184,9 @@ def _config_class(
         body["__annotations__"][parameter.name] = parameter.annotation if typed else Any
         has_default = parameter.default is not _Kind.empty
         body[parameter.name] = parameter.default if has_default else REQUIRED
-    body["__class_of__"] = _reference
     cls = config_class(types.new_class("Config", (base,), {}, lambda ns: ns.update(body)))
     rename(cls, f"{maker}({module}.{qualname})")
     return cls
-
-
-def _reference(cfg: object) -> tuple[Callable[[str, Any], type], tuple[str, object]]:
-    """Returns a function and arguments with which pickle makes the class of such a config again."""
-    field: str = getattr(type(cfg), "__callable_field__")  # noqa: B009 (typed for configs only)
-    return _class_of, (field, getattr(cfg, field))
-
-
-def _class_of(field: str, target: Any) -> type:
-    return type(config_for_function(target) if field == "fn" else config_for_class(target))
 
 
 class _Identity:

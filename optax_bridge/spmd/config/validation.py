@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import attr
 
 from optax_bridge.spmd.config.errors import InvalidConfigNameError, InvalidConfigValueError
-from optax_bridge.spmd.config.records import record_fields
 from optax_bridge.spmd.config.required import RequiredFieldValue
+from optax_bridge.spmd.config.walking import record_fields
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 

@@ -1,19 +1,48 @@
-"""Configs as trees: the walk, and the flat, nested and textual forms made with it."""
+"""Configs as trees: the walk, and the flat, nested and textual forms made with it.
+
+A record is an instance of a dataclass or of an attrs class, or a named tuple.
+"""
 
 import collections
 import dataclasses
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attr
 
-from optax_bridge.spmd.config.records import field_names_of, record_fields
-
+T = TypeVar("T")
 Children = list[tuple[str, Any]]
 VisitFn = Callable[[str, Any], None]
 EnterFn = Callable[[str, Any, Children | None], Children | None]
+
+
+def field_names_of(kind: type) -> list[str] | None:
+    """The fields of a class of records, in their order; None for another class."""
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    if attr.has(kind):
+        return [field.name for field in attr.fields(kind)]
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return list(getattr(kind, "_fields"))  # noqa: B009 (no tuple has it by its type)
+    return None
+
+
+def record_fields(value: object) -> dict[str, Any] | None:
+    """The fields of a record by name, None where one is not set; None for another value."""
+    names = field_names_of(type(value))
+    return None if names is None else {name: getattr(value, name, None) for name in names}
+
+
+def replace_fields(record: T, changes: Mapping[str, object]) -> T:
+    """The record with some fields changed."""
+    untyped: Any = record
+    if dataclasses.is_dataclass(type(record)):
+        return dataclasses.replace(untyped, **changes)
+    return (
+        attr.evolve(untyped, **changes) if attr.has(type(record)) else untyped._replace(**changes)
+    )
 
 
 def is_config(value: object) -> bool:

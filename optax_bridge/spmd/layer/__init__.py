@@ -5,8 +5,12 @@ from optax_bridge.spmd.layer.attention import HeadsLinear as HeadsLinear
 from optax_bridge.spmd.layer.attention import MultiheadAttention as MultiheadAttention
 from optax_bridge.spmd.layer.base import BaseLayer as BaseLayer
 from optax_bridge.spmd.layer.base import BaseModel as BaseModel
-from optax_bridge.spmd.layer.dropout import Dropout as Dropout
-from optax_bridge.spmd.layer.dropout import StochasticDepth as StochasticDepth
+from optax_bridge.spmd.layer.basic import Dropout as Dropout
+from optax_bridge.spmd.layer.basic import Embedding as Embedding
+from optax_bridge.spmd.layer.basic import LayerNorm as LayerNorm
+from optax_bridge.spmd.layer.basic import Linear as Linear
+from optax_bridge.spmd.layer.basic import RMSNorm as RMSNorm
+from optax_bridge.spmd.layer.basic import StochasticDepth as StochasticDepth
 from optax_bridge.spmd.layer.initializers import PARAM_REGEXP_BIAS as PARAM_REGEXP_BIAS
 from optax_bridge.spmd.layer.initializers import PARAM_REGEXP_SCALE as PARAM_REGEXP_SCALE
 from optax_bridge.spmd.layer.initializers import PARAM_REGEXP_WEIGHT as PARAM_REGEXP_WEIGHT
@@ -17,10 +21,6 @@ from optax_bridge.spmd.layer.initializers import Initializer as Initializer
 from optax_bridge.spmd.layer.initializers import PerGroupInitializer as PerGroupInitializer
 from optax_bridge.spmd.layer.initializers import WeightInitializer as WeightInitializer
 from optax_bridge.spmd.layer.initializers import constant_initializer as constant_initializer
-from optax_bridge.spmd.layer.linear import Embedding as Embedding
-from optax_bridge.spmd.layer.linear import Linear as Linear
-from optax_bridge.spmd.layer.norm import LayerNorm as LayerNorm
-from optax_bridge.spmd.layer.norm import RMSNorm as RMSNorm
 from optax_bridge.spmd.layer.remat import no_remat as no_remat
 from optax_bridge.spmd.layer.specs import FactorizationSpec as FactorizationSpec
 from optax_bridge.spmd.layer.specs import FanAxes as FanAxes

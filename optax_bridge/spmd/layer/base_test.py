@@ -1,4 +1,3 @@
-import pickle
 from typing import Any
 
 import jax
@@ -255,10 +254,3 @@ def test_methods_of_base_layers_enter_no_context():
     assert outputs == (jnp.float32, {"state": {"a": 1}})
     with pytest.raises(NotImplementedError, match="predicts"):
         functional(model, None, {}, ({},), method="predict", is_training=False)
-
-
-def test_pickle():
-    layer = made(remat_spec=RematSpec())
-    again = pickle.loads(pickle.dumps(layer))
-    assert again.create_parameter_specs_recursively() is not None
-    assert again.config == layer.config

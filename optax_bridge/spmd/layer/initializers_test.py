@@ -61,8 +61,10 @@ def test_stacked_spec():
         FactorizationSpec(("rows",))
 
 
-@pytest.mark.parametrize("fan", ["fan_in", "fan_out", "fan_avg"])
-@pytest.mark.parametrize("distribution", ["uniform", "normal", "truncated_normal"])
+@pytest.mark.parametrize(
+    ("fan", "distribution"),
+    [("fan_in", "uniform"), ("fan_out", "normal"), ("fan_avg", "truncated_normal")],
+)
 def test_weights_are_scaled_by_fans(fan, distribution):
     cfg = WeightInitializer.default_config().set(fan=fan, distribution=distribution, scale=2.0)
     expected = jax.nn.initializers.variance_scaling(2.0, fan, distribution)(KEY, (4, 8))

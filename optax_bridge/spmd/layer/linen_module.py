@@ -53,9 +53,6 @@ class LinenModule:
         self._mesh_axes = mesh_axes
         self._abstract: dict[str, PyTree] | None = None
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_abstract": None}
-
     def _init(self, key: jax.Array, *inputs: PyTree) -> dict[str, PyTree]:
         fn = getattr(self._module, self._method)
         training = training_arguments(fn, {}, False)

@@ -11,7 +11,7 @@ from flax import nnx
 from optax_bridge.metadata.axis_metadata import boxed_like, value_of
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.layer.linen_module import training_arguments
-from optax_bridge.spmd.module.keys import child_key
+from optax_bridge.spmd.module.context import child_key
 from optax_bridge.spmd.module.wrapping import Method
 
 Path = tuple[Any, ...]  # names and indices
@@ -27,12 +27,6 @@ class NnxModule:
             module = nnx.eval_shape(lambda: make(jax.random.key(0)))
         self._graph, state = nnx.split(module)
         self._variables = dict(nnx.to_flat_state(state))
-
-    def __getstate__(self) -> dict[str, PyTree]:
-        return {"_make": self._make, "_method": self._method}
-
-    def __setstate__(self, state: dict[str, PyTree]) -> None:
-        self.__init__(state["_make"], state["_method"])
 
     def _by_collection(self, leaves: dict[Path, Leaf]) -> dict[str, PyTree]:
         """Leaves by path as nested dicts, in the collections that linen would have them in."""
@@ -91,8 +85,7 @@ class NnxModule:
 
 def _sharded_later() -> contextlib.AbstractContextManager[object]:
     """A scope in which names of axes are only names; parameters are sharded by their specs."""
-    scope = getattr(nnx, "use_eager_sharding", None)  # from flax 0.12 on
-    return contextlib.nullcontext() if scope is None else scope(False)
+    return nnx.use_eager_sharding(False)
 
 
 def _with_intermediates(fn: Method) -> Callable[..., tuple[PyTree, dict[Path, Leaf]]]:

@@ -16,16 +16,14 @@ from optax_bridge.spmd.config import (
 )
 from optax_bridge.spmd.layer.attention import MultiheadAttention
 from optax_bridge.spmd.layer.base import BaseLayer
-from optax_bridge.spmd.layer.dropout import Dropout, StochasticDepth
-from optax_bridge.spmd.layer.linear import Linear
-from optax_bridge.spmd.layer.norm import LayerNorm
+from optax_bridge.spmd.layer.basic import Dropout, LayerNorm, Linear, StochasticDepth
 from optax_bridge.spmd.module import Module
 
 STRUCTURES = ("prenorm", "postnorm", "hybridnorm")
 
 
 class _Residual(BaseLayer):
-    """A skip connection around something, with a norm, dropout and stochastic depth."""
+    """A skip connection around something, with a norm and stochastic depth."""
 
     def _add_norms(self, cfg: ConfigBase, dim: int) -> None:
         if cfg.structure not in STRUCTURES:
@@ -113,21 +111,17 @@ class TransformerAttentionLayer(_Residual):
         return self._around(attend, target)
 
 
-_ACTIVATIONS = {"linear": lambda x: x, "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x)}
-_ACTIVATIONS["exact_gelu"] = lambda x: jax.nn.gelu(x, approximate=False)
-
-
 def activation_fn(name: str) -> Callable[[jax.Array], jax.Array]:
-    """An activation by name: "nn.relu" for `jax.nn.relu`, "linear", "exact_gelu", "quick_gelu".
+    """An activation by name: "nn.relu" for `jax.nn.relu`, or "linear".
 
     Raises:
-      ValueError: no structure has that name.
+      ValueError: no activation has that name.
     """
-    if name in _ACTIVATIONS:
-        return _ACTIVATIONS[name]
+    if name == "linear":
+        return lambda x: x
     fn: Any = getattr(jax.nn, name.removeprefix("nn."), None)
     if not name.startswith("nn.") or not callable(fn):
-        names = [*_ACTIVATIONS, *(f"nn.{n}" for n in dir(jax.nn) if not n.startswith("_"))]
+        names = ["linear", *(f"nn.{n}" for n in dir(jax.nn) if not n.startswith("_"))]
         meant = similar_names(name, names)
         raise ValueError(
             f"there is no activation {name!r}"
@@ -185,16 +179,6 @@ class TransformerFeedForwardLayer(_Residual):
         self._add_child("dropout1", cfg.dropout1)
         self._add_child("dropout2", cfg.dropout2)
 
-    def __getstate__(self) -> dict[str, object]:
-        state = super().__getstate__()
-        del state["_activations"]  # lambdas, which pickle does not take
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        name = state["_config"].activation
-        self._activations = [activation_fn(n) for n in ([name] if isinstance(name, str) else name)]
-        super().__setstate__(state)
-
     def forward(self, x: jax.Array) -> jax.Array:
         """Maps (batch, time, input_dim) to the same shape."""
 
@@ -209,7 +193,7 @@ class TransformerFeedForwardLayer(_Residual):
 
 
 class TransformerLayer(BaseLayer):
-    """Attention over itself, perhaps over another sequence, and feed-forward."""
+    """Attention over itself, and feed-forward."""
 
     @config_class
     class Config(BaseLayer.Config):
@@ -218,13 +202,11 @@ class TransformerLayer(BaseLayer):
         Attributes:
           input_dim: number of features of input and output.
           self_attention: config of the attention over the input.
-          cross_attention: config of the attention over another sequence; None for none.
           feed_forward: config of the feed-forward layer.
         """
 
         input_dim: Required[int] = REQUIRED
         self_attention: InstantiableConfig = TransformerAttentionLayer.default_config()
-        cross_attention: Optional[InstantiableConfig] = None  # noqa: UP045
         feed_forward: InstantiableConfig = TransformerFeedForwardLayer.default_config()
 
     def __init__(self, cfg: Config, *, parent: Module | None) -> None:
@@ -233,27 +215,11 @@ class TransformerLayer(BaseLayer):
         dim = cfg.input_dim
         attention = cfg.self_attention.clone(target_dim=dim, source_dim=dim)
         self._add_child("self_attention", attention)
-        if cfg.cross_attention is not None:
-            cross = cfg.cross_attention.clone(target_dim=dim)
-            if not isinstance(cross.source_dim, int):
-                cross.source_dim = dim
-            self._add_child("cross_attention", cross)
         self._add_child("feed_forward", cfg.feed_forward.clone(input_dim=dim))
 
     def forward(
-        self,
-        data: jax.Array,
-        *,
-        attention_logit_biases: jax.Array | None = None,
-        cross_attention_data: jax.Array | None = None,
-        cross_attention_logit_biases: jax.Array | None = None,
+        self, data: jax.Array, *, attention_logit_biases: jax.Array | None = None
     ) -> jax.Array:
         """Maps (batch, time, input_dim) to the same shape."""
         data = self.self_attention(data, attention_logit_biases=attention_logit_biases)
-        if self._config.cross_attention is not None:
-            data = self.cross_attention(
-                data,
-                cross_attention_data,
-                attention_logit_biases=cross_attention_logit_biases,
-            )
         return self.feed_forward(data)

@@ -7,9 +7,9 @@ from optax_bridge.spmd.learner.data import ForwardFn as ForwardFn
 from optax_bridge.spmd.learner.data import ForwardOutputs as ForwardOutputs
 from optax_bridge.spmd.learner.data import ForwardPass as ForwardPass
 from optax_bridge.spmd.learner.data import Updates as Updates
+from optax_bridge.spmd.learner.data import _split_gradients as _split_gradients
+from optax_bridge.spmd.learner.data import _value_and_grad as _value_and_grad
 from optax_bridge.spmd.learner.data import mask_tree as mask_tree
-from optax_bridge.spmd.learner.gradients import _split_gradients as _split_gradients
-from optax_bridge.spmd.learner.gradients import _value_and_grad as _value_and_grad
 from optax_bridge.spmd.learner.learner import BaseLearner as BaseLearner
 from optax_bridge.spmd.learner.learner import Learner as Learner
 from optax_bridge.spmd.learner.learner import UpdateType as UpdateType

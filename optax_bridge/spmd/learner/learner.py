@@ -22,9 +22,9 @@ from optax_bridge.spmd.learner.data import (
     ForwardBackwardOutputs,
     ForwardFn,
     Updates,
+    _value_and_grad,
     mask_tree,
 )
-from optax_bridge.spmd.learner.gradients import _value_and_grad
 from optax_bridge.spmd.learner.transformations import LearnerModule, Optimizer, as_learner_config
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.optimizers.averages import param_ema

@@ -1,5 +1,3 @@
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,28 +24,12 @@ from optax_bridge.spmd.learner import (
 )
 from optax_bridge.spmd.module import functional, new_output_collection
 from optax_bridge.spmd.optimizers import OptParam
+from optax_bridge.spmd.optimizers.optimizers_test import OPTIMIZERS
 from optax_bridge.spmd.trees import tree_paths
 
 SGD = config_for_function(optimizers.sgd_optimizer).set(
     learning_rate=0.1, decouple_weight_decay=True
 )
-RATE: dict[str, Any] = {"learning_rate": 0.1}
-DECAYS = {**RATE, "b1": 0.9, "b2": 0.99, "eps": 1e-8}
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "chain": {"args": [optimizers.scale(0.1)]},
-    "named_chain": {"kwargs": {"part": optimizers.scale(0.1)}},
-    "sgd_optimizer": {**RATE, "decouple_weight_decay": True},
-    "adam_optimizer": DECAYS,
-    "adamw_optimizer": DECAYS,
-    "adamw_decoupled_optimizer": {**DECAYS, "update_schedule": 0.1},
-    "adafactor_optimizer": {
-        **RATE,
-        "b1": 0.9,
-        "b2": 0.99,
-        "multiply_by_parameter_scale": True,
-        "clipping_threshold": 1.0,
-    },
-}
 VALUES = {"w": jnp.array([1.0, 2.0]), "b": jnp.array([3.0]), "stats": {"mean": jnp.array([0.0])}}
 
 
@@ -169,7 +151,7 @@ def test_summaries_below_a_path_are_not_those_of_a_longer_name():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_instance_is_as_good_as_its_config(name):
     """What a config holds it copies, and so it must be able to."""
-    cfg = config_for_function(getattr(optimizers, name)).set(**OPTIMIZERS[name])
+    cfg = OPTIMIZERS[name]
     of_config, of_instance = learner_of(optimizer=cfg), learner_of(optimizer=cfg.instantiate())
     (_, expected), (_, collection) = map(step_of, (of_config, of_instance))
     jax.tree.map(np.testing.assert_array_equal, collection.state_updates, expected.state_updates)

@@ -4,12 +4,12 @@ from optax_bridge.spmd.module.context import InvocationContext as InvocationCont
 from optax_bridge.spmd.module.context import child_context as child_context
 from optax_bridge.spmd.module.context import current_context as current_context
 from optax_bridge.spmd.module.context import set_current_context as set_current_context
-from optax_bridge.spmd.module.errors import ChildNameConflictError as ChildNameConflictError
-from optax_bridge.spmd.module.errors import InvalidDescendantError as InvalidDescendantError
-from optax_bridge.spmd.module.errors import OutputConflictError as OutputConflictError
 from optax_bridge.spmd.module.functional import functional as functional
 from optax_bridge.spmd.module.module import Module as Module
+from optax_bridge.spmd.module.outputs import ChildNameConflictError as ChildNameConflictError
+from optax_bridge.spmd.module.outputs import InvalidDescendantError as InvalidDescendantError
 from optax_bridge.spmd.module.outputs import OutputCollection as OutputCollection
+from optax_bridge.spmd.module.outputs import OutputConflictError as OutputConflictError
 from optax_bridge.spmd.module.outputs import new_output_collection as new_output_collection
 from optax_bridge.spmd.module.scan import scan_in_context as scan_in_context
 from optax_bridge.spmd.module.stack import _global_context_stack as _global_context_stack

@@ -3,21 +3,65 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import Optional, ParamSpec, TypeVar
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional, ParamSpec, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import AxisType, PartitionSpec
 
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.metrics import is_summary
-from optax_bridge.spmd.module.errors import OutputConflictError
-from optax_bridge.spmd.module.keys import child_key
-from optax_bridge.spmd.module.node import ModuleNode
-from optax_bridge.spmd.module.outputs import OutputCollection
+from optax_bridge.spmd.module.outputs import OutputCollection, OutputConflictError
 from optax_bridge.spmd.module.stack import _global_context_stack, in_own_thread, own_stack
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class ModuleNode(Protocol):
+    """A node in a tree of modules: what of `Module` contexts make use of."""
+
+    @property
+    def name(self) -> str:
+        """The name of the module."""
+        ...
+
+    @property
+    def parent(self) -> "ModuleNode | None":
+        """The module that it is a child of."""
+        ...
+
+    @property
+    def children(self) -> Mapping[str, "ModuleNode"]:
+        """Its children by name."""
+        ...
+
+    def path_to_descendant_module(self, module: "ModuleNode") -> list[str]:
+        """The names from this module to one below it."""
+        ...
+
+    def get_shared_module(self, name_or_module: "str | ModuleNode") -> Any:
+        """Name, module and state of a module that an ancestor shares."""
+        ...
+
+
+def child_key(key: jax.Array | None, name: str) -> jax.Array | None:
+    """The random key of a child context, from its parent's and its name."""
+    if key is None:
+        return None
+    seed = int(hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(), 16) % (2**31 - 1)
+    mesh = jax.sharding.get_abstract_mesh()
+    compiled = isinstance(key, Tracer)
+    if compiled and not mesh.empty and all(kind == AxisType.Auto for kind in mesh.axis_types):
+        # Otherwise the compiler may cut the making of the key along the mesh, which costs more.
+        both: tuple[jax.Array, jax.Array] = jax.lax.with_sharding_constraint(
+            (key, jnp.int32(seed)), PartitionSpec()
+        )
+        return jax.random.fold_in(*both)
+    return jax.random.fold_in(key, seed)
 
 
 @functools.partial(

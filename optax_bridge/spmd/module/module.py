@@ -18,10 +18,12 @@ from optax_bridge.spmd.config import (
     config_class,
     similar_names,
 )
-from optax_bridge.spmd.module.context import InvocationContext, current_context
-from optax_bridge.spmd.module.errors import ChildNameConflictError, InvalidDescendantError
-from optax_bridge.spmd.module.node import ModuleNode
-from optax_bridge.spmd.module.outputs import check_name
+from optax_bridge.spmd.module.context import InvocationContext, ModuleNode, current_context
+from optax_bridge.spmd.module.outputs import (
+    ChildNameConflictError,
+    InvalidDescendantError,
+    check_name,
+)
 from optax_bridge.spmd.module.wrapping import Method, in_context, public_methods
 
 _log = logging.getLogger(__name__)

@@ -1,7 +1,6 @@
 import copy
 import hashlib
 import inspect
-import pickle
 import threading
 from typing import Any
 
@@ -29,7 +28,7 @@ from optax_bridge.spmd.module import (
     scan_in_context,
     set_current_context,
 )
-from optax_bridge.spmd.module.keys import child_key
+from optax_bridge.spmd.module.context import child_key
 
 
 class Leaf(Module):
@@ -410,10 +409,9 @@ def test_scan_refuses():
         call("scanned", kwargs)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_work_alike(copied):
+def test_a_copy_works_alike():
     module = root()
-    other = copied(module)
+    other = copy.deepcopy(module)
     assert other.middle.parent is other and other is not module
     np.testing.assert_array_equal(call("borrowed", module=other)[0], call("borrowed")[0])
 

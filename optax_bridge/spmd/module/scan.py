@@ -9,8 +9,11 @@ import jax
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.metrics import is_summary
 from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
-from optax_bridge.spmd.module.errors import OutputConflictError
-from optax_bridge.spmd.module.outputs import OutputCollection, new_output_collection
+from optax_bridge.spmd.module.outputs import (
+    OutputCollection,
+    OutputConflictError,
+    new_output_collection,
+)
 from optax_bridge.spmd.trees import prune_tree
 
 

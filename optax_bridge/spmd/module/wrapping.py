@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 
 import jax
 
-from optax_bridge.spmd.module.context import InvocationContext, child_context, current_context
-from optax_bridge.spmd.module.errors import InvalidDescendantError
-from optax_bridge.spmd.module.node import ModuleNode
-from optax_bridge.spmd.module.outputs import OutputCollection
+from optax_bridge.spmd.module.context import (
+    InvocationContext,
+    ModuleNode,
+    child_context,
+    current_context,
+)
+from optax_bridge.spmd.module.outputs import InvalidDescendantError, OutputCollection
 
 Method = Callable[..., Any]
 F = TypeVar("F", bound=Method)

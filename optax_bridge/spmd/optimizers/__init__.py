@@ -12,8 +12,7 @@ from optax_bridge.spmd.optimizers.averages import ema as ema
 from optax_bridge.spmd.optimizers.averages import param_ema as param_ema
 from optax_bridge.spmd.optimizers.chaining import chain as chain
 from optax_bridge.spmd.optimizers.chaining import named_chain as named_chain
-from optax_bridge.spmd.optimizers.clipping import clip_by_block_rms as clip_by_block_rms
-from optax_bridge.spmd.optimizers.clipping import clip_by_global_norm as clip_by_global_norm
+from optax_bridge.spmd.optimizers.chaining import offload_optimizer as offload_optimizer
 from optax_bridge.spmd.optimizers.data import OptParam as OptParam
 from optax_bridge.spmd.optimizers.data import OptStateSpec as OptStateSpec
 from optax_bridge.spmd.optimizers.data import (
@@ -31,14 +30,6 @@ from optax_bridge.spmd.optimizers.from_optax import (
 )
 from optax_bridge.spmd.optimizers.from_optax import from_optax as from_optax
 from optax_bridge.spmd.optimizers.from_optax import with_learning_rate as with_learning_rate
-from optax_bridge.spmd.optimizers.offloading import offload_optimizer as offload_optimizer
-from optax_bridge.spmd.optimizers.param_scales import PerParamFn as PerParamFn
-from optax_bridge.spmd.optimizers.param_scales import (
-    per_param_scale_by_path as per_param_scale_by_path,
-)
-from optax_bridge.spmd.optimizers.param_scales import (
-    per_param_scale_by_rms as per_param_scale_by_rms,
-)
 from optax_bridge.spmd.optimizers.presets import adafactor_optimizer as adafactor_optimizer
 from optax_bridge.spmd.optimizers.presets import adam_optimizer as adam_optimizer
 from optax_bridge.spmd.optimizers.presets import (
@@ -47,6 +38,8 @@ from optax_bridge.spmd.optimizers.presets import (
 from optax_bridge.spmd.optimizers.presets import adamw_optimizer as adamw_optimizer
 from optax_bridge.spmd.optimizers.presets import lion_optimizer as lion_optimizer
 from optax_bridge.spmd.optimizers.presets import sgd_optimizer as sgd_optimizer
+from optax_bridge.spmd.optimizers.scaling import clip_by_block_rms as clip_by_block_rms
+from optax_bridge.spmd.optimizers.scaling import clip_by_global_norm as clip_by_global_norm
 from optax_bridge.spmd.optimizers.scaling import replace_with_updates as replace_with_updates
 from optax_bridge.spmd.optimizers.scaling import scale as scale
 from optax_bridge.spmd.optimizers.scaling import (
@@ -96,5 +89,12 @@ from optax_bridge.spmd.optimizers.skipping import (
 from optax_bridge.spmd.optimizers.weight_decay import (
     AddDecayedWeightsState as AddDecayedWeightsState,
 )
+from optax_bridge.spmd.optimizers.weight_decay import PerParamFn as PerParamFn
 from optax_bridge.spmd.optimizers.weight_decay import add_decayed_weights as add_decayed_weights
 from optax_bridge.spmd.optimizers.weight_decay import l2_regularizer as l2_regularizer
+from optax_bridge.spmd.optimizers.weight_decay import (
+    per_param_scale_by_path as per_param_scale_by_path,
+)
+from optax_bridge.spmd.optimizers.weight_decay import (
+    per_param_scale_by_rms as per_param_scale_by_rms,
+)

@@ -9,7 +9,6 @@ import optax
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.chaining import named_chain
-from optax_bridge.spmd.optimizers.clipping import clip_by_block_rms
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     add_summary,
@@ -18,10 +17,9 @@ from optax_bridge.spmd.optimizers.data import (
     map_updates,
     opt_param_values,
 )
-from optax_bridge.spmd.optimizers.param_scales import PerParamFn
-from optax_bridge.spmd.optimizers.scaling import rms
+from optax_bridge.spmd.optimizers.scaling import clip_by_block_rms, rms
 from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
-from optax_bridge.spmd.optimizers.weight_decay import add_decay
+from optax_bridge.spmd.optimizers.weight_decay import PerParamFn, add_decay
 from optax_bridge.spmd.trees import expand_vdicts, flatten_items, vectorized_tree_map
 
 

@@ -76,9 +76,8 @@ def scale_by_factored_rms(
         axes = axes_of(spec.shape, spec.factorization)
         if axes is None:
             return _Leaf(None, stand_in_spec(), stand_in_spec(), copy_partition(spec))
-        return _Leaf(
-            None, _reduced_spec(spec, axes.row), _reduced_spec(spec, axes.col), stand_in_spec()
-        )
+        v_row, v_col = (_reduced_spec(spec, axis) for axis in axes)
+        return _Leaf(None, v_row, v_col, stand_in_spec())
 
     def init(params: Params) -> OptState:
         return _state(jnp.zeros([], jnp.int32), jax.tree.map(init_leaf, params))

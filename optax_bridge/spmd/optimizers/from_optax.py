@@ -56,6 +56,30 @@ class ExactPartitionedTransformation(PartitionedGradientTransformation):
         return (*self, self.step)
 
 
+Run = Callable[..., tuple[PyTree, OptState]]  # of updates, state and parameters
+
+
+def around(
+    tx: PartitionedGradientTransformation,
+    init: Callable[[Params], OptState],
+    partition: Callable[[PyTree], PyTree],
+    through: Callable[[Run, bool], Run],
+) -> PartitionedGradientTransformation:
+    """A transformation around another one; it takes exact steps if that does.
+
+    Args:
+      tx: the inner transformation.
+      init: of the outer one.
+      partition: likewise.
+      through: `through(run, gives_values)` makes the outer function of the inner one: of its
+        `update`, and of its `step`, which gives new values in place of updates.
+    """
+    update = through(tx.update, False)
+    if isinstance(tx, ExactPartitionedTransformation):
+        return ExactPartitionedTransformation(init, update, partition, through(tx.step, True))
+    return PartitionedGradientTransformation(init, update, partition)
+
+
 def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransformation:
     """An Optax transformation whose state's specs are derived from the parameters'.
 

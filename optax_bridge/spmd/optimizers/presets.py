@@ -7,7 +7,6 @@ from jax.typing import DTypeLike
 from optax_bridge.spmd.config import ConfigOr
 from optax_bridge.spmd.optimizers.averages import ema
 from optax_bridge.spmd.optimizers.chaining import chain
-from optax_bridge.spmd.optimizers.clipping import clip_by_block_rms
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     adam_partition,
@@ -15,8 +14,8 @@ from optax_bridge.spmd.optimizers.data import (
     trace_partition,
 )
 from optax_bridge.spmd.optimizers.factored import scale_by_factored_rms
-from optax_bridge.spmd.optimizers.param_scales import PerParamFn
 from optax_bridge.spmd.optimizers.scaling import (
+    clip_by_block_rms,
     scale,
     scale_by_param_block_rms,
     scale_by_schedule,
@@ -24,7 +23,11 @@ from optax_bridge.spmd.optimizers.scaling import (
     scale_from_learning_rate,
 )
 from optax_bridge.spmd.optimizers.schedules import Schedule
-from optax_bridge.spmd.optimizers.weight_decay import add_decayed_weights, l2_regularizer
+from optax_bridge.spmd.optimizers.weight_decay import (
+    PerParamFn,
+    add_decayed_weights,
+    l2_regularizer,
+)
 
 Transformation = ConfigOr[PartitionedGradientTransformation]
 

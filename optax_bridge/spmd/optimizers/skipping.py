@@ -1,6 +1,5 @@
 """Steps that are left out where the gradients are not finite or far too large."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from optax_bridge.spmd.optimizers.data import (
     map_updates,
     opt_param_values,
 )
-from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
+from optax_bridge.spmd.optimizers.from_optax import Run, around
 from optax_bridge.spmd.optimizers.schedules import decay_bias_correction
 
 # `thresholds(*, count, mean, stddev) -> {name: norm from which on a step is left out}`.
@@ -192,7 +191,6 @@ def skip_and_clip_by_global_norm(
             "needs grad_norm_ema_decay: 0.99 say"
         )
     norms = _Norms(drop_norm, grad_norm_ema_decay)
-    taken = functools.partial(_step_if_valid, norms, max_norm, eps)
 
     def init(params: Params) -> SkipClipState:
         return SkipClipState(inner_state=tx.init(params), **norms.init())
@@ -201,31 +199,28 @@ def skip_and_clip_by_global_norm(
         fields = jax.tree.map(_scalar_spec, norms.init())
         return SkipClipState(inner_state=tx.partition(specs), **fields)
 
-    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-        zeros = functools.partial(map_updates, jnp.zeros_like)
-        return taken(tx.update, updates, state, params, zeros)
+    def through(run: Run, gives_values: bool) -> Run:
+        def run_if_valid(
+            updates: Updates, state: OptState, params: Params
+        ) -> tuple[PyTree, OptState]:
+            updates, verdict = _clip_and_judge(norms, max_norm, eps, updates, state)
+            new, inner_state = run(updates, state.inner_state, params)
+            unmoved = opt_param_values(params) if gives_values else map_updates(jnp.zeros_like, new)
+            # A conditional, as what is picked element by element is fused with the step and rounded
+            # otherwise.
+            new, inner_state = jax.lax.cond(
+                verdict.is_valid, lambda: (new, inner_state), lambda: (unmoved, state.inner_state)
+            )
+            return new, SkipClipState(inner_state=inner_state, **verdict.statistics)
 
-    if not isinstance(tx, ExactPartitionedTransformation):
-        return PartitionedGradientTransformation(init, update, partition)
-    exact = tx.step
+        return run_if_valid
 
-    def step(updates: Updates, state: OptState, params: Params) -> tuple[Params, OptState]:
-        return taken(exact, updates, state, params, lambda new: opt_param_values(params))
-
-    return ExactPartitionedTransformation(init, update, partition, step)
+    return around(tx, init, partition, through)
 
 
-def _step_if_valid(
-    norms: _Norms,
-    max_norm: float | None,
-    eps: float,
-    run: Callable[..., tuple[PyTree, OptState]],
-    updates: Updates,
-    state: OptState,
-    params: Params,
-    otherwise: Callable[[PyTree], PyTree],
-) -> tuple[PyTree, SkipClipState]:
-    """Returns what `run` makes of the clipped updates, or something else, and the new state."""
+def _clip_and_judge(
+    norms: _Norms, max_norm: float | None, eps: float, updates: Updates, state: OptState
+) -> tuple[Updates, _Verdict]:
     norm = global_norm(updates)
     add_summary("gradient_norm", norm)
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]
@@ -234,15 +229,7 @@ def _step_if_valid(
         scale = jnp.minimum(1.0, max_norm / (norm + eps))
         add_summary("gradient_scale", scale)
         updates = map_updates(lambda u: u * jnp.asarray(scale, u.dtype), updates)
-    new, inner_state = run(updates, state.inner_state, params)
-    # A conditional, as what is picked element by element is fused with the step and rounded
-    # otherwise.
-    new, inner_state = jax.lax.cond(
-        verdict.is_valid,
-        lambda: (new, inner_state),
-        lambda: (otherwise(new), state.inner_state),
-    )
-    return new, SkipClipState(inner_state=inner_state, **verdict.statistics)
+    return updates, verdict
 
 
 def _update_average(

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer, MissingPositionError
-from optax_bridge.spmd.checkpointer.structure import SavableIterator, is_iterator
+from optax_bridge.spmd.checkpointer.iterators import SavableIterator, is_iterator
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,

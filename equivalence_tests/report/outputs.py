@@ -1,0 +1,101 @@
+"""The files that a command writes, JSON, JUnit's XML, a page and others, and its exit codes."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equivalence_tests.output_files import why_no_file, why_not_writable, write_text
+from equivalence_tests.report import html, junit
+from equivalence_tests.report.item import Item, of_message
+
+# Nothing held and nothing broke where the platform is not there.
+SAME, DIFFERENT, MISUSE, NOT_RUN = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files of a command; None for those that are not wanted.
+
+    Attributes:
+      json: the results.
+      junit: the results as JUnit's XML.
+      report: the folder of `index.html`.
+      svg: the table.
+      record: the trajectories.
+    """
+
+    json: Path | None = None
+    junit: Path | None = None
+    report: Path | None = None
+    svg: Path | None = None
+    record: Path | None = None
+
+    def check(self) -> None:
+        """Finds out before a long run whether all can be written.
+
+        Raises:
+          ValueError: one cannot; the message begins with the option.
+        """
+        if self.report is not None and (why := why_not_writable(self.report)):
+            raise ValueError(f"--report {why}")
+        for option in ("json", "svg", "junit", "record"):  # which may go into that folder
+            file = getattr(self, option)
+            if file is not None and (why := why_no_file(file)):
+                raise ValueError(f"--{option} {why}")
+
+    def write(
+        self,
+        content: Any,
+        items: Sequence[Item] = (),
+        *,
+        title: str = "",
+        about: Mapping[str, Any] | None = None,
+        headline: str = "",
+        svg: str = "",
+        record: Callable[[Path], None] | None = None,
+    ) -> bool:
+        """Writes what is wanted; standard error says which files, or what failed.
+
+        Args:
+          content: what the JSON file gets: its text, or plain data.
+          items: the cases, for JUnit's XML and the page.
+          title: of the page; without one there is none.
+          about: what ran, and where, for the page.
+          headline: what the page says first; the items' outcomes unless given.
+          svg: the picture.
+          record: writes the recording.
+
+        Returns:
+          True if all could be written.
+        """
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        writers: list[tuple[Path | None, Callable[[Path], object]]] = [
+            (self.record if record else None, record or (lambda file: None)),
+            (self.json, lambda file: write_text(file, text)),
+            (self.svg if svg else None, lambda file: write_text(file, svg)),
+            (self.junit, lambda file: junit.write(file, items)),
+            (
+                self.report / html.NAME if self.report and title else None,
+                lambda file: html.write(file, title, items, about or {}, headline),
+            ),
+        ]
+        wanted = [(file, write) for file, write in writers if file is not None]
+        try:
+            for file, write in wanted:
+                write(file)
+        except OSError as error:  # the disk is full, the folder gone since
+            print(f"{error.filename}: not written: {error.strerror}", file=sys.stderr)
+            return False
+        if wanted:
+            print(f"written: {', '.join(str(file) for file, _ in wanted)}", file=sys.stderr)
+        return True
+
+    def write_error(self, name: str, message: str, group: str) -> int:
+        """Prints what is wrong on standard error, writes it into every file; returns 2."""
+        print(message, file=sys.stderr)
+        content = {"verdict": "error", "error": message}
+        self.write(content, [of_message(name, message, group)], title=name)
+        return MISUSE

@@ -1,0 +1,272 @@
+"""The values that an object holds in Python: its settings, and what a step changes there.
+
+Settings are found by name, and changed in a copy of the object. A program that JAX compiles, or
+that a proof follows, is written down once: what the step changes in Python is changed then, and
+never again. Such a side would be taken for one that does the same at every step, so it is looked
+for.
+"""
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_DEPTH = 32  # functions in functions, as `optax.chain` makes
+_LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
+_SCALARS = (bool, int, float)
+_PLAIN = (*_SCALARS, complex, str, type(None), np.generic)
+
+Change = Mapping[tuple[str, Any], Any]  # (name, value) -> the new value
+
+
+def settings_of(*values: Any) -> dict[str, Any]:
+    """Returns the numbers and flags that functions and objects hold: name -> value.
+
+    Two of one name and unlike values are told apart as `decay` and `decay#2`.
+    """
+    named: dict[str, list[Any]] = {}
+    for name, value in _scalars(values, set(), 0):
+        others = named.setdefault(name, [])
+        if not any(type(value) is type(other) and value == other for other in others):
+            others.append(value)
+    return {
+        name if not number else f"{name}#{number + 1}": value
+        for name, values in named.items()
+        for number, value in enumerate(values)
+    }
+
+
+def with_settings(value: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
+    """Returns a copy of an object in which some of its settings have other values.
+
+    Args:
+      value: the object; it stays as it is.
+      before: `settings_of` it.
+      changes: name in `before` -> new value.
+    """
+    change = {(name.partition("#")[0], before[name]): new for name, new in changes.items()}
+    return _Copy(change).of(value, 0)
+
+
+def literals(*values: Any) -> list[float]:
+    """Returns the floating-point literals in the source of functions, and of those they hold."""
+    numbers: dict[float, None] = {}
+
+    def visit(code: types.CodeType) -> None:
+        for constant in code.co_consts:
+            if isinstance(constant, float):
+                numbers[constant] = None
+            elif isinstance(constant, types.CodeType):
+                visit(constant)
+
+    for function in functions_within(values):
+        if not _is_library(function):
+            visit(function.__code__)
+    return list(numbers)
+
+
+def functions_within(value: Any) -> Iterator[types.FunctionType]:
+    """Yields the functions that an object holds, each once, methods of its class included."""
+    yield from _functions(value, set(), 0)
+
+
+def _functions(value: Any, seen: set[int], depth: int) -> Iterator[types.FunctionType]:
+    if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
+        return
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+        yield value
+        for name in value.__code__.co_names:  # what it calls in its own module
+            other = value.__globals__.get(name)
+            is_own = isinstance(other, types.FunctionType) and other.__module__ == value.__module__
+            if is_own and not _is_library(value):
+                yield from _functions(other, seen, depth + 1)
+    elif depth == 0 or not isinstance(value, type | types.ModuleType):
+        for method in vars(type(value)).values() if hasattr(value, "__dict__") else ():
+            if isinstance(method, types.FunctionType):
+                yield from _functions(method, seen, depth + 1)
+    for part in _parts(value):
+        yield from _functions(part.value, seen, depth + 1)
+
+
+def _is_library(function: types.FunctionType) -> bool:
+    return function.__module__.partition(".")[0] in ("jax", "optax", "flax", "numpy", "chex")
+
+
+def _scalars(value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if depth > _DEPTH or id(value) in seen:
+        return
+    seen.add(id(value))
+    for part in _parts(value):
+        if isinstance(part.value, _SCALARS):
+            yield part.name, part.value
+        elif not part.path.startswith("the global "):
+            yield from _scalars(part.value, seen, depth + 1)
+
+
+class _Part(NamedTuple):
+    """A value that an object holds; `path` says where, from the path of the object."""
+
+    name: str
+    value: Any
+    path: str
+
+    def below(self, path: str) -> str:
+        """Where the value is, of an object at a path; a variable stands for itself."""
+        return path + self.path if self.path[:1] in (".", "[") else self.path
+
+
+def _parts(value: Any) -> Iterator[_Part]:
+    """Yields what an object holds, by name."""
+    if isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            if _is_filled(cell):
+                yield _Part(name, cell.cell_contents, name)
+        for name, default in (_defaults(value) | (value.__kwdefaults__ or {})).items():
+            yield _Part(name, default, name)
+        for name in filter(value.__globals__.__contains__, value.__code__.co_names):
+            if isinstance(value.__globals__[name], (*_PLAIN, list, dict)):
+                yield _Part(name, value.__globals__[name], f"the global {name}")
+    elif isinstance(value, functools.partial):
+        yield _Part("function", value.func, "partial")
+        arguments = [*((str(n), arg) for n, arg in enumerate(value.args)), *value.keywords.items()]
+        yield from (_Part(name, part, f"its argument {name}") for name, part in arguments)
+    elif isinstance(value, types.MethodType):
+        yield _Part("self", value.__self__, "self")
+        yield _Part("function", value.__func__, "function")
+    elif isinstance(value, tuple | list) and len(value) <= _LONGEST:
+        yield from (_Part(str(n), part, f"[{n}]") for n, part in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _LONGEST:
+        yield from (_Part(str(key), part, f"[{key!r}]") for key, part in value.items())
+    elif not isinstance(value, type | types.ModuleType):
+        attributes = list(getattr(value, "__dict__", {}).items())[:_LONGEST]
+        yield from (_Part(name, part, f".{name}") for name, part in attributes)
+
+
+def plain_values(function: Callable[..., Any]) -> dict[str, object]:
+    """The plain values that a function has at hand: where -> value.
+
+    Its closure, the object that it is a method of with the numbers of its class, and the global
+    variables that it names are followed.
+    """
+    values: dict[str, object] = {}
+    seen: set[int] = set()
+
+    def collect(path: str, value: Any, depth: int) -> None:
+        if isinstance(value, _PLAIN):
+            while path in values:  # another object's of that name
+                path += "'"
+            values[path] = value
+        elif depth < _DEPTH and id(value) not in seen and not isinstance(value, np.ndarray):
+            seen.add(id(value))
+            for part in _parts(value):
+                collect(part.below(path), part.value, depth + 1)
+            if isinstance(value, types.MethodType):
+                kind = type(value.__self__)
+                for name, number in vars(kind).items():
+                    if isinstance(number, _SCALARS) and not name.startswith("__"):
+                        collect(f"{kind.__name__}.{name}", number, depth + 1)
+
+    collect("", function, 0)
+    return values
+
+
+def changed(
+    before: Mapping[str, object], after: Mapping[str, object], *, new: bool
+) -> dict[str, str]:
+    """Returns the values that changed: where -> both values as text.
+
+    Args:
+      before: of `plain_values`.
+      after: the same, later.
+      new: whether what was not there before counts.
+    """
+    return {
+        path.rstrip("'"): f"{before.get(path, 'nothing')!r} -> {value!r}"
+        for path, value in after.items()
+        if (before[path] is not value and before[path] != value if path in before else new)
+    }
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _defaults(function: types.FunctionType) -> dict[str, Any]:
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+
+
+class _Copy:
+    """Copies objects with some of their settings changed; what holds none of them stays itself."""
+
+    def __init__(self, change: Change):
+        self.change = change
+        self.copies: dict[int, Any] = {}
+
+    def setting(self, name: str, value: Any, depth: int) -> Any:
+        if isinstance(value, _SCALARS):
+            for (changed, before), new in self.change.items():
+                if changed == name and type(before) is type(value) and before == value:
+                    return new
+            return value
+        return self.of(value, depth)
+
+    def of(self, value: Any, depth: int) -> Any:
+        """Returns the copy of a value, or itself where nothing in it changes."""
+        if depth > _DEPTH or isinstance(value, _SCALARS):
+            return value
+        if id(value) not in self.copies:
+            self.copies[id(value)] = value  # where it holds itself
+            parts = list(_parts(value))
+            copies = [self.setting(part.name, part.value, depth + 1) for part in parts]
+            if any(part.value is not new for part, new in zip(parts, copies, strict=True)):
+                named = {part.name: new for part, new in zip(parts, copies, strict=True)}
+                self.copies[id(value)] = _with_parts(value, named, copies)
+        return self.copies[id(value)]
+
+
+def _with_parts(value: Any, parts: Mapping[str, Any], in_order: list[Any]) -> Any:
+    """Returns an object like a given one that holds other parts."""
+    if isinstance(value, types.FunctionType):
+        return _function(value, parts)
+    if isinstance(value, functools.partial):
+        args = in_order[1 : 1 + len(value.args)]
+        return functools.partial(in_order[0], *args, **{k: parts[k] for k in value.keywords})
+    if isinstance(value, types.MethodType):
+        return types.MethodType(in_order[1], in_order[0])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*in_order)
+    if isinstance(value, tuple | list):
+        return type(value)(in_order)
+    if isinstance(value, dict):
+        return type(value)(zip(value, in_order, strict=True))
+    duplicate = copy.copy(value)
+    for name, part in parts.items():
+        object.__setattr__(duplicate, name, part)  # of a frozen dataclass as well
+    return duplicate
+
+
+def _function(value: types.FunctionType, parts: Mapping[str, Any]) -> Callable[..., Any]:
+    changed_globals = {name: parts[name] for name in value.__code__.co_names if name in parts}
+    cells = tuple(
+        types.CellType(parts[name]) if _is_filled(cell) else cell
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    )
+    duplicate = types.FunctionType(
+        value.__code__,
+        {**value.__globals__, **changed_globals} if changed_globals else value.__globals__,
+        value.__name__,
+        tuple(parts[name] for name in _defaults(value)) or None,
+        cells or None,
+    )
+    duplicate.__kwdefaults__ = {name: parts[name] for name in value.__kwdefaults__ or {}} or None
+    duplicate.__qualname__, duplicate.__module__ = value.__qualname__, value.__module__
+    return duplicate

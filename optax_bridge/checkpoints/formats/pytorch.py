@@ -1,0 +1,150 @@
+"""What `torch.save` wrote: `.pt`, `.pth` and `.bin` files, read by PyTorch without running code.
+
+A folder of Hugging Face's Trainer, `optimizer.pt` beside the model's file, is read as one.
+"""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
+from optax_bridge.checkpoints.trees import Names
+from optax_bridge.metadata.trees import PyTree
+
+_ZIP, _NAME_AT = b"PK\x03\x04", 30  # where the name of a zip's first member begins
+_BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch up to 1.5 begins so
+_MODELS, _OPTIMIZER, _SCHEDULER = (
+    ("model.safetensors", "pytorch_model.bin"),
+    "optimizer.pt",
+    "scheduler.pt",
+)
+_INSTALL = "pip install 'optax-bridge[torch]'. Parameters in a .safetensors file are read without."
+_STATE_DICTS = (
+    "Code in a file is never run. Where you trust the file, load it in the program that wrote it, "
+    "and save what has no code: torch.save({'model': model.state_dict(), 'optimizer': "
+    "optimizer.state_dict()}, path)."
+)
+
+
+def load(path: Path) -> Any:
+    """Returns what `torch.save` wrote into a file, by `torch.load(weights_only=True)`.
+
+    Raises:
+      CheckpointError: PyTorch is not installed, or the file is damaged or holds code.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise CheckpointError(
+            path, "PyTorch, which reads its files", "none installed", _INSTALL
+        ) from None
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    except pickle.UnpicklingError as error:
+        code = _code_in(path)
+        what = shown(f"code: {', '.join(code)}" if code else str(error).splitlines()[-1], 200)
+        raise CheckpointError(path, "tensors, numbers and text", what, _STATE_DICTS) from None
+    except OSError:
+        raise
+    except Exception as error:  # whatever PyTorch raises for a damaged file
+        what = shown(str(error).partition("\n")[0] or type(error).__name__, 200)
+        raise CheckpointError(path, "a file that torch.save wrote", what, DAMAGED) from None
+
+
+def _code_in(path: Path) -> list[str]:
+    """Returns the names of the classes and functions that a file asks for and may not have."""
+    import torch
+
+    try:
+        return list(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
+    except Exception:  # of a file that is damaged, or older than the zips
+        return []
+
+
+def as_tree(value: Any, place: str, path: Names = ()) -> PyTree:
+    """Nested dicts and lists of NumPy's arrays, views of the tensors, from what `load` returns.
+
+    Raises:
+      CheckpointError: a tensor is of a kind that NumPy has no arrays for.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): as_tree(item, place, (*path, str(name))) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_tree(item, place, (*path, str(at))) for at, item in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if not hasattr(value, "untyped_storage"):
+        return str(value)  # a dtype, a device
+    where = f"{place}, {leaf_name(path)}"
+    try:
+        array = as_array(value)
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise CheckpointError(
+            where, "a dense tensor of numbers", shown(str(error).partition("\n")[0], 200),
+            "Save it as one: tensor.to_dense(), tensor.dequantize().",
+        ) from None  # fmt: skip
+    if array.nbytes > value.untyped_storage().nbytes():
+        raise CheckpointError(
+            where, f"at most the {value.untyped_storage().nbytes()} bytes that it stores",
+            f"{array.dtype}{list(array.shape)}", "Save tensor.contiguous().",
+        )  # fmt: skip
+    return array
+
+
+def as_array(tensor: Any) -> np.ndarray:
+    """A tensor as an array, a view."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bfloat16:  # which NumPy lacks
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def as_tensor(array: np.ndarray) -> Any:
+    """An array as a tensor of its own."""
+    import torch
+
+    array = np.array(array)
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_ZIP)) == _ZIP
+
+
+def _find(path: Path) -> Path | None:
+    if path.is_dir():
+        has_model = any((path / name).is_file() for name in _MODELS)
+        return path if has_model and (path / _OPTIMIZER).is_file() else None
+    with path.open("rb") as file:
+        head = file.read(1024)
+    if head.startswith(_BEFORE_ZIP):
+        return path
+    length = int.from_bytes(head[26:28], "little")
+    is_first = head[_NAME_AT : _NAME_AT + length].endswith(b"data.pkl")
+    return path if head.startswith(_ZIP) and is_first else None
+
+
+def _read(path: Path) -> Contents:
+    if path.is_file():
+        return Contents(as_tree(load(path), str(path)))
+    model = next(path / name for name in _MODELS if (path / name).is_file())
+    is_safe = model.suffix == ".safetensors"
+    tree = {"model": SAFETENSORS.read(model).tree if is_safe else as_tree(load(model), str(model))}
+    for file in (path / _OPTIMIZER, path / _SCHEDULER):
+        if file.is_file():
+            tree[file.stem] = as_tree(load(file), str(file))
+    return Contents(tree, variant="a folder of Hugging Face's Trainer")
+
+
+FORMAT = Format("PyTorch", "pytorch", find=_find, read=_read)

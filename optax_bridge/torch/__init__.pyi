@@ -1,0 +1,30 @@
+"""The public names and where each is; `__init__.py` imports from here what is asked for."""
+
+from .from_torch import from_torch as from_torch
+from .from_torch import torch_definition as torch_definition
+from .optimizers.adadelta import Adadelta as Adadelta
+from .optimizers.adadelta import adadelta as adadelta
+from .optimizers.adafactor import Adafactor as Adafactor
+from .optimizers.adafactor import adafactor as adafactor
+from .optimizers.adagrad import Adagrad as Adagrad
+from .optimizers.adagrad import adagrad as adagrad
+from .optimizers.adam import Adam as Adam
+from .optimizers.adam import adam as adam
+from .optimizers.adamax import Adamax as Adamax
+from .optimizers.adamax import adamax as adamax
+from .optimizers.adamw import AdamW as AdamW
+from .optimizers.adamw import adamw as adamw
+from .optimizers.asgd import ASGD as ASGD
+from .optimizers.asgd import asgd as asgd
+from .optimizers.muon import Muon as Muon
+from .optimizers.muon import muon as muon
+from .optimizers.nadam import NAdam as NAdam
+from .optimizers.nadam import nadam as nadam
+from .optimizers.radam import RAdam as RAdam
+from .optimizers.radam import radam as radam
+from .optimizers.rmsprop import RMSprop as RMSprop
+from .optimizers.rmsprop import rmsprop as rmsprop
+from .optimizers.rprop import Rprop as Rprop
+from .optimizers.rprop import rprop as rprop
+from .optimizers.sgd import SGD as SGD
+from .optimizers.sgd import sgd as sgd

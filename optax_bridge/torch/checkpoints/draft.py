@@ -1,0 +1,284 @@
+"""Drafts `names.toml` from the names and shapes of a file of PyTorch and those of a Flax state.
+
+What names or shapes do not settle is proposed with `unsure`, which `convert` refuses until a person
+has looked and taken it out.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+from flax import serialization
+
+from optax_bridge.checkpoints.trees import Names, fields_of, is_array, is_floating, leaves, plain
+from optax_bridge.torch.checkpoints.layout import TorchCheckpoint
+from optax_bridge.torch.checkpoints.moves import PARAMS, state_in
+from optax_bridge.torch.checkpoints.names import UNSURE, UNSURE_ORDER
+
+# PyTorch's name of an array -> what Flax's modules call the same.
+_KINDS = {
+    "weight": ("kernel", "embedding", "scale"),
+    "running_mean": ("mean",),
+    "running_var": ("var",),
+}
+_PARTS = (("query", "key", "value"), ("q", "k", "v"), ("q_proj", "k_proj", "v_proj"))
+_COUNTER = "num_batches_tracked"
+_FLATTENED = (
+    "PyTorch flattens channels first, Flax last: right if a flatten stands before it, else "
+    "'o i -> i o'"
+)
+_FLIPPED = "a transposed convolution of Flax has its kernel the other way round, which no line says"
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor of PyTorch, and the modules on the way to it."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def module(self) -> str:
+        """The modules' names."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def kind(self) -> str:
+        """The name in its module."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class _Target:
+    """An array of Flax, or the three of queries, keys and values."""
+
+    paths: tuple[Names, ...]
+    module: Names
+    kind: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the draft."""
+
+    target: _Target
+    rearrangement: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    unsure: str = ""
+
+    def text(self, name: str) -> str:
+        """The line as TOML."""
+        paths = ["/".join(path) for path in self.target.paths]
+        to = json.dumps(paths if len(paths) > 1 else paths[0])
+        parts = [f"to = {to}"]
+        parts += [f"as = {json.dumps(self.rearrangement)}"] if self.rearrangement else []
+        parts += [f"{axis} = {size}" for axis, size in self.sizes.items()]
+        parts += [f"{UNSURE} = {json.dumps(self.unsure)}"] if self.unsure else []
+        value = to if len(parts) == 1 else f"{{ {', '.join(parts)} }}"
+        return f"{json.dumps(name)} = {value}"
+
+
+def draft_names(checkpoint: TorchCheckpoint, like: Any) -> str:
+    """The draft of a names file.
+
+    Args:
+      checkpoint: a file of PyTorch.
+      like: what the program of Flax saves, with a `TrainState` in it.
+
+    Returns:
+      The text, one line for each tensor.
+
+    Raises:
+      CheckpointError: the template holds no `TrainState`, or several.
+    """
+    targets = list(_targets(state_in(like, "--like")))
+    dropped = [name for name in checkpoint.tensors if name.endswith(_COUNTER)]
+    drop = [f"*{_COUNTER}"] if dropped else []
+    drop += [*checkpoint.tied]
+    tensors = [
+        _Tensor(name, tensor.shape)
+        for name, tensor in checkpoint.tensors.items()
+        if name not in checkpoint.tied and name not in dropped
+    ]
+    lines = _checked(_matched(tensors, targets), tensors)
+    used = {path for line in lines.values() for path in line.target.paths}
+    unmatched = [tensor for tensor in tensors if tensor.name not in lines]
+    unused = [t for t in targets if len(t.paths) == 1 and t.paths[0] not in used]
+    text = [f"# Where each tensor of {checkpoint.place} goes."]
+    count = sum(bool(line.unsure) for line in lines.values())
+    if count:
+        text.append(f"# Lines with `{UNSURE}`, {count} of them: look at each, and take it out.")
+    text += [f'model = "{"/".join(checkpoint.model)}"'] if checkpoint.model else []
+    text += [f'optimizer = "{"/".join(checkpoint.optimizer)}"'] if checkpoint.optimizer else []
+    text += [f"drop = {json.dumps(drop)}"] if drop else []
+    order = checkpoint.order() if checkpoint.is_stepped else None
+    if order is not None and order.doubt:
+        names = [order.name(index) for index in checkpoint.indices]
+        text += [f"order = {json.dumps(names)}", f"{UNSURE_ORDER} = {json.dumps(order.doubt)}"]
+    text += ["", "[names]"]
+    text += [lines[t.name].text(t.name) for t in tensors if t.name in lines]
+    if unmatched or unused:
+        text.append("")
+    text += [f"# {json.dumps(t.name)} {list(t.shape)}: nothing in Flax for it" for t in unmatched]
+    text += [f"# {'/'.join(t.paths[0])} {list(t.shape)}: nothing in PyTorch for it" for t in unused]
+    return "\n".join(text) + "\n"
+
+
+def _targets(state: Any) -> Iterator[_Target]:
+    """The arrays of a state in floating point, and the threes of them that attention has."""
+    by_module: dict[tuple[Names, str], dict[str, _Target]] = {}
+    for name in fields_of(state):
+        if name in ("step", "opt_state"):
+            continue
+        for path, leaf in leaves(plain(serialization.to_state_dict(getattr(state, name)))):
+            if path and is_array(leaf) and is_floating(leaf.dtype):
+                target = _Target(((name, *path),), path[:-1], path[-1], np.shape(leaf))
+                yield target
+                if len(path) > 2 and name == PARAMS:
+                    by_module.setdefault((path[:-2], path[-1]), {})[path[-2]] = target
+    for (module, kind), parts in by_module.items():
+        for names in _PARTS:
+            three = [parts[name] for name in names if name in parts]
+            if len(three) == 3 and len({target.shape for target in three}) == 1:
+                paths = tuple(target.paths[0] for target in three)
+                kind_there = {"kernel": "in_proj_weight", "bias": "in_proj_bias"}.get(kind, "")
+                yield _Target(paths, module, kind_there, three[0].shape)
+
+
+def _matched(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, _Line]:
+    """A line for each tensor that fits something: by name, by shape where one fits, by order."""
+    lines: dict[str, _Line] = {}
+    modules: dict[str, Names] = {}  # module of PyTorch -> that of Flax
+    fitting = {
+        tensor.name: [line for target in targets if (line := _fit(tensor, target))]
+        for tensor in tensors
+    }
+
+    def options(tensor: _Tensor) -> list[_Line]:
+        used = {path for line in lines.values() for path in line.target.paths}
+        free = [line for line in fitting[tensor.name] if not used.intersection(line.target.paths)]
+        beside = [line for line in free if line.target.module == modules.get(tensor.module)]
+        return beside or free
+
+    def take(tensor: _Tensor, line: _Line) -> None:
+        lines[tensor.name] = line
+        modules.setdefault(tensor.module, line.target.module)
+
+    for tensor in tensors:
+        same = [line for line in options(tensor) if _same_name(tensor, line.target)]
+        if len(same) == 1:
+            take(tensor, same[0])
+    choices: dict[str, list[_Line]] = {}
+    sole: _Tensor | None = tensors[0] if tensors else None
+    while sole is not None:
+        waiting = [tensor for tensor in tensors if tensor.name not in lines]
+        choices = {tensor.name: options(tensor) for tensor in waiting}
+        sole = next((tensor for tensor in waiting if _is_sole(tensor, choices)), None)
+        if sole is not None:
+            take(sole, choices[sole.name][0])
+    for tensor in tensors:
+        if tensor.name not in lines and (free := options(tensor)):
+            doubt = _doubt(tensor, choices)
+            line = min(free, key=lambda each: _unlikeness(tensor, each.target))
+            take(tensor, replace(line, unsure=doubt))
+    return lines
+
+
+def _is_sole(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> bool:
+    """True if a tensor fits one place alone, and no other tensor fits there."""
+    return len(choices[tensor.name]) == 1 and not _rivals(tensor, choices)
+
+
+def _rivals(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> list[str]:
+    """The other tensors that fit where this one does."""
+    paths = {path for line in choices[tensor.name] for path in line.target.paths}
+    others = ((name, lines) for name, lines in choices.items() if name != tensor.name)
+    return [n for n, lines in others if any(paths.intersection(x.target.paths) for x in lines)]
+
+
+def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
+    places = len(choices[tensor.name])
+    rivals = _rivals(tensor, choices)
+    also = f", as does {rivals[0]}" if len(rivals) == 1 else f", as do {len(rivals)} more tensors"
+    return f"fits {places} place{'s' * (places > 1)}{also * bool(rivals)}"
+
+
+def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[Any]]:
+    """Least for the most similar name but for numbers, and of such for the first in number."""
+    one, other = (
+        re.sub(r"[\W\d_]", "", n.lower()) for n in (tensor.module, "".join(target.module))
+    )
+    numbers = [
+        [int(text) if text.isdecimal() else text for text in re.split(r"(\d+)", name)]
+        for name in target.module
+    ]
+    return -round(SequenceMatcher(None, one, other).ratio(), 2), numbers
+
+
+def _same_name(tensor: _Tensor, target: _Target) -> bool:
+    """True if the modules have the same name but for separators: layers.0.fc and layers_0/fc."""
+    one, other = tensor.module, "/".join(target.module)
+    if target.module[-1:] == ("out",):  # as Flax calls it in an attention
+        one = one.removesuffix("_proj")
+    return re.sub(r"\W|_", "", one.lower()) == re.sub(r"\W|_", "", other.lower())
+
+
+def _fit(tensor: _Tensor, target: _Target) -> _Line | None:
+    """How a tensor becomes an array of Flax; None if it cannot."""
+    if target.kind not in _KINDS.get(tensor.kind, (tensor.kind,)):
+        return None
+    one, other = tensor.shape, target.shape
+    if len(target.paths) > 1:
+        return _three(tensor, target)
+    if target.kind == "kernel" and len(one) >= 2:
+        if len(one) == len(other) and other == (*one[2:], one[1], one[0]):
+            axes = " ".join("dhw"[5 - len(one) :]) if len(one) > 2 else ""
+            return _Line(target, " ".join(f"o i {axes} -> {axes} i o".split()))
+        if len(one) == 2 and len(other) == 3:
+            if other[0] == one[1] and math.prod(other[1:]) == one[0]:
+                return _Line(target, "(h d) i -> i h d", {"h": other[1]})
+            if other[2] == one[0] and math.prod(other[:2]) == one[1]:
+                return _Line(target, "o (h d) -> h d o", {"h": other[0]})
+        return None
+    if tensor.kind == "bias" and len(other) == 2 and one == (math.prod(other),):
+        return _Line(target, "(h d) -> h d", {"h": other[0]})
+    return _Line(target, "") if one == other else None
+
+
+def _three(tensor: _Tensor, target: _Target) -> _Line | None:
+    """Queries, keys and values, which PyTorch has in one array."""
+    inputs, *features = target.shape if tensor.kind == "in_proj_weight" else (0, *target.shape)
+    expected = (3 * math.prod(features), inputs)[: len(tensor.shape)]
+    if tensor.shape != expected or len(features) not in (1, 2):
+        return None
+    axes = "h d" if len(features) == 2 else "o"
+    i = "i " if inputs else ""
+    text = f"(n {axes}) {i}-> n {i}{axes}"
+    return _Line(target, text, {"h": features[0]} if len(features) == 2 else {})
+
+
+def _checked(lines: Mapping[str, _Line], tensors: Sequence[_Tensor]) -> dict[str, _Line]:
+    """The lines, with what shapes cannot tell: a flatten between, and kernels the other way."""
+    checked = dict(lines)
+    channels = 0
+    for tensor in tensors:
+        line = lines.get(tensor.name)
+        if line is None or line.target.kind != "kernel":
+            continue
+        if "convtranspose" in "".join(line.target.module).lower().replace("_", ""):
+            checked[tensor.name] = replace(line, unsure=line.unsure or _FLIPPED)
+        if len(tensor.shape) > 2:
+            channels = tensor.shape[0]
+            continue
+        if channels and tensor.shape[1] > channels and tensor.shape[1] % channels == 0:
+            checked[tensor.name] = _Line(
+                line.target, "o (c s) -> (s c) o", {"c": channels}, line.unsure or _FLATTENED
+            )
+        channels = 0
+    return checked

@@ -1,0 +1,186 @@
+"""From a file of PyTorch to one of Flax and back, and what a file of PyTorch holds, in words."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optax_bridge._text import shown
+from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.formats import pytorch, safetensors
+from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.restore import restored_like
+from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.checkpoints.write import same
+from optax_bridge.torch.checkpoints.layout import (
+    TorchCheckpoint,
+    model_paths,
+    optimizer_paths,
+    torch_checkpoint,
+)
+from optax_bridge.torch.checkpoints.moves import as_legacy, back, state_in
+from optax_bridge.torch.checkpoints.names import read_names
+
+_FORMATS = {pytorch.FORMAT.name, safetensors.FORMAT.name}
+
+
+def is_torch(read: Read) -> bool:
+    """True for a checkpoint with PyTorch's names, for which a names file is needed."""
+    return read.format in _FORMATS
+
+
+def moved_to_flax(
+    read: Read, like: Any, *, names: Path | None, params_only: bool, step: int | None
+) -> Read:
+    """A checkpoint of PyTorch as one of `flax.optim`; any other as it is.
+
+    Args:
+      read: the checkpoint.
+      like: what the program saves; None if only parameters are asked for.
+      names: the names file.
+      params_only: leave the optimizer out.
+      step: steps taken, where the file does not say.
+
+    Raises:
+      CheckpointError: see `as_legacy`; or there is no names file, or no use for one.
+    """
+    if is_torch(read) != (names is not None):
+        draft = f"optax-bridge inspect {read.path} --names --like train.py:make_state > names.toml"
+        raise CheckpointError(
+            read.path, "a names file for a checkpoint of PyTorch, and for no other",
+            "none" if names is None else f"{names} for {read.description}",
+            f"Make it: {draft}; convert with --names names.toml."
+            if names is None else "Leave --names out.",
+        )  # fmt: skip
+    if names is None:
+        return read
+    if like is None and not params_only:
+        raise CheckpointError(
+            read.path, "the template of the new state", "none",
+            "Give --like train.py:make_state, or --params-only.",
+        )  # fmt: skip
+    file = read_names(names)
+    tree = as_legacy(read.tree, file, read.path, like=like, params_only=params_only, step=step)
+    words = summary(torch_checkpoint(read.tree, read.path, file.model, file.optimizer))
+    return dataclasses.replace(read, tree=tree, variant=words)
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What `to_torch_file` did.
+
+    Attributes:
+      read: the checkpoint that was read.
+      step: steps taken.
+      arrays: how many arrays were written.
+      nbytes: and their size.
+      unchanged: the base's other entries, which stay as they were.
+    """
+
+    read: Read
+    step: int
+    arrays: int
+    nbytes: int
+    unchanged: Sequence[str]
+
+
+def to_torch_file(
+    source: Path,
+    destination: Path,
+    *,
+    like: Any,
+    names: Path,
+    base: Path,
+    allow_nan: bool = False,
+    force: bool = False,
+) -> Returned:
+    """Writes a state of Flax as a file that PyTorch goes on from.
+
+    Args:
+      source: a checkpoint of what the program saves.
+      destination: the file of PyTorch.
+      like: what the program saves, with one `TrainState` in it.
+      names: the names file.
+      base: a checkpoint of the program of PyTorch, after a step at least: what it holds besides
+        parameters, moments and step, its groups and their settings say, stays as it is.
+      allow_nan: let NaN and infinities in parameters and moments through.
+      force: replace the destination if it is a checkpoint.
+
+    Raises:
+      CheckpointError: see `back`; nothing is left at the destination then.
+    """
+    read = read_checkpoint(source)
+    state = state_in(restored_like(like, read.tree, read.path, allow_nan), read.path)
+    file = read_names(names)
+    found_format = read_checkpoint(base)
+    if found_format.format != pytorch.FORMAT.name or not base.is_file():
+        raise CheckpointError(
+            base, "a file that torch.save wrote", found_format.format,
+            "Give one that the program of PyTorch saved.",
+        )  # fmt: skip
+    saved = pytorch.load(base)
+    unchanged = back(saved, state, file, base)
+    tree = pytorch.as_tree(saved, str(destination))
+    with written_whole(destination, force=force) as path:
+        import torch
+
+        torch.save(saved, path)
+        written = dict(leaves(pytorch.as_tree(pytorch.load(path), str(destination))))
+        if any(not same(leaf, written.get(at)) for at, leaf in leaves(tree)):
+            raise CheckpointError(
+                destination, "what was written", "something else", "Is the disk full or failing?"
+            )
+    arrays = [leaf for _, leaf in leaves(tree) if hasattr(leaf, "nbytes")]
+    size = sum(leaf.nbytes for leaf in arrays)
+    step = int(np.asarray(state.step))
+    return Returned(read, step, len(arrays), size, unchanged)
+
+
+def summary(checkpoint: TorchCheckpoint) -> str:
+    """Model, optimizer and step in a few words."""
+    words = f"{len(checkpoint.tensors)} tensors"
+    words += f" at {'/'.join(checkpoint.model)}" if checkpoint.model else ""
+    if not checkpoint.groups:
+        return words
+    count = len(checkpoint.groups)
+    words += f", an optimizer of {count} group{'s' * (count > 1)}"
+    return words + (f" at {'/'.join(checkpoint.optimizer)}" if checkpoint.optimizer else "")
+
+
+def described(read: Read, model: str | None = None, optimizer: str | None = None) -> Iterator[str]:
+    """Yields lines on what a file of PyTorch holds.
+
+    Args:
+      read: the file.
+      model: which model, where there are several.
+      optimizer: which optimizer.
+    """
+    models, optimizers = list(model_paths(read.tree)), list(optimizer_paths(read.tree))
+    for what, paths, chosen in (("models", models, model), ("optimizers", optimizers, optimizer)):
+        if len(paths) > 1 and chosen is None:
+            yield f"{what}: {', '.join(map('/'.join, paths))}; name one: --part MODEL,OPTIMIZER"
+            return
+    if not models:
+        yield "no state dict of a model in it"
+        return
+    checkpoint = torch_checkpoint(read.tree, read.path, model, optimizer)
+    yield summary(checkpoint)
+    order = checkpoint.order()
+    fields = sorted({name for state in checkpoint.states.values() for name in state})
+    for number, group in enumerate(checkpoint.groups):
+        settings = [
+            f"{name}={shown(value)}"
+            for name, value in group.settings.items()
+            if name != "param_names" and value is not None and value is not False
+        ]
+        some = [order.name(index) for index in group.indices[:3]]
+        names = ", ".join(some + ["..."] * (len(group.indices) > 3))
+        yield f"group {number}: {len(group.indices)} parameters ({names}), {', '.join(settings)}"
+    if checkpoint.groups:
+        yield f"state of each parameter: {', '.join(fields) or 'none, as before the first step'}"
+    if order.doubt and checkpoint.is_stepped:
+        yield f"which state is whose is not certain: {order.doubt}"

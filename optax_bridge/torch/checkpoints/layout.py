@@ -1,0 +1,270 @@
+"""Finds the model and the optimizer in a file of PyTorch, and which tensor has which state."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optax_bridge._text import listed, shown
+from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.layout import without
+from optax_bridge.checkpoints.locate import at_path
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, with_indices
+from optax_bridge.metadata.trees import PyTree
+from optax_bridge.torch.checkpoints.order import Order, parameter_order
+
+# What DistributedDataParallel, torch.compile, FSDP and activation checkpointing add to names.
+_ALL_BELOW = "module."
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+# Buffers by the names that PyTorch's own modules give them; a file does not say what is one.
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_OF_STATISTICS = ("row_var", "col_var")  # of Adafactor, which have other shapes than the parameter
+
+
+@dataclass(frozen=True)
+class Group:
+    """A parameter group.
+
+    Attributes:
+      settings: lr, weight_decay and the like.
+      indices: of its parameters.
+    """
+
+    settings: Mapping[str, Any]
+    indices: Sequence[int]
+
+
+@dataclass(frozen=True)
+class TorchCheckpoint:
+    """A model and its optimizer, as a file of PyTorch has them.
+
+    Attributes:
+      place: how errors call the file.
+      model: the model's path in the file.
+      optimizer: the optimizer's; None if there is none.
+      tensors: the model's tensors by name, without what wrappers add to names.
+      file_names: name -> the same as the file has it.
+      tied: name -> the first name of the same tensor, for those that are not the first.
+      groups: the optimizer's groups.
+      states: index of a parameter -> its fields.
+      rest: what else the file has, by name.
+    """
+
+    place: Path | str
+    model: Names
+    optimizer: Names | None
+    tensors: Mapping[str, np.ndarray]
+    file_names: Mapping[str, str]
+    tied: Mapping[str, str]
+    groups: Sequence[Group]
+    states: Mapping[int, Mapping[str, Any]]
+    rest: Mapping[str, PyTree]
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of all parameters that the optimizer has, in its order."""
+        return [index for group in self.groups for index in group.indices]
+
+    @property
+    def is_stepped(self) -> bool:
+        """True if some parameter has a state."""
+        return any(self.states.values())
+
+    def order(self, listed_order: Sequence[str] | None = None) -> Order:
+        """Which name each index is.
+
+        Args:
+          listed_order: names in the optimizer's order, from a names file.
+
+        Raises:
+          CheckpointError: there are no such names, or more or fewer of them.
+        """
+        shapes = {index: _shape(fields) for index, fields in self.states.items()}
+        by_name = {
+            name: tensor.shape
+            for name, tensor in self.tensors.items()
+            if name not in self.tied and is_floating(tensor.dtype) and not is_buffer(name)
+        }
+        names = [group.settings.get("param_names") for group in self.groups]
+        if listed_order is None and names and all(names):
+            own = {_bare(name): name for name in self.tensors}
+            flat = [_bare(str(name)) for group in names for name in with_indices(group).values()]
+            listed_order = [own.get(name, name) for name in flat]
+        groups = [list(group.indices) for group in self.groups]
+        return parameter_order(groups, shapes, by_name, listed_order, self.place)
+
+    def step(self, order: Order, step: int | None = None) -> int:
+        """The number of steps that all parameters have taken.
+
+        Args:
+          order: the names, for messages.
+          step: the number, where a state has none.
+
+        Raises:
+          CheckpointError: they have taken different numbers of steps, or no state says how many.
+        """
+        steps = {
+            index: float(np.asarray(fields["step"]))
+            for index, fields in self.states.items()
+            if fields.get("step") is not None
+        }
+        if len(set(steps.values())) > 1:
+            raise CheckpointError(
+                self.place, "one number of steps for all parameters",
+                listed([f"{order.name(i)} {n:g}" for i, n in steps.items()]),
+                "PyTorch counts for each parameter; Optax and Flax count once, and cannot go on "
+                "alike. Those that have no gradient in some steps need an optimizer of their own.",
+            )  # fmt: skip
+        number = step if step is not None else next(iter(steps.values()), None)
+        if number is None and not self.is_stepped and not self._may_have_no_state:
+            number = 0
+        if number is None:
+            raise CheckpointError(
+                self.place, "the number of steps taken", "a state without it, as SGD's is",
+                "Say it: --step N; 0 will do where no schedule asks for it.",
+            )  # fmt: skip
+        if number != int(number) or not 0 <= number < 2**31:
+            raise CheckpointError(
+                self.place, "the number of steps, an integer from 0 to 2**31 - 1", shown(number),
+                "Is the file damaged?",
+            )  # fmt: skip
+        return int(number)
+
+    @property
+    def _may_have_no_state(self) -> bool:
+        """True if this may be SGD, which has no state without momentum."""
+        return any("dampening" in group.settings for group in self.groups)
+
+
+def is_buffer(name: str) -> bool:
+    """True for the statistics of BatchNorm and the like."""
+    return name.rpartition(".")[2] in _BUFFERS
+
+
+def model_paths(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Yields the paths of what may be a model's state dict: arrays by name, and nothing else."""
+    tree = with_indices(tree)
+    if not isinstance(tree, Mapping) or _is_optimizer(tree):
+        return
+    values = list(tree.values())
+    if values and all(map(is_array, values)):
+        if any(is_floating(value.dtype) and value.ndim for value in values):
+            yield path
+        return
+    for name, value in tree.items():
+        yield from model_paths(value, (*path, str(name)))
+
+
+def optimizer_paths(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Yields the paths of the state dicts of optimizers."""
+    tree = with_indices(tree)
+    if not isinstance(tree, Mapping):
+        return
+    if _is_optimizer(tree):
+        yield path
+        return
+    for name, value in tree.items():
+        yield from optimizer_paths(value, (*path, str(name)))
+
+
+def _is_optimizer(tree: PyTree) -> bool:
+    return isinstance(tree, Mapping) and {"state", "param_groups"} <= set(tree)
+
+
+def torch_checkpoint(
+    tree: PyTree, place: Path | str, model: str | None = None, optimizer: str | None = None
+) -> TorchCheckpoint:
+    """Finds the model and the optimizer.
+
+    Args:
+      tree: what a reader returned.
+      place: how errors call it.
+      model: the model's '/'-joined path, where there are several.
+      optimizer: the optimizer's.
+
+    Raises:
+      CheckpointError: there is no model, or several and none is named.
+    """
+    model_path = _chosen(list(model_paths(tree)), model, "model", place)
+    optimizers = list(optimizer_paths(tree))
+    optimizer_path = _chosen(optimizers, optimizer, "optimizer", place) if optimizers else None
+    file_tensors = at_path(tree, model_path)
+    is_parallel = all(_unwrapped(name).startswith(_ALL_BELOW) for name in file_tensors)
+    file_names = {(_bare if is_parallel else _unwrapped)(name): name for name in file_tensors}
+    tensors = {name: file_tensors[raw] for name, raw in file_names.items()}
+    state = at_path(tree, optimizer_path) if optimizer_path is not None else {}
+    groups = [_group(g, place) for g in with_indices(state.get("param_groups", {})).values()]
+    states = {
+        int(index): {n: v for n, v in with_indices(fields).items() if v is not None}
+        for index, fields in with_indices(state.get("state", {})).items()
+        if str(index).isdecimal() and isinstance(fields, Mapping)
+    }
+    tied = _tied(tensors)
+    rest = tree
+    for path in (model_path, optimizer_path):
+        rest = without(rest, path) if path else rest if path is None else {}
+    checkpoint = TorchCheckpoint(
+        place, model_path, optimizer_path, tensors, file_names, tied, groups, states, rest
+    )
+    surplus = sorted(states.keys() - {*checkpoint.indices})
+    if surplus or len(state.get("state", {})) != len(states):
+        raise CheckpointError(
+            f"{place}, {leaf_name(optimizer_path or ())}", "a state for each parameter, by index",
+            shown([str(i) for i in surplus] or sorted(map(str, state["state"]))),
+            "Save optimizer.state_dict() as PyTorch makes it.",
+        )  # fmt: skip
+    return checkpoint
+
+
+def _chosen(paths: list[Names], name: str | None, what: str, place: Path | str) -> Names:
+    fitting = [path for path in paths if name is None or "/".join(path) == name.strip("/")]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join("/".join(path) or "(the whole)" for path in paths) or "none"
+    raise CheckpointError(
+        place, f"one {what}'s state dict" if name is None else f"a {what} at {name!r}", names,
+        f'Name it: {what} = "..." in the names file, inspect --part.'
+        if paths else f"Save the {what}'s state_dict().",
+    )  # fmt: skip
+
+
+def _unwrapped(name: str) -> str:
+    """A tensor's name without what wrappers of the model, or of a part of it, put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _bare(name: str) -> str:
+    """The same, and without what DistributedDataParallel puts in front of every name."""
+    return _unwrapped(name).removeprefix(_ALL_BELOW)
+
+
+def _group(group: Mapping[str, Any], place: Path | str) -> Group:
+    params = list(with_indices(group.get("params", {})).values())
+    if not all(type(index) is int for index in params):
+        raise CheckpointError(
+            place, "a group's parameters by index", shown(params),
+            "Save optimizer.state_dict() as PyTorch makes it.",
+        )  # fmt: skip
+    return Group({n: v for n, v in group.items() if n != "params"}, params)
+
+
+def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Tensors that lie where another one does: one parameter of two names."""
+    first: dict[Any, str] = {}
+    tied = {}
+    for name, tensor in tensors.items():
+        where = tensor.__array_interface__
+        key = (where["data"][0], tensor.shape, tensor.strides)
+        if tensor.size and key in first:
+            tied[name] = first[key]
+        first.setdefault(key, name)
+    return tied
+
+
+def _shape(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
+    shapes = (v.shape for n, v in fields.items() if is_array(v) and n not in _OF_STATISTICS)
+    return next((shape for shape in shapes if shape), None)

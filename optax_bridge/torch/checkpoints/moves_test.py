@@ -1,0 +1,278 @@
+"""A genuine optimizer of PyTorch moves to Flax and back; what cannot is refused by name."""
+
+import pickle
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_bridge
+from optax_bridge import CheckpointError, FullTrainState
+from optax_bridge.checkpoints.convert import convert_file
+from optax_bridge.checkpoints.read import read_checkpoint
+from optax_bridge.checkpoints.restore import restore_checkpoint
+from optax_bridge.torch.checkpoints.draft import draft_names
+from optax_bridge.torch.checkpoints.files import moved_to_flax, to_torch_file
+from optax_bridge.torch.checkpoints.layout import torch_checkpoint
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+NAMES = """
+order = ["fc.weight", "fc.bias", "bn.weight", "bn.bias"]
+drop = ["*.num_batches_tracked"]
+[names]
+"fc.weight" = { to = "params/fc/kernel", as = "o i -> i o" }
+"fc.bias" = "params/fc/bias"
+"bn.weight" = "params/bn/scale"
+"bn.bias" = "params/bn/bias"
+"bn.running_mean" = "batch_stats/bn/mean"
+"bn.running_var" = "batch_stats/bn/var"
+"""
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(3, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.bn(self.fc(x))
+
+
+def take_steps(model, optimizer, count=3):
+    for number in range(count):
+        optimizer.zero_grad()
+        x = torch.from_numpy(np.random.default_rng(number).normal(size=(5, 3)).astype(np.float32))
+        (model(x) * torch.arange(4)).square().mean().backward()
+        optimizer.step()
+
+
+def groups(model):
+    named = dict(model.named_parameters())
+    return [
+        {"params": [named["fc.weight"]], "weight_decay": 0.1},
+        {"params": [p for name, p in named.items() if name != "fc.weight"], "weight_decay": 0.0},
+    ]
+
+
+def trained(make=lambda p: torch.optim.AdamW(p, lr=0.01), count=3) -> Any:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = make(groups(model))
+    take_steps(model, optimizer, count)
+    return model, optimizer
+
+
+def template(tx: Any = None) -> FullTrainState:
+    params = {
+        "fc": {"kernel": jnp.zeros((3, 4)), "bias": jnp.zeros(4)},
+        "bn": {"scale": jnp.ones(4), "bias": jnp.zeros(4)},
+    }
+    stats = {"bn": {"mean": jnp.zeros(4), "var": jnp.ones(4)}}
+    tx = tx or optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.01))
+    return FullTrainState.create(apply_fn=None, params=params, tx=tx, batch_stats=stats)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "names.toml").write_text(NAMES)
+    return tmp_path
+
+
+def move(folder, saved: Any, like: Any = None, names=True, **options: Any) -> Any:
+    torch.save(saved, folder / "a.pt")
+    like = template() if like is None else like
+    convert_file(
+        folder / "a.pt",
+        folder / "new",
+        like=like,
+        moved=lambda read, like: moved_to_flax(
+            read,
+            like,
+            names=folder / "names.toml" if names else None,
+            **{"params_only": False, "step": None, **options},
+        ),
+    )
+    return restore_checkpoint(folder / "new", like)
+
+
+def saved_of(model, optimizer, **more):
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **more}
+
+
+def test_everything_arrives_and_goes_back_to_the_bit(folder):
+    model, optimizer = trained()
+    saved = saved_of(model, optimizer, epoch=7)
+    with pytest.warns(optax_bridge.LeftOverWarning, match="epoch"):
+        state = move(folder, saved)
+    kernel = optimizer.state[model.fc.weight]
+    adam = state.opt_state[1][0]
+    np.testing.assert_array_equal(state.params["fc"]["kernel"], model.fc.weight.detach().numpy().T)
+    np.testing.assert_array_equal(adam.mu["fc"]["kernel"], kernel["exp_avg"].numpy().T)
+    np.testing.assert_array_equal(
+        adam.nu["bn"]["scale"], optimizer.state[model.bn.weight]["exp_avg_sq"]
+    )
+    np.testing.assert_array_equal(state.batch_stats["bn"]["var"], model.bn.running_var)
+    assert (int(state.step), int(adam.count)) == (3, 3)
+
+    other_model, other = trained(count=1)  # the base: other numbers, the same settings
+    torch.save(saved_of(other_model, other, epoch=7), folder / "base.pt")
+    done = to_torch_file(
+        folder / "new", folder / "back.pt",
+        like=template(), names=folder / "names.toml", base=folder / "base.pt",
+    )  # fmt: skip
+    assert (done.step, list(done.unchanged)) == (3, ["epoch"])
+    back = torch.load(folder / "back.pt", weights_only=True)
+    other_model.load_state_dict(back["model"])
+    other.load_state_dict(back["optimizer"])
+    for each, optimizer_of_it in ((model, optimizer), (other_model, other)):
+        take_steps(each, optimizer_of_it)
+    for (name, one), other_one in zip(
+        model.named_parameters(), other_model.parameters(), strict=True
+    ):
+        assert torch.equal(one, other_one), name
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda saved: {"state_dict": saved["model"], "optimizer_states": [saved["optimizer"]]},
+        lambda saved: {**saved, "model": {f"module.{n}": v for n, v in saved["model"].items()}},
+        lambda saved: {**saved, "model": {f"_orig_mod.{n}": v for n, v in saved["model"].items()}},
+    ],
+)
+def test_the_usual_layouts_and_wrappers_are_the_same(folder, wrapped):
+    model, optimizer = trained()
+    state = move(folder, wrapped(saved_of(model, optimizer)))
+    np.testing.assert_array_equal(state.params["fc"]["bias"], model.fc.bias.detach())
+
+
+def test_an_optimizer_before_its_first_step_brings_parameters_alone(folder):
+    state = move(folder, saved_of(*trained(count=0)))
+    assert int(state.step) == 0
+    assert not np.any(state.opt_state[1][0].mu["fc"]["kernel"])
+
+
+def test_amsgrad_and_momentum_have_their_fields(folder):
+    model, optimizer = trained(lambda p: torch.optim.Adam(p, amsgrad=True))
+    state = move(
+        folder, saved_of(model, optimizer), template(optax_bridge.torch.adam(amsgrad=True))
+    )
+    expected = optimizer.state[model.fc.weight]["max_exp_avg_sq"].numpy().T
+    np.testing.assert_array_equal(state.opt_state.max_exp_avg_sq["fc"]["kernel"], expected)
+    sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    like = template(optax.sgd(0.1, momentum=0.9))
+    with pytest.raises(CheckpointError, match="--step N"):
+        move(folder, saved_of(*sgd), like)
+    (folder / "again").mkdir()
+    (folder / "again" / "names.toml").write_text(NAMES)
+    assert int(move(folder / "again", saved_of(*sgd), like, step=3).step) == 3
+
+
+def refused(folder, saved: Any, expected: str, **options: Any) -> None:
+    with pytest.raises(CheckpointError, match=expected):
+        move(folder, saved, **options)
+    assert not (folder / "new").exists()
+
+
+def test_what_cannot_be_moved_is_refused_and_nothing_is_written(folder):
+    model, optimizer = trained()
+    saved = saved_of(model, optimizer)
+    refused(folder, saved, "--names names.toml", names=False)
+    refused(folder, {**saved, "ema": saved["model"]}, 'model = "..."')
+    refused(folder, {"model": saved["model"]}, "--params-only")
+    refused(folder, {"optimizer": saved["optimizer"]}, "one model's state dict, found none")
+    refused(folder, saved, "another optimizer", like=template(optax_bridge.torch.sgd(0.1, 0.9)))
+    more = {**saved, "model": {**saved["model"], "extra.weight": torch.ones(2)}}
+    refused(folder, more, "none for extra.weight")
+    fewer = {**saved, "model": {n: v for n, v in saved["model"].items() if n != "fc.bias"}}
+    refused(folder, fewer, "fc.bias.*none of that name")
+    other = {**saved, "model": {**saved["model"], "fc.bias": torch.ones(9)}}
+    refused(folder, other, "fc.bias: expected a state of shape")
+    optimizer.state[model.bn.weight]["step"] += 1
+    refused(folder, saved_of(model, optimizer), "bn.weight 4.*Those that have no gradient")
+
+
+def test_two_groups_of_equal_shapes_need_their_order(folder):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.Adam(
+        [{"params": m.parameters(), "lr": lr} for m, lr in zip(model, (1, 2), strict=True)]
+    )
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    found = torch_checkpoint(read_saved(folder, saved_of(model, optimizer)), "file")
+    assert "several" in found.order().doubt
+    assert not found.order(["0.weight", "0.bias", "1.weight", "1.bias"]).doubt
+    named = torch.optim.Adam(model.named_parameters())
+    named.step()
+    found = torch_checkpoint(read_saved(folder, saved_of(model, named)), "file")
+    assert found.order().names[2] == "1.weight"
+
+
+def read_saved(folder, saved):
+    torch.save(saved, folder / "b.pt")
+    return read_checkpoint(folder / "b.pt").tree
+
+
+def test_damaged_files_and_files_with_code_are_refused(folder):
+    class Code:
+        def __reduce__(self):
+            return print, ("ran",)
+
+    torch.save({"model": Code()}, folder / "a.pt")
+    with pytest.raises(CheckpointError, match=r"code: .*print.*state_dict\(\)"):
+        read_checkpoint(folder / "a.pt")
+    (folder / "p.pt").write_bytes(pickle.dumps({"model": 1}))
+    with pytest.raises(CheckpointError, match="pickle"):
+        read_checkpoint(folder / "p.pt")
+    torch.save(saved_of(*trained()), folder / "a.pt")
+    whole = (folder / "a.pt").read_bytes()
+    for size in (40, 1000, len(whole) // 2, len(whole) - 1):
+        (folder / "a.pt").write_bytes(whole[:size])
+        with pytest.raises(CheckpointError):
+            read_checkpoint(folder / "a.pt")
+    expanded = {"w": torch.ones(1).expand(2**20)}
+    torch.save(expanded, folder / "a.pt")
+    with pytest.raises(CheckpointError, match="contiguous"):
+        read_checkpoint(folder / "a.pt")
+
+
+def test_safetensors_and_bfloat16_are_read(folder):
+    safetensors = pytest.importorskip("safetensors.torch")
+    tensors = {"w": torch.arange(3.0).to(torch.bfloat16), "n": torch.tensor(3)}
+    safetensors.save_file(tensors, folder / "a.safetensors")
+    torch.save(tensors, folder / "a.pt")
+    for name in ("a.safetensors", "a.pt"):
+        tree = read_checkpoint(folder / name).tree
+        assert (tree["w"].dtype, tree["w"].tolist(), tree["n"]) == (jnp.bfloat16, [0, 1, 2], 3)
+    data = (folder / "a.safetensors").read_bytes()
+    (folder / "a.safetensors").write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match="cut short"):
+        read_checkpoint(folder / "a.safetensors")
+
+
+def test_a_draft_marks_what_shapes_do_not_settle(folder):
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+    )
+    shapes = {
+        "Conv_0": (3, 3, 1, 2), "Dense_0": (8, 3), "Dense_1": (3, 3), "Dense_2": (3, 3),
+    }  # fmt: skip
+    params = {
+        name: {"kernel": jnp.zeros(shape), "bias": jnp.zeros(shape[-1])}
+        for name, shape in shapes.items()
+    }
+    like = optax_bridge.TrainState.create(None, params, optax.sgd(0.1))
+    found = torch_checkpoint(read_saved(folder, {"model": model.state_dict()}), "file")
+    lines = draft_names(found, like).splitlines()
+    by_name = {line.split('"')[1]: line for line in lines if line.startswith('"')}
+    assert (
+        by_name["0.weight"]
+        == '"0.weight" = { to = "params/Conv_0/kernel", as = "o i h w -> h w i o" }'
+    )
+    assert "o (c s) -> (s c) o" in by_name["2.weight"] and "unsure" in by_name["2.weight"]
+    assert "Dense_1/kernel" in by_name["3.weight"] and "fits 2 places" in by_name["3.weight"]
+    assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]

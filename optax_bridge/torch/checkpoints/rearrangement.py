@@ -1,0 +1,97 @@
+# pyright: strict
+"""How an array of PyTorch lies in Flax: `"o i h w -> h w i o"`, axes by name as in einops."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_Axes = tuple[tuple[str, ...], ...]  # the names of each axis; several where it is a product
+_AXIS = re.compile(r"\(([^()]*)\)|(\S+)")
+_NAME = re.compile(r"[a-z]\w*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Rearrangement:
+    """Axes of an array, renamed, split and joined.
+
+        >>> swap = Rearrangement.parse("(n h d) i -> n i h d", {"n": 3, "h": 2})
+        >>> swap(np.zeros((12, 5))).shape
+        (3, 5, 2, 2)
+        >>> swap.inverse(np.zeros((3, 5, 2, 2))).shape
+        (12, 5)
+
+    Attributes:
+      before: the axes, each a product of named ones.
+      after: the same names, in their new places.
+      sizes: of names whose size no shape tells.
+    """
+
+    before: _Axes
+    after: _Axes
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, text: str, sizes: Mapping[str, int]) -> "Rearrangement":
+        """The rearrangement that a text says.
+
+        Raises:
+          ValueError: it is none.
+        """
+        one, arrow, other = text.partition("->")
+        before, after = _axes(one), _axes(other) if arrow else ()
+        names = [[name for axis in side for name in axis] for side in (before, after)]
+        if sorted(names[0]) != sorted(names[1]) or len({*names[0]}) < len(names[0]):
+            raise ValueError("the same axes, each once, on both sides of ->, as in 'o i -> i o'")
+        if unknown := sorted(sizes.keys() - {*names[0]}):
+            raise ValueError(f"sizes of its axes alone, not of {', '.join(unknown)}")
+        return cls(before, after, dict(sizes))
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The array as it lies in Flax.
+
+        Raises:
+          ValueError: it has no such axes.
+        """
+        return self._apply(array, self.before, self.after)
+
+    def inverse(self, array: np.ndarray) -> np.ndarray:
+        """The array as it lies in PyTorch.
+
+        Raises:
+          ValueError: it has no such axes.
+        """
+        return self._apply(array, self.after, self.before)
+
+    def _apply(self, array: np.ndarray, before: _Axes, after: _Axes) -> np.ndarray:
+        sizes = self._sizes(array.shape, before)
+        names = [name for axis in before for name in axis]
+        order = [names.index(name) for axis in after for name in axis]
+        split = array.reshape([sizes[name] for name in names]).transpose(order)
+        return split.reshape([math.prod(sizes[name] for name in axis) for axis in after])
+
+    def _sizes(self, shape: Sequence[int], axes: _Axes) -> dict[str, int]:
+        if len(shape) != len(axes):
+            raise ValueError(f"an array of {len(axes)} axes, found {list(shape)}")
+        sizes = dict(self.sizes)
+        for size, axis in zip(shape, axes, strict=True):
+            unknown = [name for name in axis if name not in sizes]
+            known = math.prod(sizes[name] for name in axis if name in sizes)
+            if len(unknown) > 1:
+                raise ValueError(f"the size of {unknown[0]} or {unknown[1]}")
+            if known == 0 or size % known or (not unknown and size != known):
+                raise ValueError(f"{' '.join(axis)} in {size} of {list(shape)}")
+            sizes |= {name: size // known for name in unknown}
+        return sizes
+
+
+def _axes(text: str) -> _Axes:
+    axes = tuple(
+        tuple((joined or alone).split()) for joined, alone in _AXIS.findall(text.replace(",", " "))
+    )
+    names = [name for axis in axes for name in axis]
+    if not names or not all(_NAME.fullmatch(name) for name in names):
+        raise ValueError(f"names of axes in lower case, found {text.strip()!r}")
+    return axes

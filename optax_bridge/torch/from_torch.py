@@ -1,0 +1,155 @@
+"""From an optimizer of PyTorch, as text or as an object, to its Optax equal."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optax
+
+import legacy_optim
+from legacy_optim.deprecation import describing
+from optax_bridge.checkpoints.definitions import path_pattern
+from optax_bridge.correspondence import TORCH, Described, entries_by_class
+from optax_bridge.correspondence.expression import ExpressionError, parse
+from optax_bridge.correspondence.recipe import Source
+from optax_bridge.legacy import from_legacy
+from optax_bridge.torch.definition import ScalarOrSchedule, TorchOptimizer
+
+_IS_ON = "True"
+
+
+def from_torch(
+    optimizer: Any,
+    *,
+    exact: bool = True,
+    lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
+    groups: Sequence[str] | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """The Optax equal of an optimizer of `torch.optim`. PyTorch need not be installed.
+
+        >>> tx = from_torch("torch.optim.AdamW(lr=1e-3, weight_decay=0.05)")
+        >>> tx.hyper_params["weight_decay"]
+        0.05
+
+    Args:
+      optimizer: the constructor call as text, which is parsed and never evaluated; or the optimizer
+        itself, whose settings are read.
+      exact: this project's transformation in PyTorch's arithmetic. False: public Optax, where that
+      is
+        identical up to rounding.
+      lr: the learning rate in place of the optimizer's own, a schedule as a rule; a sequence has
+      one
+        for each group.
+      groups: for an optimizer whose groups have different settings a pattern of paths for each,
+        `("*/kernel", "*/bias")`: which parameters are in it.
+
+    Returns:
+      The transformation; see `optax_bridge.from_legacy`.
+
+    Raises:
+      ExpressionError: the text is no constructor call, or one of its settings is no value.
+      TypeError: this is no optimizer of PyTorch.
+      ValueError: groups differ, and nothing says which parameters they are of.
+      UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
+    """
+    return from_legacy(torch_definition(optimizer, lr=lr, groups=groups), exact)
+
+
+def torch_definition(
+    optimizer: Any,
+    *,
+    lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
+    groups: Sequence[str] | None = None,
+) -> legacy_optim.OptimizerDef:
+    """The definition of an optimizer of `torch.optim`; the arguments are those of `from_torch`."""
+    if isinstance(optimizer, TorchOptimizer):
+        optimizer = Described(*_entry_and_settings(optimizer))
+    described = _from_text(optimizer) if isinstance(optimizer, str) else optimizer
+    each = [described] if isinstance(described, Described) else _from_object(described)
+    rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(each)
+    if len(rates) != len(each):
+        raise ValueError(f"lr: expected one for each of {len(each)} groups, found {len(rates)}")
+    definitions = [_definition(group, rate) for group, rate in zip(each, rates, strict=True)]
+    differing = _differing(each, rates)
+    if not differing and groups is None:
+        return definitions[0]
+    if groups is None or len(groups) != len(each):
+        found = "none" if groups is None else f"{len(groups)}"
+        raise ValueError(
+            f"the optimizer has {len(each)} groups of parameters, which differ in "
+            f"{', '.join(differing) or 'nothing'}, and PyTorch does not know the parameters' "
+            f"names. "
+            'Say which are in each: groups=("*/kernel", "*/bias"), one pattern of paths for each, '
+            "in "
+            f"their order; found {found}"
+        )
+    pairs = zip(map(path_pattern, groups), definitions, strict=True)
+    with describing():
+        return legacy_optim.MultiOptimizer(*pairs)
+
+
+def _entry_and_settings(definition: TorchOptimizer) -> tuple[Any, dict[str, Any]]:
+    entry = entries_by_class(TORCH)[type(definition).__name__]
+    return entry, entry.settings(definition)
+
+
+def _from_text(text: str) -> Described:
+    described = parse(text, TORCH)
+    for name, value in described.settings.items():
+        if isinstance(value, Source):
+            raise ExpressionError(
+                f"{text!r}: {name}={value.text} is no value; write a number: nothing is "
+                f"evaluated. A "
+                "learning rate may be given as lr="
+            )
+    return described
+
+
+def _from_object(optimizer: Any) -> list[Described]:
+    """Each group of an optimizer of PyTorch, which is not imported here."""
+    cls = type(optimizer)
+    name, groups = cls.__name__, getattr(optimizer, "param_groups", None)
+    if not isinstance(groups, list) or not cls.__module__.startswith("torch.optim"):
+        raise TypeError(
+            "optimizer: expected a constructor call as text, such as "
+            "'torch.optim.AdamW(lr=1e-3)', or "
+            f"an optimizer of torch.optim, found {cls.__module__}.{name}"
+        )
+    entry = entries_by_class(TORCH).get(name)
+    if entry is None:
+        raise TypeError(
+            f"torch.optim.{name}: {TORCH.without_entry.get(name, 'it has no entry here')}"
+        )
+    described: list[Described] = []
+    for group in groups:
+        settings = {
+            hp.legacy: _plain(group[hp.legacy]) for hp in entry.hyper_params if hp.legacy in group
+        }
+        beside = {key: _IS_ON for key in entry.beside if group.get(key) is True}
+        described.append(Described(entry, entry.defaults() | settings, beside))
+    return described
+
+
+def _definition(described: Described, lr: Any) -> TorchOptimizer:
+    for remark in described.remarks():
+        warnings.warn(remark, stacklevel=4)
+    rate = {} if lr is None else {described.entry.rate: lr}
+    return described.entry.legacy(**{**described.settings, **rate})
+
+
+def _differing(each: Sequence[Described], rates: Sequence[Any]) -> list[str]:
+    """The names of the settings in which groups differ."""
+    all_settings: list[Mapping[str, Any]] = [
+        {**group.settings, **({} if rate is None else {group.entry.rate: rate})}
+        for group, rate in zip(each, rates, strict=True)
+    ]
+    return [
+        key for key in all_settings[0] if any(s[key] != all_settings[0][key] for s in all_settings)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A setting as Python has it: a tensor of one number is that number."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))
+    return value.item() if hasattr(value, "item") else value

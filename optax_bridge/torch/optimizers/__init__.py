@@ -1,0 +1,1 @@
+"""The optimizers of `torch.optim`, one file each: class, transformation and entry."""

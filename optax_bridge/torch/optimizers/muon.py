@@ -1,0 +1,158 @@
+"""Muon, as `torch.optim.Muon` computes it."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from optax_bridge.correspondence.claim import different
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    StateField,
+    Stock,
+    Unsupported,
+)
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import call
+from optax_bridge.correspondence.values import NOT_NEGATIVE, OneOf
+from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
+from optax_bridge.torch.definition import (
+    Fields,
+    ScalarOrSchedule,
+    TorchOptimizer,
+    decayed,
+    transformation,
+)
+from optax_bridge.torch.recipes import BESIDE
+
+_HALF = Kernels("bfloat16")
+
+
+@dataclasses.dataclass(eq=False)
+class Muon(TorchOptimizer):
+    """Momentum whose matrices are made nearly orthogonal, by a Newton-Schulz iteration in bfloat16.
+
+    Attributes:
+      lr: step size.
+      weight_decay: the parameter is first multiplied by `1 - lr * weight_decay`.
+      momentum: decay of the gradient's average.
+      nesterov: looks one step ahead.
+      ns_coefficients: of the iteration's polynomial.
+      eps: the least norm that a matrix is divided by.
+      ns_steps: of the iteration.
+      adjust_lr_fn: how the rate depends on the shape: "original" (None) or "match_rms_adamw".
+    """
+
+    lr: ScalarOrSchedule = 1e-3
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315)
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: str | None = None
+
+    FIELDS: ClassVar = ("momentum_buffer",)
+
+    def init_fields(self, param: Any) -> dict[str, Any]:
+        if jnp.ndim(param) != 2:
+            raise ValueError(
+                f"Muon: expected parameters with two axes, found shape {jnp.shape(param)}. Give "
+                f"the "
+                "others to another optimizer: optax_bridge.multi_optimizer, one group for each"
+            )
+        return super().init_fields(param)
+
+    def step(
+        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+    ) -> tuple[Tensor, Fields]:
+        buffer = k.lerp(state.momentum_buffer, grad, 1.0 - hp.momentum)
+        update = k.lerp(grad, buffer, hp.momentum) if hp.nesterov else buffer
+        update = _orthogonal(update, hp.ns_coefficients, int(self.ns_steps), hp.eps)
+        rows, columns = param.shape
+        ratio = math.sqrt(max(1.0, rows / columns))
+        if self.adjust_lr_fn == "match_rms_adamw":
+            ratio = 0.2 * math.sqrt(max(rows, columns))
+        param = k.add(decayed(k, hp, param), update, alpha=-(hp.lr * ratio))
+        return param, {"momentum_buffer": buffer}
+
+
+def _orthogonal(
+    matrix: Tensor, coefficients: tuple[Number, Number, Number], steps: int, eps: Number
+) -> Tensor:
+    """The matrix with its singular values brought near 1, each product rounded to bfloat16."""
+    a, b, c = coefficients
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = _HALF.rounded(matrix.T if is_tall else matrix)
+    x = _HALF.div(x, jnp.maximum(_HALF.norm(x), _HALF.number(eps)))
+    for _ in range(steps):
+        gram = _HALF.rounded(_product(x, x.T))
+        polynomial = _HALF.rounded(b * gram + c * _product(gram, gram))
+        x = _HALF.rounded(a * x + _product(polynomial, x))
+    return x.T if is_tall else x
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """A product of matrices in bfloat16, added up in float32."""
+    narrow = (_HALF.narrow(each) for each in (x, y))
+    return jnp.matmul(*narrow, preferred_element_type=jnp.float32).astype(jnp.float64)
+
+
+muon = transformation(Muon)
+
+ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.Muon"),
+    port="optax_bridge.torch.muon",
+    beside=BESIDE,
+    exactness=(
+        "PyTorch's operations in PyTorch's order; its products of matrices in bfloat16 add in an "
+        "order of their own, which is rounding in bfloat16"
+    ),
+    within={
+        **dict.fromkeys(("lr", "weight_decay", "momentum", "eps"), NOT_NEGATIVE),
+        "adjust_lr_fn": OneOf(("original", "match_rms_adamw")),
+    },
+    state=(StateField("momentum_buffer", "TorchMuonState.momentum_buffer"),),
+    stock=(
+        Stock(
+            call(
+                "optax.contrib.muon",
+                learning_rate=s("lr"),
+                ns_coeffs=s("ns_coefficients"),
+                ns_steps=s("ns_steps"),
+                beta=s("momentum"),
+                eps=s("eps"),
+                weight_decay=s("weight_decay"),
+                nesterov=s("nesterov"),
+            ),
+            different(
+                "PyTorch iterates in bfloat16, Optax in the parameters' dtype; Optax corrects the "
+                "momentum's bias, and adds eps to the norm that PyTorch bounds by it"
+            ),
+        ),
+    ),
+    unsupported=(
+        Unsupported(
+            "adjust_lr_fn",
+            None,
+            "optax.contrib.muon scales by the shape as None does; consistent_rms=0.2 is "
+            '"match_rms_adamw", but it is another optimizer all the same.',
+        ),
+    ),
+    excluded={"vectors": "PyTorch's Muon refuses parameters that have not two axes"},
+    cases=(
+        Case(),
+        Case({"weight_decay": 0.0, "momentum": 0.5, "nesterov": False, "eps": 1e-3}),
+        Case(
+            {"adjust_lr_fn": "match_rms_adamw", "ns_steps": 3, "ns_coefficients": (3.0, -4.0, 2.0)}
+        ),
+    ),
+    notes=(
+        "Parameters must have two axes; give all others to another optimizer. `optax.contrib.muon` "
+        "gives them to AdamW by itself."
+    ),
+    sources=("torch.optim.Muon", "Jordan et al. 2024"),
+)

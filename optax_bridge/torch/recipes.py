@@ -1,0 +1,57 @@
+"""What the entries of PyTorch's optimizers share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from optax_bridge.correspondence.claim import Claim, apart, rounding
+from optax_bridge.correspondence.entry import Stock
+from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Call, call
+
+# Arguments of PyTorch's constructors that have no place here, and what to know of each.
+BESIDE = {
+    "params": "the parameters are given to `init`, not to the optimizer",
+    "foreach": "the same numbers up to rounding: PyTorch then works through lists of tensors",
+    "fused": "the same numbers up to rounding: PyTorch then runs one kernel, which rounds less "
+    "often",
+    "capturable": "the same numbers up to rounding: PyTorch then computes bias corrections in "
+    "float32",
+    "differentiable": "the same numbers: PyTorch then keeps a step for autograd; in JAX "
+    "differentiate through `tx.update`",
+}
+EXACT = (
+    "PyTorch's operations in PyTorch's order, each rounded as its kernels for CPUs round it; in "
+    "float32 and bfloat16 every bit is PyTorch's where no square root is taken, which PyTorch's "
+    "own library has one ULP off for 0.7 % of all numbers"
+)
+SIGN = call("optax.scale", -1.0)
+COUPLED = call("optax.add_decayed_weights", s("weight_decay"))
+
+_HALF = apart(
+    "PyTorch rounds every operation on moments to the parameters' dtype, Optax others; the exact "
+    "recipe rounds as PyTorch does"
+)
+
+
+def up_to_rounding(ulp: float, why: str) -> Claim:
+    """The claim that only rounding differs in float32; in half precision the two part."""
+    return rounding(ulp, why, bfloat16=_HALF, float16=_HALF)
+
+
+def with_sign_and_decay(
+    recipe: Call, claim: Claim, when: Mapping[str, Any] | None = None, *, decays: bool = True
+) -> tuple[Stock, ...]:
+    """The variants of a recipe with and without `maximize` and, if coupled, `weight_decay`."""
+    when = dict(when or {})
+    minimize, maximize = {**when, "maximize": False}, {**when, "maximize": True}
+    if not decays:
+        return (
+            Stock(recipe, claim, minimize),
+            Stock(call("optax.chain", SIGN, recipe), claim, maximize),
+        )
+    return (
+        Stock(recipe, claim, {**minimize, "weight_decay": 0}),
+        Stock(call("optax.chain", COUPLED, recipe), claim, minimize),
+        Stock(call("optax.chain", SIGN, recipe), claim, {**maximize, "weight_decay": 0}),
+        Stock(call("optax.chain", SIGN, COUPLED, recipe), claim, maximize),
+    )
