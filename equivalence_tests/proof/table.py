@@ -26,13 +26,13 @@ from optax_bridge.correspondence import (
     describe,
     names_of_entries,
 )
+from optax_bridge.correspondence.claim import PROVED_SHAPES
 from optax_bridge.correspondence.recipe import Source, build
 from optax_bridge.metadata.trees import Params
 
 HyperParams = Mapping[str, HyperParam]
 DTYPES = ("float32", "bfloat16", "float16")
 RECIPES = ("exact", "stock")
-_SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     definition = entry.definition(case, case.learning_rate)
     choice = _choice(definition, task.recipe)
     dtype = jnp.dtype(task.dtype)
-    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
+    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in PROVED_SHAPES.items()}
     described = describe(definition)
 
     def left(hp: HyperParams) -> SideLike:

@@ -81,11 +81,14 @@ class Quotients:
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
         self._count_work(len(poly))
-        rows: dict[int, dict[Any, fmpq]] = {}
-        for monomial, coefficient in poly.to_dict().items():
-            rest = (*monomial[:gen], 0, *monomial[gen + 1 :])
-            rows.setdefault(monomial[gen], {})[rest] = coefficient
-        return {power: self.ctx.from_dict(row) for power, row in rows.items()}
+        rows, factorial, without = dict[int, fmpq_mpoly](), 1, {f"g{gen}": 0}
+        for power in range(int(poly.degrees()[gen]) + 1):
+            if power:  # by Taylor's series, which FLINT has sooner than its terms are sorted
+                poly, factorial = poly.derivative(gen), factorial * power
+            row = poly.subs(without)
+            if not row.is_zero():
+                rows[power] = row / factorial
+        return rows
 
     def _apply_relations(self, poly: fmpq_mpoly) -> tuple[fmpq_mpoly, fmpq_mpoly]:
         """Numerator and denominator of a polynomial after all relations."""

@@ -133,6 +133,16 @@ def summed(slot: Slot, chosen: Sequence[Term], factors: Sequence[Factor]) -> Der
     return Derived(slot, tuple(at for at, _ in chosen), text, build)
 
 
+def root_of(slot: Slot, other: Slot) -> Derived:
+    """The square root of another part."""
+
+    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+        (node,) = nodes
+        return graph.apply("sqrt", (node,), (), node.shape, node.dtype)
+
+    return Derived(slot, (other,), "sqrt({0})", build)
+
+
 def scaled(slot: Slot, other: Slot, factor: Factor) -> Derived:
     """Another part times a constant."""
 

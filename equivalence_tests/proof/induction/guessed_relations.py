@@ -25,6 +25,7 @@ from equivalence_tests.proof.induction.derived import (
     joined,
     log_of,
     of_fraction,
+    root_of,
     scaled,
     signed,
     summed,
@@ -35,7 +36,7 @@ from equivalence_tests.proof.induction.world import Slot
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.traced_sides import Inputs, Program
 
-_STEPS = 6
+_SIZES = (1, 4, 1, 64, 2, 16)  # by which gradients are divided, so that maxima are no averages
 _MOST_SOURCES, _MOST_AXES = 8, 4
 _CLOSE = 1e-30
 Number = arb | int
@@ -64,7 +65,10 @@ class Fits:
             self.numbers = {name: _ball(value) for name, value in given.numbers.items()}
             settings = [_array(self.numbers[name]) for name in sorted(self.numbers)]
             params = [_random(rng, leaf.shape) for leaf in given.shapes]
-            grads = [[_random(rng, leaf.shape) for leaf in given.shapes] for _ in range(_STEPS)]
+            grads = [
+                [_random(rng, leaf.shape) * arb(fmpq(1, size)) for leaf in given.shapes]
+                for size in _SIZES
+            ]
             self.runs = [_run(side, settings, params, grads) for side in sides]
 
     def derived(self) -> list[Derived]:
@@ -133,6 +137,12 @@ class Fits:
         if constant is not None:
             yield scaled(slot, other, constant)
             return
+        squares = [
+            _ratio(_plain(a) ** 2, b) for a, b in _pairs(self._rows(slot), self._rows(other))
+        ]
+        if self._never_negative(slot) and all(r is None or r.overlaps(arb(1)) for r in squares):
+            yield root_of(slot, other)
+            return
         values = [_uniform(np.array([each for each in row if each is not None])) for row in ratios]
         for count in counts:
             rows = [(v, n) for v, n in zip(values, self._numbers(count), strict=True) if v]
@@ -140,6 +150,9 @@ class Fits:
             progression = progression_of(known, [number for _, number in rows], self._factor)
             if progression is not None:
                 yield multiplied(slot, other, count, progression)
+
+    def _never_negative(self, slot: Slot) -> bool:
+        return all(value >= 0 for value in _column(self._rows(slot)))
 
     def _numbers(self, count: Slot) -> list[int]:
         return [int(row.flat[0]) for row in self._rows(count)]
