@@ -57,9 +57,11 @@ class EqualPairs(dict[str, Pair]):
 
         return add
 
-    def some_or_all(self, config: pytest.Config) -> Sequence[str]:
-        """Names of some pairs, or of all."""
-        return some_or_all(config, list(self), every=6)
+    def some_or_all(self, config: pytest.Config, undecided: Sequence[str]) -> Sequence[str]:
+        """Names of some pairs that are proved, or of all."""
+        if config.getoption("--equivalence-full"):
+            return list(self)
+        return [name for name in self if name not in undecided][::6]
 
     def hold(self, name: str, undecided: Sequence[str]) -> None:
         """Asserts that a pair is proved, its certificate too, or still is one of the undecided."""

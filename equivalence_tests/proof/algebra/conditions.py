@@ -69,9 +69,8 @@ class Conditions(Quotients):
         if len(poly) > _MOST_TERMS_OF_PRODUCT:
             return None
         number, factors = poly.factor()
-        if not 1 < len(factors) <= _MOST_FACTORS and not any(
-            int(power) > 1 for _, power in factors
-        ):
+        alone = len(factors) == 1 and int(factors[0][1]) == 1
+        if alone or len(factors) > _MOST_FACTORS:
             return None
         above, below = self.number(int(number > 0)), self.number(int(number < 0))
         for factor, power in factors:

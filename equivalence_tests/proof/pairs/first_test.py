@@ -14,7 +14,7 @@ pair = PAIRS.named
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("name", PAIRS.some_or_all(metafunc.config))
+    metafunc.parametrize("name", PAIRS.some_or_all(metafunc.config, UNDECIDED))
 
 
 def test_a_pair_that_people_write_is_proved(name: str):
