@@ -48,7 +48,7 @@ def recipe(
     ] = None,
     dtype: Annotated[
         list[Dtype] | None,
-        typer.Option(help="Of the parameters, may be repeated; float32 unless given."),
+        typer.Option(help="Dtype of the parameters; may be repeated. By default float32."),
     ] = None,
 ) -> None:
     """Print the Optax source for an optimizer of flax.optim or torch.optim, and what it is worth.
@@ -168,12 +168,12 @@ def _proof(described: Described, choice: Choice) -> str:
     from optax_bridge.correspondence import ENTRIES
     from optax_bridge.correspondence.claim import HALF_PRECISION, PROVED_FOR
 
-    if described.entry not in ENTRIES.values():
-        return "not among the claims that `optax-bridge prove` proves; runs speak for it"
+    of_flax = described.entry in ENTRIES.values()
+    command = "optax-bridge prove" if of_flax else "optax-bridge prove --only torch"
     if choice.claim.proved == "different":
-        return "proved: different, by an input that shows it (`optax-bridge prove`)"
-    dtypes = ", ".join(["float32", *HALF_PRECISION])
-    return f"proved (`optax-bridge prove`): {choice.claim.proved}, for {PROVED_FOR} in {dtypes}"
+        return f"proved: different, by an input that shows it (`{command}`)"
+    dtypes = ", ".join(["float32", *HALF_PRECISION] if of_flax else ["float32"])
+    return f"proved (`{command}`): {choice.claim.proved}, for {PROVED_FOR} in {dtypes}"
 
 
 def _scope(choice: Choice) -> str:
