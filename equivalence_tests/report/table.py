@@ -56,17 +56,20 @@ def result_line(result: Result) -> str:
 _NARROW = 100  # columns of a terminal, below which seconds are left out
 
 
-def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
+def table(
+    results: Sequence[Result], title: str, width: int = _NARROW, library: str = "flax.optim"
+) -> Table:
     """One row for each optimizer, recipe and outcome.
 
     Args:
       results: of the suite.
       title: what ran.
       width: of the screen.
+      library: that Optax is compared with.
     """
     is_wide = width >= _NARROW
     shown = Table(
-        title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"{library} against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
     )
     shown.add_column("optimizer", no_wrap=True)
     shown.add_column("recipe", no_wrap=True)
