@@ -136,7 +136,8 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if verdict is Verdict.IDENTICAL:
         digits = [r for r in results if r.case.problem != SYNTHETIC]
         models = ", ".join(sorted({r.case.problem for r in digits}))
-        return f"  [dim]digits: {models}[/]" if digits else ""
+        is_dtype = "float32" in models  # of the checks against PyTorch
+        return f"  [dim]{'in' if is_dtype else 'digits:'} {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
     if verdict is Verdict.ROUNDING:
         return f", at most {max(comparison.ulp for comparison in comparisons):.3g} ULP"
