@@ -149,7 +149,6 @@ def test_misuse_is_said(right: str, message: str, command: Command):
     ("arguments", "message"),
     [
         (("--platform", "quantum"), "--platform quantum: expected one of cpu"),
-        (("--json", "nowhere/a.json"), "--json nowhere/a.json: the folder"),
         (("--params", "w=ax"), "expected shapes as w=4x3"),
         (("--params", "w=3,w=4"), "each name once"),
         (("--hyper-params", "rate"), "expected name=number"),

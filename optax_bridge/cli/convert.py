@@ -147,7 +147,7 @@ def convert(
     with Interrupts(destination) as interrupts:
         # JAX and Orbax, which no help needs
         from optax_bridge.checkpoints.convert import Conversion
-        from optax_bridge.checkpoints.formats.registry import writable
+        from optax_bridge.checkpoints.read import writable
         from optax_bridge.cli.terminal import plain_terminal
         from optax_bridge.torch.checkpoints.files import moved_to_flax
 

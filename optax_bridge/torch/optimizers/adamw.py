@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
@@ -15,7 +15,7 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import AMSGRAD, MOMENTS, STATE, WITHIN, Adam, adam_step
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -62,9 +62,9 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.AdamW"),
     port="optax_bridge.torch.adamw",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=WITHIN,
-    state=tuple(StateField(name, f"TorchAdamWState.{name}", stock) for name, stock in STATE),
+    state=tuple(field(name, f"TorchAdamWState.{name}", stock) for field, name, stock in STATE),
     stock=(
         *with_sign_and_decay(_AMSGRAD, AMSGRAD, {"amsgrad": True}, decays=False),
         *with_sign_and_decay(
