@@ -26,7 +26,7 @@ from optax_bridge.torch.definition import (
     decayed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE
+from optax_bridge.torch.recipes import BESIDE, exact_but
 
 _HALF = Kernels("bfloat16")
 
@@ -64,7 +64,7 @@ class Muon(TorchOptimizer):
                 f"the "
                 "others to another optimizer: optax_bridge.multi_optimizer, one group for each"
             )
-        return super().init_fields(param)
+        return {"momentum_buffer": jnp.zeros_like(param)}
 
     def step(
         self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
@@ -107,9 +107,10 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Muon"),
     port="optax_bridge.torch.muon",
     beside=BESIDE,
-    exactness=(
+    exactness=exact_but(
+        64,
         "PyTorch's operations in PyTorch's order; its products of matrices in bfloat16 add in an "
-        "order of their own, which is rounding in bfloat16"
+        "order of their own, which is rounding in bfloat16",
     ),
     within={
         **dict.fromkeys(("lr", "weight_decay", "momentum", "eps"), NOT_NEGATIVE),
