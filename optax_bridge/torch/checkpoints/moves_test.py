@@ -276,3 +276,30 @@ def test_a_draft_marks_what_shapes_do_not_settle(folder):
     assert "o (c s) -> (s c) o" in by_name["2.weight"] and "unsure" in by_name["2.weight"]
     assert "Dense_1/kernel" in by_name["3.weight"] and "fits 2 places" in by_name["3.weight"]
     assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]
+
+
+def test_a_training_in_memory_goes_on_as_pytorch_does(folder):
+    model, optimizer = trained()
+    state = FullTrainState.from_torch(optimizer, params=model, names=folder / "names.toml")
+    grads = {"fc": {"kernel": np.ones((3, 4)), "bias": np.ones(4)}, "bn": {"scale": np.ones(4)}}
+    grads["bn"]["bias"] = np.ones(4)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(3):
+        state = state.apply_gradients(grads=jnp_tree(grads))
+        optimizer.step()
+    kernel = model.fc.weight.detach().numpy().T
+    np.testing.assert_array_equal(state.params["fc"]["kernel"], kernel)  # which alone decays
+    np.testing.assert_array_equal(state.params["bn"]["scale"], model.bn.weight.detach())
+    np.testing.assert_array_equal(state.batch_stats["bn"]["mean"], model.bn.running_mean)
+    assert int(state.step) == 6
+
+    new_model, new = trained(count=0)
+    state = FullTrainState.from_torch(new, params=new_model, names=folder / "names.toml")
+    assert int(state.step) == 0
+    with pytest.raises(CheckpointError, match="the very module"):
+        FullTrainState.from_torch(new, params=model, names=folder / "names.toml")
+
+
+def jnp_tree(tree):
+    return {k: jnp_tree(v) if isinstance(v, dict) else jnp.float32(v) for k, v in tree.items()}
