@@ -1,4 +1,4 @@
-"""The README's program, versions and links hold, and a wheel has what users need, no more."""
+"""README's program, versions and links hold, and a wheel has what users need, no more."""
 
 import re
 import tomllib
@@ -39,6 +39,20 @@ def test_newest_versions_in_the_readme_are_those_that_the_command_knows(name: st
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))))
 def test_link_of_the_readme_leads_somewhere(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_the_changelog_dates_the_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased, newest = re.findall(r"^## \[(.*)$", changelog, re.MULTILINE)[:2]
+    assert unreleased == "Unreleased]"
+    assert re.fullmatch(rf"{re.escape(PROJECT['version'])}\] - \d{{4}}-\d\d-\d\d", newest)
+
+
+def test_the_repository_has_one_address() -> None:
+    repository = PROJECT["urls"]["Repository"]
+    template = (ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml").read_text(encoding="utf-8")
+    assert f"{repository}/security" in template
+    assert PROJECT["urls"]["Documentation"] in README
 
 
 @pytest.fixture(scope="module")

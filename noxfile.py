@@ -231,9 +231,23 @@ def examples(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def guide(session: nox.Session) -> None:
-    """Builds the migration guide and runs its snippets."""
+    """Builds the migration guide into docs/guide, static pages, and runs its snippets."""
     session.install("-e", ".[guide]")
     session.run("python", "-m", "migration_guide.build", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def guide_looks(session: nox.Session) -> None:
+    """Looks at every page of docs/guide in Chromium: links, width, light and dark."""
+    session.install("playwright")
+    session.run("python", "-m", "tools.look_at_guide", *(session.posargs or ("docs/guide",)))
+
+
+@nox.session(python=PYTHONS[0])
+def pictures(session: nox.Session) -> None:
+    """Draws the pictures of README.md anew, from what the commands print."""
+    session.install("-e", ".[all]")
+    session.run("python", "-m", "tools.pictures")
 
 
 @nox.session(python=PYTHONS[0])

@@ -56,7 +56,8 @@ def why_not_writable(folder: Path) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"{folder}: expected a folder that can be made, found {error.strerror}"
+        reason = "a file" if isinstance(error, FileExistsError) else error.strerror
+        return f"{folder}: expected a folder, or a place to make it, found {reason}"
     if why := _why_closed(folder):
         return f"{folder}: expected a folder that can be written to, found {why}"
     return None

@@ -56,7 +56,7 @@ def test_a_folder_that_takes_no_files_is_said(tmp_path: Path):
     assert said is not None
     assert said.startswith("/proc/self: expected a folder that can be written to, found ")
     (tmp_path / "file").touch()
-    said = f"{tmp_path}/file: expected a folder that can be made, found File exists"
+    said = f"{tmp_path}/file: expected a folder, or a place to make it, found a file"
     assert why_not_writable(tmp_path / "file") == said
     assert why_not_writable(tmp_path / "a" / "b") is None
     assert list((tmp_path / "a" / "b").iterdir()) == []

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import serialization, traverse_util
+from flax import traverse_util
 from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state as flax_train_state
 
@@ -76,7 +76,7 @@ def test_the_plain_protocol_is_within_one_ulp_a_step(entry: Entry, case: Case):
     assert compare(left, right).ulp <= 1.0  # the facts of decoupled decay: one more rounding
 
 
-@pytest.mark.parametrize(("entry", "case"), FIRST_CASES[:2])
+@pytest.mark.parametrize(("entry", "case"), FIRST_CASES[:1])
 def test_one_compilation_with_donation(entry: Entry, case: Case):
     definition = entry.definition(case, case.learning_rate)
     state = optax_bridge.TrainState.from_legacy(definition.create(PARAMS))
@@ -185,14 +185,6 @@ def test_a_definition_of_ones_own_goes_over_and_back():
         state = state.apply_gradients(grads=at(grads, index), learning_rate=0.5)
     back = state.to_legacy(optimizer.optimizer_def)
     assert_same(back, optimizer)
-
-
-def test_serialization_keeps_every_leaf():
-    state = optax_bridge.TrainState.from_legacy(legacy_optim.Adam(0.1).create(PARAMS))
-    state = state.apply_gradients(grads=at(gradients(PARAMS), 2))
-    fresh = optax_bridge.TrainState.from_legacy(legacy_optim.Adam(0.1).create(PARAMS))
-    restored = serialization.from_bytes(fresh, serialization.to_bytes(state))
-    assert_same(state, restored)
 
 
 def test_collections_that_are_overwritten_with_their_gradient():

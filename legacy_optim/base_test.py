@@ -72,13 +72,13 @@ def trained(definition: optim.OptimizerDef, steps: int = 2) -> optim.Optimizer:
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-@pytest.mark.parametrize("wrap", [lambda step: step, jax.jit], ids=["eager", "jit"])
-def test_any_tree_is_a_target(tree: Any, wrap: Any) -> None:
-    step = wrap(lambda optimizer, grads: optimizer.apply_gradient(grads))
-    optimizer = step(optim.Momentum(0.5).create(tree), tree)
-    assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
-    assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
-    assert optimizer.state.step == 1
+def test_any_tree_is_a_target(tree: Any) -> None:
+    for wrap in (lambda step: step, jax.jit):
+        step: Any = wrap(lambda optimizer, grads: optimizer.apply_gradient(grads))
+        optimizer = step(optim.Momentum(0.5).create(tree), tree)
+        assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
+        assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
+        assert optimizer.state.step == 1
 
 
 def test_state_and_definition_of_a_fresh_optimizer() -> None:
@@ -229,10 +229,10 @@ def test_compute_gradient_and_optimize() -> None:
     assert (float(new.target), aux) == (1.5, "aux")
 
 
-@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=DEFINITIONS)
+@pytest.mark.parametrize("name", ["Adam", "WeightNorm", "MultiOptimizer"])
 class TestSerialization:
-    def test_layout(self, definition: optim.OptimizerDef) -> None:
-        optimizer = trained(definition)
+    def test_layout(self, name: str) -> None:
+        optimizer = trained(DEFINITIONS[name])
         saved = serialization.to_state_dict(optimizer)
         assert saved.keys() == {"target", "state"}
         assert saved["state"].keys() == {"step", "param_states"}
@@ -243,8 +243,8 @@ class TestSerialization:
     @pytest.mark.parametrize("orbax", [False, True], ids=["msgpack", "orbax"])
     # Flax says that it will drop these functions; Orbax warns of its own internals.
     @pytest.mark.filterwarnings("ignore")
-    def test_checkpoint(self, definition: optim.OptimizerDef, tmp_path: Path, orbax: bool) -> None:
-        optimizer, fresh = trained(definition), trained(definition, steps=0)
+    def test_checkpoint(self, name: str, tmp_path: Path, orbax: bool) -> None:
+        optimizer, fresh = trained(DEFINITIONS[name]), trained(DEFINITIONS[name], steps=0)
         before = flax.config.flax_use_orbax_checkpointing
         flax.config.update("flax_use_orbax_checkpointing", orbax)
         try:
@@ -253,10 +253,10 @@ class TestSerialization:
         finally:
             flax.config.update("flax_use_orbax_checkpointing", before)
 
-    def test_pickle(self, definition: optim.OptimizerDef) -> None:
-        optimizer = trained(definition)
+    def test_pickle(self, name: str) -> None:
+        optimizer = trained(DEFINITIONS[name])
         again = pickle.loads(pickle.dumps(optimizer))
-        assert type(again.optimizer_def) is type(definition)
+        assert type(again.optimizer_def) is type(optimizer.optimizer_def)
         assert same((again.target, again.state), (optimizer.target, optimizer.state))
 
 

@@ -23,7 +23,7 @@ def _summary(tmp_path: Path, files: int, lines: int, libraries: int = 0) -> str:
     return "\n".join(line for line in summary(uses, str(tmp_path)) if "defaults" not in line)
 
 
-@pytest.mark.parametrize("files", [1, 4, 5, 6])
+@pytest.mark.parametrize("files", [1, 4, 5])
 def test_four_files_are_named_and_more_are_said_to_be_more(
     tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -34,7 +34,7 @@ def test_four_files_are_named_and_more_are_said_to_be_more(
     assert last == f"To rewrite them for Optax: optax-bridge migrate {shown}{more}"
 
 
-@pytest.mark.parametrize("lines", [1, 6, 7, 9])
+@pytest.mark.parametrize("lines", [1, 6, 8])
 def test_six_places_are_named_and_more_are_counted(
     tmp_path: Path, lines: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -81,7 +81,6 @@ def test_a_file_outside_of_the_folder_is_named_whole(
     assert f"To rewrite them for Optax: optax-bridge migrate {tmp_path / 'other.py'}" in lines
 
 
-@pytest.mark.parametrize("said", ["an unexpected keyword argument", POSITIONAL])
 @pytest.mark.parametrize(
     ("function", "keywords", "name"),
     [
@@ -97,11 +96,12 @@ def test_a_file_outside_of_the_folder_is_named_whole(
         ("vmod", "x1", ""),
     ],
 )
-def test_a_keyword_that_ended_the_program_is_explanations(
-    said: str, function: str, keywords: str, name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_keyword_that_ended_the_program_is_explained(
+    function: str, keywords: str, name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    error = TypeError(f"{function}() got {said} '{keywords}'")
-    monkeypatch.setattr(sys, "last_value", error, raising=False)
-    lines = _explanations()
-    assert [line.startswith(f"optax-bridge: {name}") for line in lines] == [True] * bool(name)
-    assert all(line.endswith("give the argument by position, or leave it out") for line in lines)
+    for said in ("an unexpected keyword argument", POSITIONAL):
+        error = TypeError(f"{function}() got {said} '{keywords}'")
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        lines = _explanations()
+        assert [line.startswith(f"optax-bridge: {name}") for line in lines] == [True] * bool(name)
+        assert all(line.endswith("by position, or leave it out") for line in lines)

@@ -42,8 +42,9 @@ def test_cells_without_features_train_as_then(kind: str):
         params = net.init(jax.random.PRNGKey(2), x)["params"]
     assert sorted(params) == ["Dense_0", f"Scan{kind}_0", "own"]
     losses = []
+    step = jax.jit(jax.value_and_grad(lambda p: jnp.square(net.apply({"params": p}, x))))
     for _ in THEN[kind]:
-        loss, grads = jax.value_and_grad(lambda p: jnp.square(net.apply({"params": p}, x)))(params)
+        loss, grads = step(params)
         losses.append(float(loss))
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
     # Sums of matrix products are rounded in another order than then.

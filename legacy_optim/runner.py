@@ -86,4 +86,13 @@ def _problem_of_program(program: str) -> str:
             f"cell and run it in Jupyter, or run what `jupyter nbconvert --to script {program}` "
             f"makes of it. To move it to Optax: optax-bridge migrate --write {program}"
         )
+    if program == "-":
+        return ""
+    if not os.path.exists(program):
+        return (
+            f"{program}: expected a script, or a folder with __main__.py, found nothing of that "
+            "name. Check the path; a module's name goes behind -m"
+        )
+    if os.path.isdir(program) and not os.path.exists(os.path.join(program, "__main__.py")):
+        return f"{program}: expected a script, found a folder without __main__.py. Name its script"
     return ""

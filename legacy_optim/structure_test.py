@@ -30,10 +30,8 @@ DEFINITIONS = {
 # A traversal finds its leaves in these as well; only their containers differ.
 SAME_PATHS = ("FrozenDict", "tuple for a list")
 CASES = [
-    (definition, case)
-    for definition in DEFINITIONS
-    for case in WRONG
-    if not (definition == "MultiOptimizer" and case in SAME_PATHS)
+    *(("WeightNorm", case) for case in WRONG),
+    *((name, case) for name in ("plain", "MultiOptimizer") for case in ("leaf missing", "None")),
 ]
 
 

@@ -80,30 +80,23 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("traversal", "inputs", "selected", "expected"), TABLE.values(), ids=TABLE)
-class TestTraversals:
-    def test_iterate(self, traversal: Any, inputs: Any, selected: Any, expected: Any) -> None:
-        assert list(traversal.iterate(inputs)) == selected
-
-    def test_update(self, traversal: Any, inputs: Any, selected: Any, expected: Any) -> None:
-        before = copy.deepcopy(inputs)
-        result = traversal.update(lambda x: x * 10, inputs)
-        assert result == expected
-        assert type(result) is type(expected)
-        assert inputs == before
-
-    def test_set(self, traversal: Any, inputs: Any, selected: Any, expected: Any) -> None:
-        # update visits parts inside out for merge as well, so values go where iterate finds them
-        # only if the traversal selects each part in one pass; merge over rows does.
-        assert traversal.set([value * 10 for value in selected], inputs) == expected
-
-    def test_wrong_number_of_values(
-        self, traversal: Any, inputs: Any, selected: Any, expected: Any
-    ) -> None:
-        if selected:
-            with pytest.raises(ValueError, match="Not enough values provided"):
-                traversal.set(list(selected)[1:], inputs)
-        with pytest.raises(ValueError, match="Too many values provided"):
-            traversal.set([*selected, 0], inputs)
+def test_a_traversal_selects_updates_and_sets(
+    traversal: Any, inputs: Any, selected: Any, expected: Any
+) -> None:
+    before = copy.deepcopy(inputs)
+    assert list(traversal.iterate(inputs)) == selected
+    result = traversal.update(lambda x: x * 10, inputs)
+    assert result == expected
+    assert type(result) is type(expected)
+    assert inputs == before
+    # update visits parts inside out for merge as well, so values go where iterate finds them
+    # only if the traversal selects each part in one pass; merge over rows does.
+    assert traversal.set([value * 10 for value in selected], inputs) == expected
+    if selected:
+        with pytest.raises(ValueError, match="Not enough values provided"):
+            traversal.set(list(selected)[1:], inputs)
+    with pytest.raises(ValueError, match="Too many values provided"):
+        traversal.set([*selected, 0], inputs)
 
 
 def test_each_of_a_leaf_is_an_error() -> None:

@@ -5,7 +5,6 @@ Its steps, recordings judge: `equivalence_tests/reference`.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -67,18 +66,3 @@ def test_errors_are_those_of_the_wrapped_optimizer() -> None:
         optimizer.apply_gradient(jnp.ones((2, 3)))
     with pytest.raises(TypeError, match="Momentum has no hyper-parameter lr"):
         optimizer.apply_gradient(jnp.ones((2, 3)), lr=1.0)
-
-
-def test_second_step_does_not_compile_again() -> None:
-    traces = []
-
-    @jax.jit
-    def step(optimizer: optim.Optimizer, grads: Any) -> optim.Optimizer:
-        traces.append(None)
-        return optimizer.apply_gradient(grads)
-
-    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3), "s": jnp.ones(())}
-    optimizer = optim.WeightNorm(optim.Adam(0.1)).create(params)
-    for _ in range(3):
-        optimizer = step(optimizer, params)
-    assert len(traces) == 1

@@ -87,12 +87,6 @@ def backends_are_initialized() -> bool:
     return _need("backends_are_initialized", "optax_bridge.one_loop")()
 
 
-def uses_cpu_already() -> bool:
-    """True if JAX is known to compute on CPUs; a backend is not initialized for the question."""
-    known: Callable[[], bool] | None = _find("backends_are_initialized")
-    return known is not None and known() and jax.default_backend() == "cpu"
-
-
 def staged(*values: Any) -> bool:
     """True if these are all arrays of a program that is being traced, by `jax.jit` say.
 

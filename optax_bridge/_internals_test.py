@@ -89,8 +89,10 @@ for entry in ENTRIES.values():
     transformations.append(optax_bridge.from_legacy(entry.definition(case, case.learning_rate)))
 for tx in transformations:
     state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
-    step = jax.jit(lambda state: state.apply_gradients(grads=state.params))
-    assert int(step(step(state)).step) == 2
+    after = jax.eval_shape(lambda state: state.apply_gradients(grads=state.params), state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+step = jax.jit(lambda state: state.apply_gradients(grads=state.params))
+assert int(step(step(state)).step) == 2
 within = optax.chain(optax.clip(1.0), optax_bridge.adam(0.1))
 state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=within)
 for feature in (

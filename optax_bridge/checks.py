@@ -8,7 +8,7 @@ import jax
 import legacy_optim
 from optax_bridge._text import nearest, shown
 from optax_bridge.metadata.axis_metadata import is_box
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 
 def is_legacy(
@@ -71,7 +71,7 @@ def check_optimizer(given: Any) -> None:
     check_one_copy(given.state.step)
 
 
-def check_one_copy(step: Any) -> None:
+def check_one_copy(step: Leaf) -> None:
     """Checks that a state has one step, not one for each of several devices.
 
     Raises:

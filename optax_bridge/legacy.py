@@ -201,7 +201,7 @@ def to_optax(
 
 
 def to_legacy(
-    definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState, step: Any
+    definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState, step: Leaf
 ) -> legacy_optim.Optimizer:
     """The legacy optimizer for a state of the transformation that corresponds to its definition.
 

@@ -9,7 +9,7 @@ what its NamedTuples call a leaf says which field of which parameter it is.
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,11 +23,12 @@ import legacy_optim
 from optax_bridge._text import listed
 from optax_bridge.correspondence import ENTRIES, Entry, all_entries
 from optax_bridge.correspondence.recipe import build, filled
+from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 Names = tuple[str, ...]
-Rows = Mapping[Names, Any]
+Rows = Mapping[Names, PyTree]
 
 COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = "hyperparams"  # arguments of the transformation, which the program gives
@@ -52,8 +53,9 @@ class Slot:
       path: its path in the state, `("mu", "dense", "kernel")`.
       leaf: the array, or its shape.
       kind: what it is.
-      row: for a field, its key in the rows; else the one key that it could have, if any.
+      row: for a field, its key in the rows; else the key that it could have, if any.
       sign: -1 where Optax keeps the legacy value negated.
+      within: the numbers that a field can have.
     """
 
     path: Names
@@ -61,6 +63,7 @@ class Slot:
     kind: Kind
     row: Names = ()
     sign: int = 1
+    within: Range = FINITE
 
     def apply_sign(self, array: Leaf) -> Leaf:
         """The array, negated where the other side keeps it so."""
@@ -81,7 +84,7 @@ def slots(state: OptState, rows: Rows | None) -> list[Slot]:
 
 
 def fill(
-    template: OptState, rows: Rows, step: Any, take: Callable[[Slot, Leaf], Leaf] | None = None
+    template: OptState, rows: Rows, step: Leaf, take: Callable[[Slot, Leaf], Leaf] | None = None
 ) -> OptState:
     """An Optax state from the rows of a legacy state.
 
@@ -150,7 +153,7 @@ def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
     return rows
 
 
-def rows_of(state: Any, params: Params) -> dict[Names, Any]:
+def rows_of(state: PyTree, params: Params) -> dict[Names, PyTree]:
     """The rows of a legacy optimizer's state in memory.
 
     Args:
@@ -175,7 +178,9 @@ def flat_rows(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
         yield path, tree
 
 
-def state_with(template: Any, rows: Rows, step: Any, params: Params) -> legacy_optim.OptimizerState:
+def state_with(
+    template: PyTree, rows: Rows, step: Leaf, params: Params
+) -> legacy_optim.OptimizerState:
     """The state of a legacy optimizer in memory, from rows.
 
     Args:
@@ -233,9 +238,9 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
             if name == _SETTINGS:
                 return Slot(names, leaf, Kind.SETTING)
             if field in _legacy_fields():
-                return _field_slot(
-                    names, leaf, _possible(field, rest, wrapped, rows), sign, is_last
-                )
+                possible = _possible(field, rest, wrapped, rows)
+                slot = _field_slot(names, leaf, possible, sign, is_last)
+                return replace(slot, within=_ranges()[field])
             wrapped += field == _WRAPPED
         elif isinstance(node, tuple | list):
             is_end = int(name) == len(node) - 1
@@ -274,7 +279,7 @@ def _possible(
 def _field_slot(path: Names, leaf: Leaf, possible: Any, sign: int | None, is_last: bool) -> Slot:
     present = [(row, signs) for row, (signs, is_there) in possible.items() if is_there]
     if len(present) != 1:
-        row = next(iter(possible)) if len(possible) == 1 else ()
+        row = () if present else next(iter(possible), ())  # of flax.optim, whose entries are first
         return Slot(path, leaf, Kind.UNKNOWN, row)
     ((row, signs),) = present
     if len(signs) > 1 and sign is None and is_last:
@@ -286,7 +291,7 @@ def _has_array(rows: Rows, key: Names) -> bool:
     return hasattr(rows.get(key), "shape")
 
 
-def _count(step: Any, old: Leaf) -> Leaf:
+def _count(step: Leaf, old: Leaf) -> Leaf:
     if isinstance(step, jax.Array):
         return jnp.asarray(step, old.dtype)
     dtype = old.dtype if hasattr(old, "dtype") else np.int32
@@ -319,6 +324,18 @@ def _legacy_fields() -> dict[str, dict[str, set[int]]]:
             for stock in field.stock:
                 fields.setdefault(stock, {}).setdefault(field.legacy, set()).add(field.stock_sign)
     return fields
+
+
+@cache
+def _ranges() -> dict[str, Range]:
+    """`Type.field` of the Optax states -> what its numbers can be, as far as an entry says it."""
+    ranges: dict[str, Range] = {}
+    for entry in all_entries().values():
+        for field in entry.state:
+            for key in (field.exact, *field.stock):
+                if ranges.setdefault(key, field.within) == FINITE:
+                    ranges[key] = field.within
+    return ranges
 
 
 @cache
@@ -379,7 +396,7 @@ def _nodes(state: OptState) -> Iterator[Any]:
 def _types(chain: Any) -> tuple[Any, ...]:
     """The types of a chain's states; a rate's schedule counts as a number does."""
 
-    def name(item: Any) -> Any:
+    def name(item: PyTree) -> Any:
         if isinstance(item, tuple) and not hasattr(item, "_fields"):
             return _types(item)
         type_name = type(item).__name__

@@ -89,7 +89,7 @@ def check_resume(
     try:
         outputs.check()
         if not checkpoint.exists():
-            raise ValueError(f"{checkpoint}: there is no such file or folder")
+            raise ValueError(f"{checkpoint}: there is no such file or folder. Check the path")
         with programs_given(program_arguments(ctx)):
             stream = load_object(gradients) if ":" in gradients else gradients
             try:

@@ -20,7 +20,7 @@ from optax_bridge.correspondence import entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
-_FRAMEWORKS = {"torch": pytorch, "keras": keras}
+_FRAMEWORKS = {"torch": pytorch.import_torch, "keras": keras.import_keras}
 
 # Whose constructors may be written as calls: nothing else is called by a text.
 _LIBRARIES = ("optax", "optax_bridge", "torch.optim", "keras.optimizers")
@@ -41,7 +41,7 @@ class NamedSide:
 
     name: str
     function: Callable[..., Any] | None
-    value: Any = None
+    value: object = None
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] | None = None
     text: str = ""
@@ -116,7 +116,7 @@ class NamedSide:
             explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
         return f"{self.name.replace(':', '.')}({arguments_text((), explicit | dict(changes))})"
 
-    def _in_its_program(self, value: Any) -> Any:
+    def _in_its_program(self, value: object) -> object:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:
@@ -129,7 +129,7 @@ class ObjectSide:
     """A side that is there already: a definition, a transformation, a pair of functions."""
 
     name: str
-    value: Any
+    value: object
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
 def _import_framework(name: str) -> None:
     framework = _FRAMEWORKS.get(name.partition(":")[0].partition(".")[0])
     if framework is not None:
-        framework.imported(name)
+        framework(name)
 
 
 def _check(side: NamedSide) -> NamedSide:

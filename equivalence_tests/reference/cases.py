@@ -57,8 +57,11 @@ def _optimizer(name: str, **kwargs: Any) -> dict[str, Any]:
     return {"class": name, "kwargs": kwargs}
 
 
-def _weight_norm(wrapped: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-    return {"class": "WeightNorm", "wrapped": wrapped, "kwargs": kwargs}
+def _weight_norm(wrapped: str, **kwargs: Any) -> dict[str, Any]:
+    """WeightNorm around a class; arguments that begin with `wn_` are its own."""
+    outer = {name: value for name, value in kwargs.items() if name.startswith("wn_")}
+    inner = {name: value for name, value in kwargs.items() if name not in outer}
+    return {"class": "WeightNorm", "wrapped": _optimizer(wrapped, **inner), "kwargs": outer}
 
 
 def _multi(**groups: dict[str, Any]) -> dict[str, Any]:
@@ -239,42 +242,44 @@ CASES: tuple[Case, ...] = (
         "bfloat16": _set(_BFLOAT16),
     }, bits=True),
     *_cases("weight_norm", {
-        "gradient_descent": (_weight_norm(_optimizer("GradientDescent", learning_rate=0.1)), {}),
-        "momentum": (_weight_norm(_optimizer("Momentum", learning_rate=0.1,
-            weight_decay=0.01)), {}),
-        "scheduled": (_weight_norm(_optimizer("Momentum", nesterov=True)), _SCHEDULED),
-        "adam": (_weight_norm(_optimizer("Adam", learning_rate=0.01)), {}),
-        "adam_decay": (_weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=0.1),
-            {"tree": "pair"}),
-        "eps": (_weight_norm(_optimizer("Adam", learning_rate=0.01), wn_eps=0.5), {"tree": "pair"}),
-        "all": (_weight_norm(_optimizer("Adam", weight_decay=0.01), wn_decay=0.01,
-            wn_eps=0.0001), _SCHEDULED),
-        "override": (_weight_norm(_optimizer("Momentum", learning_rate=0.1)), {"tree": "pair",
-            "overrides": {"wn_decay": 0.05, "wn_eps": 0.001, "beta": 0.8}}),
-        "rmsprop": (_weight_norm(_optimizer("RMSProp", learning_rate=0.01, centered=True)),
-            {"tree": "pair"}),
-        "adafactor": (_weight_norm(_optimizer("Adafactor", learning_rate=0.1,
-            min_dim_size_to_factor=2)), {}),
-        "lamb": (_weight_norm(_optimizer("LAMB", learning_rate=0.01)), {}),
-        "zero_initialised": (_weight_norm(_optimizer("GradientDescent", learning_rate=0.1)),
+        "gradient_descent": (_weight_norm("GradientDescent", learning_rate=0.1), {}),
+        "momentum": (_weight_norm("Momentum", learning_rate=0.1, weight_decay=0.01), {}),
+        "scheduled": (_weight_norm("Momentum", nesterov=True), _SCHEDULED),
+        "adam": (_weight_norm("Adam", learning_rate=0.01), {}),
+        "adam_decay": (_weight_norm("Adam", learning_rate=0.01, wn_decay=0.1), {"tree": "pair"}),
+        "eps": (_weight_norm("Adam", learning_rate=0.01, wn_eps=0.5), {"tree": "pair"}),
+        "all": (_weight_norm("Adam", weight_decay=0.01, wn_decay=0.01, wn_eps=0.0001), _SCHEDULED),
+        "override": (_weight_norm("Momentum", learning_rate=0.1),
+            {"tree": "pair", "overrides": {"wn_decay": 0.05, "wn_eps": 0.001, "beta": 0.8}}),
+        "rmsprop": (_weight_norm("RMSProp", learning_rate=0.01, centered=True), {"tree": "pair"}),
+        "adafactor": (_weight_norm("Adafactor", learning_rate=0.1, min_dim_size_to_factor=2), {}),
+        "lamb": (_weight_norm("LAMB", learning_rate=0.01), {}),
+        "zero_initialised": (_weight_norm("GradientDescent", learning_rate=0.1),
             {"tree": "zero_kernel", "stream": "short"}),
-        "eager": (_weight_norm(_optimizer("Momentum", learning_rate=0.1), wn_decay=0.01),
+        "eager": (_weight_norm("Momentum", learning_rate=0.1, wn_decay=0.01),
             {**_EAGER, "tree": "pair"}),
     }, tree="kernels"),
     *_cases("multi_optimizer", {
-        "two_momenta": (_multi(kernel=_optimizer("Momentum", learning_rate=0.01),
-            bias=_optimizer("Momentum", learning_rate=0.1, beta=0.5)), {"bits": True}),
-        "every_leaf": (_multi(kernel=_optimizer("Adam", learning_rate=0.01),
-            bias=_optimizer("GradientDescent", learning_rate=0.1), table=_optimizer("RMSProp",
-            learning_rate=0.01, centered=True), temperature=_optimizer("Adagrad",
-            learning_rate=0.1)), {}),
-        "one_rate_for_all": (_multi(kernel=_optimizer("Adam", weight_decay=0.1),
-            bias=_optimizer("LARS", weight_decay=0.01)), _SCHEDULED),
-        "rate_per_group": (_multi(kernel=_optimizer("Momentum", nesterov=True),
-            bias=_optimizer("Adam")), {"rate": "groups", "peak": (0.1, 0.01)}),
-        "frozen_dict": (_multi(kernel=_optimizer("LAMB", learning_rate=0.01),
-            table=_optimizer("Adafactor", learning_rate=0.1, min_dim_size_to_factor=2)),
-            {"container": "frozen_dict"}),
+        "two_momenta": (_multi(
+            kernel=_optimizer("Momentum", learning_rate=0.01),
+            bias=_optimizer("Momentum", learning_rate=0.1, beta=0.5),
+        ), {"bits": True}),
+        "every_leaf": (_multi(
+            kernel=_optimizer("Adam", learning_rate=0.01),
+            bias=_optimizer("GradientDescent", learning_rate=0.1),
+            table=_optimizer("RMSProp", learning_rate=0.01, centered=True),
+            temperature=_optimizer("Adagrad", learning_rate=0.1),
+        ), {}),
+        "one_rate_for_all": (_multi(
+            kernel=_optimizer("Adam", weight_decay=0.1), bias=_optimizer("LARS", weight_decay=0.01),
+        ), _SCHEDULED),
+        "rate_per_group": (_multi(
+            kernel=_optimizer("Momentum", nesterov=True), bias=_optimizer("Adam"),
+        ), {"rate": "groups", "peak": (0.1, 0.01)}),
+        "frozen_dict": (_multi(
+            kernel=_optimizer("LAMB", learning_rate=0.01),
+            table=_optimizer("Adafactor", learning_rate=0.1, min_dim_size_to_factor=2),
+        ), {"container": "frozen_dict"}),
     }, tree="layers"),
     *_cases("dynamic_scale", {
         "defaults": (_optimizer("DynamicScale"), {}),
@@ -318,9 +323,7 @@ _HALF_PRECISION: dict[str, tuple[dict[str, Any], ...]] = {
         _optimizer("RMSProp", learning_rate=0.01),
         _optimizer("RMSProp", centered=True),  # it has no decay
     ),
-    "weight_norm": tuple(
-        _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=d) for d in _DECAY
-    ),
+    "weight_norm": tuple(_weight_norm("Adam", learning_rate=0.01, wn_decay=d) for d in _DECAY),
 }
 
 
@@ -365,7 +368,7 @@ CHECKPOINTS: tuple[Case, ...] = tuple(
             {"tree": "factors"},
         ),
         "weight_norm": (
-            _weight_norm(_optimizer("Adam", learning_rate=0.01), wn_decay=0.01),
+            _weight_norm("Adam", learning_rate=0.01, wn_decay=0.01),
             {"tree": "kernels"},
         ),
         "multi_optimizer": (

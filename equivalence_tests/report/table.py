@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -165,12 +165,12 @@ def print_reasons(console: Console, results: Sequence[Result]) -> None:
         console.print("figures in these reasons are of unit normal gradients")
 
 
-def drawn(shown: Table, closing: str) -> str:
-    """The table and its closing line as an SVG picture."""
+def drawn(shown: RenderableType, closing: str, title: str = "optax-bridge check") -> str:
+    """Returns what a command prints, and the last line of it, as an SVG picture."""
     canvas = Console(width=110, record=True, file=io.StringIO(), force_terminal=True)
     canvas.print(shown)
-    canvas.print(closing)
-    picture = canvas.export_svg(title="optax-bridge check")
+    canvas.print(closing, highlight=False)
+    picture = canvas.export_svg(title=title, unique_id="picture")
     return re.sub(
         r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL
     )  # they load from the network

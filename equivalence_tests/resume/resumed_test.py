@@ -82,7 +82,7 @@ def program(folder: Path, tx: str) -> str:
 
 def test_a_migrated_program_goes_on(checkpoint: Path):
     old = f"{checkpoint.parent / 'old.py'}:make_state"
-    resumed = resume(checkpoint, program(checkpoint.parent, EXACT), old=old)
+    resumed = resume(checkpoint, program(checkpoint.parent, EXACT), old=old, steps=6)
     assert resumed.verdict is Verdict.IDENTICAL, resumed
     assert resumed.steps == {"optimizer": 5}
     assert (resumed.others, resumed.unequal) == (2, [])
@@ -376,7 +376,8 @@ def test_what_only_the_migrated_program_has_is_said():
 
 def test_a_rate_per_call(checkpoint: Path):
     new = program(checkpoint.parent, "optax_bridge.adam(weight_decay=0.1)")
-    resumed = resume(checkpoint, new, optimizers=["Adam(weight_decay=0.1)"], learning_rate=0.01)
+    given: Any = {"optimizers": ["Adam(weight_decay=0.1)"], "learning_rate": 0.01}
+    resumed = resume(checkpoint, new, **given, steps=4)
     assert resumed.verdict is Verdict.IDENTICAL
 
 
@@ -422,5 +423,6 @@ def test_the_containers_of_the_parameters_do_not_matter(checkpoint: Path):
         "import jax.numpy as jnp\n", "import jax.numpy as jnp\nfrom flax.core import freeze\n"
     )
     old.write_text(frozen.replace(".create(params)", ".create(freeze(params))"))
-    resumed = resume(checkpoint, program(checkpoint.parent, EXACT), old=f"{old}:make_state")
+    new = program(checkpoint.parent, EXACT)
+    resumed = resume(checkpoint, new, old=f"{old}:make_state", steps=4)
     assert resumed.verdict is Verdict.IDENTICAL, resumed

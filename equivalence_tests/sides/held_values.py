@@ -22,7 +22,7 @@ _PLAIN = (*_SCALARS, complex, str, type(None), np.generic)
 Change = Mapping[tuple[str, Any], Any]  # (name, value) -> the new value
 
 
-def settings_of(*values: Any) -> dict[str, Any]:
+def settings_of(*values: object) -> dict[str, Any]:
     """Returns the numbers and flags that functions and objects hold: name -> value.
 
     Two of one name and unlike values are told apart as `decay` and `decay#2`.
@@ -39,7 +39,7 @@ def settings_of(*values: Any) -> dict[str, Any]:
     }
 
 
-def with_settings(value: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
+def with_settings(value: object, before: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
     """Returns a copy of an object in which some of its settings have other values.
 
     Args:
@@ -51,7 +51,7 @@ def with_settings(value: Any, before: Mapping[str, Any], changes: Mapping[str, A
     return _Copy(change).of(value, 0)
 
 
-def literals(*values: Any) -> list[float]:
+def literals(*values: object) -> list[float]:
     """Returns the floating-point literals in the source of functions, and of those they hold."""
     numbers: dict[float, None] = {}
 
@@ -68,12 +68,12 @@ def literals(*values: Any) -> list[float]:
     return list(numbers)
 
 
-def functions_within(value: Any) -> Iterator[types.FunctionType]:
+def functions_within(value: object) -> Iterator[types.FunctionType]:
     """Yields the functions that an object holds, each once, methods of its class included."""
     yield from _functions(value, set(), 0)
 
 
-def _functions(value: Any, seen: set[int], depth: int) -> Iterator[types.FunctionType]:
+def _functions(value: object, seen: set[int], depth: int) -> Iterator[types.FunctionType]:
     if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
         return
     seen.add(id(value))
@@ -96,7 +96,7 @@ def _is_library(function: types.FunctionType) -> bool:
     return function.__module__.partition(".")[0] in ("jax", "optax", "flax", "numpy", "chex")
 
 
-def _scalars(value: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
     if depth > _DEPTH or id(value) in seen:
         return
     seen.add(id(value))
@@ -111,7 +111,7 @@ class _Part(NamedTuple):
     """A value that an object holds; `path` says where, from the path of the object."""
 
     name: str
-    value: Any
+    value: object
     path: str
 
     def below(self, path: str) -> str:
@@ -119,7 +119,7 @@ class _Part(NamedTuple):
         return path + self.path if self.path[:1] in (".", "[") else self.path
 
 
-def _parts(value: Any) -> Iterator[_Part]:
+def _parts(value: object) -> Iterator[_Part]:
     """Yields what an object holds, by name."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -155,7 +155,7 @@ def plain_values(function: Callable[..., Any]) -> dict[str, object]:
     values: dict[str, object] = {}
     seen: set[int] = set()
 
-    def collect(path: str, value: Any, depth: int) -> None:
+    def collect(path: str, value: object, depth: int) -> None:
         if isinstance(value, _PLAIN):
             while path in values:  # another object's of that name
                 path += "'"
@@ -211,7 +211,7 @@ class _Copy:
         self.change = change
         self.copies: dict[int, Any] = {}
 
-    def setting(self, name: str, value: Any, depth: int) -> Any:
+    def setting(self, name: str, value: object, depth: int) -> Any:
         if isinstance(value, _SCALARS):
             for (changed, before), new in self.change.items():
                 if changed == name and type(before) is type(value) and before == value:
@@ -219,7 +219,7 @@ class _Copy:
             return value
         return self.of(value, depth)
 
-    def of(self, value: Any, depth: int) -> Any:
+    def of(self, value: object, depth: int) -> Any:
         """Returns the copy of a value, or itself where nothing in it changes."""
         if depth > _DEPTH or isinstance(value, _SCALARS):
             return value
@@ -233,7 +233,7 @@ class _Copy:
         return self.copies[id(value)]
 
 
-def _with_parts(value: Any, parts: Mapping[str, Any], in_order: list[Any]) -> Any:
+def _with_parts(value: object, parts: Mapping[str, Any], in_order: list[Any]) -> Any:
     """Returns an object like a given one that holds other parts."""
     if isinstance(value, types.FunctionType):
         return _function(value, parts)

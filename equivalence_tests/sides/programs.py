@@ -9,7 +9,12 @@ from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
-from optax_bridge.cli.programs import module_named, unknown_arguments, with_own_arguments
+from optax_bridge.cli.programs import (
+    migration_remedy,
+    object_named,
+    unknown_arguments,
+    with_own_arguments,
+)
 
 
 def load_object(name: str, *, make: bool = False) -> Any:
@@ -28,9 +33,10 @@ def load_object(name: str, *, make: bool = False) -> Any:
             f"{name}: expected module:name or file.py:name, e.g. mypackage.optimizers:adam"
         )
     try:
-        value = getattr(module_named(module), attribute)
+        value = object_named(module, attribute)
     except (ImportError, AttributeError) as error:
-        raise EquivalenceError(f"{name}: {error}") from None
+        remedy = migration_remedy(error)
+        raise EquivalenceError(f"{name}: {error}{remedy and f'. {remedy}'}") from None
     except SystemExit as error:  # it would end this command as well, with a code of its own
         raise EquivalenceError(
             f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "

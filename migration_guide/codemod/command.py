@@ -15,16 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from migration_guide.codemod import driver, summary
-from migration_guide.codemod.configuration import (
+from migration_guide.codemod.reading import files
+from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.results import FileResult, Report
+from migration_guide.codemod.writing.context import Options
+from optax_bridge.cli.configuration import (
     Configuration,
     ConfigurationError,
     check_names,
     read_configuration,
 )
-from migration_guide.codemod.reading import files
-from migration_guide.codemod.registry import RULES
-from migration_guide.codemod.results import FileResult, Report
-from migration_guide.codemod.writing.context import Options
 from optax_bridge.cli.terminal import plain_terminal
 
 DONE, LEFT, MISUSE, INTERRUPTED = 0, 1, 2, 130

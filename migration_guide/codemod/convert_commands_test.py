@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from migration_guide.codemod import driver, summary
-from migration_guide.codemod.configuration import RECIPES
 from migration_guide.codemod.writing.context import Options
 from optax_bridge.cli.app import app
+from optax_bridge.cli.configuration import RECIPES
 
 SAVED = Path(__file__).parents[1] / "corpus" / "saved"
 HEAD = """\

@@ -14,7 +14,6 @@ import legacy_optim
 from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
-from optax_bridge.checkpoints.formats.registry import written_as
 from optax_bridge.checkpoints.locate import (
     at_path,
     choose_part,
@@ -22,7 +21,7 @@ from optax_bridge.checkpoints.locate import (
     find_states,
     select_paths,
 )
-from optax_bridge.checkpoints.read import Read, read_checkpoint
+from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import convert_tree
@@ -85,7 +84,7 @@ def convert_file(
       optimizer_def: the legacy definition; read from the state's fields if None. Of several
         optimizers, the '/'-joined path of each -> its definition.
       to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
-      file_format: what to write, one of `formats.registry.writable()`.
+      file_format: what to write, one of `read.writable()`.
       params_only: write the parameters alone.
       recipe: "exact", "stock" or "standalone", see `correspondence.choose_recipe`, which is told
         the dtypes of the checkpoint's parameters.
@@ -205,6 +204,6 @@ def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
         chosen = choose_part(read.tree, read.path, part)
         params, params_path = chosen.target, (*chosen.path, "target")
     fit = Fit(read.path, allow_nan=allow_nan)
-    fit.finite_parts(params, params_path, "params")
+    fit.check_parts(params, params_path, "params")
     fit.settle()
     return params

@@ -16,17 +16,16 @@ from optax_bridge._text import shown
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.locate import (
     Part,
-    rows,
     shapes_of,
 )
-from optax_bridge.checkpoints.trees import Names, is_array, leaves, with_indices
+from optax_bridge.checkpoints.trees import Names, is_array, leaves
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.exact.leaf_rule import LeafRule, described
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
-from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
 
 if TYPE_CHECKING:
@@ -115,62 +114,45 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
 
 @describing()
 def focus_of(
-    definition: legacy_optim.OptimizerDef, part: Part, place: Place
+    definition: legacy_optim.OptimizerDef, fields: Sequence[tuple[Names, Leaf, PyTree]]
 ) -> legacy_optim.OptimizerDef:
     """The definition that made a state with unmatched leaves, from the one for the matched leaves.
 
     A state from `create(target, focus=...)` has None at the leaves out of focus; which those are
     is read from the state.
+
+    Args:
+      definition: the one given.
+      fields: each parameter with its state, see `locate.rows`.
     """
-    if isinstance(definition, legacy_optim.MultiOptimizer) or part.is_grouped:
-        return definition
-    has_state = {"/" + "/".join(path): state is not None for path, _, state in rows(part, place)}
-    if all(has_state.values()):
+    has_state = {"/" + "/".join(path): state is not None for path, _, state in fields}
+    if isinstance(definition, legacy_optim.MultiOptimizer) or all(has_state.values()):
         return definition
     traversal = legacy_optim.ModelParamTraversal(lambda path, _: has_state.get(path, False))
     return legacy_optim.MultiOptimizer((traversal, definition))
 
 
-def ungroup(part: Part, definition: legacy_optim.OptimizerDef, place: Place) -> PyTree:
-    """The parameter states of the layout up to flax 0.3.2, as a tree like the target.
-
-    Args:
-      part: an optimizer with a list of states, leaves in the order of sorted paths.
-      definition: the MultiOptimizer, whose traversals say which leaves each state is about.
-      place: how errors call it.
+def groups_of_definition(
+    definition: legacy_optim.OptimizerDef, part: Part, place: Place
+) -> list[list[Names]]:
+    """The leaves that each group of a definition holds, for the layout up to flax 0.3.2.
 
     Raises:
-      CheckpointError: the definition has another number of groups, or of leaves in one.
+      CheckpointError: the checkpoint has another number of groups.
     """
-    where = f"{place}, {leaf_name((*part.path, 'state'))}"
     if not isinstance(definition, legacy_optim.MultiOptimizer):
         definition = legacy_optim.MultiOptimizer((path_pattern("*"), definition))
     if len(definition.traversals) != len(part.param_states):
         raise CheckpointError(
-            where, f"{len(definition.traversals)} groups, as the MultiOptimizer has",
+            f"{place}, {leaf_name((*part.path, 'state'))}",
+            f"{len(definition.traversals)} groups, as the MultiOptimizer has",
             f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
         )  # fmt: skip
     paths = sorted(path for path, _ in leaves(part.target))
-    states: dict[tuple[str, ...], Any] = dict.fromkeys(paths)
-    groups = zip(definition.traversals, part.param_states, strict=True)
-    for number, (traversal, group) in enumerate(groups):
-        indices = leaf_indices(traversal, part.target)
-        group = with_indices(group)
-        if not isinstance(group, dict) or set(group) != {str(i) for i in range(len(indices))}:
-            count = len(group) if isinstance(group, dict) else type(group).__name__
-            raise CheckpointError(
-                f"{where}, group {number}", f"states of {len(indices)} leaves", f"{count}",
-                "The traversal selects other leaves than it did when this was written.",
-            )  # fmt: skip
-        for position, index in enumerate(indices):
-            states[paths[index]] = group[str(position)]
-    return _like(part.target, states, ())
-
-
-def _like(target: Params, states: Any, path: tuple[str, ...]) -> PyTree:
-    if isinstance(target, dict):
-        return {key: _like(value, states, (*path, key)) for key, value in target.items()}
-    return states[path]
+    return [
+        [paths[index] for index in leaf_indices(traversal, part.target)]
+        for traversal in definition.traversals
+    ]
 
 
 def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformation]":
@@ -224,21 +206,19 @@ def differing_in_t5x(tx: Any, params: Params) -> list[str]:
     rule = getattr(tx.init, "__self__", None)
     if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
         return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
-    groups = _groups_of(tx, jax.eval_shape(tx.init, params), params)
-    return [
-        path for part, _, group_params in groups for path in differing_in_t5x(part, group_params)
-    ]
+    groups = groups_of(tx, jax.eval_shape(tx.init, params), params)
+    return [path for part, _, within in groups for path in differing_in_t5x(part, within)]
 
 
 def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:
     """The paths of the parameters that some group of a transformation holds; all without groups."""
-    groups = _groups_of(tx, opt_state, params)
+    groups = groups_of(tx, opt_state, params)
     if groups:
         return {path for group in groups for path in params_held(*group)}
     return {key_names(path) for path, _ in leaves_with_path(params)}
 
 
-def _groups_of(tx: Any, opt_state: OptState, params: Params) -> Any:
+def groups_of(tx: Any, opt_state: OptState, params: Params) -> Any:
     """The groups of a `multi_optimizer`: transformation, state and parameters of each."""
     is_groups = isinstance(tx, ExactTransformation) and "hyper_params" in tx.hyper_params
     return tx.parts(opt_state, params) if is_groups and tx.parts is not None else ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from optax_bridge.checkpoints.errors import CheckpointError, shown
-from optax_bridge.checkpoints.formats import registry
+from optax_bridge.checkpoints.read import contents_of, format_of
 from optax_bridge.checkpoints.trees import is_array, leaves
 
 fcntl: Any = None
@@ -243,14 +243,14 @@ def check_replaceable(destination: Path) -> None:
         raise _refusal(destination, kind)
     if stat.S_ISDIR(mode) and not any(destination.iterdir()):
         return
-    located = registry.locate(destination)
+    located = format_of(destination)
     if located is None or located[1] != destination:
         is_folder = stat.S_ISDIR(mode)
         what = shown(sorted(os.listdir(destination))) if is_folder else "a file of another kind"
         raise _refusal(destination, what)
     format, _ = located
     try:
-        tree = registry.contents(format, destination).tree
+        tree = contents_of(format, destination).tree
     except CheckpointError as error:
         raise _refusal(destination, f"a damaged one ({error.place}: {error.found})") from None
     if not any(is_array(leaf) for _, leaf in leaves(tree)):

@@ -37,7 +37,7 @@ def outline_on_host(target: T) -> T:
     was not committed, and a committed key is refused by `pmap`, or together with arrays on a mesh.
     """
 
-    def outline_of_leaf(leaf: Any) -> Any:
+    def outline_of_leaf(leaf: Leaf) -> Any:
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
 
     return jax.tree.map(outline_of_leaf, target)
@@ -46,7 +46,7 @@ def outline_on_host(target: T) -> T:
 def placed_like(target: T, tree: T) -> T:
     """Puts arrays on the target's devices, committed if the target's are."""
 
-    def place(old: Any, new: Any) -> Any:
+    def place(old: Leaf, new: Leaf) -> Any:
         if _is_free(old):
             return jax.device_put(new)
         return jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
@@ -55,7 +55,7 @@ def placed_like(target: T, tree: T) -> T:
     return jax.tree.map(place, target, tree, is_leaf=lambda node: node is None)
 
 
-def _is_free(leaf: Any) -> bool:
+def _is_free(leaf: Leaf) -> bool:
     """True if JAX may move it: `jnp` made it where no device was named. Keys have no NumPy."""
     return isinstance(leaf, jax.Array) and not leaf.committed and not is_key(leaf)
 

@@ -10,10 +10,16 @@ from flax import serialization
 import legacy_optim
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge._text import shown
+from optax_bridge.checkpoints.definitions import groups_of
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
 from optax_bridge.checkpoints.layout import entries_around, match_fields
-from optax_bridge.checkpoints.locate import Part, rows
+from optax_bridge.checkpoints.locate import (
+    Part,
+    legacy_states,
+    optimizers,
+    rows,
+)
 from optax_bridge.checkpoints.trees import (
     Names,
     dtype_of,
@@ -22,8 +28,6 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     kind,
     leaves,
-    legacy_states,
-    optimizers,
     outline_of,
     plain,
     refill,
@@ -82,14 +86,14 @@ class LegacyFit(Fit):
         self.is_by_definition, self.if_missing = True, ""
         self.requirement, self.remedy = f"the state of {name}", OTHER_OPTIMIZER
 
-    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, from a legacy optimizer if the checkpoint has one in its place."""
         if legacy_states(saved) is None and not _has_own_state(template, saved):
             return self._within(template, saved, path)
         fitted = self._optimizer(template, saved, path)
         return fitted | self._fields(outline_of(template), {}, path)
 
-    def _optimizer(self, template: Any, saved: PyTree, path: Names) -> dict[str, Any]:
+    def _optimizer(self, template: PyTree, saved: PyTree, path: Names) -> dict[str, Any]:
         """Step, parameters and state from a legacy optimizer."""
         is_own = _has_own_state(template, saved)
         states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
@@ -112,7 +116,7 @@ class LegacyFit(Fit):
         plain_state = plain(serialization.to_state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
-    def _within(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def _within(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState` to a whole legacy checkpoint, optimizer and the rest."""
         is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
         parts = [] if is_new else list(optimizers(saved))
@@ -175,7 +179,7 @@ class LegacyFit(Fit):
             raise self.error()
 
     def opt_state(
-        self, template: Any, params: Params, saved: PyTree, step: Any, path: Names
+        self, template: PyTree, params: Params, saved: PyTree, step: Leaf, path: Names
     ) -> OptState:
         """The state of the template's transformation, from a legacy optimizer's.
 
@@ -191,12 +195,24 @@ class LegacyFit(Fit):
         states: PyTree = legacy_states(saved)
         old = self.opt_state_template(template, params)
         self._check_recipe(old, params, (*path, "opt_state"))
-        if len(states) > 1 or saved["state"] is not states[0]:
-            fields: Iterable[Any] = self._rows_of_groups(saved["target"], states, old, path).items()
-        else:
-            part = Part(path, saved["target"], states[0]["param_states"], 0)
-            fields = ((names, row) for names, _, row in rows(part, self.place))
+        part, groups = Part(path, saved["target"], states[0]["param_states"], 0), []
+        if saved["state"] is not states[0]:
+            part = Part(path, saved["target"], [state["param_states"] for state in states], 0)
+            groups = self._groups(template, old, len(states), path)
+        fields = ((names, row) for names, _, row in rows(part, self.place, groups))
         return self.fill_state(old, template.params, fields, step, path)
+
+    def _groups(self, template: PyTree, opt_state: OptState, count: int, path: Names) -> Any:
+        """The leaves that each group of the template's transformation holds."""
+        parts = groups_of(template.tx, opt_state, template.params)
+        if len(parts) != count:
+            raise CheckpointError(
+                self.place_of((*path, "state")), "the groups of an optax_bridge.multi_optimizer",
+                f"{count} groups",
+                "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
+                "which: convert it by `optax-bridge convert --optimizer`.",
+            )  # fmt: skip
+        return [sorted(key_names(p) for p, _ in leaves_with_path(each)) for *_, each in parts]
 
     def _check_recipe(self, template: OptState, params: Params, path: Names) -> None:
         """Notes where public Optax does not go on as the legacy optimizer in half precision."""
@@ -216,7 +232,7 @@ class LegacyFit(Fit):
         template: OptState,
         params: Params,
         fields: Iterable[tuple[Names, PyTree]],
-        step: Any,
+        step: Leaf,
         path: Names,
     ) -> OptState:
         """The state of a transformation from the fields that a legacy optimizer keeps.
@@ -228,7 +244,7 @@ class LegacyFit(Fit):
           step: steps taken.
           path: the optimizer's path in the checkpoint.
         """
-        values, places = self._rows(unboxed(params), fields, path)
+        values, places = self._rows(params, fields, path)
         used: set[Names] = set()
 
         def take(slot: Slot, value: Leaf) -> Leaf:
@@ -244,6 +260,7 @@ class LegacyFit(Fit):
                 if slot.row in used:
                     self.wrong.append((at, "one place in the new state", "several"))
                 used.add(slot.row)
+                self.ranges[at] = slot.within
                 return slot.apply_sign(self._moment(slot.leaf, value, at))
             return slot.leaf
 
@@ -262,26 +279,27 @@ class LegacyFit(Fit):
             return expected
         return self._cast(expected, new, path, "opt_state")
 
-    def _own_state(self, template: Any, params: Params, saved: PyTree, path: Names) -> OptState:
+    def _own_state(self, template: PyTree, params: Params, saved: PyTree, path: Names) -> OptState:
         """The state that a definition of the user's own makes, field by field."""
         old = self.opt_state_template(template, params)
         return refill(old, self.tree(state_dict_of(old), saved, path, "opt_state"))
 
     def _rows(
         self, params: Params, fields: Iterable[tuple[Names, PyTree]], path: Names
-    ) -> tuple[dict[Names, Any], dict[Names, Names]]:
+    ) -> tuple[dict[Names, PyTree], dict[Names, Names]]:
         """The rows of the checkpoint by the paths of the template's parameters.
 
         Returns:
           The rows, see `optax_bridge.states`, and the path of each in the checkpoint.
         """
+        params = unboxed(params)
         flat = leaves_with_path(params)
         numbers = jax.tree.structure(params).unflatten(range(len(flat)))
         template_names = {
             at: key_names(flat[index][0])
             for at, index in leaves(plain(serialization.to_state_dict(numbers)))
         }
-        values: dict[Names, Any] = {}
+        values: dict[Names, PyTree] = {}
         places: dict[Names, Names] = {}
         for names, row in fields:
             is_boxed = names not in template_names and names[-1:] == (LEVEL,)
@@ -292,35 +310,6 @@ class LegacyFit(Fit):
                 values[(*parameter, *field)] = leaf
                 places[(*parameter, *field)] = (*path, "state", "param_states", *names, *field)
         return values, places
-
-    def _rows_of_groups(
-        self, target: Params, states: PyTree, opt_state: OptState, path: Names
-    ) -> Any:
-        """The rows of the layout up to flax 0.3.2: each group has its leaves by sorted paths."""
-        inner = getattr(opt_state, "inner", None)
-        where = self.place_of((*path, "state"))
-        if inner is None or len(inner) != len(states):
-            raise CheckpointError(
-                where, "the groups of an optax_bridge.multi_optimizer", f"{len(states)} groups",
-                "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
-                "which: convert it by `optax-bridge convert --optimizer`.",
-            )  # fmt: skip
-        every = sorted(names for names, _ in leaves(target))
-        rows_found: dict[Names, Any] = dict.fromkeys(every)
-        for number, (group, group_state) in enumerate(zip(states, inner, strict=True)):
-            group_rows = plain(group["param_states"])
-            ends = [key_names(key_path) for key_path, _ in leaves_with_path(group_state)]
-            names = [n for n in every if any(end[len(end) - len(n) :] == n for end in ends)]
-            if not ends and not any(True for _ in leaves(group_rows)):
-                continue  # a group that keeps nothing
-            if set(group_rows) != {str(i) for i in range(len(names))}:
-                raise CheckpointError(
-                    f"{where}, group {number}", f"states of {len(names)} leaves",
-                    f"{len(group_rows)}",
-                    "The group holds other leaves than it did when this was written.",
-                )  # fmt: skip
-            rows_found |= {n: group_rows[str(i)] for i, n in enumerate(names)}
-        return rows_found
 
     def leaf(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> Leaf:
         """Fits a leaf, whichever of both have copies for devices."""
@@ -351,7 +340,7 @@ class LegacyFit(Fit):
         return array if self.copies is None else np.broadcast_to(np.asarray(array), shape)
 
 
-def _has_own_state(template: Any, saved: PyTree) -> bool:
+def _has_own_state(template: PyTree, saved: PyTree) -> bool:
     """True if a legacy optimizer's state is of the template's class, one that a user wrote.
 
     What `init_state` of a wrapped definition makes need not be an `OptimizerState`: its state dict
@@ -369,7 +358,7 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
     """The leading axes of the first state's step in checkpoint and template."""
     if is_state(expected):
         states = [saved["state"]] if _has_own_state(expected, saved) else legacy_states(saved)
-        step: Any = saved.get("step") if isinstance(saved, Mapping) else None
+        step: Leaf = saved.get("step") if isinstance(saved, Mapping) else None
         step = states[0]["step"] if states else step
         return _leading(step, saved), _leading(expected.step, state_dict_of(expected.params))
     if isinstance(expected, Mapping) and isinstance(saved, Mapping):
@@ -380,7 +369,7 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
     return None
 
 
-def _leading(step: Any, tree: PyTree) -> int | None:
+def _leading(step: Leaf, tree: PyTree) -> int | None:
     """The size of the leading axis, if a tree was replicated: all its arrays have the same."""
     copies = step.shape[0] if getattr(step, "ndim", 0) == 1 else None
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]

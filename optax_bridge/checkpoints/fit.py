@@ -9,13 +9,13 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
   state may have another type in floating point, as when a whole training was in half precision:
   they are taken unchanged, with the moments of that type, with a warning. Where the template has
   a plain number of Python, any number is taken, and no text. All else is refused.
-- Parameters and moments are finite, unless NaN is allowed or the template has one there itself.
-- A number of steps is an integer from 0 to 2**31 - 1.
+- Parameters and moments are finite, and means of squares not negative, unless NaN is allowed or the
+  template has the like there itself.
+- A number of steps is an integer from 0 to 2**31 - 2.
 """
 
-import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +23,13 @@ import numpy as np
 from flax import serialization
 from jax.core import Tracer
 
-from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
-    ConvertedWarning,
-    LeftOverWarning,
     Place,
-    leaf_name,
     shown,
 )
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.locate import legacy_states, optimizers
+from optax_bridge.checkpoints.misfits import Misfits
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     Names,
@@ -45,49 +42,38 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     kind,
     leaves,
-    legacy_states,
-    listed_leaves,
-    optimizers,
     outline_of,
     plain,
     plain_outline,
     refill,
     state_dict_of,
 )
+from optax_bridge.checkpoints.values import EXPECTED, STEPS, fault_in, is_number_of_steps
+from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes
-from optax_bridge.metadata.trees import Leaf, PyTree
-from optax_bridge.states import COUNTS
-
-T = TypeVar("T")
+from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.metadata.trees import Leaf, OptState, PyTree
+from optax_bridge.states import COUNTS, slots
 
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
-_NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
 # What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
 # keeps, which must be finite.
 Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
-_OTHER_STATE = (
-    "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
-    "another --recipe, or with --like."
-)
-_BESIDE = (
-    "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
-    "many as there are."
-)
-_REPLICATED = (
-    "One of them is replicated, a copy for each device, and the other is not: restore into "
-    "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
-    "optax_bridge.checkpoints.restore_checkpoint, which takes either."
-)
 _NOT_FINITE = (
-    "The training had broken down: take an earlier checkpoint, or let it through as it is: "
-    "allow_nan=True in Python, convert --allow-nan."
+    "The training had broken down: take an earlier checkpoint, or let it through as it is, by "
+    "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
+    "from_legacy_checkpoint, or convert --allow-nan."
 )
+_NEGATIVE = (
+    "It is a mean of squares, so the file is damaged or of another optimizer: take an earlier "
+    "checkpoint."
+)
+_NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
 _OTHER_TYPE = (
     "Make the template's array of that type, params = jax.tree.map(lambda x: "
     "x.astype(jnp.bfloat16), params) say, or convert the checkpoint's."
@@ -120,46 +106,30 @@ def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
     for new, old in pairs:
         if not is_state(new) or not is_state(old):
             continue
+        fit.note_ranges(new.opt_state, ("opt_state",))
         for name in set(fields_of(new)) & set(OWNERS):
             values = dict(leaves(plain(serialization.to_state_dict(getattr(old, name)))))
             for path, leaf in leaves(plain(serialization.to_state_dict(getattr(new, name)))):
                 if array_like(leaf):
-                    fit.finite(values.get(path), leaf, (name, *path), OWNERS[name])
+                    fit.check_numbers(values.get(path), leaf, (name, *path), OWNERS[name])
         fit.check_step(new.step, ("step",))
     fit.settle()
 
 
-class Fit:
+class Fit(Misfits):
     """Fits state dicts to templates and keeps a list of all that does not fit.
 
     Attributes:
-      place: how errors call the checkpoint.
-      keep: whether leaves that the checkpoint lacks are taken from the template.
       allow_nan: whether parameters and moments may be NaN or infinite.
-      missing: leaves of the template that the checkpoint lacks.
-      surplus: leaves of the checkpoint that a `TrainState` has no place for.
-      unused: leaves of the checkpoint outside of the states that nothing has a place for.
-      wrong: what is otherwise not as it should be: path, expected, found.
-      converted: leaves that were taken as another type: path, type before, type now.
-      remedy: what to do about it.
-      requirement: what the checkpoint is to be, for the message about several leaves.
-      if_missing: what else to do where leaves are missing.
-      changed: whether anything was changed on the way.
+      ranges: what the numbers of a leaf may be, by its path, where not any finite ones.
+      params: path, type expected and type there of each parameter of the state at hand.
     """
 
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
-        self.place, self.keep, self.allow_nan = place, keep, allow_nan
-        self.remedy, self.changed = SAME_MAKE, False
-        self.requirement = "every leaf of what is restored, and no other"
-        self.if_missing = "optax_bridge.checkpoints restores in part by missing='keep'."
-        self.missing: list[Names] = []
-        self.surplus: list[Names] = []
-        self.unused: list[Names] = []
-        self.wrong: list[tuple[Names, str, str]] = []
-        self.converted: list[tuple[Names, str, str]] = []
-        self.params: list[tuple[Names, np.dtype, np.dtype]] = []  # of the state at hand
-        self.replicated = 0  # of them, those with a copy for each device on one side alone
-        self.beside = 0  # of them, those that are of no state
+        super().__init__(place, keep=keep)
+        self.allow_nan = allow_nan
+        self.ranges: dict[Names, Range] = {}
+        self.params: list[tuple[Names, np.dtype, np.dtype]] = []
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> PyTree:
         """Fits a part.
@@ -181,7 +151,7 @@ class Fit:
             return self._unbox(expected, saved, path, owner)
         return self.leaf(expected, saved, path, owner)
 
-    def state(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, or what the checkpoint has in its place."""
         if legacy_states(saved) is not None:
             raise CheckpointError(
@@ -208,6 +178,7 @@ class Fit:
                 value = getattr(template, name)
                 if name == "opt_state":
                     value = self.opt_state_template(template, fitted.get("params"))
+                    self.note_ranges(value, field_path)
                 owner = OWNERS.get(name, "state")
                 if name == "step" and not self.check_step(saved[name], field_path):
                     fitted[name] = value
@@ -215,7 +186,7 @@ class Fit:
                     fitted[name] = self.tree(state_dict_of(value), saved[name], field_path, owner)
         return fitted
 
-    def parameters(self, template: Any, saved: PyTree, path: Names) -> PyTree:
+    def parameters(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits the parameters of a state, all of which may have another type in floating point."""
         self.params = []
         fitted = self.tree(state_dict_of(template.params), saved, path, "params")
@@ -237,7 +208,7 @@ class Fit:
                 self.wrong.append((at, f"{expected}, the template's type", str(actual)))
                 self.remedy = _OTHER_TYPE
 
-    def opt_state_template(self, template: Any, params: PyTree) -> Any:
+    def opt_state_template(self, template: PyTree, params: PyTree) -> Any:
         """The template's optimizer state, with the types that parameters of the checkpoint have.
 
         Args:
@@ -349,10 +320,10 @@ class Fit:
         if dtype == saved_dtype:
             if owner == "opt_state" and path[-1] in COUNTS:
                 self.check_step(saved, path)
-            return self.finite(expected, saved, path, owner)
+            return self.check_numbers(expected, saved, path, owner)
         both_float = is_floating(dtype) and is_floating(saved_dtype)
         if owner == "params" and both_float:
-            return self.finite(expected, saved, path, owner)
+            return self.check_numbers(expected, saved, path, owner)
         if owner == "opt_state" and both_float:
             self.wrong.append((path, f"{dtype}, which the new state keeps", str(saved_dtype)))
             self.remedy = OTHER_STATE_TYPE
@@ -376,20 +347,28 @@ class Fit:
         self.remedy = _OTHER_TYPE if self.remedy == SAME_MAKE else self.remedy
         return expected
 
-    def finite(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
-        """Notes where a parameter or a moment is not finite; gives the leaf."""
+    def note_ranges(self, opt_state: OptState, path: Names) -> None:
+        """Notes which leaves of a state at a path are fields that cannot be negative."""
+        for slot in slots(unboxed(opt_state), None):
+            if slot.within != FINITE:
+                at = (*path, *slot.path)
+                self.ranges |= {at: slot.within, (*at, LEVEL): slot.within}
+
+    def check_numbers(self, expected: Leaf, saved: Leaf, path: Names, owner: Owner) -> Leaf:
+        """Notes a parameter or a moment that is not finite, or not what it may be; gives it."""
         if owner in ("params", "opt_state") and not self.allow_nan:
-            what = not_finite(saved)
-            if what and (not is_array(expected) or not not_finite(expected)):
-                self.wrong.append((path, "finite numbers", what))
-                self.remedy = _NOT_FINITE
+            within = self.ranges.get(path, FINITE)
+            fault = fault_in(saved, within)
+            if fault and (not is_array(expected) or not fault_in(expected, within)):
+                self.wrong.append((path, EXPECTED[fault], fault))
+                self.remedy = _NEGATIVE if fault == "negative numbers" else _NOT_FINITE
         return saved
 
-    def finite_parts(self, tree: PyTree, path: Names, owner: Owner) -> None:
-        """Notes what is not finite in a tree that is fitted to no template."""
+    def check_parts(self, tree: PyTree, path: Names, owner: Owner) -> None:
+        """Checks the numbers of a tree that is fitted to no template."""
         for names, leaf in leaves(tree):
             if is_array(leaf):
-                self.finite(None, leaf, (*path, *names), owner)
+                self.check_numbers(None, leaf, (*path, *names), owner)
 
     def check_step(self, step: PyTree, path: Names) -> bool:
         """Returns True if this may be a number of steps; notes the leaf if not."""
@@ -398,9 +377,7 @@ class Fit:
         if isinstance(step, jax.Array) and not step.is_fully_addressable:
             return True
         array = np.asarray(step)
-        if array.size == 0:
-            return True
-        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31:
+        if array.size > 0 and not is_number_of_steps(array):
             self.wrong.append((path, STEPS, shown(array.tolist())))
             self.remedy = _NO_STEPS
             return False
@@ -426,99 +403,6 @@ class Fit:
     def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
         over = [(*path, *leaf_path) for leaf_path, leaf in leaves(saved) if leaf is not None]
         (self.unused if owner == "program" else self.surplus).extend(over)
-
-    @property
-    def is_exact(self) -> bool:
-        """True if template and checkpoint have the same leaves, and none was converted."""
-        return not (self.changed or self.missing or self.surplus or self.unused or self.wrong)
-
-    def place_of(self, path: Names) -> str:
-        """The name of a leaf of the checkpoint in errors."""
-        return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
-
-    def settle(self) -> None:
-        """Raises or warns of what does not fit.
-
-        Warns:
-          LeftOverWarning: something outside of the states is left over.
-          ConvertedWarning: something has another type in the checkpoint.
-
-        Raises:
-          CheckpointError: something is missing, too many or of another shape.
-        """
-        if self.wrong or (not self.keep and (self.missing or self.surplus)):
-            raise self.error()
-        if self.converted:
-            each = [f"{leaf_name(path)}: {before} to {new}" for path, before, new in self.converted]
-            warnings.warn(
-                ConvertedWarning(
-                    f"{self.place}: {listed(each)}. The template and the checkpoint have other "
-                    "types; parameters are as the checkpoint has them, all else as the template."
-                ),
-                stacklevel=5,
-            )
-        unused = self.surplus + self.unused
-        if unused:
-            warnings.warn(
-                LeftOverWarning(
-                    f"{self.place}: {listed_leaves(unused)} left over: nothing that was restored "
-                    "has a place for it. Give the template a field of that name to have it; what "
-                    "the program takes itself, it leaves out of what is restored.",
-                    unused,
-                ),
-                stacklevel=5,
-            )
-
-    def error(self) -> CheckpointError:
-        """The error about all that does not fit."""
-        missing, surplus = ([], []) if self.keep else (self.missing, self.surplus)
-        if len(self.wrong) == 1 and not missing and not surplus:
-            path, expected, actual = self.wrong[0]
-            remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
-            return CheckpointError(self.place_of(path), expected, actual, remedy)
-        problems = [f"no {listed_leaves(missing)}"] if missing else []
-        problems += [
-            f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
-        ]
-        problems += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
-        problems += [f"{listed_leaves(surplus)} besides"] if surplus else []
-        remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
-        if self.remedy == SAME_MAKE and any("opt_state" in path for path in missing):
-            remedies.append(_OTHER_STATE)
-        return CheckpointError(
-            self.place, self.requirement, "; ".join(problems),
-            " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
-        )  # fmt: skip
-
-
-STEPS = "the number of steps, an integer from 0 to 2**31 - 1"
-_NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
-
-
-def not_finite(leaf: Leaf) -> str:
-    """Returns "NaN" or "infinity", whichever an array contains; "" if all numbers are finite."""
-    dtype = dtype_of(leaf)
-    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
-        return ""
-    if isinstance(leaf, jax.Array):
-        if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
-            is_finite = bool(jnp.isfinite(leaf).all())
-            return "" if is_finite else "NaN" if bool(jnp.isnan(leaf).any()) else "infinity"
-        leaf = np.asarray(leaf)
-    if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
-        return "" if is_array(leaf) or np.isfinite(leaf) else "NaN" if leaf != leaf else "infinity"
-    data, result = bytes_of(leaf), ""
-    for start in range(0, leaf.nbytes, BLOCK):
-        block = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
-        if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
-            block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        if not np.isfinite(block).all():
-            result = "infinity"
-            if np.isnan(block).any():
-                return "NaN"
-        if leaf.nbytes > BLOCK:
-            release(leaf)
-    return result
 
 
 def _is_bool(leaf: Leaf) -> bool:

@@ -205,26 +205,16 @@ def test_copies_that_differ_between_devices_are_refused(path: Any, message: str)
         convert_tree(tree, parse_definition("Adam(1e-2)"))
 
 
-def test_float8_parameters_are_refused() -> None:
-    import ml_dtypes
-
-    tree = broken(_set("target", "scale", value=np.ones(3, ml_dtypes.float8_e4m3fn)))
-    with pytest.raises(CheckpointError, match="float8_e4m3fn"):
-        convert_tree(tree, parse_definition("Adam(1e-2)"))
-
-
-@pytest.mark.parametrize("name", ["Momentum", "Adafactor", "GradientDescent", "Adadelta"])
+@pytest.mark.parametrize("name", ["Momentum", "GradientDescent"])
 def test_state_of_another_optimizer_is_an_error(name: str) -> None:
     with pytest.raises(CheckpointError, match=name):
         convert_tree(serialization.msgpack_restore(ADAM), parse_definition(f"{name}()"))
 
 
-@pytest.mark.parametrize("position", ["first", "second_block", "last"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_nan_is_found_wherever_it_stands(dtype: str, position: str) -> None:
+def test_nan_is_found_wherever_it_stands(dtype: str) -> None:
     """In an array of several blocks, each of which is looked at by itself."""
     size = 2 * BLOCK // np.dtype(dtype).itemsize + 3
-    at = {"first": 0, "second_block": size // 2 + 1, "last": size - 1}[position]
     moments = np.zeros(size, dtype)
     tree = {
         "target": {"w": np.zeros(size, dtype)},
@@ -232,19 +222,17 @@ def test_nan_is_found_wherever_it_stands(dtype: str, position: str) -> None:
     }
     momentum = parse_definition("Momentum(0.1)")
     convert_tree(tree, momentum)
-    moments[at] = np.nan
-    with pytest.raises(CheckpointError, match="NaN"):
-        convert_tree(tree, momentum)
+    for position in (0, size // 2 + 1, size - 1):
+        moments[position] = np.nan
+        with pytest.raises(CheckpointError, match="NaN"):
+            convert_tree(tree, momentum)
+        moments[position] = 0
 
 
 def test_nan_is_found_on_devices() -> None:
     tree = broken(_set(*KERNEL, "grad_ema", value=jnp.full((4, 3), jnp.nan).at[0].set(1.0)))
     with pytest.raises(CheckpointError, match=r"\['grad_ema'\].*NaN"):
         convert_tree(tree, parse_definition("Adam(1e-2)"))
-
-
-def test_nan_is_let_through_when_told_to() -> None:
-    convert_tree(broken(MISFITS["nan"][0]), parse_definition("Adam(1e-2)"), allow_nan=True)
 
 
 NAMES = st.one_of(
@@ -301,8 +289,9 @@ BAD_LEAVES = {
 }
 
 
-@pytest.mark.parametrize("ocdbt", [True, False], ids=["one_store", "folders"])
-@pytest.mark.parametrize("name", BAD_LEAVES)
+@pytest.mark.parametrize(
+    ("name", "ocdbt"), [*((name, False) for name in BAD_LEAVES), ("upwards", True)]
+)
 def test_bad_leaf_of_orbax_is_a_clear_error(name: str, ocdbt: bool, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     with pytest.raises(CheckpointError):
@@ -336,17 +325,17 @@ def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> No
         np.asarray(read_checkpoint(folder).tree["params"]["w"])
 
 
-@pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
 @pytest.mark.parametrize(
-    "change",
+    ("change", "msgpack"),
     [
-        _set("part", value={"1": "x"}),
-        _set("part", value=["x"]),
-        _set("part", "0", value=7),
-        _set("steps", value=None),
-        _set("steps", value={"step": "array object"}),
-        _set("steps", value={"step": {"step": {}}}),
-        _set("steps", value={"step": "array bfloat1" + "6" * 9999}),
+        (_set("part", value={"1": "x"}), True),
+        (_set("part", value=["x"]), True),
+        (_set("part", "0", value=7), True),
+        (_set("part", "0", value=7), False),
+        (_set("steps", value=None), True),
+        (_set("steps", value={"step": "array object"}), True),
+        (_set("steps", value={"step": {"step": {}}}), True),
+        (_set("steps", value={"step": "array bfloat1" + "6" * 9999}), True),
     ],
 )
 def test_bad_memory_of_the_old_layout_is_a_clear_error(

@@ -16,7 +16,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, s
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, with_indices
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _STEPS = ("step", "global_step")
 _FIELDS = "step|params|opt_state"  # a TrainState's own
@@ -42,7 +42,7 @@ class Layout:
         part = {str(index): name for index, name in enumerate(self.part)}
         return {"part": part, "steps": dict(self.steps)}
 
-    def steps_at(self, step: Any) -> dict[str, Any]:
+    def steps_at(self, step: Leaf) -> dict[str, Any]:
         """The other copies of the optimizer's step, with the value for this step."""
         return {
             name: _step_of_kind(kind, int(np.asarray(step))) for name, kind in self.steps.items()
@@ -86,7 +86,7 @@ def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:
     return Layout(part, {name: kind for name, kind in kinds.items() if kind})
 
 
-def read_layout(saved: Any, place: Place) -> Layout:
+def read_layout(saved: PyTree, place: Place) -> Layout:
     """The layout that a checkpoint remembers.
 
     Raises:
@@ -107,7 +107,7 @@ def read_layout(saved: Any, place: Place) -> Layout:
     return Layout(tuple(part[number] for number in numbers), dict(steps))
 
 
-def is_layout(tree: Any) -> bool:
+def is_layout(tree: PyTree) -> bool:
     """True if this has the keys of a written layout, which may be damaged."""
     return isinstance(tree, Mapping) and set(tree) == {"part", "steps"}
 
@@ -193,7 +193,7 @@ _STATISTICS = "batch_stats"
 
 def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
     """The entries next to the optimizer, and next to each level on the way to it, by path."""
-    entries: dict[Names, Any] = {}
+    entries: dict[Names, PyTree] = {}
     for length, name in enumerate(path):
         tree = with_indices(tree)
         if not isinstance(tree, Mapping):
@@ -205,7 +205,7 @@ def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
 
 def match_fields(
     names: Collection[str], entries: Mapping[Names, PyTree], params: Params, step: int
-) -> tuple[dict[str, Any], list[Names]]:
+) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields that a checkpoint fills, and what is left over of it.
 
     Args:

@@ -22,7 +22,6 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.lazy import is_shape
-from optax_bridge.checkpoints.locate import _first, _step
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
 LOGS = "events.out.tfevents.1625674313.t1v-n-9f6d6b0a-w-0"
@@ -147,47 +146,3 @@ def test_an_array_in_pieces_is_joined_in_whatever_form_they_are(count: int, as_l
     for start, stop in ((0, 48), (0, 0), (20, 30), (23, 25), (24, 48), (47, 48)):
         expected = np.arange(6.0).tobytes()[start:stop]
         assert read.bytes_at(start, stop).tobytes() == expected
-
-
-def test_copies_of_arrays_become_one_and_what_is_no_array_stays() -> None:
-    two = np.asarray([[1.0, np.nan], [1.0, np.nan]])
-    tree = {"a": [two, [3, None]], "b": "text"}
-    found = _first(tree, 2, (), "file")
-    assert found["b"] == "text" and found["a"][1] == [3, None]
-    np.testing.assert_array_equal(found["a"][0], two[0])
-    for wrong, said in (
-        (two[:1], r"shape \(1, 2\)"),
-        (np.ones((3, 2)), r"shape \(3, 2\)"),
-        (np.asarray(1.0), r"shape \(\)"),
-        (np.asarray([0.0, -0.0]), "different values"),
-    ):
-        with pytest.raises(
-            CheckpointError,
-            match=rf"\['a'\]\['0'\]: expected the same array 2 times, .*, found {said}",
-        ):
-            _first({"a": [wrong]}, 2, (), "file")
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        (0, (0, None)),
-        (2**31 - 1, (2**31 - 1, None)),
-        (np.int64(7), (7, None)),
-        (np.asarray([5, 5]), (5, 2)),
-        (2**31, None),
-        (-1, None),
-        (True, None),
-        (1.0, None),
-        (np.asarray([5, 6]), None),
-        (np.asarray([], np.int32), None),
-        (np.asarray([[5]]), None),
-    ],
-    ids=str,
-)
-def test_what_is_a_number_of_steps(step: Any, expected: Any) -> None:
-    if expected is not None:
-        assert _step(step, ("s",), "file") == expected
-        return
-    with pytest.raises(CheckpointError, match=r"an integer from 0 to 2\*\*31 - 1"):
-        _step(step, ("s",), "file")

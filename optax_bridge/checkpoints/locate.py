@@ -1,7 +1,7 @@
 """Finds optimizers and states in a tree of names and arrays, and says what they look like."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, legacy_states
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
+from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _PUT_IN = (
     "A program put that in, flax.optim did not: restore there by "
@@ -45,7 +46,7 @@ class Part:
 
     path: Names
     target: Params
-    param_states: Any
+    param_states: PyTree
     step: int
     copies: int | None = None
 
@@ -76,15 +77,16 @@ def is_train_state(tree: PyTree) -> bool:
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
-def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+def find_states(tree: PyTree) -> Iterator[Names]:
     """Yields the paths of the state dicts of TrainStates in a tree."""
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
-    if not isinstance(tree, Mapping):
-        return
-    inner = [p for name, value in tree.items() for p in find_states(value, (*path, str(name)))]
-    # What holds one may itself have fields of these names.
-    yield from inner or ([path] if is_train_state(tree) else [])
+    return _states(plain(tree), ())
+
+
+def _states(tree: PyTree, path: Names) -> Iterator[Names]:
+    if isinstance(tree, Mapping):
+        inner = [p for name, value in tree.items() for p in _states(value, (*path, name))]
+        # What holds one may itself have fields of these names.
+        yield from inner or ([path] if is_train_state(tree) else [])
 
 
 def at_path(tree: PyTree, path: Names) -> PyTree:
@@ -94,8 +96,34 @@ def at_path(tree: PyTree, path: Names) -> PyTree:
     return tree
 
 
+def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
+    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
+
+    Returns:
+      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None for other trees.
+    """
+    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
+    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
+        return [state]
+    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
+        state = [state[str(index)] for index in range(len(state))]
+    if not isinstance(state, list) or not state:
+        return None
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
+    return state if fits else None
+
+
+def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Yields the paths of legacy optimizers in a `plain` tree, in its order."""
+    if legacy_states(tree) is not None:
+        yield path
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from optimizers(value, (*path, name))
+
+
 def find_parts(tree: PyTree, place: Place) -> list[Part]:
-    """Finds every legacy optimizer in a tree, in the order of the tree.
+    """Returns every legacy optimizer in a tree, in the order of the tree.
 
     Args:
       tree: nested dicts, as a reader returns them.
@@ -104,19 +132,15 @@ def find_parts(tree: PyTree, place: Place) -> list[Part]:
     Raises:
       CheckpointError: something has the outline of an optimizer, but not its contents.
     """
-    return list(_parts(tree, (), place))
+    return _parts(plain(tree), place)
 
 
-def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
-    if not isinstance(tree, Mapping):
-        return
-    states = legacy_states(tree)
-    if states is None:
-        for name, value in tree.items():
-            yield from _parts(value, (*path, str(name)), place)
-        return
+def _parts(tree: PyTree, place: Place) -> list[Part]:
+    return [_part(at_path(tree, path), path, place) for path in optimizers(tree)]
+
+
+def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
+    states = legacy_states(tree) or []
     unexpected = [(*path, name) for name in tree if name not in ("target", "state")]
     for state in states:
         unexpected += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
@@ -132,31 +156,21 @@ def _parts(tree: PyTree, path: Names, place: Place) -> Iterator[Part]:
             f"{[step for step, _ in steps]}", "The groups were not trained together: convert each.",
         )  # fmt: skip
     step, copies = steps[0]
-    target = _as_dicts(tree["target"])
-    param_states = [_as_dicts(state["param_states"]) for state in states]
+    target, param_states = tree["target"], [state["param_states"] for state in states]
     if copies is not None:
         target = _first(target, copies, (*path, "target"), place)
         param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
     is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
-    yield Part(path, target, param_states if is_list else param_states[0], step, copies)
-
-
-def _as_dicts(tree: PyTree) -> PyTree:
-    """A tree without lists, as `flax.serialization.to_state_dict` makes it."""
-    if isinstance(tree, list | tuple):
-        tree = {str(index): value for index, value in enumerate(tree)}
-    if isinstance(tree, Mapping):
-        return {name: _as_dicts(value) for name, value in tree.items()}
-    return tree
+    return Part(path, target, param_states if is_list else param_states[0], step, copies)
 
 
 def _step(value: Any, path: Names, place: Place) -> tuple[int, int | None]:
     array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
-    wrong = array.dtype.kind not in "iu" or array.ndim > 1 or array.size == 0
-    if wrong or (array != array.flat[0]).any() or not 0 <= int(array.flat[0]) < 2**31:
+    wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
+    if wrong or (array != array.flat[0]).any():
         raise CheckpointError(
-            f"{place}, {leaf_name(path)}", "the number of steps, an integer from 0 to 2**31 - 1",
-            shown(value), "An optimizer's state has its step there; is this one?",
+            f"{place}, {leaf_name(path)}", STEPS, shown(value),
+            "An optimizer's state has its step there; is this one?",
         )  # fmt: skip
     return int(array.flat[0]), array.size if array.ndim else None
 
@@ -185,18 +199,26 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
     )  # fmt: skip
 
 
-def rows(part: Part, place: Place = "checkpoint") -> list[tuple[Names, Any, Any]]:
+def rows(
+    part: Part, place: Place = "checkpoint", groups: Sequence[Sequence[Names]] = ()
+) -> list[tuple[Names, Leaf, PyTree]]:
     """Each parameter with its state: path in the target, parameter, dict of fields or None.
 
+    Args:
+      part: the optimizer.
+      place: how errors call it.
+      groups: in the layout up to flax 0.3.2, which does not say it, the paths of the leaves in each
+        group, in the order of its state; without them there are no rows.
+
     Raises:
-      CheckpointError: the state is no tree like the target.
+      CheckpointError: the state is no tree like the target, or has another number of leaves.
     """
     if part.is_grouped:
-        return []
+        return _rows_of_groups(part, groups, place) if groups else []
     return list(_rows(part.target, part.param_states, (), part, place))
 
 
-def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> Iterator[Any]:
+def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) -> Iterator[Any]:
     def where() -> str:  # of a leaf in a million a name is not asked for
         return f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
 
@@ -218,6 +240,24 @@ def _rows(target: Params, state: Any, path: Names, part: Part, place: Place) -> 
         )  # fmt: skip
     for name, value in target.items():
         yield from _rows(value, state[name], (*path, str(name)), part, place)
+
+
+def _rows_of_groups(
+    part: Part, groups: Sequence[Sequence[Names]], place: Place
+) -> list[tuple[Names, Leaf, PyTree]]:
+    fields: dict[Names, PyTree] = dict.fromkeys(path for path, _ in leaves(part.target))
+    for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
+        if not any(True for _ in leaves(group)):
+            continue  # a group that keeps nothing
+        if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
+            count = len(group) if isinstance(group, Mapping) else type(group).__name__
+            raise CheckpointError(
+                f"{place}, {leaf_name((*part.path, 'state'))}, group {number}",
+                f"states of {len(paths)} leaves", f"{count}",
+                "The group holds other leaves than it did when this was written.",
+            )  # fmt: skip
+        fields |= {path: group[str(i)] for i, path in enumerate(paths)}
+    return [(path, leaf, fields[path]) for path, leaf in leaves(part.target)]
 
 
 def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
@@ -293,12 +333,13 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
       CheckpointError: it has no such optimizer, or several and no name is given; its
         parameters are no arrays of numbers in floating point.
     """
-    parts = find_parts(tree, place)
+    tree = plain(tree)
+    parts = _parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
         _check_parameters(fitting[0], place)
         return fitting[0]
-    if not parts and any(True for _ in find_states(tree)):
+    if not parts and any(True for _ in _states(tree, ())):
         raise CheckpointError(
             place, "an optimizer of flax.optim", "a TrainState, which is converted already",
             "Restore it with Orbax; --to legacy converts it back.",

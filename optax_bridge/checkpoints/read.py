@@ -1,17 +1,22 @@
-"""Reads a checkpoint of any known format, and says which it was."""
+"""Finds the formats in their folder, and reads a checkpoint of any of them."""
 
+import functools
+import importlib
+import pkgutil
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from optax_bridge.checkpoints.errors import CheckpointError, shown
-from optax_bridge.checkpoints.formats import orbax, registry
+import jax
+
+from optax_bridge.checkpoints import formats as folder
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
+from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.lazy import check_unpacked
 from optax_bridge.checkpoints.locate import find_states
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.metadata.trees import PyTree
 
-ORBAX = orbax.FORMAT.name
+ORBAX = "Orbax"  # which brings arrays to devices itself
 # `checkpoint_100` of flax.training, `ckpt-7.flax` of clu; the step may be a decimal number.
 _NUMBERED = re.compile(
     r"(?P<stem>.*?)[_-](?P<step>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:\.flax)?", re.ASCII
@@ -72,7 +77,7 @@ def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
     path = Path(path)
     try:
         read = _read(path)
-        check_unpacked((leaf for _, leaf in leaves(read.tree)), read.path, requested)
+        check_unpacked(jax.tree.leaves(read.tree), read.path, requested)
         return read
     except OSError as error:
         raise CheckpointError(
@@ -91,25 +96,88 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
         raise CheckpointError(path, "a checkpoint", "nothing of that name", "Check the path.")
     if not path.is_dir() and not path.is_file():
         raise CheckpointError(path, "a file or a folder", "neither", "Check the path.")
-    located = registry.locate(path)
+    located = format_of(path)
     if located is None and path.is_dir():
         items = [path / item for item in _ITEMS if is_checkpoint(path / item)]
         return _read(items[0] if items else latest(path), levels - 1)
     if located is None:
         raise _unknown_format(path)
     format, root = located
-    contents = registry.contents(format, root)
+    contents = contents_of(format, root)
     if not isinstance(contents.tree, dict | list):
         raise CheckpointError(
             path, "a checkpoint: a tree of names and arrays", shown(contents.tree),
-            f"{registry.names()} checkpoints are read.",
+            f"{names()} checkpoints are read.",
         )  # fmt: skip
     return Read(root, format.name, contents.tree, contents.version, contents.variant, format.level)
 
 
+@functools.cache
+def formats() -> dict[str, Format]:
+    """Every format by its option, the general ones last.
+
+    Raises:
+      ValueError: two have the same option.
+    """
+    all_formats: list[Format] = []
+    for info in pkgutil.iter_modules(folder.__path__):
+        if not info.name.endswith("_test"):
+            module = importlib.import_module(f"{folder.__name__}.{info.name}")
+            all_formats += [module.FORMAT] if hasattr(module, "FORMAT") else []
+    by_option = {f.option: f for f in sorted(all_formats, key=lambda f: (f.is_general, f.option))}
+    if len(by_option) < len(all_formats):
+        raise ValueError(f"two formats of one option: {sorted(f.option for f in all_formats)}")
+    return by_option
+
+
+def names() -> str:
+    """Returns the formats in words: `npz, T5X, Trainer, Flax msgpack and Orbax`."""
+    *most, last = (format.name for format in formats().values())
+    return f"{', '.join(most)} and {last}"
+
+
+def writable() -> list[str]:
+    """The options of the formats that can be written."""
+    return [option for option, format in formats().items() if format.write is not None]
+
+
+def written_as(option: str) -> Format:
+    """The format to write of this option.
+
+    Raises:
+      ValueError: no format has it.
+    """
+    if option not in writable():
+        raise ValueError(f"format: expected one of {', '.join(writable())}, found {option!r}")
+    return formats()[option]
+
+
+def format_of(path: Path) -> tuple[Format, Path] | None:
+    """The format of a path that exists, and the checkpoint it names; None if it is of none."""
+    located = ((format, format.find(path)) for format in formats().values())
+    return next(((format, root) for format, root in located if root is not None), None)
+
+
+def contents_of(format: Format, root: Path) -> Contents:
+    """Reads a checkpoint.
+
+    Raises:
+      CheckpointError: it is damaged; any error of a library becomes one of these.
+    """
+    try:
+        return format.read(root)
+    except (CheckpointError, OSError):
+        raise
+    except Exception as error:  # of a library, which a hostile file may make raise anything
+        raise CheckpointError(
+            root, f"a checkpoint of {format.name}", shown(f"{type(error).__name__}: {error}", 200),
+            DAMAGED,
+        ) from error  # fmt: skip
+
+
 def is_checkpoint(folder: Path) -> bool:
     """True if a folder is itself a checkpoint, of Orbax or of T5X, and not one of several."""
-    return folder.is_dir() and registry.locate(folder) is not None
+    return folder.is_dir() and format_of(folder) is not None
 
 
 def latest(folder: Path) -> Path:
@@ -128,10 +196,10 @@ def latest(folder: Path) -> Path:
             series.setdefault(match["stem"], []).append((step, entry.name, entry))
     usual = [stem for stem in _USUAL if stem in series]
     if len(series) != 1 and not usual:
-        names = sorted(entry.name for entry in folder.iterdir())
+        entries = sorted(entry.name for entry in folder.iterdir())
         raise CheckpointError(
             folder, "one series of step-numbered checkpoints, such as checkpoint_100",
-            shown(names) if names else "an empty folder", "Name the file itself.",
+            shown(entries) if entries else "an empty folder", "Name the file itself.",
         )  # fmt: skip
     return max(series[usual[0] if usual else next(iter(series))])[2]
 
@@ -150,5 +218,5 @@ def _unknown_format(path: Path) -> CheckpointError:
     what = f"a file that starts with {shown(head)}" if head else "an empty file"
     return CheckpointError(
         path, "a checkpoint of a known format", what,
-        f"{registry.names()} checkpoints are read; unpack it if it is packed.",
+        f"{names()} checkpoints are read; unpack it if it is packed.",
     )  # fmt: skip

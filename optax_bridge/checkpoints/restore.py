@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def from_state_dict(
-    target: T, state: Any, name: str = ".", *, missing: str = "error", allow_nan: bool = False
+    target: T, state: PyTree, name: str = ".", *, missing: str = "error", allow_nan: bool = False
 ) -> T:
     """Restores a state dict, of `flax.optim` or of today, whole or not at all.
 
@@ -197,7 +197,7 @@ def _size_of(target: PyTree) -> int:
 
 def path_restored(
     folder: str | os.PathLike[str],
-    step: Any,
+    step: float | None,
     prefix: str,
     latest_checkpoint: Callable[[str, str], str | None],
 ) -> str | None:

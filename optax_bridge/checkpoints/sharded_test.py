@@ -31,14 +31,17 @@ def _sharding(mesh: jax.sharding.Mesh, path: Any, leaf: Any) -> NamedSharding:
     return NamedSharding(mesh, P(*names))
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (8, 1), (4, 2), (1, 8)], ids=lambda shape: str(shape))
-@pytest.mark.parametrize("form", ["msgpack", "t5x", "npz"])
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [("msgpack", (2, 1)), ("msgpack", (1, 8)), ("t5x", (4, 2)), ("npz", (8, 1))],
+    ids=str,
+)
 def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path) -> None:
     mesh = jax.make_mesh(shape, ("data", "model"), devices=jax.devices()[: shape[0] * shape[1]])
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(3, 16, 8)).astype(np.float32)
     fields = {"grad_ema": kernel[1], "grad_sq_ema": np.square(kernel[2])}
-    bias = dict.fromkeys(("grad_ema", "grad_sq_ema"), kernel[0, 0])
+    bias = {"grad_ema": kernel[0, 0], "grad_sq_ema": np.square(kernel[0, 1])}
     tree = {
         "target": {"dense": {"kernel": kernel[0], "bias": kernel[0, 1]}},
         "state": {

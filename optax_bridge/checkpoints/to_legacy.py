@@ -42,12 +42,12 @@ from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.legacy import to_legacy
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
-from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.states import extract
 
 
 def legacy_tree(
-    params: Params, opt_state: OptState, step: Any, definition: Definition
+    params: Params, opt_state: OptState, step: Leaf, definition: Definition
 ) -> dict[str, PyTree]:
     """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
 
@@ -161,11 +161,12 @@ def back(
     params, step = state["params"], state["step"]
     fit = Fit(read.path, allow_nan=allow_nan)
     fit.check_step(step, (*states[0], "step"))
-    fit.finite_parts(params, (*states[0], "params"), "params")
-    fit.finite_parts(state["opt_state"], (*states[0], "opt_state"), "opt_state")
+    fit.check_parts(params, (*states[0], "params"), "params")
+    opt_state = _state_of(state["opt_state"], definition, params, read.path)
+    fit.note_ranges(opt_state, (*states[0], "opt_state"))
+    fit.check_parts(state["opt_state"], (*states[0], "opt_state"), "opt_state")
     fit.settle()
     number = int(np.asarray(step))
-    opt_state = _state_of(state["opt_state"], definition, params, read.path)
     tree = legacy_tree(params, opt_state, step, definition)
     if states[0]:
         return _replace(read.tree, states[0], tree), number
@@ -229,7 +230,7 @@ def _fill_gaps(plain: PyTree, saved: PyTree) -> PyTree:
 
 
 def to_legacy_checkpoint(
-    state: Any,
+    state: PyTree,
     path: Path | str,
     optimizer_def: Definition,
     *,
@@ -246,7 +247,7 @@ def to_legacy_checkpoint(
         compare(file, tree, path, "msgpack")
 
 
-def _others(state: Any) -> dict[str, PyTree]:
+def _others(state: PyTree) -> dict[str, PyTree]:
     """The fields of a state without the optimizer's; keys as the bits that programs had then."""
     optimizer_fields = ("params", "opt_state")
     fields = {

@@ -18,9 +18,9 @@ from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
     focus_of,
+    groups_of_definition,
     is_transformation,
     shape_of_state,
-    ungroup,
 )
 from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
@@ -156,14 +156,16 @@ def _convert(
     place: Place,
 ) -> Converted:
     """Converts one part of a checkpoint by its definition."""
-    source, choice = part, None
-    if is_transformation(definition):
-        tx, name = definition, "the transformation"
+    choice, name = None, "the transformation"
+    is_tx = is_transformation(definition)
+    is_grouped = part.is_grouped and not is_tx
+    groups = groups_of_definition(definition, part, place) if is_grouped else []
+    fields = rows(part, place, groups)
+    if is_tx:
+        tx = definition
     else:
         name = type(definition).__name__
-        if part.is_grouped:
-            source = dataclasses.replace(part, param_states=ungroup(part, definition, place))
-        definition = focus_of(definition, part, place)
+        definition = definition if groups else focus_of(definition, fields)
         kind = recipe or ("exact" if exact else "standalone")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
@@ -174,10 +176,9 @@ def _convert(
         check_axes_of_t5x(tx, part.target, place)
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
-    fit.finite_parts(part.target, (*part.path, "target"), "params")
-    fields = ((names, row) for names, _, row in rows(source, place))
-    step = np.asarray(part.step, np.int32)
-    opt_state = fit.fill_state(template, part.target, fields, step, part.path)
+    fit.check_parts(part.target, (*part.path, "target"), "params")
+    step, each = np.asarray(part.step, np.int32), ((names, row) for names, _, row in fields)
+    opt_state = fit.fill_state(template, part.target, each, step, part.path)
     fit.settle()
     others, layout = rest_of(tree, part)
     return Converted(definition, tx, choice, part.target, opt_state, step, others, layout)
@@ -242,7 +243,7 @@ def train_state(
 
 def _collections(
     cls: Any, converted: Converted, sharding: Any, part: str | None
-) -> tuple[dict[str, Any], list[Names]]:
+) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
     names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
     if is_state(sharding):

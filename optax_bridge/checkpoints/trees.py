@@ -28,7 +28,7 @@ SAME_MAKE = "Restore into the model and the transformation that it was saved fro
 class _StateLeaf:
     """A `TrainState` as a leaf of state dicts, whose fields the fit looks at itself."""
 
-    def __init__(self, state: Any):
+    def __init__(self, state: PyTree):
         self.state = state
 
 
@@ -46,7 +46,7 @@ def has_states(tree: PyTree) -> bool:
     return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
 
 
-def fields_from_state_dict(state: Any, saved: PyTree) -> Any:
+def fields_from_state_dict(state: PyTree, saved: PyTree) -> Any:
     """Returns a state with the fields that `Fit` returned for it."""
     return state.replace(
         **{name: refill(getattr(state, name), saved[name], name) for name in fields_of(state)}
@@ -67,7 +67,7 @@ def state_dict_of(target: Params) -> PyTree:
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
     """Returns the target filled with what `Fit.tree` returned for it."""
-    tree: Any = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
+    tree: PyTree = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
     return tree
 
 
@@ -76,7 +76,7 @@ def is_state(node: PyTree) -> bool:
     return isinstance(node, train_state.TrainState)
 
 
-def fields_of(state: Any) -> list[str]:
+def fields_of(state: PyTree) -> list[str]:
     """The fields of a state that checkpoints hold."""
     fields = dataclasses.fields(state)
     return [field.name for field in fields if field.metadata.get("pytree_node", True)]
@@ -102,24 +102,7 @@ def is_key(leaf: Leaf) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
-    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
-
-    Returns:
-      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None for other trees.
-    """
-    state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
-    if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
-        return [state]
-    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
-        state = [state[str(index)] for index in range(len(state))]
-    if not isinstance(state, list) or not state:
-        return None
-    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
-    return state if fits else None
-
-
-def outline_of(state: Any) -> dict[str, Any]:
+def outline_of(state: PyTree) -> dict[str, Any]:
     """The fields of a state, each as its `state_dict_of`."""
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
@@ -155,15 +138,6 @@ def named_as_pytree(target: Params, saved: PyTree) -> bool:
         leaf_path: np.shape(leaf) for leaf_path, leaf in leaves(saved) if leaf is not None
     }
     return target_shapes == saved_shapes
-
-
-def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
-    """Yields the paths of legacy optimizers in a state dict."""
-    if legacy_states(tree) is not None:
-        yield path
-    elif isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from optimizers(value, (*path, str(name)))
 
 
 def is_floating(dtype: Any) -> bool:

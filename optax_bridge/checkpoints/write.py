@@ -9,8 +9,8 @@ import numpy as np
 from flax import serialization
 
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
-from optax_bridge.checkpoints.formats.registry import contents, written_as
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.read import contents_of, written_as
 from optax_bridge.checkpoints.trees import is_array, leaves
 from optax_bridge.metadata.trees import PyTree
 
@@ -48,7 +48,7 @@ def compare(
       CheckpointError: something differs.
     """
     tell = progress or (lambda phase, done, total: None)
-    written = contents(written_as(file_format), path).tree
+    written = contents_of(written_as(file_format), path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
     actual = {leaf_path: leaf for leaf_path, leaf in leaves(written)}
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))

@@ -13,17 +13,17 @@ to import to the function.
 
 import errno
 import functools
+import re
 import signal
 import sys
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from optax_bridge._text import did_you_mean
 from optax_bridge.cli.installed import MissingExtraError, require, versions
-from optax_bridge.cli.refusals import explain
 from optax_bridge.cli.signals import INTERRUPTED, end, interrupt
 
 GROUP = "optax_bridge.commands"
@@ -32,6 +32,7 @@ GROUP = "optax_bridge.commands"
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
+_CHOICE = re.compile(r"(?P<value>'.*') is not one of (?P<choices>.*?)\.?", re.DOTALL)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -64,12 +65,37 @@ class Subcommands(TyperGroup):
             value = super().invoke(ctx)
             sys.stdout.flush()
         except typer.BadParameter as error:
-            explain(error)
+            _explain(error)
             raise
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
         return value
+
+
+def _explain(error: typer.BadParameter) -> None:
+    """Rewrites the message of a refused value: in plain words, with the nearest of the values.
+
+    Typer has values checked by Pydantic, whose own words for it mean nothing to a user.
+    """
+    message = error.message.removeprefix("Value error, ")
+    choice = _CHOICE.fullmatch(message)
+    if choice is not None:
+        choices = re.findall(r"'([^']*)'", choice["choices"])
+        message = message.removesuffix(".") + did_you_mean(choice["value"].strip("'"), choices)
+    elif message.startswith("Input should be "):
+        expected, _, _ = message.removeprefix("Input should be ").partition(",")
+        expected = expected.replace("valid integer", "whole number").replace("valid ", "")
+        article = "" if expected.startswith("a ") else "a number "
+        message = f"expected {article}{expected}{_input(error)}"
+    error.message = message
+
+
+def _input(error: typer.BadParameter) -> str:
+    """Returns "; found VALUE", as Pydantic's error has it, or "" where there is none."""
+    errors: Any = getattr(error.__cause__, "errors", None)
+    details = cast(list[dict[str, Any]], errors()) if callable(errors) else []
+    return f"; found {details[0]['input']!r}" if details else ""
 
 
 @functools.cache

@@ -5,11 +5,8 @@ import enum
 import functools
 import logging
 import os
-import re
-import shlex
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from json import dumps
@@ -19,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optax_bridge.cli import pytorch
+from optax_bridge.cli.configuration import ConfigurationError, read_configuration
 from optax_bridge.cli.interrupts import Interrupts
 from optax_bridge.cli.options import Recipe
-from optax_bridge.cli.programs import module_named, with_own_arguments
+from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
 from optax_bridge.cli.signals import repeat_interrupt
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ class Layout(enum.StrEnum):
 
 
 DONE, FAILED, MISUSE = 0, 1, 2
-# What the error of a program that imports flax.optim, or asks Flax for it, is about.
-_OLD_NAMES = {"flax", "optim"}
 
 
 def convert(
@@ -83,7 +79,7 @@ def convert(
         typer.Option(
             help="Whose state: `stock`, the default: that of public Optax where it is the same but "
             "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
-            "public Optax wherever it has an equal."
+            "public Optax wherever it has an equal. `[tool.optax-bridge]` may say another default."
         ),
     ] = None,
     layout: Annotated[
@@ -151,7 +147,7 @@ def convert(
     with Interrupts(destination) as interrupts:
         # JAX and Orbax, which no help needs
         from optax_bridge.checkpoints.convert import Conversion
-        from optax_bridge.checkpoints.formats.registry import writable
+        from optax_bridge.checkpoints.read import writable
         from optax_bridge.cli.terminal import plain_terminal
         from optax_bridge.torch.checkpoints.files import moved_to_flax
 
@@ -161,9 +157,14 @@ def convert(
             message = f"{file_format!r} is not one of {known}"
             raise typer.BadParameter(message, param_hint="--format")
         errors = plain_terminal(stderr=True)
+        try:
+            default = read_configuration(Path.cwd()).recipe
+        except ConfigurationError as error:
+            errors.print(str(error))
+            raise typer.Exit(MISUSE) from None
         options: dict[str, Any] = {
             "to_legacy": to is Target.LEGACY, "file_format": file_format,
-            "params_only": params_only, "recipe": (recipe or Recipe.STOCK).value,
+            "params_only": params_only, "recipe": recipe.value if recipe else default,
             "layout": layout.value, "part": part, "allow_nan": allow_nan, "verify": verify,
             "force": force,
         }  # fmt: skip
@@ -428,29 +429,17 @@ def template_named(name: str) -> Any:
             "Name the function that makes what the program saves.",
         )  # fmt: skip
     try:
-        value = getattr(module_named(module), attribute)
+        value = object_named(module, attribute)
         if not callable(value):
             return value
         with with_own_arguments(module):
             return value()
     except (Exception, SystemExit) as error:  # whatever the user's program raises
-        remedy = (
+        remedy = migration_remedy(error) or (
             "The program is imported and the function called without arguments: what runs it "
             "belongs below if __name__ == '__main__', or the function into a file of its own."
         )
-        words = {*re.findall(r"\w+", str(error))}
-        if isinstance(error, ImportError | AttributeError) and words.issuperset(_OLD_NAMES):
-            file = shlex.quote(_file_that_raised(error))
-            remedy = f"Migrate it first: optax-bridge migrate --write {file}"
         raise CheckpointError(
             name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip
-
-
-def _file_that_raised(error: BaseException) -> str:
-    """The file that an error comes from, which the one that was named may only import."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    file = next((Path(file) for file in reversed(files) if os.path.isfile(file)), Path("FILE"))
-    is_near = file.is_relative_to(Path.cwd())
-    return str(file.relative_to(Path.cwd()) if is_near else file)

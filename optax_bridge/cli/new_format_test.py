@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from optax_bridge.checkpoints import formats as folder
 from optax_bridge.checkpoints import read_checkpoint
-from optax_bridge.checkpoints.formats import registry
+from optax_bridge.checkpoints.read import formats, writable
 from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli.app import app
 
@@ -62,9 +62,9 @@ def toy(
     added = tmp_path_factory.mktemp("formats")
     (added / "toy.py").write_text(TOY)
     monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(added)])
-    registry.formats.cache_clear()
+    formats.cache_clear()
     yield
-    registry.formats.cache_clear()
+    formats.cache_clear()
     sys.modules.pop(f"{folder.__name__}.toy")
 
 
@@ -93,4 +93,4 @@ def test_format_that_is_not_there_is_misuse_and_names_those_that_are(tmp_path: P
         app, ["convert", str(ADAM), str(tmp_path / "new"), *AS_ADAM, "--format", "toy"]
     )
     assert done.exit_code == 2
-    assert all(name in done.output for name in registry.writable())
+    assert all(name in done.output for name in writable())

@@ -8,7 +8,11 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import os
+import re
+import shlex
 import sys
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +20,10 @@ from types import ModuleType
 from typing import Any
 
 from legacy_optim.logs import without_note_on_tensorflow
+from optax_bridge._text import did_you_mean
+
+# What the error of a program that imports flax.optim, or asks Flax for it, is about.
+_OLD_NAMES = {"flax", "optim"}
 
 
 @dataclass
@@ -129,7 +137,7 @@ def module_named(name: str) -> ModuleType:
         return program.module
     file = Path(name)
     if file.suffix == ".py" and not file.is_file():
-        raise ImportError(f"there is no file {file}")
+        raise ImportError(f"there is no file {file}. Check the path")
     with with_own_arguments(name):
         is_file = file.suffix == ".py"
         module = _executed(name, file) if is_file else importlib.import_module(name)
@@ -137,6 +145,34 @@ def module_named(name: str) -> ModuleType:
         program.module = module
     with with_own_arguments(name):  # which parses the flags that it has defined
         return module
+
+
+def object_named(module: str, attribute: str) -> Any:
+    """Returns what a program calls by a name; see `module_named`.
+
+    Raises:
+      ImportError: there is no such file or module.
+      AttributeError: the program has nothing of that name; says which name is most like it.
+      Exception: whatever the program raises when it is imported.
+    """
+    program = module_named(module)
+    try:
+        return getattr(program, attribute)
+    except AttributeError:
+        near = did_you_mean(attribute, [name for name in dir(program) if not name.startswith("_")])
+        raise AttributeError(f"{module} has nothing called {attribute!r}{near}") from None
+
+
+def migration_remedy(error: BaseException) -> str:
+    """Returns how to migrate the file that asks Flax for flax.optim; "" for any other error."""
+    words = {*re.findall(r"\w+", str(error))}
+    if not isinstance(error, ImportError | AttributeError) or not words.issuperset(_OLD_NAMES):
+        return ""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    file = next((Path(file) for file in reversed(files) if os.path.isfile(file)), Path("FILE"))
+    if file.is_relative_to(Path.cwd()):
+        file = file.relative_to(Path.cwd())
+    return f"Migrate it first: optax-bridge migrate --write {shlex.quote(str(file))}"
 
 
 def _executed(name: str, file: Path) -> ModuleType:

@@ -23,7 +23,7 @@ def test_a_file_is_run_once_and_one_that_fails_each_time(
         with pytest.raises(SystemExit, match="not today"):
             module_named(str(tmp_path / "broken.py"))
         assert set(sys.modules) == before
-    with pytest.raises(ImportError, match=r"there is no file .*missing\.py$"):
+    with pytest.raises(ImportError, match=r"there is no file .*missing\.py\. Check"):
         module_named(str(tmp_path / "missing.py"))
     assert sys.path[0] == str(tmp_path)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from optax_bridge.correspondence.claim import Claim, identical
 from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled, resolve
-from optax_bridge.correspondence.values import FINITE, OneOf, Range
+from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, OneOf, Range
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,19 @@ class StateField:
       stock: `Type.field` in the state of the stock recipes, one for each type that they have; empty
         if none has such a field, which drops it.
       stock_sign: -1 where Optax keeps the value negated.
+      within: the numbers that it can have.
     """
 
     legacy: str
     exact: str
     stock: tuple[str, ...] = ()
     stock_sign: int = 1
+    within: Range = FINITE
+
+
+def squares(legacy: str, exact: str, stock: tuple[str, ...]) -> StateField:
+    """A field that is a mean or a sum of squares, see `StateField`."""
+    return StateField(legacy, exact, stock, within=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
 
-from optax_bridge._internals import staged, uses_cpu_already
+from optax_bridge._internals import staged
 from optax_bridge._text import shown
 from optax_bridge.checks import check_like, check_no_text
 from optax_bridge.exact.calls import is_no_number
@@ -38,11 +38,6 @@ from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 # (int32 scalar), or None, which means that every call gives it.
 ScalarOrSchedule = float | jax.Array | optax.Schedule
 Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
-# Alike parameters up to which it pays to set them apart, see `_apart`: each costs XLA 0.1 ms more,
-# and 5 ms are saved once.
-_FEW = 32
-# From here on XLA keeps the powers of each parameter, and computes them at each step.
-_KEPT_APART = (0, 11, 1)
 
 
 class Leaf(NamedTuple):
@@ -173,29 +168,19 @@ class LeafRule:
             decrement, new_fields = self.step_leaf(*own, hp, at, grad, param, *fields)
             return finish(hp, grad, param, decrement), new_fields
 
-        def with_own_count(
-            own: tuple[Any, ...], count: Any, grad: jax.Array, param: jax.Array, fields: list[Any]
-        ) -> tuple[jax.Array, Sequence[Any]]:
-            return one_leaf(own, self._at(hp, count, jnp.result_type(param)), grad, param, fields)
-
         # Those that are alike are traced once: to trace each takes a quarter of XLA's own time.
         # XLA puts what is called in the place of the calls, so that the program is the same.
         once = jax.jit(one_leaf, static_argnums=0)
-        once_apart = jax.jit(with_own_count, static_argnums=0)
         alike = Counter(jnp.shape(value_of(leaf)) for leaf in leaves)
         at = functools.cache(functools.partial(self._at, hp, count))
-        counts = _apart(count)
         outputs, new_rows = [], []
         for own, grad, leaf, *boxes in zip(
             self._planned(params), grad_leaves, leaves, *columns, strict=True
         ):
             param, fields = value_of(leaf), [value_of(box) for box in boxes]
             shared = alike[jnp.shape(param)] > 1 and staged(grad, param, *fields)
-            if shared and self.per_dtype and alike[jnp.shape(param)] <= _FEW and _joins_later():
-                output, new_fields = once_apart(own, next(counts), grad, param, fields)
-            else:
-                run = once if shared else one_leaf
-                output, new_fields = run(own, at(jnp.result_type(param)), grad, param, fields)
+            run = once if shared else one_leaf
+            output, new_fields = run(own, at(jnp.result_type(param)), grad, param, fields)
             outputs.append(boxed_like(leaf, output))
             pairs = zip(boxes, new_fields, strict=True)
             new_rows.append([boxed_like(box, value) for box, value in pairs])
@@ -223,28 +208,6 @@ class LeafRule:
         self, hp: SimpleNamespace, grad: jax.Array, param: jax.Array, decrement: jax.Array
     ) -> jax.Array:
         return _as_update(self._new_param(hp, grad, param, decrement) - param, grad, param)
-
-
-def _apart(count: jax.Array) -> Iterator[jax.Array]:
-    """The count for one parameter after another, which XLA does not know to be the same.
-
-    Else the first of those that are alike is computed by a loop of its own: what its scalars are
-    broadcast to is shared by all, so XLA for CPUs meets it elsewhere in the first one's formula
-    than in the others', and orders the loop's arguments otherwise. Once the loops are made, XLA
-    does find the counts to be the same, and what is computed from them is computed once.
-    """
-    while True:
-        count = jax.lax.optimization_barrier(count)
-        yield count
-
-
-def _joins_later() -> bool:
-    """Whether programs are compiled for CPUs, by an XLA that computes once what was set apart.
-
-    Nothing is compiled while no backend is needed.
-    """
-    old = jax.__version_info__ < _KEPT_APART
-    return old and uses_cpu_already()
 
 
 def _negated(
@@ -368,7 +331,7 @@ def described(params: Params) -> list[Leaf]:
     return leaves
 
 
-def _boxed_field(leaf: Any, field: Any, path: KeyPath) -> Any:
+def _boxed_field(leaf: Leaf, field: Any, path: KeyPath) -> Any:
     """A field of the state in the box that it gets."""
     if field is None:
         return None

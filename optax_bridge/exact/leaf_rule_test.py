@@ -1,7 +1,6 @@
 """One rule for every parameter: what is traced, and how often."""
 
 import functools
-import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,24 +54,6 @@ def test_a_decay_that_is_a_known_array_is_looked_at_while_jit_traces():
     tx = optax_bridge.adam(0.1, weight_decay=jnp.ones([]))
     with pytest.raises(ValueError, match="needs the parameters"):
         jax.jit(tx.update)(grads, tx.init(grads))
-
-
-@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="XLA fuses otherwise; not looked at")
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what XLA does for CPUs")
-@pytest.mark.parametrize("optimizer", [optax_bridge.adam, optax_bridge.adabelief])
-def test_few_that_are_alike_have_loops_that_are_alike(optimizer: Any):
-    """Else LLVM compiles the loop of the first one anew, in each group."""
-    params = {name: jnp.ones(5) for name in "abc"}
-    tx = optimizer(0.1)
-    program = jax.jit(tx.step).lower(params, tx.init(params), params).compile().as_text() or ""
-    assert program.count(" power(") == 2, "the powers are computed once all the same"
-    if jax.__version_info__ >= (0, 11, 1):
-        return  # there the loops would be alike at the price of powers for each
-    arguments = re.findall(r"^%fused_computation\S* \((.*)\) -> f32\[5\]", program, re.MULTILINE)
-    shapes = [tuple(re.findall(r": (f32\[5?\])", own)) for own in arguments]
-    reading_scalars = [own for own in shapes if "f32[]" in own]
-    assert len(reading_scalars) == 3
-    assert len(set(reading_scalars)) == 1
 
 
 def test_a_compiled_step_of_parameters_that_are_alike_can_be_differentiated_and_mapped():

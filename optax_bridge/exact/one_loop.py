@@ -22,7 +22,7 @@ import jax
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
 
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
@@ -46,17 +46,17 @@ def last_first(state_type: Any) -> Any:
     """
     names: tuple[str, ...] = state_type._fields
 
-    def reduced(state: Any) -> Any:  # pickle finds the state's own class by its name
+    def reduced(state: PyTree) -> Any:  # pickle finds the state's own class by its name
         return _made, (state_type, *state)
 
     described = {"__slots__": (), "__doc__": state_type.__doc__, "__reduce__": reduced}
     turned: Any = type(state_type.__name__, (state_type,), described)
     keys = [jax.tree_util.GetAttrKey(name) for name in names[::-1]]
 
-    def with_keys(state: Any) -> tuple[list[tuple[Any, Any]], None]:
+    def with_keys(state: PyTree) -> tuple[list[tuple[Any, Any]], None]:
         return list(zip(keys, tuple(state)[::-1], strict=True)), None
 
-    def flattened(state: Any) -> tuple[tuple[Any, ...], None]:
+    def flattened(state: PyTree) -> tuple[tuple[Any, ...], None]:
         return tuple(state)[::-1], None
 
     def unflattened(aux: None, leaves: Any) -> Any:
@@ -127,10 +127,10 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     in_reverse = rule.joined == "in reverse"
     _set_flag()
 
-    def turned(state: Any) -> Any:
+    def turned(state: PyTree) -> Any:
         return last_first(state_type)(*state) if in_reverse else state
 
-    def own(state: Any) -> Any:
+    def own(state: PyTree) -> Any:
         return state_type(*state) if in_reverse and isinstance(state, state_type) else state
 
     def init(params: Params) -> OptState:

@@ -51,10 +51,12 @@ def one_step(state, grads):
 made = {}
 for name in ("adagrad", "adam", "lamb", "momentum", "rmsprop", "sgd"):
     for number, case in enumerate(ENTRIES[name].cases):
+        if number and not ALL:
+            continue
         tx = optax_bridge.from_legacy(ENTRIES[name].definition(case, case.learning_rate))
         made[f"{name} {number}"] = optax_bridge.one_loop(tx) if JOINED else tx
 for name, tx in made.items():
-    for dtype in ("float32", "bfloat16") if ALL or name.endswith(" 0") else ("float32",):
+    for dtype in ("float32", "bfloat16"):
         # XLA orders the loops of several leaves otherwise than those of one.
         shapes = {"kernel": (48, 64), "bias": (7,)}
         params = {key: hostile(shape, dtype, 0) for key, shape in shapes.items()}
@@ -89,10 +91,10 @@ def printed(*arguments: str) -> dict[tuple[str, str], tuple[str, int]]:
 def test_every_case_of_every_optimizer_keeps_its_bits_and_moves_less(
     request: pytest.FixtureRequest,
 ):
-    # By default bfloat16 of each first case.
+    # By default each optimizer's first case.
     cases = "all" if request.config.getoption("--equivalence-full") else "few"
     plain, joined = printed("plain", cases), printed("joined", cases)
-    assert plain.keys() == joined.keys() and len(plain) >= 20
+    assert plain.keys() == joined.keys() and len(plain) >= 12
     other = [key for key in plain if plain[key][0] != joined[key][0]]
     assert not other
     assert joined["adam 0", "float32"][1] < 0.72 * plain["adam 0", "float32"][1]

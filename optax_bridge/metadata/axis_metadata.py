@@ -36,14 +36,14 @@ class Reduced(NamedTuple):
     axes: Axes
 
 
-def is_box(node: Any) -> bool:
+def is_box(node: PyTree) -> bool:
     """Whether this is a box around one array; one around a `MaskedNode` is no leaf to anybody."""
     if not isinstance(node, meta.AxisMetadata) and not is_variable(node):
         return False
     return len(jax.tree.leaves(node)) == 1
 
 
-def is_variable(node: Any) -> bool:
+def is_variable(node: PyTree) -> bool:
     """True if this is an `nnx.Variable`; asks without importing nnx."""
     module = sys.modules.get("flax.nnx")
     return module is not None and isinstance(node, getattr(module, "Variable", ()))

@@ -87,7 +87,7 @@ def param_axes_from_boxes(params: Params) -> tuple[Params, dict[str, PyTree]]:
 def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
     by_path: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
-    def walk(node: Any, path: tuple[str, ...]) -> None:
+    def walk(node: PyTree, path: tuple[str, ...]) -> None:
         names = getattr(node, "names", node)
         if hasattr(node, "items"):
             for key, value in node.items():

@@ -9,7 +9,7 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import StepBound, measured, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -101,8 +101,8 @@ ENTRY = Entry(
     port="optax_bridge.adadelta",
     within={"rho": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField("sq_avg", exact="AdadeltaState.e_g", stock=("ScaleByAdaDeltaState.e_g",)),
-        StateField("acc_delta", exact="AdadeltaState.e_x", stock=("ScaleByAdaDeltaState.e_x",)),
+        squares("sq_avg", exact="AdadeltaState.e_g", stock=("ScaleByAdaDeltaState.e_g",)),
+        squares("acc_delta", exact="AdadeltaState.e_x", stock=("ScaleByAdaDeltaState.e_x",)),
     ),
     stock=(
         Stock(

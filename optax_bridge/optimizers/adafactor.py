@@ -19,6 +19,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     Stock,
     Unsupported,
+    squares,
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Name, call
@@ -27,7 +28,7 @@ from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params
 from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
@@ -161,7 +162,7 @@ class _Arithmetic:
     has_momentum: bool
     dtype_momentum: Any
 
-    def init(self, factors: Factors, param: Any) -> tuple[Any, ...]:
+    def init(self, factors: Factors, param: Leaf) -> tuple[Any, ...]:
         shape = jnp.shape(param)
         v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
         if factors.columns:
@@ -219,11 +220,11 @@ def _apply(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.A
     return (kept - decrement).astype(jnp.result_type(param))
 
 
-def _reduced_zeros(param: Any, axes: tuple[int, ...]) -> Reduced:
+def _reduced_zeros(param: Leaf, axes: tuple[int, ...]) -> Reduced:
     return Reduced(_zeros(param, axes, jnp.float32), axes)
 
 
-def _zeros(param: Any, axes: Sequence[int], dtype: Any) -> jax.Array:
+def _zeros(param: Leaf, axes: Sequence[int], dtype: Any) -> jax.Array:
     """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes.
 
     There the sharding is part of an array's type: a step gives its means that of the parameter, and
@@ -282,9 +283,9 @@ ENTRY = Entry(
     },
     getters={"dtype_momentum": operator.attrgetter("dtype_momentum")},
     state=(
-        StateField("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
-        StateField("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
-        StateField("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
+        squares("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
+        squares("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
+        squares("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
         StateField("m", exact="AdafactorState.m", stock=("EmaState.ema",)),
     ),
     stock=(

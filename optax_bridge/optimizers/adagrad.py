@@ -9,7 +9,7 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -82,7 +82,7 @@ ENTRY = Entry(
     port="optax_bridge.adagrad",
     within={"eps": NOT_NEGATIVE},
     state=(
-        StateField(
+        squares(
             "G", exact="AdagradState.sum_of_squares", stock=("ScaleByRssState.sum_of_squares",)
         ),
     ),

@@ -44,8 +44,10 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize(
+    ("params", "mask"),
+    [*((name, name) for name in PARAMS), *(("dict", name) for name in MASKS), ("nnx", "path")],
+)
 def test_any_mixture_of_containers(params: str, mask: str):
     tx = optax_bridge.multi_optimizer((MASKS[mask], optax_bridge.momentum(0.5)))
     tree = PARAMS[params]

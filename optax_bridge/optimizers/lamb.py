@@ -8,7 +8,7 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -119,7 +119,7 @@ ENTRY = Entry(
     within={"beta1": CORRECTED_DECAY, "beta2": CORRECTED_DECAY, "eps": NOT_NEGATIVE},
     state=(
         StateField("grad_ema", exact="LambState.mu", stock=("ScaleByAdamState.mu",)),
-        StateField("grad_sq_ema", exact="LambState.nu", stock=("ScaleByAdamState.nu",)),
+        squares("grad_sq_ema", exact="LambState.nu", stock=("ScaleByAdamState.nu",)),
     ),
     stock=(
         Stock(

@@ -1,21 +1,21 @@
 """RMSProp (Tieleman and Hinton 2012), as `flax.optim.RMSProp` computes it."""
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import StepBound, apart, measured, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, direction, zeros
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params
 
 
 class RMSPropState(NamedTuple):
@@ -59,7 +59,7 @@ def rmsprop(
     ).transformation()
 
 
-def _without_mean(param: Any) -> tuple[Array, None]:
+def _without_mean(param: Leaf) -> tuple[Array, None]:
     return jnp.zeros_like(param), None
 
 
@@ -102,7 +102,7 @@ ENTRY = Entry(
     renamed={"beta2": "decay"},
     within={"beta2": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField(
+        squares(
             "v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
         ),
         StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),

@@ -196,7 +196,7 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
         _, old = step(old, next(batches))
     file = tmp_path / "checkpoint_3"
     file.write_bytes(serialization.to_bytes(old))
-    cfg = regression.trainer(steps=6, mesh_shape=(1, 1)).set(
+    cfg: Any = regression.trainer(steps=6, mesh_shape=(1, 1)).set(
         dir=str(tmp_path / "run"),
         model=LinenRegression.default_config().set(dtype=jnp.float32),
         learner=Learner.default_config().set(optimizer=optimizer),

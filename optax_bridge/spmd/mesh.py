@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from jax.sharding import Mesh
 from optax_bridge.spmd.config import ConfigBase, ConfigModifier, maybe_instantiate
 
 C = TypeVar("C", bound=ConfigBase)
+Devices = Sequence[Any]  # `jax.Device` is a variable to type checkers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _infer(
 
 
 def create_device_mesh(
-    mesh_shape: MeshShape | HybridMeshShape, *, devices: Sequence[Any] | None = None
+    mesh_shape: MeshShape | HybridMeshShape, *, devices: Devices | None = None
 ) -> np.ndarray:
     """Devices as an array of this shape, neighbours near to each other.
 
@@ -138,14 +140,14 @@ def create_device_mesh(
         return _hybrid_by_reshape(shape, flat, by_process)
 
 
-def _plain(sizes: Sequence[int], devices: list[Any]) -> np.ndarray:
+def _plain(sizes: Sequence[int], devices: Devices) -> np.ndarray:
     try:
         return mesh_utils.create_device_mesh(sizes, devices=devices)
     except (NotImplementedError, AssertionError):
         return np.asarray(devices, dtype=object).reshape(sizes)
 
 
-def _granules(devices: list[Any]) -> tuple[int, bool]:
+def _granules(devices: Devices) -> tuple[int, bool]:
     """Returns the number of granules, and True if they are processes."""
     slices = {getattr(device, "slice_index", None) for device in devices}
     if None not in slices and len(slices) > 1:
@@ -153,10 +155,10 @@ def _granules(devices: list[Any]) -> tuple[int, bool]:
     return len({device.process_index for device in devices}), True
 
 
-def _hybrid_by_reshape(shape: HybridMeshShape, devices: list[Any], by_process: bool) -> np.ndarray:
+def _hybrid_by_reshape(shape: HybridMeshShape, devices: Devices, by_process: bool) -> np.ndarray:
     """Granules one after another, as a mesh of meshes."""
-    key = (lambda d: d.process_index) if by_process else (lambda d: d.slice_index)
-    ordered = np.asarray(sorted(devices, key=key), dtype=object)
+    granule = operator.attrgetter("process_index" if by_process else "slice_index")
+    ordered = np.asarray(sorted(devices, key=granule), dtype=object)
     rank = len(shape)
     blocks = ordered.reshape([*shape.dcn_mesh_shape, *shape.ici_mesh_shape])
     order = [axis for i in range(rank) for axis in (i, rank + i)]

@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.config import REQUIRED, Required, config_class
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import flatten_items
@@ -110,7 +110,7 @@ class JsonlWriter(BaseOutputWriter):
             self._stream = None
 
 
-def _on_host(x: Any) -> np.ndarray:
+def _on_host(x: Leaf) -> np.ndarray:
     """Returns a global array whole, in a dtype that becomes JSON."""
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         x = multihost_utils.process_allgather(x, tiled=True)

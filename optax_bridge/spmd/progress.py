@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -88,7 +88,7 @@ class LossLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

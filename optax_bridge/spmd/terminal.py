@@ -17,6 +17,7 @@ import typer
 
 from optax_bridge.cli.terminal import Terminal, plain_terminal
 from optax_bridge.spmd.config import (
+    ConfigBase,
     RequiredFieldMissingError,
     RequiredFieldValue,
     apply_overrides,
@@ -68,10 +69,10 @@ def load_config(name: str) -> Any:
             )
         return from_debug_string(file.read_text())
     module_name, _, function = name.replace(":", ".").rpartition(".")
-    if not module_name:
+    if not module_name or Path(name).is_file():
         raise ConfigNotFound(
             f"{name}: expected the dotted name of a function that returns a trainer's config, "
-            "my_module.config say"
+            "e.g. my_module.config for my_module.py"
         )
     try:
         module = importlib.import_module(module_name)
@@ -90,25 +91,25 @@ def load_config(name: str) -> Any:
     return config_fn()
 
 
-def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> Any:
+def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> ConfigBase:
     """A trainer's config by its name, with its folder and other fields set.
 
     Raises:
       ConfigNotFound: there is none of that name.
       OverrideError: a setting does not fit it.
     """
-    cfg = load_config(name)
+    cfg: Any = load_config(name)
     if "dir" not in cfg or "max_step" not in cfg:
         raise ConfigNotFound(
             f"{name}: expected the config of a trainer, found {type(cfg).__name__}"
         )
     if isinstance(cfg.name, RequiredFieldValue):
-        cfg.name = "trainer"
-    cfg = apply_overrides(cfg, overrides, root=cfg.name)
+        cfg.set(name="trainer")
+    cfg = apply_overrides(cfg, overrides, root=str(cfg.name))
     return cfg if folder is None else cfg.set(dir=str(folder))
 
 
-def make_trainer(cfg: Any) -> SpmdTrainer:
+def make_trainer(cfg: ConfigBase) -> SpmdTrainer:
     """Returns the trainer of a config.
 
     Raises:

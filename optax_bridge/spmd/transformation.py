@@ -15,7 +15,7 @@ from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformati
 from optax_bridge.spmd.trainer.state import learner_transformation
 
 
-def transformation_of(config: Any) -> Any:
+def transformation_of(config: object) -> Any:
     """Returns what takes the steps of a config: of a trainer's its learner.
 
     Args:
@@ -59,7 +59,9 @@ def _of_partitioned(tx: PartitionedGradientTransformation) -> optax.GradientTran
     def init(params: Params) -> OptState:
         return tx.init(with_no_roles(params))
 
-    def update(updates: Updates, state: OptState, params: Params = None) -> Any:
+    def update(
+        updates: Updates, state: OptState, params: Params = None
+    ) -> tuple[Updates, OptState]:
         return tx.update(updates, state, with_no_roles(params))
 
     if not isinstance(tx, ExactPartitionedTransformation):

@@ -8,11 +8,12 @@ from flax import serialization
 import legacy_optim
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.training.train_state import TrainState
 
 
 def convert_state(
-    state: Any,
+    state: PyTree,
     optimizer_def: legacy_optim.OptimizerDef | optax.GradientTransformation | None = None,
     *,
     exact: bool = True,

@@ -187,8 +187,9 @@ def _check_numbers(
     for path, expected, value in params:
         fit.leaf(expected, value, ("params", *key_names(path)), "params")
     fit.compare_types(("params",))
+    fit.note_ranges(state.opt_state, ("opt_state",))
     for path, leaf in _flat(state.opt_state):
-        fit.finite(None, leaf, ("opt_state", *key_names(path)), "opt_state")
+        fit.check_numbers(None, leaf, ("opt_state", *key_names(path)), "opt_state")
     fit.settle()
 
 

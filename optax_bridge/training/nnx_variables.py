@@ -20,7 +20,7 @@ _OWN |= {"accumulate_every", "accumulated", "micro_step"}
 
 
 def hand_over_collections(
-    state: Any,
+    state: PyTree,
     model: Any,
     rename: Callable[[str], str],
     wrt: Any,
@@ -79,7 +79,7 @@ def hand_over_collections(
     return remaining
 
 
-def _collections(state: Any, collections: Mapping[str, PyTree]) -> Iterator[tuple[str, PyTree]]:
+def _collections(state: PyTree, collections: Mapping[str, PyTree]) -> Iterator[tuple[str, PyTree]]:
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         if field.name not in _OWN and field.metadata.get("pytree_node", True) and value is not None:
@@ -95,7 +95,7 @@ def _rename(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, 
         return names
 
 
-def hand_over_keys(state: Any, model: Any) -> list[str]:
+def hand_over_keys(state: PyTree, model: Any) -> list[str]:
     """Puts the state's keys into the module's streams of the same names.
 
     A stream hands out its key folded with its count, as `FullTrainState.step_rngs` folds a key with

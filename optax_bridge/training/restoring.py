@@ -58,14 +58,14 @@ def restored_into(template: T, saved: PyTree) -> T:
 def fit_on_restore(cls: type[Any]) -> None:
     """Lets Flax restore this project's dataclass whole or not at all, with and without boxes."""
 
-    def to_state_dict(state: Any) -> PyTree:
+    def to_state_dict(state: PyTree) -> PyTree:
         # Keys as their bits, since msgpack knows no other arrays.
         return {
             name: plain(serialization.to_state_dict(getattr(state, name)))
             for name in fields_of(state)
         }
 
-    def from_state_dict(state: Any, saved: PyTree) -> Any:
+    def from_state_dict(state: PyTree, saved: PyTree) -> Any:
         from optax_bridge.checkpoints.fit import Fit  # and the correspondence
 
         fit = Fit(cls.__name__)

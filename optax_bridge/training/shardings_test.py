@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
-from flax import serialization
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_bridge
@@ -122,7 +122,7 @@ def alone_on_one_device(tx: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("run", "optimizer"),
-    [("fsdp", "adam"), ("fsdp", "stock adafactor"), ("tensor", "adafactor"), ("data", "adam")],
+    [("fsdp", "stock adafactor"), ("tensor", "adafactor"), ("data", "adam")],
 )
 def test_eight_devices_give_the_trajectory_of_one(run: str, optimizer: str):
     rule, batch = RUNS[run]
@@ -180,25 +180,19 @@ def test_an_explicit_mesh():
     assert_close(new.params, jax.jit(train_step)(alone, DATA).params, OTHERWISE_COMPILED)
 
 
-@pytest.mark.parametrize("saved_by", ["msgpack", "orbax"])
-def test_saved_on_one_mesh_goes_on_identically_on_another(saved_by: str, tmp_path: Path):
+def test_saved_on_one_mesh_goes_on_identically_on_another(tmp_path: Path):
     tx = OPTIMIZERS["adafactor"]()
     first, second = mesh(), mesh(devices=jax.devices()[:4])
     state = jax.jit(train_step)(create(tx, first, fsdp), DATA)
     template = create(tx, second, tensor)
     shardings = optax_bridge.state_shardings(template, second, tensor)
-    if saved_by == "msgpack":
-        restored = serialization.from_bytes(template, serialization.to_bytes(state))
-        restored = jax.device_put(restored, shardings)
-    else:
-        ocp = pytest.importorskip("orbax.checkpoint")
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(tmp_path / "state", state)
-            checkpointer.wait_until_finished()
-            abstract = jax.tree.map(
-                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), template, shardings
-            )
-            restored = checkpointer.restore(tmp_path / "state", abstract)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        abstract = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), template, shardings
+        )
+        restored = checkpointer.restore(tmp_path / "state", abstract)
     assert_close(restored, state, 0)
     assert jax.tree.map(lambda x: x.sharding, restored) == shardings
     # From here on the same bits wherever it lies: a step on its own, on one device.

@@ -1,5 +1,6 @@
 """Parts that sides of other frameworks have in common."""
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,20 @@ def make_instance(make: Callable[[], Any], kind: type, expected: str, what: str)
     if not isinstance(result, kind):
         raise EquivalenceError(f"{what} made a {type(result).__name__}; expected a {expected}")
     return result
+
+
+def import_framework(module: str, title: str, where: str) -> Any:
+    """Imports a framework.
+
+    Raises:
+      EquivalenceError: it is not installed; `where` begins the message.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise EquivalenceError(
+            f"{where}: {title} cannot be imported ({error}); install it with `pip install {module}`"
+        ) from None
 
 
 def has_base(value: Any, module: str, name: str) -> bool:

@@ -1,6 +1,5 @@
 """A Keras optimizer as a side, on Keras' JAX backend. Keras is imported when one is used."""
 
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,12 @@ import jax
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.frameworks.foreign import arguments_text, has_base, make_instance
+from equivalence_tests.sides.frameworks.foreign import (
+    arguments_text,
+    has_base,
+    import_framework,
+    make_instance,
+)
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
@@ -31,7 +35,7 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
       EquivalenceError: Keras is not installed or has another backend, or this makes no optimizer
         of its.
     """
-    keras = imported("keras_side")
+    keras = import_keras("keras_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
 
     def make() -> Any:
@@ -72,19 +76,14 @@ def is_keras_optimizer(value: Any) -> bool:
     return has_base(value, "keras.", "BaseOptimizer")
 
 
-def imported(where: str) -> Any:
+def import_keras(where: str) -> Any:
     """Keras, on JAX unless the user's settings or program have chosen.
 
     Raises:
       EquivalenceError: it is not installed, or has another backend; `where` begins the message.
     """
     os.environ.setdefault("KERAS_BACKEND", "jax")
-    try:
-        keras = importlib.import_module("keras")
-    except ImportError as error:
-        raise EquivalenceError(
-            f"{where}: Keras cannot be imported ({error}); install it with `pip install keras`"
-        ) from None
+    keras = import_framework("keras", "Keras", where)
     if keras.config.backend() != "jax":
         raise EquivalenceError(
             f"{where}: expected Keras' JAX backend, found {keras.config.backend()}; set "

@@ -1,7 +1,6 @@
 """A PyTorch optimizer as a side. PyTorch is imported when one is used, and only then."""
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.sides.errors import EquivalenceError
-from equivalence_tests.sides.frameworks.foreign import arguments_text, has_base, make_instance
+from equivalence_tests.sides.frameworks.foreign import (
+    arguments_text,
+    has_base,
+    import_framework,
+    make_instance,
+)
 from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
@@ -34,7 +38,7 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     Raises:
       EquivalenceError: PyTorch is not installed, or this makes no optimizer of its.
     """
-    torch = imported("torch_side")
+    torch = import_torch("torch_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
     if isinstance(optimizer, torch.optim.Optimizer):
         raise EquivalenceError(
@@ -82,18 +86,9 @@ def is_torch_optimizer(value: Any) -> bool:
     return has_base(value, "torch.optim.optimizer", "Optimizer")
 
 
-def imported(where: str) -> Any:
-    """PyTorch.
-
-    Raises:
-      EquivalenceError: it is not installed; `where` begins the message.
-    """
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise EquivalenceError(
-            f"{where}: PyTorch cannot be imported ({error}); install it with `pip install torch`"
-        ) from None
+def import_torch(where: str) -> Any:
+    """PyTorch; `where` begins the message of the error without it."""
+    return import_framework("torch", "PyTorch", where)
 
 
 def _tensor(torch: Any, leaf: Any) -> Any:
@@ -106,7 +101,7 @@ def _tensor(torch: Any, leaf: Any) -> Any:
 def _array(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
-        bits = tensor.view(imported("torch_side").int16)
+        bits = tensor.view(import_torch("torch_side").int16)
         return np.array(bits.numpy()).view(jnp.bfloat16)
     return np.array(tensor.numpy())
 

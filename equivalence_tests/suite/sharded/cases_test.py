@@ -104,7 +104,7 @@ def test_split_sums_of_a_program(function: Callable[..., object], expected: list
     ("only", "full", "number"),
     [
         ((), False, 24),
-        ((), True, 25),
+        ((), True, 26),
         (("FSDP",), False, 6),
         (("FSDP", "adafactor"), True, 3),
         (("adam", "momentum"), False, 16),

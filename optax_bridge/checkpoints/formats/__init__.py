@@ -2,7 +2,7 @@
 
 A format says by which content it is recognised, reads a checkpoint into nested dicts whose arrays
 may be left on the disk until somebody asks for them, and, where it can, writes one. Everything else
-(`inspect`, `convert`, `--format`, restoring) asks `registry`, so a new format is one file here:
+(`inspect`, `convert`, `--format`, restoring) asks `read`, so a new format is one file here:
 
     FORMAT = Format("Toy", "toy", find=found, read=contents, write=write)
 

@@ -5,7 +5,6 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -121,7 +120,7 @@ def _read(root: Path) -> Contents:
         raise CheckpointError(
             root / INDEX, "the list of a trainer's step", shown(str(error)), "Is it another's?"
         ) from None
-    tree: Any = read_orbax(root / "state")
+    tree: PyTree = read_orbax(root / "state")
     learner = tree.get("learner", {})
     if "model" not in tree or "optimizer" not in learner:
         return Contents({"step": step, **tree}, variant=f"step {step}")

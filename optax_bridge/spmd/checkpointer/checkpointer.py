@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import jax
 import orbax.checkpoint as ocp
@@ -224,7 +224,7 @@ class Checkpointer(BaseCheckpointer):
             manager.reload()
             self._replaces = True
         iterators = iterators_of(state)
-        items: dict[str, Any] = {
+        items: dict[str, ocp.args.CheckpointArgs] = {
             "state": ocp.args.PyTreeSave(as_nested(state)),
             "index": ocp.args.JsonSave(index_of(state, step=step)),  # type: ignore[arg-type]
         }
@@ -265,7 +265,7 @@ class Checkpointer(BaseCheckpointer):
         if unsaved:
             raise MissingPositionError(f"{folder}: no position of {', '.join(sorted(unsaved))}")
         targets = jax.tree.map(_abstract_array, as_nested(state))
-        items: dict[str, Any] = {
+        items: dict[str, ocp.args.CheckpointArgs] = {
             "state": ocp.args.PyTreeRestore(
                 item=targets,
                 restore_args=ocp.checkpoint_utils.construct_restore_args(targets),

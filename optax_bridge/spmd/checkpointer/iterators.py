@@ -1,7 +1,7 @@
 """Iterators in a checkpoint: each process writes the state of its own."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 import jax
 import msgpack
@@ -16,11 +16,11 @@ from optax_bridge.spmd.trees import flatten_items
 class SavableIterator(Iterator[PyTree], Protocol):
     """An iterator that can go on from where another one was."""
 
-    def get_state(self) -> Any:
+    def get_state(self) -> PyTree:
         """Returns its position, as msgpack can write it."""
         ...
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: PyTree) -> None:
         """Goes on from there."""
         ...
 
@@ -86,7 +86,7 @@ class SaveIterators(ocp_args.CheckpointArgs):
 
     def __init__(self, iterators: Mapping[str, SavableIterator]):
         """Takes the present states of path -> iterator."""
-        self.states: dict[str, Any] = {
+        self.states: dict[str, PyTree] = {
             path: msgpack.packb(iterator.get_state()) for path, iterator in iterators.items()
         }
 

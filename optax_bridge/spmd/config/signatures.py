@@ -94,7 +94,7 @@ def config_for_class(cls: type[T]) -> ClassConfigBase[T]:
     return _class_for(cls, ClassConfigBase, _init_parameters, "config_for_class")(klass=cls)
 
 
-def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+def _parameters(fn: Callable[..., object]) -> list[inspect.Parameter]:
     return list(inspect.signature(fn).parameters.values())
 
 
@@ -121,7 +121,7 @@ def _init_parameters(cls: type) -> list[inspect.Parameter]:
     return parameters
 
 
-def _bound_init(cls: Any) -> Callable[..., Any]:
+def _bound_init(cls: Any) -> Callable[..., object]:
     """Returns `__init__` as a call of the class binds it, or of the class behind a proxy."""
     while not issubclass(type(cls), type) and hasattr(cls, "__wrapped__"):
         cls = cls.__wrapped__
@@ -135,7 +135,7 @@ def _bound_init(cls: Any) -> Callable[..., Any]:
 
 
 # Classes of configs by what they configure: as long as it lives, where Python can tell.
-_WEAK: weakref.WeakKeyDictionary[Any, type] = weakref.WeakKeyDictionary()
+_WEAK: weakref.WeakKeyDictionary[object, type] = weakref.WeakKeyDictionary()
 # Methods and proxies are new objects at each access; those that cannot be hashed are compared by
 # identity.
 _STRONG: dict[object, type] = {}
@@ -150,7 +150,7 @@ def _class_for(
 ) -> Any:
     """The class of the configs of something; it is made once."""
     weak = isinstance(target, types.FunctionType | type)
-    cache: MutableMapping[Any, type] = _WEAK if weak else _STRONG
+    cache: MutableMapping[object, type] = _WEAK if weak else _STRONG
     with _MAKING:
         try:
             key, config_type = target, cache.get(target)

@@ -135,7 +135,7 @@ def _is_omitted(value: object, default: object, omit_default_values: Collection[
     )
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any) -> object:
     """The value as plain data; see `ConfigBase.to_dict`."""
     if is_config(value):
         return value.to_dict()

@@ -7,7 +7,6 @@ a minute on two cores.
 """
 
 from pydoc_data.topics import topics
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +29,7 @@ from optax_bridge.spmd.layer import (
 )
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.metrics import WeightedSummary
+from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.optimizers import cosine_with_linear_warmup, with_learning_rate
 from optax_bridge.spmd.trainer import SpmdTrainer
 
@@ -55,7 +55,7 @@ class LanguageModel(BaseModel):
         num_heads: Required[int] = REQUIRED
         length: Required[int] = REQUIRED
 
-    def __init__(self, cfg: Config, *, parent: Any):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         layer = TransformerLayer.default_config()
         layer.self_attention.attention.set(num_heads=cfg.num_heads, causal=True)
@@ -71,7 +71,7 @@ class LanguageModel(BaseModel):
         output = Linear.default_config().set(input_dim=cfg.dim, output_dim=BYTES)
         self._add_child("output", output)
 
-    def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, Any]]:
+    def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, PyTree]]:
         """The mean cross-entropy, in nats for a byte.
 
         Args:

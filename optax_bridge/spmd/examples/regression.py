@@ -7,7 +7,6 @@ It takes seconds, and shows everything that a trainer's config needs.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from optax_bridge.spmd.config import config_class, config_for_function
 from optax_bridge.spmd.input import ArrayInput
 from optax_bridge.spmd.layer import BaseModel, Dropout, Linear
 from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.trainer import SpmdTrainer
 
 FEATURES = 8
@@ -40,7 +40,7 @@ class Regression(BaseModel):
         hidden: int = 16
         dropout: Dropout.Config = Dropout.default_config()
 
-    def __init__(self, cfg: Config, *, parent: Any):
+    def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the layers; their hidden axis is divided over the mesh's axis "model"."""
         super().__init__(cfg, parent=parent)
         first = Linear.default_config().set(input_dim=FEATURES, output_dim=cfg.hidden)
@@ -49,7 +49,7 @@ class Regression(BaseModel):
         self._add_child("dropout", cfg.dropout)
         self._add_child("second", second.set(param_partition_spec=("model", None)))
 
-    def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, Any]]:
+    def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, PyTree]]:
         """The mean squared error.
 
         Args:

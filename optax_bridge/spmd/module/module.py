@@ -334,7 +334,7 @@ class Module(Configurable, metaclass=_ModuleType):
         if self.vlog_is_on(level):
             _log.info(f"@{self.path()} {msg}", *args, stacklevel=2)
 
-    def vprint(self, level: int, fmt: str, *args: Any, **kwargs: Any) -> None:
+    def vprint(self, level: int, fmt: str, *args: PyTree, **kwargs: PyTree) -> None:
         """Prints values when they are computed, if the level is on; as `jax.debug.print`."""
         if self.vlog_is_on(level):
             frame = sys._getframe(1)
@@ -342,6 +342,6 @@ class Module(Configurable, metaclass=_ModuleType):
             location = location.replace("{", "{{").replace("}", "}}")
             jax.debug.print(f"{location} {fmt}", *args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Calls `forward`."""
         return self.forward(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
@@ -80,13 +79,13 @@ def scan_in_context(
 
 
 def _remat(
-    body: Callable[..., tuple[PyTree, PyTree]], kwargs: dict[str, Any] | None
+    body: Callable[..., tuple[PyTree, PyTree]], kwargs: dict[str, PyTree] | None
 ) -> Callable[..., tuple[PyTree, PyTree]]:
     if kwargs is None:
         return body
     if kwargs.get("prevent_cse"):
         raise ValueError("prevent_cse must be False inside a scan, which needs none.")
-    arguments: dict[str, Any] = {**kwargs, "prevent_cse": False}
+    arguments: dict[str, PyTree] = {**kwargs, "prevent_cse": False}
     return jax.checkpoint(body, **arguments)
 
 

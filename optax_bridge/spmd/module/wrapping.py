@@ -5,10 +5,11 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.module.context import (
     InvocationContext,
     ModuleNode,
@@ -17,7 +18,7 @@ from optax_bridge.spmd.module.context import (
 )
 from optax_bridge.spmd.module.outputs import InvalidDescendantError, OutputCollection
 
-Method = Callable[..., Any]
+Method = Callable[..., PyTree]
 F = TypeVar("F", bound=Method)
 
 

@@ -27,7 +27,7 @@ from optax_bridge.spmd.evaler import SpmdEvaler
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import BaseLearner
-from optax_bridge.spmd.mesh import HybridMeshShape, mesh_in_scope
+from optax_bridge.spmd.mesh import Devices, HybridMeshShape, mesh_in_scope
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, check_folder, mesh_of
@@ -101,7 +101,7 @@ class BaseTrainer(Module):
         summary_writer: BaseWriter.Config = SummaryWriter.default_config()
         checkpointer: BaseCheckpointer.Config = Checkpointer.default_config()
         evalers: dict[str, SpmdEvaler.Config] = {}  # noqa: RUF012
-        init_state_builder: ConfigOr[Callable[..., Any]] | None = None
+        init_state_builder: ConfigOr[Callable[..., tuple[int, TrainerState]]] | None = None
         save_input_iterator: bool = False
         train_dtype: DTypeLike | None = None
         start_trace_steps: Sequence[int] = []
@@ -113,7 +113,7 @@ class BaseTrainer(Module):
         log_every_n_steps: int | None = None
         prune_empty_state_updates: bool = True
 
-    def __init__(self, cfg: Config, *, parent: Module | None, devices: Sequence[Any] | None = None):
+    def __init__(self, cfg: Config, *, parent: Module | None, devices: Devices | None = None):
         """Makes mesh and children; no arrays yet.
 
         Args:
@@ -139,7 +139,7 @@ class BaseTrainer(Module):
         self._mesh = mesh_of(cfg, devices)
         self._step: int | None = None
         self._state: SpmdTrainState | None = None
-        self._compiled_train_step: Any = None
+        self._compiled_train_step: jax.stages.Wrapped | None = None
         batch_axes = PartitionSpec(axis_entry(cfg.batch_axis_names))
         with self.mesh_scope():
             self._add_child(
@@ -402,7 +402,7 @@ class BaseTrainer(Module):
         )
         return train_step(parts, state, input_batch)
 
-    def _jit_train_step(self) -> Any:
+    def _jit_train_step(self) -> jax.stages.Wrapped:
         if self._compiled_train_step is None:
             replicated = NamedSharding(self._mesh, PartitionSpec())
             shardings = self._assemble(self.trainer_state_partition_specs, replicated)

@@ -2,17 +2,17 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.mesh import create_device_mesh, infer_mesh_shape
+from optax_bridge.spmd.config import ConfigBase
+from optax_bridge.spmd.mesh import Devices, create_device_mesh, infer_mesh_shape
 from optax_bridge.spmd.trees import flatten_items
 
 
-def mesh_of(cfg: Any, devices: Sequence[Any] | None) -> Mesh:
+def mesh_of(cfg: ConfigBase, devices: Devices | None) -> Mesh:
     """The mesh of a trainer's config.
 
     Args:
@@ -51,7 +51,7 @@ def check_folder(where: str, folder: str) -> None:
             )
 
 
-def axis_entry(names: str | Sequence[str]) -> Any:
+def axis_entry(names: str | Sequence[str]) -> str | tuple[str, ...]:
     """Names of axes as one entry of a `PartitionSpec`."""
     return names if isinstance(names, str) else tuple(names)
 

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def register_per_param_settings(settings: T, *, description: str, path: str | No
     return settings
 
 
-def complete_partition_spec_tree(treedef: Any, prefix_tree: PyTree) -> PyTree:
+def complete_partition_spec_tree(treedef: PyTree, prefix_tree: PyTree) -> PyTree:
     """A tree of this structure with the partition spec of the prefix above it at every leaf.
 
     Args:

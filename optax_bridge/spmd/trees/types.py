@@ -19,8 +19,8 @@ Nested = Union[T, dict[str, "Nested[T]"]]  # noqa: UP007 (it takes a parameter)
 NestedTensor = Nested[Tensor]
 NestedTree = Nested[PyTree]
 NestedPartitionSpec = Nested[Optional[PartitionSpec]]  # noqa: UP045
-NestedParameterSpec = Nested[Any]
-NestedOptParam = Nested[Any]
+NestedParameterSpec = Nested[PyTree]
+NestedOptParam = Nested[PyTree]
 # What the axes of an array are cut along: axes of a mesh, several for one axis, or None.
 MeshAxes = PartitionSpec | Sequence[str | Sequence[str] | None]
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -87,9 +87,9 @@ adam = transformation(Adam)
 WITHIN = {"lr": NOT_NEGATIVE, "betas": CORRECTED_DECAY, "eps": NOT_NEGATIVE}
 MOMENTS = {"b1": s("betas", 0), "b2": s("betas", 1), "eps": s("eps")}
 STATE = (
-    ("exp_avg", ("ScaleByAdamState.mu",)),
-    ("exp_avg_sq", ("ScaleByAdamState.nu",)),
-    ("max_exp_avg_sq", ()),
+    (StateField, "exp_avg", ("ScaleByAdamState.mu",)),
+    (squares, "exp_avg_sq", ("ScaleByAdamState.nu",)),
+    (squares, "max_exp_avg_sq", ()),
 )
 AMSGRAD = different(
     "PyTorch takes the largest second moment before its bias correction, optax.amsgrad after it"
@@ -107,7 +107,7 @@ ENTRY = Entry(
     beside=BESIDE,
     exactness=EXACT,
     within=WITHIN,
-    state=tuple(StateField(name, f"TorchAdamState.{name}", stock) for name, stock in STATE),
+    state=tuple(field(name, f"TorchAdamState.{name}", stock) for field, name, stock in STATE),
     stock=(
         *with_sign_and_decay(_AMSGRAD, AMSGRAD, {"amsgrad": True}),
         *with_sign_and_decay(_ADAM, _SAME, {"decoupled_weight_decay": False}),

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
@@ -64,7 +64,7 @@ ENTRY = Entry(
     beside=BESIDE,
     exactness=EXACT,
     within=WITHIN,
-    state=tuple(StateField(name, f"TorchAdamWState.{name}", stock) for name, stock in STATE),
+    state=tuple(field(name, f"TorchAdamWState.{name}", stock) for field, name, stock in STATE),
     stock=(
         *with_sign_and_decay(_AMSGRAD, AMSGRAD, {"amsgrad": True}, decays=False),
         *with_sign_and_decay(

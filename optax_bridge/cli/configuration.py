@@ -1,10 +1,10 @@
 # pyright: strict
-"""`[tool.optax-bridge]` of a pyproject.toml: what `migrate` does unless the command line says else.
+"""`[tool.optax-bridge]` of a pyproject.toml: what commands do unless the command line says else.
 
 [tool.optax-bridge]
-paths = ["src", "notebooks"]  # what to look at where no path is given
-skip = ["jax_tree"]           # rules not to apply
-recipe = "exact"              # exact, stock or standalone
+paths = ["src", "notebooks"]  # migrate: what to look at where no path is given
+skip = ["jax_tree"]           # migrate: rules not to apply
+recipe = "exact"              # migrate and convert: exact, stock or standalone
 """
 
 import tomllib
@@ -40,12 +40,12 @@ class Configuration:
     recipe: str = "stock"
 
 
-def read_configuration(folder: Path, rules: Collection[str]) -> Configuration:
-    """The settings of the nearest pyproject.toml that has some, in a folder or above it.
+def read_configuration(folder: Path, rules: Collection[str] | None = None) -> Configuration:
+    """Returns the settings of the nearest pyproject.toml that has some, in a folder or above it.
 
     Args:
       folder: where to begin.
-      rules: names of all rules.
+      rules: names of all rules; None: those that are skipped are not looked up.
 
     Raises:
       ConfigurationError: the file cannot be read, or a setting is unknown or has a wrong value.
@@ -62,7 +62,7 @@ def read_configuration(folder: Path, rules: Collection[str]) -> Configuration:
     return Configuration()
 
 
-def _configuration(file: Path, table: Any, rules: Collection[str]) -> Configuration:
+def _configuration(file: Path, table: Any, rules: Collection[str] | None) -> Configuration:
     where = f"{file}, [tool.{_TABLE}]"
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where}: expected a table, found {table!r}")
@@ -74,7 +74,8 @@ def _configuration(file: Path, table: Any, rules: Collection[str]) -> Configurat
             raise ConfigurationError(f"{where}: {key} is a list of texts; found {value!r}")
     paths, skip = settings.get("paths", []), settings.get("skip", [])
     recipe = settings.get("recipe", "stock")
-    check_names(skip, rules, f"{where}: skip names no rule")
+    if rules is not None:
+        check_names(skip, rules, f"{where}: skip names no rule")
     if recipe not in RECIPES:
         raise ConfigurationError(
             f"{where}: recipe is one of {', '.join(RECIPES)}; found {recipe!r}"

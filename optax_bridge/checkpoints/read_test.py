@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optax_bridge.checkpoints import CheckpointError
-from optax_bridge.checkpoints.formats import registry
+from optax_bridge.checkpoints import read as reading
 from optax_bridge.checkpoints.formats.format import Format
 
 
@@ -17,7 +17,7 @@ def test_whatever_a_library_raises_names_the_file(error: Exception, tmp_path: Pa
 
     toy = Format("Toy", "toy", find=lambda path: path, read=read)
     with pytest.raises(CheckpointError, match=rf"{tmp_path}.*Toy.*{type(error).__name__}"):
-        registry.contents(toy, tmp_path)
+        reading.contents_of(toy, tmp_path)
 
 
 def test_two_formats_of_one_option_are_an_error(
@@ -26,10 +26,10 @@ def test_two_formats_of_one_option_are_an_error(
     (tmp_path / "again.py").write_text(
         "from optax_bridge.checkpoints.formats.npz import FORMAT as FORMAT\n"
     )
-    monkeypatch.setattr(registry.folder, "__path__", [*registry.folder.__path__, str(tmp_path)])
-    registry.formats.cache_clear()
+    monkeypatch.setattr(reading.folder, "__path__", [*reading.folder.__path__, str(tmp_path)])
+    reading.formats.cache_clear()
     try:
         with pytest.raises(ValueError, match="two formats"):
-            registry.formats()
+            reading.formats()
     finally:
-        registry.formats.cache_clear()
+        reading.formats.cache_clear()

@@ -12,7 +12,7 @@ WRONG = {
     "recipe Adam(1) --recipe Stok": "'Stok' is not one of 'exact', 'stock', 'standalone'; is stock",
     "recipe Adam(1) --dtype float8": "'float8' is not one of 'float32', 'bfloat16', 'float16'; is ",
     "recipe Adam(1) --dtype x": "'x' is not one of 'float32', 'bfloat16', 'float16'",
-    "convert a b --to optx": "'optx' is not one of 'optax', 'legacy'; is optax meant?",
+    "convert a b --to optx": "'optx' is not one of 'optax', 'legacy', 'torch'; is optax meant?",
     "convert a b --layout flt": "'flt' is not one of 'keep', 'flat'; is flat meant?",
     "convert a b --format msgpak": "Invalid value for --format: 'msgpak' is not one of 'msgpack', ",
     "convert a b --recipe it's": '"it\'s" is not one of',

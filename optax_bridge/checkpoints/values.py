@@ -1,0 +1,65 @@
+# pyright: strict
+"""The numbers in a leaf: whether they are finite, what a field may hold, a number of steps."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.trees import dtype_of, is_array
+from optax_bridge.correspondence.values import FINITE, Range
+from optax_bridge.metadata.trees import Leaf
+
+# The next step must be an int32 as well.
+STEPS = "the number of steps, an integer from 0 to 2**31 - 2"
+
+# What is wrong with a number -> what a leaf should have.
+EXPECTED = {
+    "NaN": "finite numbers",
+    "infinity": "finite numbers",
+    "negative numbers": "numbers of 0 or more",
+}
+
+
+def is_number_of_steps(step: np.ndarray[Any, Any]) -> bool:
+    """True if every number of an array may be one of steps taken."""
+    return step.dtype.kind in "iu" and bool((step >= 0).all() and (step < 2**31 - 1).all())
+
+
+def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
+    """Returns what is wrong with the numbers of a leaf, "NaN" say; "" if nothing is.
+
+    Args:
+      leaf: an array, a number, or a shape, which has no numbers.
+      within: what they may be.
+    """
+    dtype = dtype_of(leaf)
+    if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
+        return ""
+    if isinstance(leaf, jax.Array):
+        if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
+            return _fault(leaf, within)
+        leaf = np.asarray(leaf)
+    if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
+        return "" if is_array(leaf) else _fault(np.asarray(leaf), within)
+    data, fault = bytes_of(leaf), ""
+    for start in range(0, leaf.nbytes, BLOCK):
+        block: Any = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
+        if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
+            block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        fault = _fault(block, within) or fault
+        if fault == "NaN":
+            break
+        if leaf.nbytes > BLOCK:
+            release(leaf)
+    return fault
+
+
+def _fault(numbers: Any, within: Range) -> str:
+    library: Any = jnp if isinstance(numbers, jax.Array) else np
+    if not bool(library.isfinite(numbers).all()):
+        return "NaN" if bool(library.isnan(numbers).any()) else "infinity"
+    return "negative numbers" if within.least == 0 and bool((numbers < 0).any()) else ""
