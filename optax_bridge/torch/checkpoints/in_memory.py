@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import legacy_optim
-from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.pytorch import as_tree
+from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
-from optax_bridge.checkpoints.trees import Names
 from optax_bridge.legacy import from_legacy
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
@@ -39,16 +38,16 @@ def state_from_torch(
     order = [name for group in groups for name in group]
     file = NamesFile(file.path, "model", "optimizer", file.drop, order, file.entries)
     saved = {"model": tensors, "optimizer": optimizer.state_dict()}
-    tree = as_tree(saved, _PLACE)
+    tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
     rules = file.rules(list(tree["model"]))
     traversals = [_traversal({*group}, rules) for group in groups]
     definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)
     if saved["optimizer"]["state"] or step:
-        legacy = as_legacy(tree, file, _PLACE, step=step)
+        legacy = as_arrays(as_legacy(tree, file, _PLACE, step=step))
         converted = convert_tree(legacy, definition, exact=exact, place=_PLACE)
         return train_state(cls, converted, apply_fn, fields=fields, place=_PLACE)
     state_class: Any = cls
-    collections = as_legacy(tree, file, _PLACE, params_only=True)
+    collections = as_arrays(as_legacy(tree, file, _PLACE, params_only=True))
     tx = from_legacy(definition, exact)
     return state_class.create(apply_fn=apply_fn, tx=tx, **{**collections, **fields})
 
@@ -73,13 +72,5 @@ def _names_of_groups(optimizer: Any, tensors: Mapping[str, Any]) -> list[list[st
 
 def _traversal(group: set[str], rules: list[Rule]) -> legacy_optim.ModelParamTraversal:
     """The parameters of Flax that come from a group of PyTorch."""
-    paths: set[Names] = set()
-    for rule in rules:
-        inside = group.intersection(rule.torch)
-        if inside and len(inside) < len(rule.torch):
-            raise CheckpointError(
-                rule.place, "one group for all that become one parameter", listed(sorted(inside)),
-                "Keep them apart in Flax, too.",
-            )  # fmt: skip
-        paths |= {path[1:] for path in rule.flax if inside and path[0] == PARAMS}
+    paths = {p[1:] for rule in rules if rule.name in group for p in rule.paths if p[0] == PARAMS}
     return legacy_optim.ModelParamTraversal(lambda path, _: tuple(path.split("/")[1:]) in paths)
