@@ -1,4 +1,4 @@
-"""What all tests share: eight CPU devices, a compilation cache, a sample of cases, flags."""
+"""Shared by all tests: eight CPU devices, a compilation cache, a sample of cases, flags."""
 
 import gc
 import os

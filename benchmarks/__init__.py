@@ -1,1 +1,1 @@
-"""What this project costs, as ratios: one file for each measurement."""
+"""The costs of this project, as ratios: one file for each measurement."""

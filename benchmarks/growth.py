@@ -1,4 +1,4 @@
-"""How tracing, compiling and stepping grow with the leaves and with the groups."""
+"""Growth of tracing, compiling and stepping with the leaves and with the groups."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""How long a program waits before it trains: imports, and the first step with a warm cache."""
+"""The wait before a program trains: imports, and the first step with a warm cache."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""How long an optimizer's step takes: the old API, the exact recipe, and the stock one.
+"""The time of an optimizer's step: the old API, the exact recipe, and the stock one.
 
 The optimizer's step alone, without a model: gradients are given. Each step is compiled once, its
 state is donated, and the clock stops when the result is there. One row compares `one_loop` with

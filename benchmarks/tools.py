@@ -1,4 +1,4 @@
-"""How long the commands take: migrate, prove, convert, check; and the trainer's step.
+"""The time that commands take: migrate, prove, convert, check; and the trainer's step.
 
 Where there is nothing to compare with, the second side of the ratio is the bar itself, in seconds.
 """

@@ -1,4 +1,4 @@
-"""How the pages compare what the old half of a page computed with what the new half did."""
+"""Compares what the old half of a page computed with what the new half did."""
 
 from typing import Any
 
@@ -22,18 +22,20 @@ def agree(old: Any, new: Any, *, ulp: float = 0.0) -> None:
       AssertionError: they are further apart, have other names, shapes or dtypes, are not finite, or
         there is nothing to compare.
     """
-    left, right = _arrays(old), _arrays(new)
-    assert left, "nothing to compare"
-    assert left.keys() == right.keys(), sorted(left.keys() ^ right.keys())
-    apart = {path: _distance(path, left[path], right[path]) for path in left}
-    worst = max(apart, key=lambda path: apart[path])
-    assert apart[worst] <= ulp, f"{worst}: {apart[worst]:.3g} ULP apart, at most {ulp:g} expected"
-    count, size = len(left), sum(array.size for array in left.values())
+    old_arrays, new_arrays = _arrays(old), _arrays(new)
+    assert old_arrays, "nothing to compare"
+    assert old_arrays.keys() == new_arrays.keys(), sorted(old_arrays.keys() ^ new_arrays.keys())
+    distances = {path: _distance(path, old_arrays[path], new_arrays[path]) for path in old_arrays}
+    worst = max(distances, key=lambda path: distances[path])
+    assert distances[worst] <= ulp, (
+        f"{worst}: {distances[worst]:.3g} ULP apart, at most {ulp:g} expected"
+    )
+    count, size = len(old_arrays), sum(array.size for array in old_arrays.values())
     what = f"{size:,} number{'s' * (size != 1)} in {count} array{'s' * (count != 1)}"
-    if apart[worst] == 0:
+    if distances[worst] == 0:
         print(f"Same to the last bit: {what}.")
     else:
-        print(f"Same but for rounding: {what}, at most {apart[worst]:.2g} ULP apart.")
+        print(f"Same but for rounding: {what}, at most {distances[worst]:.2g} ULP apart.")
 
 
 def _arrays(tree: Any) -> dict[str, np.ndarray]:

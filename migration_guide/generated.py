@@ -1,5 +1,5 @@
 # pyright: strict
-"""What pages have from the code: a mark in a page is replaced by what a function here writes.
+"""Parts of pages that come from the code: a function here writes what replaces a mark.
 
 A mark is a line `<!-- generated: NAME ARGUMENT... -->`, with or without arguments.
 """
@@ -21,7 +21,7 @@ def pages_markdown(start: str, *caption: str) -> str:
 
     Args:
       start: how their paths begin, from the guide's folder on.
-      *caption: words above them; the start itself if there are none.
+      *caption: words above them; by default the start itself.
     """
     paths = (page.relative_to(SOURCE).with_suffix("").as_posix() for page in SOURCE.rglob("*.md"))
     names = sorted(path for path in paths if path.startswith(start))
@@ -30,7 +30,7 @@ def pages_markdown(start: str, *caption: str) -> str:
 
 
 def install_markdown(where: str = "shell") -> str:
-    """How to install, from the repository that the package names as its own.
+    """Says how to install, from the repository that the package names as its own.
 
     Args:
       where: `shell`, or `notebook` for a cell.
@@ -62,7 +62,7 @@ _MARK = re.compile(r"^<!-- generated: (\w+)((?: \S+)*) -->$", re.MULTILINE)
 
 
 def filled_in(page: str) -> str:
-    """Returns a page's source with what its marks stand for.
+    """Returns a page's source with its marks filled in.
 
     Raises:
       KeyError: a mark names nothing of `PARTS`.

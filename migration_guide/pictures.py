@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a cell of the guide shows beside text: pictures in the colours of the page, tables, code."""
+"""Output of cells that is not text: pictures in the colours of the page, tables, code."""
 
 import html
 from collections.abc import Iterable, Mapping, Sequence

@@ -51,17 +51,17 @@ def _squeezed(code: str) -> str:
     return re.sub(r"[\s'\"]+|,(?=\s*[)\]}])", "", code)
 
 
-@pytest.mark.sample(50)
-@pytest.mark.parametrize("name", sorted(rule.name for rule in RULES))
-def test_a_rule_writes_what_its_docstring_shows(name):
-    rule = described(name)
-    above, below = AROUND.get(name, (IMPORTS + SETUP, ""))
-    written = _squeezed(rewrite(f"{above}{rule.before}\n{below}", Options()).code)
-    position = 0
-    for part in re.split(r"\.\.\.|\n", rule.after):  # `...` stands for the rest of a line
-        found = written.find(_squeezed(part), position)
-        assert found >= 0, f"{part.strip()!r} is not what follows in:\n{written[position:]}"
-        position = found + len(_squeezed(part))
+def test_a_rule_writes_what_its_docstring_shows(subtests: pytest.Subtests):
+    for name in sorted(rule.name for rule in RULES):
+        with subtests.test(str(name)):
+            rule = described(name)
+            above, below = AROUND.get(name, (IMPORTS + SETUP, ""))
+            written = _squeezed(rewrite(f"{above}{rule.before}\n{below}", Options()).code)
+            position = 0
+            for part in re.split(r"\.\.\.|\n", rule.after):  # `...` stands for the rest of a line
+                found = written.find(_squeezed(part), position)
+                assert found >= 0, f"{part.strip()!r} is not what follows in:\n{written[position:]}"
+                position = found + len(_squeezed(part))
 
 
 def test_the_page_has_every_rule():

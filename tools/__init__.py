@@ -1,4 +1,4 @@
-"""What makes or tries the project's own files: recorders, fuzzers, kills, long runs.
+"""Makes or tries the project's own files: recorders, fuzzers, kills, long runs.
 
 Run from the repository as `python -m tools.NAME`; not part of the wheel.
 """

@@ -23,8 +23,8 @@ _ATOMS = (
 def expression(rng: Choices, depth: int = 0) -> str:
     """A call of a legacy class, or something that looks like one."""
     prefix = rng.choice(("", "", "", "optim.", "flax.optim.", "x().", "1."))
-    given = [_argument(rng, depth) for _ in range(rng.integers(5))]
-    text = f"{prefix}{rng.choice(_CLASSES)}({', '.join(given)})"
+    arguments = [_argument(rng, depth) for _ in range(rng.integers(5))]
+    text = f"{prefix}{rng.choice(_CLASSES)}({', '.join(arguments)})"
     if depth == 0 and rng.random() < 0.2:
         text = mutated(text.encode("utf-8", "surrogatepass"), rng).decode("utf-8", "replace")
     return text

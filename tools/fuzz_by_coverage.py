@@ -23,8 +23,8 @@ EXPRESSION = "expression"
 
 def main() -> None:
     """Fuzzes the format that the first argument names, `expression`, or all if there is none."""
-    known = [*checkpoint_fuzz.formats(), EXPRESSION]
-    kinds = [sys.argv.pop(1)] if sys.argv[1:] and sys.argv[1] in known else known
+    all_kinds = [*checkpoint_fuzz.formats(), EXPRESSION]
+    kinds = [sys.argv.pop(1)] if sys.argv[1:] and sys.argv[1] in all_kinds else all_kinds
 
     def target(data: bytes) -> None:
         for kind in kinds:

@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     print(", ".join(f"{name} {version}" for name, version in versions().items()))
     print(release_warning() or "all of these releases are supported")
-    found: dict[str, list[str]] = {name: [] for name in CLASSES}
+    by_class: dict[str, list[str]] = {name: [] for name in CLASSES}
     for test, message in failures(options.report):
-        found[class_of(message)].append(f"{test}: {message.partition(chr(10))[0][:150]}")
-    for name, lines in found.items():
+        by_class[class_of(message)].append(f"{test}: {message.partition(chr(10))[0][:150]}")
+    for name, lines in by_class.items():
         print(f"\n{name}: {len(lines)}")
         print("\n".join(f"  {line}" for line in lines), end="\n" if lines else "")
-    return int(any(found.values()))
+    return int(any(by_class.values()))
 
 
 if __name__ == "__main__":

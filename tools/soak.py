@@ -71,41 +71,42 @@ def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
     decays = kind == "decaying rate"
     definition = about.definition(setting, None if decays else setting.learning_rate)
     params = _params(half=not decays)
-    made = [driver(side) for side in (sides.legacy(definition), sides.exact(definition))]
+    pair = [driver(side) for side in (sides.legacy(definition), sides.exact(definition))]
     started = time.perf_counter()
-    parts = _parts(made, params, steps, setting.learning_rate if decays else None)
+    parts = _parts(pair, params, steps, setting.learning_rate if decays else None)
     part = next(parts)
     while part[1].identical and part[0] < steps:
         part = next(parts)
-    done, found, last = part
-    first = "" if found.first is None else str(found.first)
-    if why := one_function.remark(found):
+    done, difference, last = part
+    first = "" if difference.first is None else str(difference.first)
+    if why := one_function.remark(difference):
         first += f" ({why})"
     return Soak(entry, kind, done, last, first, time.perf_counter() - started)
 
 
 def _parts(
-    made: Sequence[Driven], params: Params, steps: int, peak: float | None
+    pair: Sequence[Driven], params: Params, steps: int, peak: float | None
 ) -> Iterator[tuple[int, Comparison, float]]:
-    states = [each.init(params) for each in made]
+    states = [each.init(params) for each in pair]
     rng = np.random.default_rng(0)
     for first in range(0, steps, PART):
         count = min(PART, steps - first)
         grads = jax.tree.map(lambda p, n=count: _gradients(rng, n, p), params)
         inputs: tuple[Any, ...] = (grads,)
         if peak is not None:
-            left = 1 - np.arange(first + 1, first + count + 1) / steps
-            inputs = (grads, (peak * left).astype(np.float32))
+            remaining = 1 - np.arange(first + 1, first + count + 1) / steps
+            inputs = (grads, (peak * remaining).astype(np.float32))
         views = []
-        for index, each in enumerate(made):
+        for index, each in enumerate(pair):
             states[index], view = each.steps(states[index], inputs, 0, count)
             views.append(jax.device_get(view))
-        found = compare(*views)
+        difference = compare(*views)
         ends = [
             np.abs(leaf[-1].astype(np.float64)).max()
             for leaf in jax.tree.leaves(views[0]["params"])
         ]
-        yield first + (count if found.first is None else found.first.step), found, float(max(ends))
+        steps_taken = count if difference.first is None else difference.first.step
+        yield first + steps_taken, difference, float(max(ends))
 
 
 def _params(half: bool) -> dict[str, PyTree]:
@@ -131,11 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Long runs, exact against legacy, bit for bit.")
     parser.add_argument("optimizers", nargs="*", choices=[*ENTRIES, []], metavar="OPTIMIZER")
     parser.add_argument("--steps", type=int, default=STEPS)
-    given = parser.parse_args(arguments)
-    chosen = [case for case in cases() if not given.optimizers or case[0] in given.optimizers]
+    options = parser.parse_args(arguments)
+    chosen = [case for case in cases() if not options.optimizers or case[0] in options.optimizers]
     console = Console(stderr=True)
-    results = [run(*case, given.steps) for case in track(chosen, "soaking", console=console)]
-    table = Table(title=f"exact against legacy over {given.steps:,} steps", title_justify="left")
+    results = [run(*case, options.steps) for case in track(chosen, "soaking", console=console)]
+    table = Table(title=f"exact against legacy over {options.steps:,} steps", title_justify="left")
     for name in ("optimizer", "run", "to step", "largest parameter", "first difference", "s"):
         table.add_column(name)
     for one in results:

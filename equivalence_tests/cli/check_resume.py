@@ -42,13 +42,13 @@ Program = Annotated[
     str, typer.Option(help="What the migrated program restores into, `new.py:make_state`.")
 ]
 Old = Annotated[
-    str | None, typer.Option(help="What the old program restores into, `old.py:make_state`;")
+    str | None, typer.Option(help="What the old program restores into, `old.py:make_state`.")
 ]
 Optimizers = Annotated[
     list[str] | None,
     typer.Option(
-        help='or the optimizer that it had, `"Adam(learning_rate=1e-3)"`; of several '
-        '`"policy=Adam(1e-3)"` for each.'
+        help='In place of --old, the optimizer that it had, `"Adam(learning_rate=1e-3)"`; of '
+        'several one each, `"policy=Adam(1e-3)"`.'
     ),
 ]
 Rate = Annotated[

@@ -15,13 +15,16 @@ from equivalence_tests.sides.adapt import SideLike
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
     ENTRIES,
+    TORCH,
     Case,
     Choice,
     Claim,
     Described,
     Entry,
+    Table,
     UnsupportedSetting,
     Verdict,
+    all_entries,
     choose_recipe,
     describe,
     names_of_entries,
@@ -59,12 +62,14 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
     """All claims.
 
     Args:
-      only: names, in any case, of entries, recipes or dtypes; empty for all.
+      only: names, in any case, of entries, recipes or dtypes; empty for all of flax.optim's.
+      "torch",
+        or an entry of PyTorch's, asks for PyTorch's.
 
     Raises:
       ValueError: a name that is none of these.
     """
-    known = {*ENTRIES, *RECIPES, *DTYPES}
+    known = {*all_entries(), *RECIPES, *DTYPES, "torch"}
     only = names_of_entries(only, known)
     unknown = [name for name in only if name not in known]
     if unknown:
@@ -72,17 +77,20 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
             f"no optimizer, recipe or dtype is called {', '.join(unknown)}"
             f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
         )
-    return [task for task in _all_tasks() if _wanted(task, only)]
+    of_torch = [name for name in only if name == "torch" or name in TORCH]
+    if "torch" in only:
+        only = [name for name in only if name != "torch"]
+    return [task for task in _all_tasks(TORCH if of_torch else ENTRIES) if _wanted(task, only)]
 
 
 def _wanted(task: Task, only: Sequence[str]) -> bool:
     """True if a task is one of each kind of name that is given."""
-    kinds = ((ENTRIES, task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
+    kinds = ((all_entries(), task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
     return all(own in only or not any(name in known for name in only) for known, own in kinds)
 
 
-def _all_tasks() -> Iterator[Task]:
-    for name, entry in ENTRIES.items():
+def _all_tasks(table: Table) -> Iterator[Task]:
+    for name, entry in table.items():
         for index, case in enumerate(entry.cases):
             for recipe in RECIPES:
                 for dtype in DTYPES if _claim(entry, case, recipe) is not None else DTYPES[:1]:
@@ -127,12 +135,13 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     Raises:
       UnsupportedSetting: there is no such recipe.
     """
-    entry = ENTRIES[task.entry]
+    entry = all_entries()[task.entry]
     case = entry.cases[task.case]
     definition = entry.definition(case, case.learning_rate)
     choice = _choice(definition, task.recipe)
     dtype = jnp.dtype(task.dtype)
-    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in _SHAPES.items()}
+    shapes = {n: s for n, s in _SHAPES.items() if len(s) == 2 or "vectors" not in entry.excluded}
+    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
     described = describe(definition)
 
     def left(hp: HyperParams) -> SideLike:

@@ -161,8 +161,6 @@ def print_reasons(console: Console, results: Sequence[Result]) -> None:
     ]
     for entry, recipe, why in dict.fromkeys(reasons):
         console.print(f"{entry}, {recipe}, differs: {escape(why)}")
-    if reasons:
-        console.print("figures in these reasons are of unit normal gradients")
 
 
 def drawn(shown: RenderableType, closing: str, title: str = "optax-bridge check") -> str:

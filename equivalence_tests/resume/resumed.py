@@ -125,7 +125,8 @@ class Resumed:
             lines.append(f"{path or 'the state'}, restored at step {self.steps[path]}:")
             lines += [f"  {line}" for line in str(report).splitlines()]
         if self.others:
-            lines.append(f"{self.others} leaves beside the optimizers are the same both ways")
+            leaves = "1 leaf" if self.others == 1 else f"{self.others} leaves"
+            lines.append(f"beside the optimizers, the same both ways: {leaves}")
         if self.beside:
             lines.append(self.beside)
         if self.neither:

@@ -410,7 +410,7 @@ def test_what_is_restored_differently_is_different():
     found = Resumed({}, {}, others=2, unequal=["mean", "epoch"])
     assert found.verdict is Verdict.DIFFERENT
     assert str(found).splitlines() == [
-        "2 leaves beside the optimizers are the same both ways",
+        "beside the optimizers, the same both ways: 2 leaves",
         "restored differently: mean, epoch",
     ]
     assert found.as_dict()["others_unequal"] == ["mean", "epoch"]

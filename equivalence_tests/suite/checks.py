@@ -218,7 +218,8 @@ def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
     result = measure(check, trial.setting, trial.definition, compare)
     result.extra, result.losses = trial.extra, trial.losses
     if check.problem == SYNTHETIC and check.rate == "constant" and result.claim is not None:
-        row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
+        task = Task(check.entry, check.setting, check.recipe, "float32")
+        row = prove_task(task, certified=False)
         result.proved, result.proof_held = row.verdict or row.note, row.held
     return result
 

@@ -91,7 +91,8 @@ ADVICE = [
 ]
 
 
-@pytest.mark.parametrize(("message", "advised", "code"), ADVICE, ids=[a for _, a, _ in ADVICE])
-def test_what_is_advised_runs(message: str, advised: str, code: str):
-    assert advised in message
-    assert eval(code or advised, NAMES) is not None
+def test_what_is_advised_runs(subtests: pytest.Subtests):
+    for message, advised, code in ADVICE:
+        with subtests.test(message):
+            assert advised in message
+            assert eval(code or advised, NAMES) is not None

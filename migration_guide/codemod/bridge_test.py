@@ -70,23 +70,30 @@ BRIDGED = {
 }
 
 
-@pytest.mark.parametrize("case", BRIDGED, ids=str)
-def test_chosen_at_run_time(case: str):
-    before, after = BRIDGED[case]
-    result = rewrite(f"import clip, functools\nfrom flax import optim\n{before}\n", Options())
-    assert [m for m in result.messages if m.by_hand] == []
-    lines = [x for x in result.code.splitlines() if not x.startswith(("import ", "# optax"))]
-    assert "\n".join(lines) == after
-    assert NOTE in result.code
-    assert rewrite(result.code, Options()).code == result.code
+def test_chosen_at_run_time(subtests: pytest.Subtests):
+    for case, (before, after) in BRIDGED.items():
+        with subtests.test(case):
+            result = rewrite(
+                f"import clip, functools\nfrom flax import optim\n{before}\n", Options()
+            )
+            assert [m for m in result.messages if m.by_hand] == []
+            lines = [
+                x for x in result.code.splitlines() if not x.startswith(("import ", "# optax"))
+            ]
+            assert "\n".join(lines) == after
+            assert NOTE in result.code
+            assert rewrite(result.code, Options()).code == result.code
 
 
-@pytest.mark.parametrize("call", ["getattr({}, n)(0.1)", "{}.Adam(**settings)"], ids=str)
-def test_what_was_bridged_by_hand_is_bridged_once(call: str):
-    code = "import optax_bridge\nfrom flax import optim\nd = optax_bridge.from_legacy({})\n"
-    result = rewrite(code.format(call.format("optim")), Options())
-    assert result.code.endswith(f"d = optax_bridge.from_legacy({call.format('legacy_optim')})\n")
-    assert result.messages == ()
+def test_what_was_bridged_by_hand_is_bridged_once(subtests: pytest.Subtests):
+    for call in ["getattr({}, n)(0.1)", "{}.Adam(**settings)"]:
+        with subtests.test(call):
+            code = "import optax_bridge\nfrom flax import optim\nd = optax_bridge.from_legacy({})\n"
+            result = rewrite(code.format(call.format("optim")), Options())
+            assert result.code.endswith(
+                f"d = optax_bridge.from_legacy({call.format('legacy_optim')})\n"
+            )
+            assert result.messages == ()
 
 
 def test_a_class_that_is_called_elsewhere_works_and_is_said():
@@ -132,15 +139,17 @@ CHILDREN = {
 }
 
 
-@pytest.mark.parametrize("case", CHILDREN, ids=str)
-def test_a_definition_of_ones_own_keeps_legacy_children(case: str):
-    before, expected = CHILDREN[case]
-    code = rewrite(f"from flax import optim\n{OWN}{before}\no = d.create(p)\n", Options()).code
-    assert expected in code
-    assert "optax_bridge.wrap_definition(Own(" in code
-    assert "tx=d)" in code
-    assert "optax.adam" not in code
-    assert code.count("wrap_definition") == 1
+def test_a_definition_of_ones_own_keeps_legacy_children(subtests: pytest.Subtests):
+    for case, (before, expected) in CHILDREN.items():
+        with subtests.test(case):
+            code = rewrite(
+                f"from flax import optim\n{OWN}{before}\no = d.create(p)\n", Options()
+            ).code
+            assert expected in code
+            assert "optax_bridge.wrap_definition(Own(" in code
+            assert "tx=d)" in code
+            assert "optax.adam" not in code
+            assert code.count("wrap_definition") == 1
 
 
 def test_a_child_that_is_also_used_by_itself():

@@ -72,16 +72,13 @@ def test_public_optax_alone_says_that_files_need_converting():
     assert any("need converting" in message.text for message in result.messages)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_other_checkpoints_stay(subtests: pytest.Subtests):
+    for code in [
         "from clu import checkpoint\nckpt = checkpoint.Checkpoint(d)\n",
         "from mine import checkpoint\nfrom flax import optim\nckpt = checkpoint.Checkpoint(d)\n",
-    ],
-    ids=["no-optimizer", "another-class"],
-)
-def test_other_checkpoints_stay(code: str):
-    assert "ckpt = checkpoint.Checkpoint(d)\n" in rewrite(code, Options()).code
+    ]:
+        with subtests.test(code):
+            assert "ckpt = checkpoint.Checkpoint(d)\n" in rewrite(code, Options()).code
 
 
 def test_old_names_in_what_is_loaded_as_a_dict_are_left_to_a_person():

@@ -48,7 +48,7 @@ def test_the_bar_covers_every_phase(tmp_path: Path):
 
 
 def test_ctrl_c_leaves_every_file_whole(tmp_path: Path):
-    paths = _tree(tmp_path, 300)
+    paths = _tree(tmp_path, 100)
     code = "from optax_bridge.cli.app import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "migrate", "--write", str(tmp_path)],

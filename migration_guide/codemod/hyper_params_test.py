@@ -65,13 +65,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_rewrites(case: str):
-    setup, before, after = CASES[case]
-    result = rewrite(f"{setup}{before}\n", Options())
-    assert result.refused == ""
-    assert result.messages == ()
-    assert result.code.split("\n", maxsplit=2)[2] == f"{after}\n"
+def test_rewrites(subtests: pytest.Subtests):
+    for case, (setup, before, after) in CASES.items():
+        with subtests.test(case):
+            result = rewrite(f"{setup}{before}\n", Options())
+            assert result.refused == ""
+            assert result.messages == ()
+            assert result.code.split("\n", maxsplit=2)[2] == f"{after}\n"
 
 
 def test_one_optimizers_settings_given_to_another_are_given_whole():

@@ -23,25 +23,30 @@ IMPORT_FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", IMPORT_FORMS, ids=str)
-def test_import_forms(form: str):
-    code = IMPORT_FORMS[form].replace("D = ", "x = ").replace("Adam\n", "Adam(1.0)\n")
-    code = code.replace("import Adam(1.0)", "import Adam").replace("x = A\n", "x = A(1.0)\n")
-    result = rewrite(code, Options())
-    assert "x = optax.adam(1.0)" in result.code
-    assert "optim" not in result.code
-    assert ("import flax" in result.code) is False
-    assert "import optax\n" in result.code
+def test_import_forms(subtests: pytest.Subtests):
+    for form in IMPORT_FORMS:
+        with subtests.test(form):
+            code = IMPORT_FORMS[form].replace("D = ", "x = ").replace("Adam\n", "Adam(1.0)\n")
+            code = code.replace("import Adam(1.0)", "import Adam").replace(
+                "x = A\n", "x = A(1.0)\n"
+            )
+            result = rewrite(code, Options())
+            assert "x = optax.adam(1.0)" in result.code
+            assert "optim" not in result.code
+            assert ("import flax" in result.code) is False
+            assert "import optax\n" in result.code
 
 
-@pytest.mark.parametrize("module", ["flax", "flax.optim", "flax.optim.adam"])
-def test_a_star_that_alone_can_have_brought_a_name(module: str):
-    name = "optim.Adam" if module == "flax" else "Adam"
-    code = f"from {module} import *\nfrom jax.numpy import *\nx = {name}(1.0).create(p)\nx.target\n"
-    new = rewrite(code, Options()).code
-    assert "tx=optax.adam(" in new
-    assert "x.params" in new
-    assert (f"from {module} import *" in new) == (module == "flax")
+def test_a_star_that_alone_can_have_brought_a_name(subtests: pytest.Subtests):
+    for module in ["flax", "flax.optim", "flax.optim.adam"]:
+        with subtests.test(module):
+            name = "optim.Adam" if module == "flax" else "Adam"
+            stars = f"from {module} import *\nfrom jax.numpy import *\n"
+            code = f"{stars}x = {name}(1.0).create(p)\nx.target\n"
+            new = rewrite(code, Options()).code
+            assert "tx=optax.adam(" in new
+            assert "x.params" in new
+            assert (f"from {module} import *" in new) == (module == "flax")
 
 
 def test_nobody_knows_what_two_stars_bring_so_nothing_is_rewritten():
@@ -60,39 +65,40 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT, ids=str)
-def test_an_import_that_stays_says_why(case: str):
-    result = rewrite(f"{KEPT[case]}x = Momentum(1.0).create(p)\n", Options())
-    (message,) = result.messages
-    assert (message.line, message.by_hand) == (1, True)
-    assert f"{PREFIX}{message.text}\nfrom flax.optim import " in result.code
-    assert "tx=optax.sgd(" in result.code
-    assert rewrite(result.code, Options()).code == result.code
+def test_an_import_that_stays_says_why(subtests: pytest.Subtests):
+    for case in KEPT:
+        with subtests.test(case):
+            result = rewrite(f"{KEPT[case]}x = Momentum(1.0).create(p)\n", Options())
+            (message,) = result.messages
+            assert (message.line, message.by_hand) == (1, True)
+            assert f"{PREFIX}{message.text}\nfrom flax.optim import " in result.code
+            assert "tx=optax.sgd(" in result.code
+            assert rewrite(result.code, Options()).code == result.code
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_imports_stand_above_their_first_use(subtests: pytest.Subtests):
+    for code in [
         "from flax import optim; x = optim.LAMB(0.1)\n",
         "import os\nif os.environ:\n    from flax import optim\n    x = optim.LAMB(0.1)\n"
         "import jax\n",
         "from flax import optim\n@f(optim.LAMB(0.1))\ndef f(): pass\nimport optax_bridge\n",
-    ],
-    ids=["semicolon", "above-an-import", "imported-too-late"],
-)
-def test_imports_stand_above_their_first_use(code: str):
-    new = rewrite(code, Options()).code
-    assert new.index("import optax_bridge") < new.index("optax_bridge.lamb")
+    ]:
+        with subtests.test(code):
+            new = rewrite(code, Options()).code
+            assert new.index("import optax_bridge") < new.index("optax_bridge.lamb")
 
 
-@pytest.mark.parametrize(
-    "ours",
-    ["import jax.numpy as jnp", "import flax.linen as nn", "from flax import linen", "import jax"],
-)
-def test_imports_stand_below_the_last_of_jax_or_flax(ours: str):
-    code = f"import os\nfrom flax import optim\n{ours}\nimport zzz\nx = optim.Adam(0.1)\n"
-    lines = rewrite(code, Options()).code.splitlines()
-    assert lines[:4] == ["import os", ours, "import optax", "import zzz"]
+def test_imports_stand_below_the_last_of_jax_or_flax(subtests: pytest.Subtests):
+    for ours in [
+        "import jax.numpy as jnp",
+        "import flax.linen as nn",
+        "from flax import linen",
+        "import jax",
+    ]:
+        with subtests.test(ours):
+            code = f"import os\nfrom flax import optim\n{ours}\nimport zzz\nx = optim.Adam(0.1)\n"
+            lines = rewrite(code, Options()).code.splitlines()
+            assert lines[:4] == ["import os", ours, "import optax", "import zzz"]
 
 
 def test_a_name_that_is_something_else_is_not_taken():
@@ -115,25 +121,22 @@ BLANK = {
 }
 
 
-@pytest.mark.parametrize("case", BLANK, ids=str)
-def test_no_blank_line_is_eaten(case: str):
-    above, below, together = BLANK[case]
-    code = f"import os\n{above}from flax import optim\n{below}import foo\nos, foo\n"
-    expected = f"import os\n{together}import foo\nos, foo\n"
-    assert rewrite(code, Options()).code == expected
+def test_no_blank_line_is_eaten(subtests: pytest.Subtests):
+    for case, (above, below, together) in BLANK.items():
+        with subtests.test(case):
+            code = f"import os\n{above}from flax import optim\n{below}import foo\nos, foo\n"
+            expected = f"import os\n{together}import foo\nos, foo\n"
+            assert rewrite(code, Options()).code == expected
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
+def test_nothing_is_imported_twice(subtests: pytest.Subtests):
+    for head in [
         "def f():\n    return optax.adam(1)\nimport optax\n",
         "try:\n    import optax\nfinally: pass\n",
-    ],
-    ids=["below-a-function", "tried"],
-)
-def test_nothing_is_imported_twice(head: str):
-    new = rewrite(f"from flax import optim\n{head}x = optim.Adam(0.1)\n", Options()).code
-    assert new.count("import optax\n") == 1
+    ]:
+        with subtests.test(head):
+            new = rewrite(f"from flax import optim\n{head}x = optim.Adam(0.1)\n", Options()).code
+            assert new.count("import optax\n") == 1
 
 
 def test_a_taken_name_is_refused_whole():
@@ -174,12 +177,12 @@ ORDERED = {
 }
 
 
-@pytest.mark.parametrize("case", ORDERED)
-def test_imports_stand_in_the_order_of_isort(case: str):
-    before, after = ORDERED[case]
-    rest = "x = optim.LAMB(0.1), optim.GradientDescent(lr)\n"
-    new = rewrite(f"{before}\n{rest}", Options()).code
-    assert new.partition("\nx = ")[0] == after
+def test_imports_stand_in_the_order_of_isort(subtests: pytest.Subtests):
+    for case, (before, after) in ORDERED.items():
+        with subtests.test(case):
+            rest = "x = optim.LAMB(0.1), optim.GradientDescent(lr)\n"
+            new = rewrite(f"{before}\n{rest}", Options()).code
+            assert new.partition("\nx = ")[0] == after
 
 
 FOLDER = "checkpoints.save_checkpoint('run', optim.Adam(0.1).create(p), 1)\n"
@@ -196,11 +199,13 @@ OF_PYTHON = {
 }
 
 
-@pytest.mark.parametrize("case", OF_PYTHON)
-def test_modules_of_python_stand_in_their_section(case: str):
-    before, after = OF_PYTHON[case]
-    code = f"{before}from flax import optim\nfrom flax.training import checkpoints\n{FOLDER}"
-    assert rewrite(code, Options()).code.startswith(after)
+def test_modules_of_python_stand_in_their_section(subtests: pytest.Subtests):
+    for case, (before, after) in OF_PYTHON.items():
+        with subtests.test(case):
+            code = (
+                f"{before}from flax import optim\nfrom flax.training import checkpoints\n{FOLDER}"
+            )
+            assert rewrite(code, Options()).code.startswith(after)
 
 
 SCALES = {
@@ -214,13 +219,13 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("case", SCALES)
-def test_dynamic_scale_is_imported_by_its_name(case: str):
-    head, use = SCALES[case]
-    new = rewrite(f"{head}s = {use}\n", Options()).code
-    assert "from flax.training.dynamic_scale import DynamicScale\n" in new
-    assert f"s = {use.replace('optim.', '')}\n" in new and "flax.optim" not in new
-    assert rewrite(new, Options()).code == new
+def test_dynamic_scale_is_imported_by_its_name(subtests: pytest.Subtests):
+    for case, (head, use) in SCALES.items():
+        with subtests.test(case):
+            new = rewrite(f"{head}s = {use}\n", Options()).code
+            assert "from flax.training.dynamic_scale import DynamicScale\n" in new
+            assert f"s = {use.replace('optim.', '')}\n" in new and "flax.optim" not in new
+            assert rewrite(new, Options()).code == new
 
 
 def test_dynamic_scale_is_dotted_where_the_name_is_taken():
@@ -232,20 +237,17 @@ def test_dynamic_scale_is_dotted_where_the_name_is_taken():
 ENVIRONMENT = "import os\nos.environ['JAX_ENABLE_X64'] = '1'\n"
 
 
-@pytest.mark.parametrize(
-    "rest",
-    ["import mine\nimport jax.numpy as jnp\n\n", "import mine\n", "\nX = 1\n"],
-    ids=["jax-below", "nothing-of-jax", "no-import"],
-)
-def test_what_sets_the_environment_stays_above(rest: str):
+def test_what_sets_the_environment_stays_above(subtests: pytest.Subtests):
     """JAX reads it when it is imported, and what is imported now imports JAX."""
-    code = f"{ENVIRONMENT}{rest}o: optimizer = f()\no = o.apply_gradient(g)\n"
-    code = f"{code}from flax import optim\no = optim.Adam(0.1).create(p)\n"
-    result = rewrite(code, Options())
-    assert result.refused == ""
-    assert result.code.startswith(ENVIRONMENT)
-    assert "import optax_bridge\n" in result.code
-    assert rewrite(result.code, Options()).code == result.code
+    for rest in ["import mine\nimport jax.numpy as jnp\n\n", "import mine\n", "\nX = 1\n"]:
+        with subtests.test(rest):
+            code = f"{ENVIRONMENT}{rest}o: optimizer = f()\no = o.apply_gradient(g)\n"
+            code = f"{code}from flax import optim\no = optim.Adam(0.1).create(p)\n"
+            result = rewrite(code, Options())
+            assert result.refused == ""
+            assert result.code.startswith(ENVIRONMENT)
+            assert "import optax_bridge\n" in result.code
+            assert rewrite(result.code, Options()).code == result.code
 
 
 OPTIONS = {
@@ -266,26 +268,25 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("setting", "mode"),
-    [
+def test_what_is_set_before_jax_is_imported_stays_above(subtests: pytest.Subtests):
+    """`os` is used by what is written new, as well as by what sets the environment."""
+    for setting, mode in [
         *((setting, "default") for setting in SETTINGS),
         *(("item", mode) for mode in list(OPTIONS)[1:]),
-    ],
-)
-def test_what_is_set_before_jax_is_imported_stays_above(setting: str, mode: str):
-    """`os` is used by what is written new, as well as by what sets the environment."""
-    head = f"import os\n{SETTINGS[setting]}\n"
-    code = (
-        f"{head}import jax\nimport jax.numpy as jnp\nfrom flax import optim\n"
-        "from flax.training import checkpoints\no = optim.Adam(0.1).create({'w': jnp.zeros(3)})\n"
-        "checkpoints.save_checkpoint('folder', o, 3)\n"
-    )
-    new = rewrite(code, OPTIONS[mode]).code
-    assert "os.path.abspath('folder')" in new
-    last = SETTINGS[setting].splitlines()[-1]
-    assert new.index(f"{last}\n") < new.index("import optax")
-    assert new.index("import jax.numpy as jnp\n") < new.index("import optax")
+    ]:
+        with subtests.test(setting):
+            head = f"import os\n{SETTINGS[setting]}\n"
+            code = (
+                f"{head}import jax\nimport jax.numpy as jnp\nfrom flax import optim\n"
+                "from flax.training import checkpoints\n"
+                "o = optim.Adam(0.1).create({'w': jnp.zeros(3)})\n"
+                "checkpoints.save_checkpoint('folder', o, 3)\n"
+            )
+            new = rewrite(code, OPTIONS[mode]).code
+            assert "os.path.abspath('folder')" in new
+            last = SETTINGS[setting].splitlines()[-1]
+            assert new.index(f"{last}\n") < new.index("import optax")
+            assert new.index("import jax.numpy as jnp\n") < new.index("import optax")
 
 
 WITHIN = (
@@ -301,12 +302,15 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("case", BLOCKS)
-def test_what_one_block_imports_stays_in_it_where_jax_is_set_up(case: str):
-    result = rewrite(BLOCKS[case], Options())
-    assert "    import jax\n    import optax\n    import optax_bridge\n    o = " in result.code
-    assert "\nimport" not in result.code and result.messages == ()
-    assert rewrite(result.code, Options()).code == result.code
+def test_what_one_block_imports_stays_in_it_where_jax_is_set_up(subtests: pytest.Subtests):
+    for case in BLOCKS:
+        with subtests.test(case):
+            result = rewrite(BLOCKS[case], Options())
+            assert (
+                "    import jax\n    import optax\n    import optax_bridge\n    o = " in result.code
+            )
+            assert "\nimport" not in result.code and result.messages == ()
+            assert rewrite(result.code, Options()).code == result.code
 
 
 def test_imports_that_may_stand_above_what_sets_jax_up_are_said():

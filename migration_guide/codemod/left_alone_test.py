@@ -63,10 +63,11 @@ NO_OPS = {
 }
 
 
-@pytest.mark.parametrize("case", NO_OPS, ids=str)
-def test_leaves_alone(case: str):
-    result = rewrite(NO_OPS[case], Options())
-    assert (result.code, result.refused) == (NO_OPS[case], "")
+def test_leaves_alone(subtests: pytest.Subtests):
+    for case in NO_OPS:
+        with subtests.test(case):
+            result = rewrite(NO_OPS[case], Options())
+            assert (result.code, result.refused) == (NO_OPS[case], "")
 
 
 BY_HAND = {
@@ -234,33 +235,33 @@ BY_HAND = {
 }
 
 
-@pytest.mark.sample(24)
-@pytest.mark.parametrize("case", BY_HAND, ids=str)
-def test_left_to_a_person_with_one_comment(case: str):
-    before, expected = BY_HAND[case]
-    code = f"{IMPORTS}\n\ndef main():\n    " + before.replace("\n", "\n    ") + "\n"
-    result = rewrite(code, Options())
-    assert result.refused == ""
-    (message,) = [m for m in result.messages if m.by_hand]
-    assert expected in message.text
-    assert code.splitlines()[message.line - 1].strip() in before
-    assert result.code.count(PREFIX) == 1
-    for method in (".compute_gradient(", ".optimize("):
-        assert (method in before) == (method in result.code)
-    again = rewrite(result.code, Options())
-    assert again.code == result.code
+def test_left_to_a_person_with_one_comment(subtests: pytest.Subtests):
+    for case, (before, expected) in BY_HAND.items():
+        with subtests.test(case):
+            code = f"{IMPORTS}\n\ndef main():\n    " + before.replace("\n", "\n    ") + "\n"
+            result = rewrite(code, Options())
+            assert result.refused == ""
+            (message,) = [m for m in result.messages if m.by_hand]
+            assert expected in message.text
+            assert code.splitlines()[message.line - 1].strip() in before
+            assert result.code.count(PREFIX) == 1
+            for method in (".compute_gradient(", ".optimize("):
+                assert (method in before) == (method in result.code)
+            again = rewrite(result.code, Options())
+            assert again.code == result.code
 
 
 UNCLEAR = ("unclear-optimizer", "unclear-restored", "unclear-saved")
 
 
-@pytest.mark.parametrize("case", UNCLEAR)
-def test_once_annotated_as_told_nothing_is_left_to_do(case: str):
-    first = rewrite(f"{IMPORTS}\n{BY_HAND[case][0]}\n", Options()).code
-    told = re.sub(r"(def f\(\w+)", r"\1: optax_bridge.TrainState", first)
-    again = rewrite(f"import optax_bridge\n{told}", Options())
-    assert (again.messages, PREFIX in again.code) == ((), False)
-    assert ".from_state_dict(my_opt, d)" in again.code or case != "unclear-restored"
+def test_once_annotated_as_told_nothing_is_left_to_do(subtests: pytest.Subtests):
+    for case in UNCLEAR:
+        with subtests.test(case):
+            first = rewrite(f"{IMPORTS}\n{BY_HAND[case][0]}\n", Options()).code
+            told = re.sub(r"(def f\(\w+)", r"\1: optax_bridge.TrainState", first)
+            again = rewrite(f"import optax_bridge\n{told}", Options())
+            assert (again.messages, PREFIX in again.code) == ((), False)
+            assert ".from_state_dict(my_opt, d)" in again.code or case != "unclear-restored"
 
 
 def test_a_name_that_may_be_another_librarys_is_left_to_a_person():

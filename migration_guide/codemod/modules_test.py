@@ -139,7 +139,7 @@ def _parses(code: str) -> bool:
 
 
 FEW = settings(
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     derandomize=True,
@@ -187,7 +187,7 @@ FILES = st.builds(
 ).filter(_parses)
 
 
-@settings(FEW, max_examples=60)
+@settings(FEW, max_examples=40)
 @given(st.lists(FILES, min_size=2, max_size=3), OPTIONS)
 def test_any_tree(codes: list[str], options: Options):
     with tempfile.TemporaryDirectory() as name:

@@ -9,9 +9,8 @@ HEAD = "import orbax.checkpoint as ocp\nfrom flax import optim\nopt = optim.Adam
 OURS = "optax_bridge.checkpoints.TrainState"
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_orbax_is_given_our_handler(subtests: pytest.Subtests):
+    for before, after in [
         ("c = ocp.PyTreeCheckpointer()", f"c = ocp.Checkpointer({OURS}Handler())"),
         (
             "c = ocp.PyTreeCheckpointer(use_ocdbt=False)",
@@ -26,24 +25,19 @@ OURS = "optax_bridge.checkpoints.TrainState"
             "opt = m.restore(1, args=ocp.args.PyTreeRestore(opt))",
             f"opt = m.restore(1, args={OURS}Restore(opt))",
         ),
-    ],
-    ids=["checkpointer", "keyword", "handler", "save", "restore"],
-)
-def test_orbax_is_given_our_handler(before: str, after: str):
-    assert after in rewrite(f"{HEAD}{before}\n", Options()).code
+    ]:
+        with subtests.test(before):
+            assert after in rewrite(f"{HEAD}{before}\n", Options()).code
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_other_handlers_stay(subtests: pytest.Subtests):
+    for line in [
         "opt = m.restore(1, args=ocp.args.StandardRestore(opt))",
         "c = ocp.StandardCheckpointer()",
         "c = ocp.PyTreeCheckpointer(0)",
-    ],
-    ids=["checks itself", "checks itself too", "by position"],
-)
-def test_other_handlers_stay(line: str):
-    assert line in rewrite(f"{HEAD}{line}\n", Options()).code
+    ]:
+        with subtests.test(line):
+            assert line in rewrite(f"{HEAD}{line}\n", Options()).code
 
 
 def test_a_program_that_stays_with_flax_keeps_orbax_too():

@@ -66,16 +66,18 @@ FLOAT32 = {
 }
 
 
-@pytest.mark.parametrize("code", PERHAPS.values(), ids=PERHAPS)
-def test_half_precision_or_what_may_hide_it_is_seen(code: str):
-    (sign,) = signs({Path("train.py"): HEAD + code}, {"train"})
-    assert sign.path == "train.py"
-    assert (HEAD + code).splitlines()[sign.line - 1]
+def test_half_precision_or_what_may_hide_it_is_seen(subtests: pytest.Subtests):
+    for code in PERHAPS.values():
+        with subtests.test(code):
+            (sign,) = signs({Path("train.py"): HEAD + code}, {"train"})
+            assert sign.path == "train.py"
+            assert (HEAD + code).splitlines()[sign.line - 1]
 
 
-@pytest.mark.parametrize("code", FLOAT32.values(), ids=FLOAT32)
-def test_what_is_written_out_or_left_to_flax_is_float32(code: str):
-    assert signs({Path("train.py"): HEAD + code}, {"train"}) == ()
+def test_what_is_written_out_or_left_to_flax_is_float32(subtests: pytest.Subtests):
+    for code in FLOAT32.values():
+        with subtests.test(code):
+            assert signs({Path("train.py"): HEAD + code}, {"train"}) == ()
 
 
 TRAIN = "from flax import optim\nimport model\no = optim.Adam(0.1).create(model.make())\n"
@@ -145,10 +147,11 @@ for i in range(5):
 """
 
 
-@pytest.mark.parametrize("dtype", ["jnp.bfloat16", "jnp.float16"])
-def test_a_program_in_half_precision_computes_what_it_did(dtype: str):
-    code = PROGRAM.replace("DTYPE", dtype)
-    old, new = {}, {}
-    exec(code.replace("from flax import optim", "import legacy_optim as optim"), old)
-    exec(rewrite(code, Options()).code, new)
-    assert new["losses"] == old["losses"]
+def test_a_program_in_half_precision_computes_what_it_did(subtests: pytest.Subtests):
+    for dtype in ["jnp.bfloat16", "jnp.float16"]:
+        with subtests.test(dtype):
+            code = PROGRAM.replace("DTYPE", dtype)
+            old, new = {}, {}
+            exec(code.replace("from flax import optim", "import legacy_optim as optim"), old)
+            exec(rewrite(code, Options()).code, new)
+            assert new["losses"] == old["losses"]

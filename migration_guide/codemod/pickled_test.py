@@ -49,12 +49,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("code", "expected"), CASES.values(), ids=CASES)
-def test_an_optimizer_in_a_pickle_gets_a_comment(code: str, expected: str):
-    result = rewrite(f"{HEAD}{code}\n", Options())
-    assert result.refused == ""
-    assert result.code.count(expected) == 1
-    assert rewrite(result.code, Options()).code == result.code
+def test_an_optimizer_in_a_pickle_gets_a_comment(subtests: pytest.Subtests):
+    for code, expected in CASES.values():
+        with subtests.test(code):
+            result = rewrite(f"{HEAD}{code}\n", Options())
+            assert result.refused == ""
+            assert result.code.count(expected) == 1
+            assert rewrite(result.code, Options()).code == result.code
 
 
 QUIET = {
@@ -74,11 +75,12 @@ QUIET = {
 }
 
 
-@pytest.mark.parametrize("code", QUIET.values(), ids=QUIET)
-def test_what_holds_none_gets_no_comment(code: str):
-    result = rewrite(f"{HEAD}{code}\n", Options())
-    assert PREFIX not in result.code
-    assert [m for m in result.messages if m.by_hand] == []
+def test_what_holds_none_gets_no_comment(subtests: pytest.Subtests):
+    for code in QUIET.values():
+        with subtests.test(code):
+            result = rewrite(f"{HEAD}{code}\n", Options())
+            assert PREFIX not in result.code
+            assert [m for m in result.messages if m.by_hand] == []
 
 
 NAMES = f"{PREFIX}names of flax.optim's state dict"
@@ -99,27 +101,28 @@ LOOKUPS = {
 }
 
 
-@pytest.mark.parametrize("code", LOOKUPS.values(), ids=LOOKUPS)
-def test_old_names_asked_of_a_state_dict_get_a_comment(code: str):
-    imports = "from flax import serialization\nfrom flax.training import checkpoints\n"
-    result = rewrite(f"{imports}{HEAD}{code}\n", Options())
-    assert result.code.count(NAMES) == 1
-    assert rewrite(result.code, Options()).code == result.code
+def test_old_names_asked_of_a_state_dict_get_a_comment(subtests: pytest.Subtests):
+    for code in LOOKUPS.values():
+        with subtests.test(code):
+            imports = "from flax import serialization\nfrom flax.training import checkpoints\n"
+            result = rewrite(f"{imports}{HEAD}{code}\n", Options())
+            assert result.code.count(NAMES) == 1
+            assert rewrite(result.code, Options()).code == result.code
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_other_names_and_dicts_get_none(subtests: pytest.Subtests):
+    for code in [
         "d = serialization.msgpack_restore(b)\nd['step'], d['state']['x'], d.get('state')",
         "d = e()\nd['target'], d.pop('target'), 'target' in d",
         "x = [k for k in d if k in ('target', 'label')]",
         "o = serialization.from_state_dict(opt, {'target': d, 'state': d['state']})",
         "p = flax.training.checkpoints.restore_checkpoint(d, {'target': 1})['target']",
-    ],
-    ids=["other-names", "other-dict", "other-pair", "another-s-parts", "with-a-template"],
-)
-def test_other_names_and_dicts_get_none(code: str):
-    assert PREFIX not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
+    ]:
+        with subtests.test(code):
+            assert (
+                PREFIX
+                not in rewrite(f"from flax import serialization\n{HEAD}{code}\n", Options()).code
+            )
 
 
 ORDERS = {
@@ -129,10 +132,11 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("code", ORDERS.values(), ids=ORDERS)
-def test_leaves_in_their_order_get_a_comment(code: str):
-    result = rewrite(f"import jax\nimport numpy as np\n{HEAD}{code}\n", Options())
-    assert result.code.count(f"{PREFIX}leaves in their order") == 1
+def test_leaves_in_their_order_get_a_comment(subtests: pytest.Subtests):
+    for code in ORDERS.values():
+        with subtests.test(code):
+            result = rewrite(f"import jax\nimport numpy as np\n{HEAD}{code}\n", Options())
+            assert result.code.count(f"{PREFIX}leaves in their order") == 1
 
 
 def test_leaves_that_stay_in_memory_get_none():

@@ -16,9 +16,8 @@ def test_half_of_what_belongs_together_is_left_to_a_person():
     assert ["pmean" in m.text for m in result.messages if m.by_hand] == [True]
 
 
-@pytest.mark.parametrize(
-    ("call", "saves"),
-    [
+def test_one_copy_of_what_is_replicated_is_saved_and_restored(subtests: pytest.Subtests):
+    for call, saves in [
         ("checkpoints.save_checkpoint('/d', {}, 3)", True),
         ("checkpoints.save_checkpoint('/d', step=3, target={})", True),
         ("serialization.to_bytes({})", True),
@@ -29,18 +28,18 @@ def test_half_of_what_belongs_together_is_left_to_a_person():
         ("serialization.from_bytes(encoded_bytes=data, target={})", False),
         ("serialization.from_state_dict({}, state)", False),
         ("serialization.from_state_dict(state=state, target={})", False),
-    ],
-)
-def test_one_copy_of_what_is_replicated_is_saved_and_restored(call: str, saves: bool):
-    code = (
-        f"from flax import serialization\nfrom flax.training import checkpoints\n{IMPORTS}{SETUP}"
-        f"opt = opt.replicate()\nopt.apply_gradient(g)\nx = {call.format('opt')}\n"
-    )
-    expected = call.format("flax.jax_utils.unreplicate(opt)")
-    if not saves:
-        home, name = expected.split("(")[0].rsplit(".", 1)
-        expected = expected.replace(f"{home}.{name}", f"optax_bridge.checkpoints.{name}")
-        expected = f"flax.jax_utils.replicate({expected})"
-    result = rewrite(code, Options())
-    assert result.code.splitlines()[-1] == f"x = {expected}"
-    assert not any(m.by_hand for m in result.messages)
+    ]:
+        with subtests.test(call):
+            code = (
+                "from flax import serialization\nfrom flax.training import checkpoints\n"
+                f"{IMPORTS}{SETUP}"
+                f"opt = opt.replicate()\nopt.apply_gradient(g)\nx = {call.format('opt')}\n"
+            )
+            expected = call.format("flax.jax_utils.unreplicate(opt)")
+            if not saves:
+                home, name = expected.split("(")[0].rsplit(".", 1)
+                expected = expected.replace(f"{home}.{name}", f"optax_bridge.checkpoints.{name}")
+                expected = f"flax.jax_utils.replicate({expected})"
+            result = rewrite(code, Options())
+            assert result.code.splitlines()[-1] == f"x = {expected}"
+            assert not any(m.by_hand for m in result.messages)

@@ -50,29 +50,30 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("form", SPELLINGS, ids=str)
-def test_any_spelling(form: str):
-    line, name = SPELLINGS[form]
-    code = rewrite(f"{line}\n{HEAD}opt = {name}('/d', opt)\n", Options()).code
-    assert f"opt = {OURS}restore_checkpoint('/d', opt)\n" in code
-    assert line not in code
+def test_any_spelling(subtests: pytest.Subtests):
+    for form, (line, name) in SPELLINGS.items():
+        with subtests.test(form):
+            code = rewrite(f"{line}\n{HEAD}opt = {name}('/d', opt)\n", Options()).code
+            assert f"opt = {OURS}restore_checkpoint('/d', opt)\n" in code
+            assert line not in code
 
 
-@pytest.mark.parametrize("case", REWRITTEN, ids=str)
-def test_what_may_hold_an_optimizer(case: str):
-    call = REWRITTEN[case]
-    head = f"from flax.training.checkpoints import restore_checkpoint\nimport functools\n{HEAD}"
-    result = rewrite(f"{head}x = {call}\n", Options())
-    assert f"x = {call.replace('restore', f'{OURS}restore')}\n" in result.code
-    assert result.messages == ()
+def test_what_may_hold_an_optimizer(subtests: pytest.Subtests):
+    for case, call in REWRITTEN.items():
+        with subtests.test(case):
+            head = "from flax.training.checkpoints import restore_checkpoint\nimport functools\n"
+            result = rewrite(f"{head}{HEAD}x = {call}\n", Options())
+            assert f"x = {call.replace('restore', f'{OURS}restore')}\n" in result.code
+            assert result.messages == ()
 
 
-@pytest.mark.parametrize("case", LEFT, ids=str)
-def test_what_holds_none_or_saves_stays(case: str):
-    code = f"from flax import serialization\n{HEAD}serialization.{LEFT[case]}\n"
-    code = code.replace("serialization.v =", "v =")
-    result = rewrite(code, Options())
-    assert (OURS in result.code, result.refused) == (False, "")
+def test_what_holds_none_or_saves_stays(subtests: pytest.Subtests):
+    for case in LEFT:
+        with subtests.test(case):
+            code = f"from flax import serialization\n{HEAD}serialization.{LEFT[case]}\n"
+            code = code.replace("serialization.v =", "v =")
+            result = rewrite(code, Options())
+            assert (OURS in result.code, result.refused) == (False, "")
 
 
 def test_a_folder_that_is_assigned_in_a_circle_does_not_end_the_rewrite():
@@ -82,18 +83,20 @@ def test_a_folder_that_is_assigned_in_a_circle_does_not_end_the_rewrite():
     assert "checkpoints.save_checkpoint(absolute_folder(A), opt, 1)\n" in result.code
 
 
-@pytest.mark.parametrize("more", ["", "if x:\n    def make(): return optim.Adam(0.2).create(p)\n"])
-def test_what_makes_the_template_is_named_where_there_is_one_alone(more: str):
-    head = "from flax import optim\nfrom flax.training import checkpoints\n"
-    made = f"def make(): return optim.Adam(0.1).create(p)\n{more}"
-    result = rewrite(f"{head}{made}o = checkpoints.restore_checkpoint('/d', make())\n", Options())
-    (found,) = result.checkpoints
-    assert (found.path, found.template) == ("/d", "" if more else "make")
-    inner = (
-        f"def f():\n    {made.splitlines()[0]}\n    checkpoints.restore_checkpoint('/d', make())\n"
-    )
-    (found,) = rewrite(head + inner, Options()).checkpoints
-    assert found.template == ""
+def test_what_makes_the_template_is_named_where_there_is_one_alone(subtests: pytest.Subtests):
+    for more in ["", "if x:\n    def make(): return optim.Adam(0.2).create(p)\n"]:
+        with subtests.test(more):
+            head = "from flax import optim\nfrom flax.training import checkpoints\n"
+            made = f"def make(): return optim.Adam(0.1).create(p)\n{more}"
+            result = rewrite(
+                f"{head}{made}o = checkpoints.restore_checkpoint('/d', make())\n", Options()
+            )
+            (found,) = result.checkpoints
+            assert (found.path, found.template) == ("/d", "" if more else "make")
+            restored = "checkpoints.restore_checkpoint('/d', make())"
+            inner = f"def f():\n    {made.splitlines()[0]}\n    {restored}\n"
+            (found,) = rewrite(head + inner, Options()).checkpoints
+            assert found.template == ""
 
 
 def test_a_program_without_optimizers_stays():
@@ -138,17 +141,18 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=str)
-def test_a_folder_that_can_be_seen(folder: str):
-    head = (
-        "import os, tempfile\nfrom pathlib import Path\nfrom os.path import abspath\n"
-        "from flax.training import checkpoints\n"
-        f"FOLDER: str = 'run'\n{HEAD}"
-    )
-    result = rewrite(f"{head}checkpoints.save_checkpoint({folder}, opt, 1)\n", Options())
-    expected = "abspath('run')" if folder == "abspath('run')" else FOLDERS[folder]
-    assert f"checkpoints.save_checkpoint({expected}, opt, 1)\n" in result.code
-    assert result.messages == ()
+def test_a_folder_that_can_be_seen(subtests: pytest.Subtests):
+    for folder in FOLDERS:
+        with subtests.test(folder):
+            head = (
+                "import os, tempfile\nfrom pathlib import Path\nfrom os.path import abspath\n"
+                "from flax.training import checkpoints\n"
+                f"FOLDER: str = 'run'\n{HEAD}"
+            )
+            result = rewrite(f"{head}checkpoints.save_checkpoint({folder}, opt, 1)\n", Options())
+            expected = "abspath('run')" if folder == "abspath('run')" else FOLDERS[folder]
+            assert f"checkpoints.save_checkpoint({expected}, opt, 1)\n" in result.code
+            assert result.messages == ()
 
 
 UNSEEN = {
@@ -160,31 +164,35 @@ UNSEEN = {
 }
 
 
-@pytest.mark.parametrize("call", UNSEEN, ids=str)
-def test_a_folder_that_only_the_program_knows(call: str):
+def test_a_folder_that_only_the_program_knows(subtests: pytest.Subtests):
     """Relative ones become absolute, the address of a store stays."""
-    code = f"from flax.training import checkpoints\n{HEAD}checkpoints.{call}\n"
-    result = rewrite(code, Options())
-    assert result.code.endswith(f"checkpoints.{UNSEEN[call]}\n")
-    assert result.messages == ()
-    assert rewrite(result.code, Options()).code == result.code
-    tree = ast.parse(result.code)
-    functions: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    names: dict[str, Any] = {"os": os}
-    exec(ast.unparse(ast.Module(functions, [])), names)
-    assert names["absolute_folder"]("run") == os.path.abspath("run")
-    assert names["absolute_folder"](Path("/run")) == "/run"
-    assert names["absolute_folder"]("gs://bucket/run") == "gs://bucket/run"
+    for call in UNSEEN:
+        with subtests.test(call):
+            code = f"from flax.training import checkpoints\n{HEAD}checkpoints.{call}\n"
+            result = rewrite(code, Options())
+            assert result.code.endswith(f"checkpoints.{UNSEEN[call]}\n")
+            assert result.messages == ()
+            assert rewrite(result.code, Options()).code == result.code
+            tree = ast.parse(result.code)
+            functions: list[ast.stmt] = [
+                node for node in tree.body if isinstance(node, ast.FunctionDef)
+            ]
+            names: dict[str, Any] = {"os": os}
+            exec(ast.unparse(ast.Module(functions, [])), names)
+            assert names["absolute_folder"]("run") == os.path.abspath("run")
+            assert names["absolute_folder"](Path("/run")) == "/run"
+            assert names["absolute_folder"]("gs://bucket/run") == "gs://bucket/run"
 
 
-@pytest.mark.parametrize("use", ["save_checkpoint(*args)", "partial(save_checkpoint, d)"], ids=str)
-def test_a_folder_that_no_call_shows_gets_a_comment_once(use: str):
-    code = f"from flax.training.checkpoints import save_checkpoint\n{HEAD}{use}\n"
-    result = rewrite(code, Options())
-    assert result.code.count(f"{NOTE}Flax hands the folder to Orbax") == 1
-    again = rewrite(result.code, Options())
-    assert again.code == result.code
-    assert [m.by_hand for m in again.messages] == [False]
+def test_a_folder_that_no_call_shows_gets_a_comment_once(subtests: pytest.Subtests):
+    for use in ["save_checkpoint(*args)", "partial(save_checkpoint, d)"]:
+        with subtests.test(use):
+            code = f"from flax.training.checkpoints import save_checkpoint\n{HEAD}{use}\n"
+            result = rewrite(code, Options())
+            assert result.code.count(f"{NOTE}Flax hands the folder to Orbax") == 1
+            again = rewrite(result.code, Options())
+            assert again.code == result.code
+            assert [m.by_hand for m in again.messages] == [False]
 
 
 def test_what_has_no_folder_may_be_handed_on():
@@ -235,14 +243,16 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT, ids=str)
-def test_where_few_files_are_kept_the_old_one_is_said_to_go(case: str):
-    arguments, said = KEPT[case]
-    restored = "opt = checkpoints.restore_checkpoint('/d', opt)\n" * (case != "nothing-restored")
-    code = (
-        f"from flax.training import checkpoints\n{HEAD}{restored}"
-        f"checkpoints.save_checkpoint('/d', opt, 1{', ' * bool(arguments)}{arguments})\n"
-    )
-    result = rewrite(code, Options())
-    assert any("is removed in time" in m.text for m in result.messages) == said
-    assert "optax-bridge" not in result.code  # a line of the summary alone
+def test_where_few_files_are_kept_the_old_one_is_said_to_go(subtests: pytest.Subtests):
+    for case, (arguments, said) in KEPT.items():
+        with subtests.test(case):
+            restored = "opt = checkpoints.restore_checkpoint('/d', opt)\n" * (
+                case != "nothing-restored"
+            )
+            code = (
+                f"from flax.training import checkpoints\n{HEAD}{restored}"
+                f"checkpoints.save_checkpoint('/d', opt, 1{', ' * bool(arguments)}{arguments})\n"
+            )
+            result = rewrite(code, Options())
+            assert any("is removed in time" in m.text for m in result.messages) == said
+            assert "optax-bridge" not in result.code  # a line of the summary alone

@@ -264,19 +264,18 @@ REWRITES = {
 }
 
 
-@pytest.mark.sample(24)
-@pytest.mark.parametrize("case", REWRITES, ids=str)
-def test_rewrites(case: str):
-    before, after = REWRITES[case]
-    result = _rewritten(IMPORTS + SETUP + before)
-    assert result.refused == ""
-    assert [m for m in result.messages if m.by_hand] == []
-    expected = (
-        "d = optax.adam(0.1)\n"
-        "opt = optax_bridge.TrainState.create(apply_fn=None, params=p, tx=d)\n" + after
-    )
-    assert _body(result.code) == expected
-    assert "flax import optim" not in result.code
+def test_rewrites(subtests: pytest.Subtests):
+    for case, (before, after) in REWRITES.items():
+        with subtests.test(case):
+            result = _rewritten(IMPORTS + SETUP + before)
+            assert result.refused == ""
+            assert [m for m in result.messages if m.by_hand] == []
+            expected = (
+                "d = optax.adam(0.1)\n"
+                "opt = optax_bridge.TrainState.create(apply_fn=None, params=p, tx=d)\n" + after
+            )
+            assert _body(result.code) == expected
+            assert "flax import optim" not in result.code
 
 
 CONSTRUCTORS = {
@@ -333,12 +332,12 @@ CONSTRUCTORS = {
 }
 
 
-@pytest.mark.parametrize("case", CONSTRUCTORS, ids=str)
-def test_constructors(case: str):
-    before, after = CONSTRUCTORS[case]
-    result = _rewritten(f"{IMPORTS}x = {before}\n")
-    assert result.messages == ()
-    assert _body(result.code) == f"x = {after}"
+def test_constructors(subtests: pytest.Subtests):
+    for case, (before, after) in CONSTRUCTORS.items():
+        with subtests.test(case):
+            result = _rewritten(f"{IMPORTS}x = {before}\n")
+            assert result.messages == ()
+            assert _body(result.code) == f"x = {after}"
 
 
 def test_exact_writes_legacy_arithmetic():
@@ -355,12 +354,18 @@ def test_a_rate_per_call_needs_the_exact_port():
     assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
 
 
-@pytest.mark.parametrize("opening", ["[", "(", "f(", "{1:", "-", "lambda: ", "x if ", "a."])
-def test_what_would_overflow_a_parser_is_refused(opening: str):
-    for count in (195, 300, 6000):
-        for code in (f"y = {opening * count}\n{IMPORTS}", f"{IMPORTS}y = {opening * count}\n"):
-            refused = rewrite(code, Options()).refused
-            assert refused.startswith(("not Python that can be read: line", "nested too deeply"))
+def test_what_would_overflow_a_parser_is_refused(subtests: pytest.Subtests):
+    for opening in ["[", "(", "f(", "{1:", "-", "lambda: ", "x if ", "a."]:
+        with subtests.test(opening):
+            for count in (195, 300, 6000):
+                for code in (
+                    f"y = {opening * count}\n{IMPORTS}",
+                    f"{IMPORTS}y = {opening * count}\n",
+                ):
+                    refused = rewrite(code, Options()).refused
+                    assert refused.startswith(
+                        ("not Python that can be read: line", "nested too deeply")
+                    )
 
 
 def test_a_long_line_is_no_matter_and_data_is_left_with_a_message():
@@ -401,19 +406,18 @@ def test_rename_where_every_use_is_an_optimizer():
     assert "print(state.params)" in result.code
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
+def test_rename_refuses(subtests: pytest.Subtests):
+    for more in [
         "state = 1",
         "f(optimizer=optimizer)",
         "class C:\n    optimizer: int",
         "def f(optimizer): return 1\nf(3)",
-    ],
-    ids=["taken", "keyword", "field", "something-else"],
-)
-def test_rename_refuses(more: str):
-    code = f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n{more}\n"
-    assert "optimizer = optax_bridge.TrainState" in rewrite(code, Options(rename=True)).code
+    ]:
+        with subtests.test(more):
+            code = (
+                f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n{more}\n"
+            )
+            assert "optimizer = optax_bridge.TrainState" in rewrite(code, Options(rename=True)).code
 
 
 def test_dropped_replace_is_noted():
@@ -441,47 +445,34 @@ def test_a_rate_from_the_step_becomes_a_schedule():
     assert "lr = fn(opt.step)" in code
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "stays"),
-    [
+def test_a_rate_that_nothing_reads_any_longer_goes(subtests: pytest.Subtests):
+    for old, new, stays in [
         (", lr\n", "\n", False),
         (", lr\n", "  # with lr\n", False),
         (", lr\n", ", (lambda: lr)\n", True),
         ("lr", "learning_rate", True),
         (", lr\n", ", h(lr=1)\n", False),
-    ],
-    ids=[
-        "unused",
-        "in-a-comment",
-        "in-a-closure",
-        "as-the-keyword",
-        "other-keyword",
-    ],
-)
-def test_a_rate_that_nothing_reads_any_longer_goes(old: str, new: str, stays: bool):
-    code = rewrite(SCHEDULED.replace(old, new), Options()).code
-    assert "momentum(learning_rate=fn" in code
-    assert ("= fn(opt.step)" in code) == stays
+    ]:
+        with subtests.test(old):
+            code = rewrite(SCHEDULED.replace(old, new), Options()).code
+            assert "momentum(learning_rate=fn" in code
+            assert ("= fn(opt.step)" in code) == stays
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_line_that_says_or_does_more_stays(subtests: pytest.Subtests):
+    for line in [
         "print(1)\n    lr = fn(opt.state.step); n = 1",
         "lr = fn(opt.state.step)  # falls",
         "# falls\n    lr = fn(opt.state.step)",
         "lr = n = fn(opt.state.step)",
-    ],
-    ids=["more-on-the-line", "has-a-comment", "has-one-above", "two-names"],
-)
-def test_a_line_that_says_or_does_more_stays(line: str):
-    code = SCHEDULED.replace(", lr\n", "\n").replace("lr = fn(opt.state.step)", line)
-    assert line.replace(".state", "") in rewrite(code, Options()).code
+    ]:
+        with subtests.test(line):
+            code = SCHEDULED.replace(", lr\n", "\n").replace("lr = fn(opt.state.step)", line)
+            assert line.replace(".state", "") in rewrite(code, Options()).code
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
+def test_a_rate_stays_an_argument_where_it_may_differ(subtests: pytest.Subtests):
+    for old, new in [
         ("opt.state.step)", "opt.state.step + 1)"),
         ("fn(opt.state.step)", "fn(other.state.step)"),
         ("beta=0.5", "0.2, beta=0.5"),
@@ -491,20 +482,8 @@ def test_a_line_that_says_or_does_more_stays(line: str):
         ("d = optim", "e = optim.Adam()\nd = optim"),
         ("f(d.create", "d.create(p).apply_gradient(g)\nf(d.create"),
         ("f(d.create", "getattr(optim, n)\nf(d.create"),
-    ],
-    ids=[
-        "shifted",
-        "another-optimizer",
-        "own-rate",
-        "changed",
-        "reassigned",
-        "two-functions",
-        "two-definitions",
-        "two-steps",
-        "run-time",
-    ],
-)
-def test_a_rate_stays_an_argument_where_it_may_differ(old: str, new: str):
-    code = rewrite(SCHEDULED.replace(old, new, 1), Options()).code
-    assert "learning_rate=fn" not in code
-    assert "learning_rate=lr), lr" in code
+    ]:
+        with subtests.test(old):
+            code = rewrite(SCHEDULED.replace(old, new, 1), Options()).code
+            assert "learning_rate=fn" not in code
+            assert "learning_rate=lr), lr" in code

@@ -19,20 +19,22 @@ SKIPPED = {
 }
 
 
-@pytest.mark.parametrize("case", SKIPPED)
-def test_a_marked_statement_stays_and_so_does_what_it_needs(case: str):
-    code = HEAD + SKIPPED[case]
-    result = rewrite(code, Options())
-    assert (result.code, result.messages, result.refused) == (code, (), "")
+def test_a_marked_statement_stays_and_so_does_what_it_needs(subtests: pytest.Subtests):
+    for case in SKIPPED:
+        with subtests.test(case):
+            code = HEAD + SKIPPED[case]
+            result = rewrite(code, Options())
+            assert (result.code, result.messages, result.refused) == (code, (), "")
 
 
-@pytest.mark.parametrize("case", SKIPPED)
-def test_its_neighbours_do_not(case: str):
-    code = f"{HEAD}{SKIPPED[case]}e = optim.GradientDescent(lr)\n"
-    result = rewrite(code, Options())
-    assert SKIPPED[case] in result.code and "from flax import optim" in result.code
-    assert "e = optax.sgd(" in result.code
-    assert rewrite(result.code, Options()).code == result.code
+def test_its_neighbours_do_not(subtests: pytest.Subtests):
+    for case in SKIPPED:
+        with subtests.test(case):
+            code = f"{HEAD}{SKIPPED[case]}e = optim.GradientDescent(lr)\n"
+            result = rewrite(code, Options())
+            assert SKIPPED[case] in result.code and "from flax import optim" in result.code
+            assert "e = optax.sgd(" in result.code
+            assert rewrite(result.code, Options()).code == result.code
 
 
 def test_only_the_header_of_a_function_is_one_statement():

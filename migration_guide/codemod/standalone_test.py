@@ -74,15 +74,17 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("case", WRITTEN, ids=str)
-def test_public_optax_and_flax_alone(case: str):
-    before, after = WRITTEN[case]
-    result = _rewritten(f"{before}\n")
-    assert result.messages == ()
-    assert result.code.endswith(f"{after}\n")
-    assert "optax_bridge" not in result.code
-    assert "legacy_optim" not in result.code
-    assert ("def with_hyper_params(" in result.code) == ("with_hyper_params(o" in result.code)
+def test_public_optax_and_flax_alone(subtests: pytest.Subtests):
+    for case, (before, after) in WRITTEN.items():
+        with subtests.test(case):
+            result = _rewritten(f"{before}\n")
+            assert result.messages == ()
+            assert result.code.endswith(f"{after}\n")
+            assert "optax_bridge" not in result.code
+            assert "legacy_optim" not in result.code
+            assert ("def with_hyper_params(" in result.code) == (
+                "with_hyper_params(o" in result.code
+            )
 
 
 STAYS = {
@@ -158,32 +160,30 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize("case", STAYS, ids=str)
-def test_what_has_no_equal_stays_and_says_why(case: str):
-    before, *expected = STAYS[case]
-    result = _rewritten(f"{before}\n")
-    assert f"{NOTE}stays on optax_bridge" in result.code
-    for part in expected:
-        assert part in result.code
-    assert [m for m in result.messages if m.by_hand] == []
+def test_what_has_no_equal_stays_and_says_why(subtests: pytest.Subtests):
+    for case, (before, *expected) in STAYS.items():
+        with subtests.test(case):
+            result = _rewritten(f"{before}\n")
+            assert f"{NOTE}stays on optax_bridge" in result.code
+            for part in expected:
+                assert part in result.code
+            assert [m for m in result.messages if m.by_hand] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
+def test_traversals_stay_and_say_why(subtests: pytest.Subtests):
+    for line, why in [
         ("ts = map(optim.ModelParamTraversal, fs)", "Flax's own warns of its end"),
         ("class T(optim.Traversal): pass", "they are to end"),
         ("optim.t_identity.update(g, p)", "they are to end"),
-    ],
-)
-def test_traversals_stay_and_say_why(line: str, why: str):
-    after = line.replace("optim.", "legacy_optim.")
-    note = f"{NOTE}stays on legacy_optim: "
-    shown = _rewritten(f"{line}\n").code.splitlines()
-    assert shown[-1] == after
-    assert note in shown[-2] and shown[-2].endswith(why)
-    assert rewrite(f"{HEAD}{line}\n", Options()).code.splitlines()[-1] == after
-    assert note not in rewrite(f"{HEAD}{line}\n", Options()).code
+    ]:
+        with subtests.test(line):
+            after = line.replace("optim.", "legacy_optim.")
+            note = f"{NOTE}stays on legacy_optim: "
+            shown = _rewritten(f"{line}\n").code.splitlines()
+            assert shown[-1] == after
+            assert note in shown[-2] and shown[-2].endswith(why)
+            assert rewrite(f"{HEAD}{line}\n", Options()).code.splitlines()[-1] == after
+            assert note not in rewrite(f"{HEAD}{line}\n", Options()).code
 
 
 ADAM = "optax.adam(0.1)"
@@ -206,13 +206,13 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("case", GROUPED, ids=str)
-def test_groups_of_functions_are_partitions(case: str):
-    before, after = GROUPED[case]
-    result = _rewritten(f"{before}\n")
-    lines = [line for line in result.code.splitlines() if not line.startswith(NOTE)]
-    assert "\n".join(lines).endswith(after)
-    assert result.code.count("def group_labels(*selectors):") == 1
+def test_groups_of_functions_are_partitions(subtests: pytest.Subtests):
+    for case, (before, after) in GROUPED.items():
+        with subtests.test(case):
+            result = _rewritten(f"{before}\n")
+            lines = [line for line in result.code.splitlines() if not line.startswith(NOTE)]
+            assert "\n".join(lines).endswith(after)
+            assert result.code.count("def group_labels(*selectors):") == 1
 
 
 def test_labels_say_which_group_takes_a_leaf():
@@ -269,20 +269,17 @@ def test_a_program_that_has_this_package_already_reads_old_files_by_it():
     assert "def f(o: optax_bridge.TrainState): return optax_bridge.checkpoints.from_" in new
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_what_is_left_by_hand_does_without_this_package(subtests: pytest.Subtests):
+    """Flax's own TrainState has no `to_legacy`."""
+    for code in [
         "s = optim.Optimizer(d, x, y)",
         "from flax import serialization\n"
         "s = serialization.to_state_dict(optim.Adam(0.1).create(p))['target']",
-    ],
-    ids=["built", "names"],
-)
-def test_what_is_left_by_hand_does_without_this_package(code: str):
-    """Flax's own TrainState has no `to_legacy`."""
-    (message,) = [m for m in _rewritten(f"{code}\n").messages if m.by_hand]
-    assert "optax_bridge." not in message.text
-    assert "to_legacy" not in message.text
+    ]:
+        with subtests.test(code):
+            (message,) = [m for m in _rewritten(f"{code}\n").messages if m.by_hand]
+            assert "optax_bridge." not in message.text
+            assert "to_legacy" not in message.text
 
 
 def test_all_files_of_a_program_agree(tmp_path: Path):

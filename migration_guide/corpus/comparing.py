@@ -1,4 +1,4 @@
-"""What the tests of corpus and examples need: scripts in a process of their own, and closeness."""
+"""Parts of the tests of corpus and examples: scripts in a process of their own, and closeness."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def printed_by(script: str, *args: str) -> Any:
 
 
 def numbers(text: str) -> Any:
-    """What a program printed; its text as an AssertionError where that is no JSON."""
+    """Returns what a program printed; its text as an AssertionError where that is no JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -38,7 +38,7 @@ def numbers(text: str) -> Any:
 
 
 def lines(text: str) -> list[dict[str, float]]:
-    """What a program printed, a JSON object on each line; its text where it is something else."""
+    """Returns what a program printed, a JSON object on each line; else its text."""
     try:
         return [json.loads(line) for line in text.splitlines()]
     except ValueError:
@@ -47,28 +47,28 @@ def lines(text: str) -> list[dict[str, float]]:
 
 def columns(rows: list[dict[str, float]]) -> dict[str, dict[str, list[float]]]:
     """Metric -> its steps and its values, in nine digits, which tell any two float32 apart."""
-    found: dict[str, dict[str, list[float]]] = {}
+    by_metric: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         for name in row.keys() - {"step"}:
-            column = found.setdefault(name, {"steps": [], "values": []})
+            column = by_metric.setdefault(name, {"steps": [], "values": []})
             column["steps"].append(row["step"])
             column["values"].append(float(f"{row[name]:.9g}"))
-    return found
+    return by_metric
 
 
-def assert_close(found: Any, expected: Any, path: str = "") -> None:
+def assert_close(actual: Any, expected: Any, path: str = "") -> None:
     """Same structure; numbers within OF_SCALE of the largest in their array."""
     if isinstance(expected, dict):
-        assert sorted(found) == sorted(expected), path
+        assert sorted(actual) == sorted(expected), path
         for key in expected:
-            assert_close(found[key], expected[key], f"{path}[{key!r}]")
+            assert_close(actual[key], expected[key], f"{path}[{key!r}]")
     elif isinstance(expected, list) and not _is_array(expected):
-        assert len(found) == len(expected), path
-        for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert len(actual) == len(expected), path
+        for index, (a, b) in enumerate(zip(actual, expected, strict=True)):
             assert_close(a, b, f"{path}[{index}]")
     else:
         scale = float(np.max(np.abs(expected))) if np.size(expected) else 0.0
-        np.testing.assert_allclose(found, expected, rtol=0, atol=OF_SCALE * scale, err_msg=path)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=OF_SCALE * scale, err_msg=path)
 
 
 def _is_array(value: list[Any]) -> bool:

@@ -71,12 +71,12 @@ def after(path, folder, take):
     finally:
         sys.argv = before
     return {
-        part: take(file, part, eval(expression, names), given)
-        for part, (expression, given) in OPTIMIZERS[name].items()
+        part: take(file, part, eval(expression, names), step_arguments)
+        for part, (expression, step_arguments) in OPTIMIZERS[name].items()
     }
 
 
-def of_the_optimizer(file, part, optimizer, given):
+def of_the_optimizer(file, part, optimizer, step_arguments):
     """Restores by the optimizer's own method and steps by its own: the judge on flax 0.5.3."""
     import jax
     from flax import serialization
@@ -90,11 +90,11 @@ def of_the_optimizer(file, part, optimizer, given):
     optimizer = optimizer.restore_state(state)
     for step in range(STEPS):
         grads = _gradients(optimizer.target, step)
-        optimizer = optimizer.apply_gradient(grads, **given)
+        optimizer = optimizer.apply_gradient(grads, **step_arguments)
     return {"params": _leaves(optimizer.target), "step": int(optimizer.state.step)}
 
 
-def of_the_train_state(file, part, optimizer, given):
+def of_the_train_state(file, part, optimizer, step_arguments):
     """Takes the checkpoint over and steps as a TrainState does."""
     from optax_bridge import TrainState
 
@@ -103,7 +103,7 @@ def of_the_train_state(file, part, optimizer, given):
     )
     for step in range(STEPS):
         grads = _gradients(state.params, step)
-        state = state.apply_gradients(grads=grads, **given)
+        state = state.apply_gradients(grads=grads, **step_arguments)
     return {"params": _leaves(state.params), "step": int(state.step)}
 
 

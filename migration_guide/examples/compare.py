@@ -72,13 +72,13 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     final = pairs.EXAMPLES[name].final
     recorded = pairs.recorded(name)
     metrics = {program: columns(lines(run.text)) for program, run in runs.items()}
-    found: dict[str, Any] = {}
+    of_programs: dict[str, Any] = {}
     for program, run in runs.items():
         ratios, cpu_ratios = (
             [_ratio(runs[program], runs["before"], which) for runs in taken]
             for which in ("seconds", "cpu_seconds")
         )
-        found[program] = {
+        of_programs[program] = {
             "final": metrics[program][final]["values"][-1],
             "recorded_final": pairs.recorded(name, program)[final]["values"][-1],
             "from_recorded": apart(metrics[program], pairs.recorded(name, program)),
@@ -93,11 +93,11 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
         }
         if program != "before":
             values = metrics[program]["loss"]["values"]
-            found[program]["loss"] = [float(f"{value:.7g}") for value in values]
+            of_programs[program]["loss"] = [float(f"{value:.7g}") for value in values]
     return {
         "nudged_final": pairs.nudged(name)[final]["values"][-1],
         "nudged": apart(pairs.nudged(name), recorded),
-        "programs": found,
+        "programs": of_programs,
     }
 
 
@@ -150,9 +150,9 @@ def table(results: dict[str, Any]) -> Table:
         "arrays",
     ):
         shown.add_column(title, justify="right", no_wrap=True)
-    for name, found in results.items():
-        before = found["programs"]["before"]
-        for program, row in found["programs"].items():
+    for name, measured in results.items():
+        before = measured["programs"]["before"]
+        for program, row in measured["programs"].items():
             if program == "before":
                 continue
             shown.add_row(
@@ -170,25 +170,27 @@ def table(results: dict[str, Any]) -> Table:
     return shown
 
 
-def faults(name: str, found: dict[str, Any], bar: float) -> list[str]:
-    """What is not as it should be."""
-    said = []
-    far = max(OF_SCALE, TIMES_NUDGED * found["nudged"])
-    for program, row in found["programs"].items():
+def faults(name: str, measured: dict[str, Any], bar: float) -> list[str]:
+    """Returns the ways in which an example is slower or trains otherwise than it should."""
+    problems = []
+    far = max(OF_SCALE, TIMES_NUDGED * measured["nudged"])
+    for program, row in measured["programs"].items():
         if row["from_recorded"] > far:
-            said.append(
+            problems.append(
                 f"{name}, {program}: {row['from_recorded']:.1e} of the largest value from what is "
                 f"recorded; expected at most {far:.1e}"
             )
         if program == "after" and row["from_before"] and not pairs.EXAMPLES[name].rounding:
-            said.append(f"{name}, after: {row['from_before']:.1e} from before; expected no bit")
+            problems.append(f"{name}, after: {row['from_before']:.1e} from before; expected no bit")
         if row["step_ratio"] > bar:
-            said.append(f"{name}, {program}: {row['step_ratio']:.3f} of before's time, bar {bar}")
-    return said
+            problems.append(
+                f"{name}, {program}: {row['step_ratio']:.3f} of before's time, bar {bar}"
+            )
+    return problems
 
 
 def machine() -> dict[str, Any]:
-    """What the figures come from."""
+    """Returns the versions and the machine that the figures come from."""
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
     return {
         "python": platform.python_version(),
@@ -212,30 +214,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rounds", type=int, default=ROUNDS, help=f"runs of each program (default {ROUNDS})"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="for the figures, which are kept")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     results: dict[str, Any] = {}
-    said: list[str] = []
-    for name in given.only or pairs.NAMES:
+    problems: list[str] = []
+    for name in options.only or pairs.NAMES:
         missing = [p for p in pairs.EXAMPLES[name].needs if importlib.util.find_spec(p) is None]
         if missing:
             console.print(f"{name} is left out: {', '.join(missing)} is not installed here")
             continue
         console.print(f"{name} ...")
-        results[name] = measure(name, given.rounds)
-        said += faults(name, results[name], given.bar)
+        results[name] = measure(name, options.rounds)
+        problems += faults(name, results[name], options.bar)
     console.print(table(results))
     console.print("step: the after-program's time for a step as a ratio to the before-program's,")
     console.print("the median and the range of the rounds;")
     console.print("cpu: likewise of the processor's time, which other work disturbs less;")
     console.print("peak: of the process' memory; arrays: of JAX's arrays between steps")
-    if given.json is not None:
-        before = json.loads(given.json.read_text("utf-8")) if given.json.is_file() else {}
+    if options.json is not None:
+        before = json.loads(options.json.read_text("utf-8")) if options.json.is_file() else {}
         content = {**machine(), "examples": {**before.get("examples", {}), **results}}
-        given.json.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
-    for fault in said:
+        options.json.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
+    for fault in problems:
         console.print(fault, style="red")
-    return 1 if said else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -48,12 +48,12 @@ def curves(series: Mapping[str, Sequence[float]], *, logarithmic: bool = False) 
     for index, (name, values) in enumerate(series.items()):
         points = " ".join(f"{x(i)},{y(value)}" for i, value in enumerate(values))
         parts.append(f'<polyline fill="none" {_STYLES[index]} points="{points}"/>')
-        left, at = _LEFT + 140 * index, _HEIGHT - 5
-        parts.append(f'<path {_STYLES[index]} d="M{left} {at - 3}h14"/>')
-        parts.append(_text(left + 18, at, name, "start"))
-    said = html.escape(" and ".join(series))
+        start, at = _LEFT + 140 * index, _HEIGHT - 5
+        parts.append(f'<path {_STYLES[index]} d="M{start} {at - 3}h14"/>')
+        parts.append(_text(start + 18, at, name, "start"))
+    names = html.escape(" and ".join(series))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{names}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
         f'font-family="sans-serif" font-size="9">{"".join(parts)}</svg>'
     )

@@ -1,4 +1,4 @@
-"""What the guide's page about the examples shows, from what was recorded and measured."""
+"""Parts of the guide's page about the examples, from recordings and measurements."""
 
 import difflib
 import json
@@ -13,7 +13,7 @@ from migration_guide.pictures import Html, Markdown, figures, rows
 
 
 def results() -> dict[str, Any]:
-    """What `compare` wrote."""
+    """Returns the results that `compare` wrote."""
     return json.loads(compare.RESULTS.read_text(encoding="utf-8"))
 
 
@@ -36,9 +36,9 @@ def table() -> Markdown:
 
 
 def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name, found in examples.items():
-        before = found["programs"]["before"]
-        for program, row in found["programs"].items():
+    for name, measured in examples.items():
+        before = measured["programs"]["before"]
+        for program, row in measured["programs"].items():
             if program == "before":
                 continue
             same = "same bits" if row["from_before"] == 0 else f"{row['from_before']:.0e} apart"
@@ -56,13 +56,13 @@ def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def origin() -> Markdown:
-    """What the figures come from."""
-    found = results()
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    """Says on which machine and versions the figures were measured."""
+    measured = results()
+    versions = ", ".join(f"{name} {version}" for name, version in measured["versions"].items())
     return Markdown(
-        f"Measured with Python {found['python']}, {versions}, on {found['cores']} cores "
-        f"({found['machine']}) that {_burden(found['load'])}. The recorded runs are flax 0.5.3's "
-        "with jax 0.4.13, on such a machine."
+        f"Measured with Python {measured['python']}, {versions}, on {measured['cores']} cores "
+        f"({measured['machine']}) that {_burden(measured['load'])}. The recorded runs are "
+        "flax 0.5.3's with jax 0.4.13, on such a machine."
     )
 
 
@@ -79,26 +79,28 @@ def losses() -> Html:
             name: curves(
                 {
                     "before, flax 0.5.3": pairs.recorded(name)["loss"]["values"],
-                    "after": found["programs"]["after"]["loss"],
+                    "after": measured["programs"]["after"]["loss"],
                 }
             )
-            for name, found in results()["examples"].items()
+            for name, measured in results()["examples"].items()
         }
     )
 
 
 def drift() -> Html:
-    """How far after-programs, and nudged runs, are from the recorded losses at each step."""
+    """Draws how far after-programs, and nudged runs, are from the recorded losses at each step."""
     pictures = {}
-    for name, found in results()["examples"].items():
+    for name, measured in results()["examples"].items():
         expected = np.asarray(pairs.recorded(name)["loss"]["values"])
         scale = np.max(np.abs(expected))
         others = {
             "other last bits": pairs.nudged(name)["loss"]["values"],
-            "after": found["programs"]["after"]["loss"],
+            "after": measured["programs"]["after"]["loss"],
         }
-        apart = {k: (np.abs(np.asarray(v) - expected) / scale).tolist() for k, v in others.items()}
-        pictures[name] = curves(apart, logarithmic=True)
+        distances = {
+            k: (np.abs(np.asarray(v) - expected) / scale).tolist() for k, v in others.items()
+        }
+        pictures[name] = curves(distances, logarithmic=True)
     return figures(pictures)
 
 

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Example:
-    """What differs from example to example.
+    """The facts of one example.
 
     Attributes:
       shows: what the program trains, and with what, for tables.
@@ -61,7 +61,7 @@ class Edit:
 
     Attributes:
       reason: why, for the guide's page.
-      old: the text that stands there once.
+      old: the text that the program has there, once.
       new: what takes its place.
     """
 
@@ -71,7 +71,7 @@ class Edit:
 
 
 def migrated(name: str) -> str:
-    """What `optax-bridge migrate` makes of an example's before-program."""
+    """Returns what `optax-bridge migrate` makes of an example's before-program."""
     (result,) = driver.migrate([HERE / name / "before.py"], Options()).changed
     return result.code
 
@@ -93,7 +93,7 @@ def edited(text: str, changes: Sequence[Edit]) -> str:
     """The text with the changes.
 
     Raises:
-      ValueError: what a change replaces does not stand in the text exactly once.
+      ValueError: the text does not have what a change replaces exactly once.
     """
     for change in changes:
         times = text.count(change.old)
@@ -120,7 +120,7 @@ def programs(name: str) -> dict[str, str]:
 
 
 def recorded(name: str, program: str = "after", half_way: bool = False) -> dict[str, Any]:
-    """What an example's program is compared with: metric -> steps and values.
+    """Returns what an example's program is compared with: metric -> steps and values.
 
     It is the run of the before-program on the genuine flax 0.5.3; for a program on a mesh its run
     on one device, as `imagenet/sharded.toml` explains.

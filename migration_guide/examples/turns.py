@@ -23,7 +23,7 @@ _MEGABYTE = 1e6
 
 @dataclass
 class Run:
-    """What a program did.
+    """A program's output, time and memory.
 
     Attributes:
       seconds: that each line took.
@@ -58,13 +58,13 @@ def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
         order = list(workers)
         while workers:
             for name in [name for name in order if name in workers]:
-                said = _take_turn(workers[name])
-                if "seconds" in said:
-                    runs[name].seconds.append(said["seconds"])
-                    runs[name].cpu_seconds.append(said["cpu_seconds"])
+                reply = _take_turn(workers[name])
+                if "seconds" in reply:
+                    runs[name].seconds.append(reply["seconds"])
+                    runs[name].cpu_seconds.append(reply["cpu_seconds"])
                     continue
-                runs[name].text, runs[name].peak = said["text"], said["peak"]
-                runs[name].arrays = said["arrays"]
+                runs[name].text, runs[name].peak = reply["text"], reply["peak"]
+                runs[name].arrays = reply["arrays"]
                 del workers[name]
             order = order[1:] + order[:1]  # none has the first turn each time
     return runs
@@ -92,13 +92,13 @@ def _take_turn(process: subprocess.Popen[str]) -> dict:
     assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    said = process.stdout.readline()
-    if not said:
+    line = process.stdout.readline()
+    if not line:
         raise RuntimeError(f"{process.args} ended with status {process.wait()}")
-    answer = json.loads(said)
-    if "Traceback" in answer.get("text", ""):
-        raise RuntimeError(f"{process.args} failed:\n{answer['text']}")
-    return answer
+    reply = json.loads(line)
+    if "Traceback" in reply.get("text", ""):
+        raise RuntimeError(f"{process.args} failed:\n{reply['text']}")
+    return reply
 
 
 class _Turns(io.StringIO):
@@ -118,16 +118,16 @@ class _Turns(io.StringIO):
             cpu_seconds = time.process_time() - self._cpu_start
             import jax  # the program has imported it by now, after it had set its flags
 
-            held = sum(array.nbytes for array in jax.live_arrays()) / _MEGABYTE
-            self.arrays.append(held)
+            megabytes = sum(array.nbytes for array in jax.live_arrays()) / _MEGABYTE
+            self.arrays.append(megabytes)
             self.answer({"seconds": seconds, "cpu_seconds": cpu_seconds})
             self._asked.readline()
             self._start, self._cpu_start = time.perf_counter(), time.process_time()
         return written
 
-    def answer(self, said: dict) -> None:
+    def answer(self, reply: dict) -> None:
         """Ends the turn."""
-        print(json.dumps(said), file=self._answers, flush=True)
+        print(json.dumps(reply), file=self._answers, flush=True)
 
 
 def main(mode: str, program: str, *args: str) -> None:

@@ -245,7 +245,7 @@ LEAVES = st.one_of(
 TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(TREES)
 def test_any_tree_is_written_as_flax_does_and_read_back(tree: Any) -> None:
     file = io.BytesIO()

@@ -48,7 +48,7 @@ def recipe(
     ] = None,
     dtype: Annotated[
         list[Dtype] | None,
-        typer.Option(help="Of the parameters, may be repeated; float32 unless given."),
+        typer.Option(help="Dtype of the parameters; may be repeated. By default float32."),
     ] = None,
 ) -> None:
     """Print the Optax source for an optimizer of flax.optim or torch.optim, and what it is worth.

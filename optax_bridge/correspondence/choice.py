@@ -120,7 +120,7 @@ def _alone(
     entry: Entry, settings: Mapping[str, Any], recipe: RecipeKind, possible: frozenset[str]
 ) -> Choice:
     """The choice for an optimizer that holds no others."""
-    same = identical(entry.exactness)
+    same = identical(entry.exactness.why)
     exact = Choice(entry.exact_recipe(settings), same, "exact", same.dtypes)
     if recipe == "exact":
         return exact

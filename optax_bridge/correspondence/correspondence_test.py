@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -110,7 +111,6 @@ def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case):
             exec(f"import {module}", names)
         built, evaluated = recipe.call.build(), eval(source, names)
         left, right = (_two_steps(tx, _params(entry)) for tx in (built, evaluated))
-        assert jax.tree.structure(left) == jax.tree.structure(right)
         jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
@@ -118,8 +118,7 @@ def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case):
 def test_state_map_goes_both_ways(entry: Entry, case: Case):
     definition = entry.definition(case, case.learning_rate)
     optimizer = definition.create(_params(entry))
-    for _ in range(3):
-        optimizer = optimizer.apply_gradient(_grads(optimizer.target))
+    optimizer = optimizer.replace(state=jax.tree.map(_some_number, optimizer.state))
     for exact, choice in _choices(entry, case).items():
         if choice.claim.verdict is Verdict.DIFFERENT:
             continue  # no state goes over to another optimizer
@@ -138,6 +137,14 @@ def test_state_map_goes_both_ways(entry: Entry, case: Case):
             np.testing.assert_array_equal(a, b)
 
 
+def _some_number(leaf: Any) -> Any:
+    """In the place of what training would have come to; what is of no use stays as it is."""
+    if jnp.issubdtype(leaf.dtype, jnp.integer):
+        return jnp.full_like(leaf, 3)
+    unused = leaf.shape == (1,)
+    return leaf if unused else jnp.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape)
+
+
 def _choices(entry: Entry, case: Case) -> dict[bool, Choice]:
     """The exact recipe, and that of public Optax where it has an equal of these settings."""
     definition = entry.definition(case, case.learning_rate)
@@ -151,10 +158,17 @@ def _choices(entry: Entry, case: Case) -> dict[bool, Choice]:
 
 
 def _two_steps(tx: Any, params: dict[str, Any]) -> Any:
-    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
-    for _ in range(2):
-        state = state.apply_gradients(grads=_grads(params))
-    return {"params": state.params, "opt_state": state.opt_state}
+    """Their program, not run: its text, its constants and the structure of the state."""
+
+    def steps(params: dict[str, Any]) -> Any:
+        state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+        for _ in range(2):
+            state = state.apply_gradients(grads=_grads(params))
+        return {"params": state.params, "opt_state": state.opt_state}
+
+    program, shapes = jax.make_jaxpr(steps, return_shape=True)(params)
+    text = re.sub("0x[0-9a-f]+", "", str(program))
+    return text, program.consts, str(jax.tree.structure(shapes))
 
 
 def _default(parameter: inspect.Parameter) -> Any:

@@ -59,7 +59,7 @@ class StateField:
     within: Range = FINITE
 
 
-def squares(legacy: str, exact: str, stock: tuple[str, ...]) -> StateField:
+def squares(legacy: str, exact: str, stock: tuple[str, ...] = ()) -> StateField:
     """A field that is a mean or a sum of squares, see `StateField`."""
     return StateField(legacy, exact, stock, within=NOT_NEGATIVE)
 
@@ -199,7 +199,7 @@ class Entry:
       inferred: the settings that shape a state, from the parameters and their states in a
         checkpoint; None: those are its switches, which can be tried.
       excluded: values of the suite's axes that cannot be, each with the reason.
-      exactness: what makes the exact recipe so.
+      exactness: what the exact recipe earns against the original library, and what makes it so.
       beside: arguments of the original constructor that have no place here -> what to know of each.
     """
 
@@ -221,7 +221,9 @@ class Entry:
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
-    exactness: str = "the legacy operations in the legacy order"
+    exactness: Claim = field(
+        default_factory=lambda: identical("the legacy operations in the legacy order")
+    )
     beside: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

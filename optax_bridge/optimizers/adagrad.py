@@ -95,7 +95,8 @@ ENTRY = Entry(
                 eps=s("eps"),
             ),
             different(
-                "eps outside the root here, inside in Optax: 1.5e-2 of the scale in 100 steps"
+                "eps outside the root here, inside in Optax: on unit normal gradients 1.5e-2 of "
+                "the scale in 100 steps"
             ),
         ),
     ),

@@ -31,7 +31,7 @@ PrintConfig = Annotated[
     bool, typer.Option("--print-config", help="Print the config and train nothing.")
 ]
 Seed = Annotated[
-    int, typer.Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers of a new run.")
+    int, typer.Option(min=-(2**63), max=2**63 - 1, help="Seed of a new run's random numbers.")
 ]
 ResumeFrom = Annotated[
     int | None,

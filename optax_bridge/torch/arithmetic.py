@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 Number = Any  # a Python float, or a float64 scalar that JAX traces
@@ -66,12 +65,12 @@ class Kernels:
 
     def lerp(self, start: Tensor, end: Tensor, weight: Number) -> Tensor:
         """`start + weight * (end - start)`, from the nearer end, fused."""
-        weight, difference = self._single(weight), self._single(end - start)
-        near = start + weight * difference
-        far = end + self._single(weight - 1.0) * difference
+        own, difference = self._single(weight), self._single(end - start)
+        near = start + own * difference
+        far = end + self._single(own - 1.0) * difference
         if isinstance(weight, float):
             return self.rounded(near if abs(weight) < 0.5 else far)
-        return self.rounded(jnp.where(jnp.abs(weight) < 0.5, near, far))
+        return self.rounded(jnp.where(jnp.abs(own) < 0.5, near, far))
 
     def sqrt(self, x: Tensor) -> Tensor:
         """The square root."""
@@ -90,14 +89,10 @@ class Kernels:
         """In float32, in which kernels compute; tensors of the dtype are so already."""
         if self.dtype == "float64":
             return x
-        if isinstance(x, int | float):
-            return float(np.float32(x))
-        return lax.reduce_precision(x, *_SINGLE)
+        return lax.reduce_precision(jnp.asarray(x, jnp.float64), *_SINGLE)
 
     def number(self, x: Any) -> Any:
         """A number in the tensors' dtype; tensors stay as they are."""
-        if isinstance(x, int | float):
-            return x if self.dtype == "float64" else float(jnp.dtype(self.dtype).type(x))
         return self.rounded(x) if jnp.ndim(x) == 0 else x
 
     def rounded(self, x: Tensor) -> Tensor:

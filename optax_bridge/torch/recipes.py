@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from optax_bridge.correspondence.claim import Claim, apart, rounding
+from optax_bridge.correspondence.claim import Claim, apart, identical, rounding
 from optax_bridge.correspondence.entry import Stock
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
@@ -19,11 +19,19 @@ BESIDE = {
     "differentiable": "the same numbers: PyTorch then keeps a step for autograd; in JAX "
     "differentiate through `tx.update`",
 }
-EXACT = (
-    "PyTorch's operations in PyTorch's order, each rounded as its kernels for CPUs round it; in "
-    "float32 and bfloat16 every bit is PyTorch's where no square root is taken, which PyTorch's "
-    "own library has one ULP off for 0.7 % of all numbers"
+_ORDER = "PyTorch's operations in PyTorch's order, each rounded as its kernels for CPUs round it"
+EXACT = identical(_ORDER)
+ROOT = (
+    f"{_ORDER}, but for its square root, which is 1 ULP off for 0.7 % of all numbers where Intel's "
+    "library computes it"
 )
+
+
+def exact_but(ulp: float, why: str = ROOT) -> Claim:
+    """The claim that an exact recipe is PyTorch's trajectory up to so much rounding."""
+    return rounding(ulp, why)
+
+
 SIGN = call("optax.scale", -1.0)
 COUPLED = call("optax.add_decayed_weights", s("weight_decay"))
 

@@ -44,7 +44,7 @@ class Powers(Conditions):
     def _root_of_parts(self, value: Rat) -> Rat | None:
         """The square root of a quotient as the quotient of square roots; None if that is open.
 
-        Where the numerator is not negative, the denominator is not either, or there is no root.
+        Where one of the two is not negative, the other is not either, or there is no root.
         Numbers have a root of their own.
         """
         (lead, _), (below, _) = value.num.factor_squarefree(), value.den.factor_squarefree()
@@ -55,7 +55,8 @@ class Powers(Conditions):
             else:
                 bottom = -bottom
             number = -number
-        if not (bottom.is_constant() or self._nonneg(top)) or (number == 1 and bottom == self.one):
+        has_signs = bottom.is_constant() or self._nonneg(top) or self._nonneg(bottom)
+        if not has_signs or (number == 1 and bottom == self.one):
             return None
         out, kept = _root_of_number(number, 2)
         result = self.number(out)

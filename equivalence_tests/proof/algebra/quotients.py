@@ -314,7 +314,7 @@ class Quotients:
         return all(self._nonneg(poly) for poly in value)
 
     def _nonneg(self, poly: fmpq_mpoly) -> bool:
-        return all(
+        return self._less_than_one(poly) or all(
             coefficient > 0
             and all(
                 power % 2 == 0 or self.atoms[gen].nonneg
@@ -323,6 +323,19 @@ class Quotients:
             )
             for monomial, coefficient in poly.to_dict().items()
         )
+
+    def _less_than_one(self, poly: fmpq_mpoly) -> bool:
+        """True of `a - b * c ** n` with `c` from 0 to 1, `n` a count and `a >= b`."""
+        terms = poly.to_dict()
+        constant = terms.pop((0,) * self._capacity, fmpq(0))
+        if len(terms) != 1 or sum(monomial := next(iter(terms))) != 1:
+            return False
+        atom = self.atoms[monomial.index(1)]
+        if atom.kind != "function" or atom.name != "pow":
+            return False
+        base, exponent = self.constant(atom.args[0]), atom.args[1]
+        is_small = base is not None and 0 <= base <= 1 and self.nonneg(exponent)
+        return is_small and constant >= abs(terms[monomial])
 
     def above_zero(self, value: Rat) -> bool:
         """True if a value is known to be more than 0."""

@@ -401,7 +401,7 @@ define(
     rewrite=_conversion_rules,
     folds=True,
 )
-define("reduce_precision", numbers=of_arrays(_identity), reals=_reduced_precision)
+define("reduce_precision", numbers=of_arrays(_identity), reals=_reduced_precision, signs=all_of)
 define(
     "floor",
     numbers=either(operator.methodcaller("floor"), np.floor),

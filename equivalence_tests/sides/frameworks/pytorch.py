@@ -56,7 +56,7 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
         kind = torch.optim.Optimizer
         return make_instance(instance, kind, "torch.optim.Optimizer", f"torch_side: {name}")
 
-    make([torch.zeros(1)])  # wrong arguments are an error here, not in the middle of a run
+    make([torch.zeros(1, 1)])  # wrong arguments are an error here, not in the middle of a run
 
     def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)

@@ -72,22 +72,23 @@ FINE = [
 ]
 
 
-@pytest.mark.parametrize("line", OLD)
-def test_points_out(line: str):
-    ((number, said),) = pins.old_pins(f"numpy\n{line}\n")
-    assert number == 2
-    assert repr(line.strip()) in said
-    assert f"flax>={pins.LOWEST}" in said
+def test_points_out(subtests: pytest.Subtests):
+    for line in OLD:
+        with subtests.test(line):
+            ((number, said),) = pins.old_pins(f"numpy\n{line}\n")
+            assert number == 2
+            assert repr(line.strip()) in said
+            assert f"flax>={pins.LOWEST}" in said
 
 
-@pytest.mark.parametrize("line", FINE)
-def test_says_nothing_of(line: str):
-    assert pins.old_pins(f"numpy\n{line}\n") == []
+def test_says_nothing_of(subtests: pytest.Subtests):
+    for line in FINE:
+        with subtests.test(line):
+            assert pins.old_pins(f"numpy\n{line}\n") == []
 
 
-@pytest.mark.parametrize(
-    ("clause", "left_out"),
-    [
+def test_the_first_version_that_a_clause_leaves_out(subtests: pytest.Subtests):
+    for clause, left_out in [
         ("~=0.5.1", (0, 6)),
         ("~=0.5", (1,)),
         ("~1.2.3", (1, 3)),
@@ -97,12 +98,11 @@ def test_says_nothing_of(line: str):
         ("^0.0.3", (0, 0, 4)),
         ("^1.2.3", (2,)),
         ("^0", (1,)),
-    ],
-)
-def test_the_first_version_that_a_clause_leaves_out(clause: str, left_out: tuple[int, ...]):
-    operator = clause.rstrip("0123456789.")
-    version = tuple(map(int, clause.removeprefix(operator).split(".")))
-    assert pins._next(operator, version) == left_out
+    ]:
+        with subtests.test(clause):
+            operator = clause.rstrip("0123456789.")
+            version = tuple(map(int, clause.removeprefix(operator).split(".")))
+            assert pins._next(operator, version) == left_out
 
 
 def test_a_table_of_its_own():
@@ -110,9 +110,8 @@ def test_a_table_of_its_own():
     assert [number for number, _ in pins.old_pins(text)] == [3]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_which_files_name_versions(subtests: pytest.Subtests):
+    for name, expected in [
         ("requirements.txt", True),
         ("requirements-dev.in", True),
         ("dev-requirements.txt", True),
@@ -126,10 +125,9 @@ def test_a_table_of_its_own():
         ("Dockerfile.gpu", True),
         ("train.py", False),
         ("notes.txt", False),
-    ],
-)
-def test_which_files_name_versions(name: str, expected: bool):
-    assert pins.is_project_file(Path(name)) == expected
+    ]:
+        with subtests.test(name):
+            assert pins.is_project_file(Path(name)) == expected
 
 
 def test_the_lowest_flax_is_the_one_of_this_project():

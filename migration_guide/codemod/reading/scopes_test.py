@@ -48,34 +48,32 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_where_a_name_is_bound(case: str):
-    code, expected = CASES[case]
-    module = metadata.MetadataWrapper(cst.parse_module(code))
-    lines = module.resolve(metadata.PositionProvider)
-    known = scopes(module.module)
-    (call,) = (
-        node
-        for node in walk(module.module)
-        if isinstance(node, cst.Call)
-        and isinstance(node.func, cst.Name)
-        and node.func.value == "here"
-    )
-    found = known[call.args[0].value].find("x")
-    assert sorted(lines[assignment.node].start.line for assignment in found) == expected
+def test_where_a_name_is_bound(subtests: pytest.Subtests):
+    for case, (code, expected) in CASES.items():
+        with subtests.test(case):
+            module = metadata.MetadataWrapper(cst.parse_module(code))
+            lines = module.resolve(metadata.PositionProvider)
+            known = scopes(module.module)
+            (call,) = (
+                node
+                for node in walk(module.module)
+                if isinstance(node, cst.Call)
+                and isinstance(node.func, cst.Name)
+                and node.func.value == "here"
+            )
+            found = known[call.args[0].value].find("x")
+            assert sorted(lines[assignment.node].start.line for assignment in found) == expected
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "expected"),
-    [
+def test_what_an_import_binds(subtests: pytest.Subtests):
+    for code, text, expected in [
         ("import a.b", "a.b.c", "a.b.c"),
         ("import a.b as x", "x.c", "a.b.c"),
         ("from a import b", "b.c", "a.b.c"),
         ("from a.b import c as x", "x", "a.b.c"),
         ("from .a import b", "b.c", ".a.b.c"),
-    ],
-)
-def test_what_an_import_binds(code: str, text: str, expected: str):
-    module = cst.parse_module(code)
-    (assignment,) = scopes(module)[module].find(text.split(".")[0])
-    assert assignment.qualified_name(text) == expected
+    ]:
+        with subtests.test(code):
+            module = cst.parse_module(code)
+            (assignment,) = scopes(module)[module].find(text.split(".")[0])
+            assert assignment.qualified_name(text) == expected

@@ -7,21 +7,18 @@ import pytest
 from migration_guide.codemod.reading.source import undefined_names
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
+def test_undefined(subtests: pytest.Subtests):
+    for code, expected in [
         ("x = y", {"y"}),
         ("def f():\n    return z\n", {"z"}),
         ("import a.b\na\n", set()),
         ("def f(x): return x\nclass C: pass\nf, C\n", set()),
         ("[i for i in range(3)]\n", set()),
         ("def f():\n    global g\n    g = 1\ng\n", set()),
-    ],
-    ids=["module", "function", "import", "definitions", "comprehension", "global"],
-)
-def test_undefined(code: str, expected: set[str]):
-    ast.parse(code)
-    assert undefined_names(code) == expected
+    ]:
+        with subtests.test(code):
+            ast.parse(code)
+            assert undefined_names(code) == expected
 
 
 def test_a_null_byte_is_no_python():

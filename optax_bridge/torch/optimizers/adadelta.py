@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -15,7 +15,7 @@ from optax_bridge.torch.definition import (
     directed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,11 +56,11 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adadelta"),
     port="optax_bridge.torch.adadelta",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within={"rho": DECAY} | dict.fromkeys(("lr", "eps", "weight_decay"), NOT_NEGATIVE),
     state=(
-        StateField("square_avg", "TorchAdadeltaState.square_avg", ("ScaleByAdaDeltaState.e_g",)),
-        StateField("acc_delta", "TorchAdadeltaState.acc_delta", ("ScaleByAdaDeltaState.e_x",)),
+        squares("square_avg", "TorchAdadeltaState.square_avg", ("ScaleByAdaDeltaState.e_g",)),
+        squares("acc_delta", "TorchAdadeltaState.acc_delta", ("ScaleByAdaDeltaState.e_x",)),
     ),
     stock=with_sign_and_decay(
         call("optax.adadelta", learning_rate=s("lr"), rho=s("rho"), eps=s("eps")),

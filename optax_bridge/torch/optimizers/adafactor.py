@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE, Range
@@ -18,7 +18,7 @@ from optax_bridge.torch.definition import (
     decayed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,7 +57,7 @@ class Adafactor(TorchOptimizer):
         least = float(jnp.finfo(k.dtype).eps) if least is None else least
         weight = t**hp.beta2_decay
         size = float(param.size) ** 0.5
-        rate = jnp.maximum(least_scale, k.norm(param) / size) * jnp.minimum(hp.lr, 1.0 / root(t))
+        rate = _larger(least_scale, k.norm(param) / size) * jnp.minimum(hp.lr, 1.0 / root(t))
         param = decayed(k, hp, param)
         if state.variance is None:
             rows, columns = (
@@ -72,8 +72,13 @@ class Adafactor(TorchOptimizer):
             fields = {"row_var": None, "col_var": None, "variance": variance}
         variance = jnp.maximum(variance, k.number(least * least))
         update = k.mul(k.div(jnp.ones_like(grad), k.sqrt(variance)), grad)
-        excess = jnp.maximum(1.0, k.norm(update) / (size * hp.d))
+        excess = _larger(1.0, k.norm(update) / (size * hp.d))
         return k.add(param, update, alpha=-rate / excess), fields
+
+
+def _larger(number: Number, other: Number) -> Number:
+    """The larger of two numbers as Python has it: the first one where the other is NaN."""
+    return jnp.where(other > number, other, number)
 
 
 def _mean_square(k: Kernels, grad: Tensor, axis: int) -> Tensor:
@@ -87,9 +92,10 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adafactor"),
     port="optax_bridge.torch.adafactor",
     beside=BESIDE,
-    exactness=(
+    exactness=exact_but(
+        8,
         "PyTorch's operations in PyTorch's order; its norms and means add in an order of their "
-        "own, which is rounding"
+        "own, which is rounding",
     ),
     within={
         "lr": NOT_NEGATIVE,
@@ -98,7 +104,7 @@ ENTRY = Entry(
         "d": Range(least=1.0),
         "weight_decay": NOT_NEGATIVE,
     },
-    state=tuple(StateField(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
+    state=tuple(squares(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
     stock=with_sign_and_decay(
         call(
             "optax.adafactor",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Unsupported
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Unsupported, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -18,7 +18,7 @@ from optax_bridge.torch.definition import (
     directed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -61,11 +61,11 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adagrad"),
     port="optax_bridge.torch.adagrad",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=dict.fromkeys(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE
     ),
-    state=(StateField("sum", "TorchAdagradState.sum"),),
+    state=(squares("sum", "TorchAdagradState.sum"),),
     stock=with_sign_and_decay(
         call(
             "optax.adagrad",

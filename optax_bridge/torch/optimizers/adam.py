@@ -19,7 +19,7 @@ from optax_bridge.torch.definition import (
     directed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, SIGN, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, SIGN, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -105,7 +105,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adam"),
     port="optax_bridge.torch.adam",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=WITHIN,
     state=tuple(field(name, f"TorchAdamState.{name}", stock) for field, name, stock in STATE),
     stock=(

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
@@ -61,7 +61,7 @@ ENTRY = Entry(
     within=WITHIN,
     state=(
         StateField("exp_avg", "TorchAdamaxState.exp_avg", ("ScaleByAdamState.mu",)),
-        StateField("exp_inf", "TorchAdamaxState.exp_inf", ("ScaleByAdamState.nu",)),
+        squares("exp_inf", "TorchAdamaxState.exp_inf", ("ScaleByAdamState.nu",)),
     ),
     stock=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **MOMENTS),

@@ -15,7 +15,7 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import AMSGRAD, MOMENTS, STATE, WITHIN, Adam, adam_step
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -62,7 +62,7 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.AdamW"),
     port="optax_bridge.torch.adamw",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=WITHIN,
     state=tuple(field(name, f"TorchAdamWState.{name}", stock) for field, name, stock in STATE),
     stock=(

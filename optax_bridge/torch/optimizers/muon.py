@@ -26,7 +26,7 @@ from optax_bridge.torch.definition import (
     decayed,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE
+from optax_bridge.torch.recipes import BESIDE, exact_but
 
 _HALF = Kernels("bfloat16")
 
@@ -107,9 +107,10 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Muon"),
     port="optax_bridge.torch.muon",
     beside=BESIDE,
-    exactness=(
+    exactness=exact_but(
+        64,
         "PyTorch's operations in PyTorch's order; its products of matrices in bfloat16 add in an "
-        "order of their own, which is rounding in bfloat16"
+        "order of their own, which is rounding in bfloat16",
     ),
     within={
         **dict.fromkeys(("lr", "weight_decay", "momentum", "eps"), NOT_NEGATIVE),

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -20,7 +20,7 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN, moments
-from optax_bridge.torch.recipes import BESIDE, EXACT, SIGN, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, SIGN, exact_but, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -83,12 +83,12 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.NAdam"),
     port="optax_bridge.torch.nadam",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within={**WITHIN, "momentum_decay": NOT_NEGATIVE},
     state=(
         StateField("mu_product", "TorchNAdamState.mu_product"),
         StateField("exp_avg", "TorchNAdamState.exp_avg"),
-        StateField("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
+        squares("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
     ),
     stock=(
         *with_sign_and_decay(

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor, root
@@ -19,7 +19,7 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN, moments
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 _LEAST_LENGTH = 5.0  # of the average, from which on the step is rectified
 
@@ -87,11 +87,11 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.RAdam"),
     port="optax_bridge.torch.radam",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=WITHIN,
     state=(
         StateField("exp_avg", "TorchRAdamState.exp_avg", ("ScaleByAdamState.mu",)),
-        StateField("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
+        squares("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
     ),
     stock=(
         *with_sign_and_decay(_RADAM, _SAME, {"eps": 0, "decoupled_weight_decay": False}),

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -18,7 +18,7 @@ from optax_bridge.torch.definition import (
     is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -93,10 +93,10 @@ ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.RMSprop"),
     port="optax_bridge.torch.rmsprop",
     beside=BESIDE,
-    exactness=EXACT,
+    exactness=exact_but(4),
     within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
     state=(
-        StateField(
+        squares(
             "square_avg",
             "TorchRMSpropState.square_avg",
             ("ScaleByRmsState.nu", "ScaleByRStdDevState.nu"),

@@ -60,9 +60,9 @@ class SGD(TorchOptimizer):
         grad = directed(k, hp, param, grad)
         buffer = state.momentum_buffer
         if buffer is not None:
-            kept = k.mul(buffer, hp.momentum)
-            # The first gradient is taken whole.
-            buffer = jnp.where(t == 1.0, grad, k.add(kept, grad, alpha=1.0 - hp.dampening))
+            buffer = k.add(k.mul(buffer, hp.momentum), grad, alpha=1.0 - hp.dampening)
+            if not is_zero(hp.dampening):  # the first gradient is taken whole
+                buffer = jnp.where(t == 1.0, grad, buffer)
             grad = k.add(grad, buffer, alpha=hp.momentum) if hp.nesterov else buffer
         return k.add(param, grad, alpha=-hp.lr), {"momentum_buffer": buffer}
 

@@ -1,0 +1,275 @@
+"""The optimizers of PyTorch against PyTorch: recorded, and where it is installed, run here.
+
+The exact recipe and that of public Optax are held to what `torch.optim` itself computed, through
+gradients that are ordinary, tiny, zero, huge, infinite and NaN.
+"""
+
+import importlib.util
+import inspect
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.proof.claims import prove_task
+from equivalence_tests.proof.table import Task
+from equivalence_tests.sides.frameworks.pytorch import import_torch, torch_side
+from equivalence_tests.sides.side import Side, train_state
+from equivalence_tests.sides.trajectory import driver, trajectory
+from equivalence_tests.suite.case import Result
+from optax_bridge._text import did_you_mean
+from optax_bridge.correspondence import (
+    TORCH,
+    Choice,
+    Entry,
+    UnsupportedSetting,
+    Verdict,
+    choose_recipe,
+)
+from optax_bridge.correspondence.recipe import Call, build, render
+
+FILE = "torch.npz"
+DTYPES = ("float32", "bfloat16")
+STEPS = 12
+RECORDED, LIVE = "recorded", "live"
+_DRAWN = 2  # settings of each optimizer that `check` draws
+
+# PyTorch rounds the last elements of a tensor in half precision otherwise, those that fill no whole
+# vector register: sizes are multiples of 32 there.
+_SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "float32": {"kernel": (5, 7), "tall": (6, 3), "bias": (3,), "scalar": (), "tiny": (4,)},
+    "bfloat16": {"kernel": (8, 8), "tall": (16, 4), "bias": (32,), "tiny": (32,)},
+}
+_TINY, _HUGE = np.float32(1e-30), np.float32(1e30)
+
+
+@dataclass(frozen=True)
+class WitnessCheck:
+    """One recipe against PyTorch.
+
+    Attributes:
+      entry: name of the entry.
+      setting: index into its cases; of a live one, the seed that settings are drawn with.
+      dtype: of the parameters.
+      recipe: `"exact"` or `"stock"`.
+      rate: `RECORDED` or `LIVE`: where PyTorch's numbers come from.
+    """
+
+    entry: str
+    setting: int
+    dtype: str
+    recipe: str
+    rate: str = RECORDED
+
+    def __str__(self) -> str:
+        return f"{self.entry}-{self.setting}-{self.dtype}-{self.rate}-{self.recipe}"
+
+    @property
+    def problem(self) -> str:
+        """The parameters' dtype."""
+        return self.dtype
+
+    @property
+    def column(self) -> str:
+        """Its column in the report's picture."""
+        return f"{self.recipe}, {self.dtype}"
+
+
+def witness_checks(only: Sequence[str] = ()) -> list[WitnessCheck]:
+    """All checks against PyTorch, live ones where it is installed.
+
+    Args:
+      only: names of optimizers, `adamw` or `torch.adamw`; empty for all.
+
+    Raises:
+      ValueError: a name that is none.
+    """
+    names = {name.lower().removeprefix("torch."): name for name in TORCH}
+    asked = [name.lower().removeprefix("torch.") for name in only]
+    if unknown := [name for name in asked if name not in names]:
+        near = did_you_mean(unknown[0], names) or "."
+        raise ValueError(
+            f"no optimizer of PyTorch is called {', '.join(unknown)}{near} There are "
+            f"{', '.join(names)}"
+        )
+    return [check for name in asked or names for check in _checks_of(names[name])]
+
+
+def _checks_of(name: str) -> Iterator[WitnessCheck]:
+    for index in range(len(TORCH[name].cases)):
+        yield from (WitnessCheck(name, index, dtype, "exact") for dtype in DTYPES)
+        yield WitnessCheck(name, index, "float32", "stock")
+    if importlib.util.find_spec("torch") is not None:
+        for seed in range(_DRAWN):
+            yield WitnessCheck(name, seed, "float32", "exact", LIVE)
+
+
+def problem(entry: Entry, dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Initial parameters, and gradients of every kind with a leading axis of steps."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        name: shape
+        for name, shape in _SHAPES[dtype].items()
+        if len(shape) == 2 or "vectors" not in entry.excluded
+    }
+    params = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    grads = {n: rng.standard_normal((STEPS, *s)).astype(np.float32) for n, s in shapes.items()}
+    for name, each in grads.items():
+        each *= np.float32(1e-8) if name == "tiny" else 1  # of the size of eps
+        flat = each.reshape(STEPS, -1)
+        flat[3, ::3] *= 1 if name == "tiny" else _TINY  # below 1.2e-38 XLA has zero
+        flat[5, 1::3] = 0
+        flat[7, 2::3] *= _HUGE
+        flat[10, 0], flat[11, -1] = np.inf, np.nan
+    return (
+        {n: jnp.asarray(p, dtype) for n, p in params.items()},
+        {n: jnp.asarray(g, dtype) for n, g in grads.items()},
+    )
+
+
+def genuine(entry: Entry, settings: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """The parameters after every step of PyTorch's own optimizer, with one tensor at a time."""
+    optimizer = getattr(import_torch("witness").optim, entry.legacy.__name__)
+    one_by_one = {"foreach": False} if "foreach" in inspect.signature(optimizer).parameters else {}
+    params, grads = problem(entry, dtype)
+    side = torch_side(optimizer, **settings, **one_by_one)
+    return trajectory(driver(side, "eager"), params, (grads,))["params"]
+
+
+def ours(side: Side, entry: Entry, dtype: str, drive: str = "eager") -> dict[str, Any]:
+    """The parameters after every step of a recipe."""
+    params, grads = problem(entry, dtype)
+    side = replace(side, view=lambda state: {"params": state.params})
+    return trajectory(driver(side, drive), params, (grads,))["params"]
+
+
+def recording(entry: Entry, setting: int, dtype: str) -> dict[str, Any]:
+    """The recorded parameters of a case after every step."""
+    file = resources.files("equivalence_tests.reference").joinpath(FILE)
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        flat = arrays[f"{entry.name}-{setting}-{dtype}"]
+    return unpacked(flat, problem(entry, dtype)[0])
+
+
+def packed(params: Mapping[str, Any]) -> np.ndarray:
+    """A trajectory of parameters as one array of shape (steps, elements), by its bits."""
+    each = [np.asarray(params[name]).reshape(STEPS, -1) for name in sorted(params)]
+    flat = np.concatenate(each, axis=1)
+    return flat.view({2: np.uint16, 4: np.uint32}[flat.dtype.itemsize])
+
+
+def unpacked(flat: np.ndarray, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The trajectory that `packed` made an array of."""
+    names = sorted(params)
+    parts = np.split(flat, np.cumsum([np.size(params[name]) for name in names])[:-1], axis=1)
+    return {
+        name: np.ascontiguousarray(part)
+        .view(params[name].dtype)
+        .reshape(STEPS, *params[name].shape)
+        for name, part in zip(names, parts, strict=True)
+    }
+
+
+def case_settings(entry: Entry, setting: int) -> dict[str, Any]:
+    """The settings of a case, its rate included."""
+    case = entry.cases[setting]
+    return {entry.rate: case.learning_rate, **case.settings}
+
+
+def run_witness(check: WitnessCheck) -> Result:
+    """Runs one check; an error is in its result."""
+    entry, is_live = TORCH[check.entry], check.rate == LIVE
+    settings = (drawn_settings if is_live else case_settings)(entry, check.setting)
+    result = Result(check, text_of(entry, settings))
+    try:
+        choice = _choice(entry, settings, check.recipe)
+    except UnsupportedSetting as error:
+        result.note = str(error)
+        return result
+    result.source = render(choice.call)
+    result.claim = entry.exactness if check.recipe == "exact" else choice.claim
+    started = time.perf_counter()
+    try:
+        result.comparison = compared(entry, settings, check, choice)
+    except Exception as error:
+        result.failed, result.note = True, f"{type(error).__name__}: {error}"
+    result.seconds = time.perf_counter() - started
+    if not is_live and check.dtype == "float32":
+        row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
+        result.proved, result.proof_held = row.verdict or row.note, row.held
+    return result
+
+
+def compared(
+    entry: Entry, settings: Mapping[str, Any], check: WitnessCheck, choice: Choice
+) -> Comparison:
+    """PyTorch's trajectory compared with a recipe's."""
+    is_live = check.rate == LIVE
+    left = (
+        genuine(entry, settings, check.dtype)
+        if is_live
+        else recording(entry, check.setting, check.dtype)
+    )
+    side = train_state(check.recipe, entry.legacy(**settings), build(choice.call))
+    with np.errstate(all="ignore"):
+        # An exact step has the same bits eager and compiled; Optax is meant to be compiled.
+        right = ours(side, entry, check.dtype, "eager" if check.recipe == "exact" else "jit")
+        poisoned = {f"[{name!r}]": 10 for name in left}
+        return compare(left, jax.device_get(right), poisoned=poisoned)
+
+
+def _choice(entry: Entry, settings: Mapping[str, Any], recipe: str) -> Choice:
+    definition = entry.legacy(**settings)
+    return choose_recipe(definition, "exact" if recipe == "exact" else "standalone")
+
+
+def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:
+    """The constructor call of PyTorch."""
+    return render(Call(entry.sources[0], (), dict(settings)))
+
+
+def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
+    """Settings drawn at random, each within what PyTorch takes."""
+    rng = np.random.default_rng([seed, *entry.name.encode()])
+
+    def below(most: float) -> float:
+        return float(rng.uniform(0, most))
+
+    def small(least: float) -> float:
+        return float(10 ** rng.uniform(least, -1))
+
+    def maybe(value: float) -> float:
+        return value if rng.random() < 0.6 else 0.0
+
+    drawn: dict[str, Any] = {
+        "lr": small(-4), "betas": (below(0.99), 1 - small(-4)), "eps": small(-9),
+        "weight_decay": maybe(below(0.3)), "momentum": maybe(below(0.99)), "alpha": below(0.999),
+        "dampening": maybe(below(0.9)), "momentum_decay": maybe(small(-3)), "rho": below(0.999),
+        "lr_decay": maybe(below(0.5)), "initial_accumulator_value": maybe(below(0.5)),
+        "etas": (0.05 + below(0.9), 1.01 + below(1.0)), "step_sizes": (small(-7), 1 + below(50)),
+        "lambd": small(-5), "t0": float(rng.integers(0, 20)), "beta2_decay": -below(1.5),
+        "d": 1 + below(2), "ns_steps": int(rng.integers(1, 7)), "adjust_lr_fn": None,
+        "ns_coefficients": (3 + below(1), -4 - below(1), 2 + below(0.2)),
+    }  # fmt: skip
+    if isinstance(entry.defaults().get("eps"), tuple):
+        drawn["eps"] = (None if rng.random() < 0.5 else small(-6), small(-4))
+    settings: dict[str, Any] = {}
+    for hp in entry.hyper_params:
+        is_switch = isinstance(hp.default, bool)
+        settings[hp.legacy] = bool(rng.random() < 0.4) if is_switch else drawn[hp.legacy]
+    if entry.name == "torch.sgd" and settings["nesterov"]:
+        settings |= {"momentum": 0.1 + below(0.8), "dampening": 0.0}
+    if rng.random() < 0.5 and "adjust_lr_fn" in settings:
+        settings["adjust_lr_fn"] = "match_rms_adamw"
+    return settings
+
+
+def is_as_claimed(comparison: Comparison, entry: Entry) -> bool:
+    """True if the exact recipe is as near to PyTorch as its entry says."""
+    return comparison.verdict(entry.exactness) is not Verdict.DIFFERENT

@@ -1,0 +1,82 @@
+"""The exact recipes follow PyTorch as their entries say: recorded, and live."""
+
+import importlib.util
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from equivalence_tests.sides.side import train_state
+from equivalence_tests.suite import witness
+from equivalence_tests.suite.witness import DTYPES, LIVE, RECORDED, WitnessCheck
+from optax_bridge.correspondence import TORCH, Verdict, choose_recipe
+from optax_bridge.correspondence.recipe import build
+
+# Cases whose recordings every run replays; all of them with --equivalence-full.
+_FIRST = {name: [0] for name in TORCH}
+_DRAWN, _MANY = 2, 30
+
+each_entry = pytest.mark.parametrize("name", TORCH)
+
+
+def _exact(name: str, settings: dict[str, Any], check: WitnessCheck) -> Any:
+    choice = choose_recipe(TORCH[name].legacy(**settings), "exact")
+    return witness.compared(TORCH[name], settings, check, choice)
+
+
+@each_entry
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_recipes_follow_the_recordings(name: str, dtype: str, pytestconfig: Any):
+    entry = TORCH[name]
+    full = pytestconfig.getoption("--equivalence-full")
+    for index in range(len(entry.cases)) if full else _FIRST[name]:
+        settings = witness.case_settings(entry, index)
+        comparison = _exact(name, settings, WitnessCheck(name, index, dtype, "exact", RECORDED))
+        assert witness.is_as_claimed(comparison, entry), (index, comparison.first, comparison.ulp)
+
+
+@each_entry
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_exact_recipes_follow_pytorch_with_settings_drawn_at_random(name: str, pytestconfig: Any):
+    entry = TORCH[name]
+    full = pytestconfig.getoption("--equivalence-full")
+    for seed in range(100, 100 + (_MANY if full else _DRAWN)):
+        settings = witness.drawn_settings(entry, seed)
+        comparison = _exact(name, settings, WitnessCheck(name, seed, "float32", "exact", LIVE))
+        assert witness.is_as_claimed(comparison, entry), (settings, comparison.first)
+
+
+@pytest.mark.parametrize("name", ["torch.adamw", "torch.rmsprop"])
+def test_public_optax_is_as_near_as_claimed(name: str):
+    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "stock")
+    settings = witness.case_settings(entry, 0)
+    choice = choose_recipe(entry.legacy(**settings), "standalone")
+    comparison = witness.compared(entry, settings, check, choice)
+    assert comparison.verdict(choice.claim) is Verdict.ROUNDING, comparison.first
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eager_and_compiled_steps_have_the_same_bits(dtype: str):
+    entry = TORCH["torch.adamw"]
+    definition = entry.legacy()
+    side = train_state("exact", definition, build(choose_recipe(definition, "exact").call))
+    eager, compiled = (
+        jax.device_get(witness.ours(side, entry, dtype, drive)) for drive in ("eager", "jit")
+    )
+    for name in eager:
+        np.testing.assert_array_equal(*(np.asarray(s[name], np.float32) for s in (eager, compiled)))
+
+
+def test_a_fault_is_seen():
+    entry = TORCH["torch.adamw"]
+    settings = {**witness.case_settings(entry, 0), "eps": 2e-8}
+    comparison = _exact("torch.adamw", settings, WitnessCheck("torch.adamw", 0, DTYPES[0], "exact"))
+    assert comparison.verdict(entry.exactness) is Verdict.DIFFERENT
+
+
+def test_an_unknown_name_is_refused_and_names_may_be_short():
+    assert {check.entry for check in witness.witness_checks(["AdamW"])} == {"torch.adamw"}
+    with pytest.raises(ValueError, match="no optimizer of PyTorch is called adamv; is adam meant"):
+        witness.witness_checks(["adamv"])
