@@ -99,7 +99,7 @@ def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Ord
     states: dict[str, PyTree] = {}
     for rule, index in _parameters(rules, order):
         fields: dict[Names, Any] = {path: None if index is None else {} for path in rule.paths}
-        for field, value in checkpoint.states.get(index, {}).items():
+        for field, value in _state(checkpoint, index).items():
             if field != _STEP and is_array(value):
                 for path, array in _field(rule, field, value, checkpoint).items():
                     fields[path][field] = array
@@ -108,7 +108,11 @@ def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Ord
     return states
 
 
-def _parameters(rules: Sequence[Rule], order: Order) -> Iterator[tuple[Rule, Any]]:
+def _state(checkpoint: TorchCheckpoint, index: int | None) -> Mapping[str, Any]:
+    return {} if index is None else checkpoint.states.get(index, {})
+
+
+def _parameters(rules: Sequence[Rule], order: Order) -> Iterator[tuple[Rule, int | None]]:
     """The rules of parameters, each with its index in the optimizer, or None."""
     indices = {name: index for index, name in order.names.items()}
     return ((rule, indices.get(rule.name)) for rule in rules if rule.paths[0][0] == PARAMS)
@@ -219,7 +223,7 @@ def _put_states(
             "Give the template of the state, and the base of the same optimizer.",
         ) from None  # fmt: skip
     for rule, index in _parameters(rules, order):
-        for field, old in checkpoint.states.get(index, {}).items():
+        for field, old in _state(checkpoint, index).items():
             entry = saved["state"][index]
             if field == _STEP:
                 count = np.asarray(np.asarray(state.step), np.asarray(old).dtype)

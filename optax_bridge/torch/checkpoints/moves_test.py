@@ -206,6 +206,9 @@ def test_two_groups_of_equal_shapes_need_their_order(folder):
     found = torch_checkpoint(read_saved(folder, saved_of(model, optimizer)), "file")
     assert "several" in found.order().doubt
     assert not found.order(["0.weight", "0.bias", "1.weight", "1.bias"]).doubt
+    by_alphabet = dict(sorted(model.state_dict().items()))
+    saved = {"model": by_alphabet, "optimizer": optimizer.state_dict()}
+    assert "by the alphabet" in torch_checkpoint(read_saved(folder, saved), "file").order().doubt
     named = torch.optim.Adam(model.named_parameters())
     named.step()
     found = torch_checkpoint(read_saved(folder, saved_of(model, named)), "file")

@@ -136,9 +136,14 @@ class NamesFile:
         targets = [targets] if isinstance(targets, str) else targets
         sizes = {n: v for n, v in fields.items() if n not in ("to", "as", UNSURE)}
         text = fields.get("as")
-        is_right = isinstance(targets, list) and targets and all(map(_is_path, targets))
         are_sizes = all(type(size) is int and size > 0 for size in sizes.values())
-        if not is_right or not are_sizes or not isinstance(text, str if sizes else str | None):
+        are_paths = isinstance(targets, list) and targets and all(map(_is_path, targets))
+        if (
+            not targets
+            or not are_paths
+            or not are_sizes
+            or not isinstance(text, str if sizes else str | None)
+        ):
             raise CheckpointError(place, _SYNTAX, shown(entry), _MEND)
         paths = tuple(tuple(target.split("/")) for target in targets)
         if text is None:
