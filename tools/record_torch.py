@@ -11,14 +11,22 @@ from pathlib import Path
 import numpy as np
 
 from equivalence_tests.sides.frameworks.pytorch import import_torch
-from equivalence_tests.suite.witness import DTYPES, FILE, case_settings, genuine, packed
+from equivalence_tests.suite.witness import (
+    DTYPES,
+    FILE,
+    SCHEDULERS,
+    case_settings,
+    genuine,
+    genuine_rates,
+    packed,
+)
 from optax_bridge.correspondence import TORCH
 
 _FILE = Path(__file__).resolve().parents[1] / "equivalence_tests" / "reference" / FILE
 
 
 def main() -> None:
-    """Records every case of every optimizer, in float32 and in bfloat16."""
+    """Records every case of every optimizer, in float32 and in bfloat16, and every scheduler."""
     torch = import_torch("record_torch")
     torch.set_num_threads(1)
     arrays = {
@@ -27,6 +35,7 @@ def main() -> None:
         for index in range(len(entry.cases))
         for dtype in DTYPES
     }
+    arrays |= {f"schedule-{i}": genuine_rates(*each) for i, each in enumerate(SCHEDULERS)}
     about = f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     np.savez_compressed(_FILE, about=np.array(about), **arrays)  # pyright: ignore[reportArgumentType]
     print(f"{len(arrays)} trajectories of {about}: {_FILE.stat().st_size // 1024} KiB")

@@ -46,6 +46,43 @@ _SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "float32": {"kernel": (5, 7), "tall": (6, 3), "bias": (3,), "scalar": (), "tiny": (4,)},
     "bfloat16": {"kernel": (8, 8), "tall": (16, 4), "bias": (32,), "tiny": (32,)},
 }
+# Schedulers of PyTorch, each by its name and arguments, and how many of their rates are looked at.
+RATE, EPOCHS = 0.5, 40
+SCHEDULERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("ConstantLR", {"factor": 0.2, "total_iters": 4}),
+    ("StepLR", {"step_size": 7, "gamma": 0.3}),
+    ("MultiStepLR", {"milestones": [3, 8, 8, 20], "gamma": 0.5}),
+    ("ExponentialLR", {"gamma": 0.9}),
+    ("LinearLR", {}),
+    ("LinearLR", {"start_factor": 0.1, "end_factor": 0.7, "total_iters": 12}),
+    ("CosineAnnealingLR", {"T_max": 13, "eta_min": 1e-3}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 5}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2, "eta_min": 0.01}),
+    ("PolynomialLR", {"total_iters": 17, "power": 2.0}),
+    ("OneCycleLR", {"max_lr": 0.3, "total_steps": 40, "cycle_momentum": False}),
+    (
+        "OneCycleLR",
+        {
+            "max_lr": 0.3,
+            "epochs": 4,
+            "steps_per_epoch": 10,
+            "three_phase": True,
+            "anneal_strategy": "linear",
+            "cycle_momentum": False,
+        },
+    ),
+    (
+        "SequentialLR",
+        {
+            "schedulers": [
+                ("LinearLR", {"start_factor": 0.1, "total_iters": 6}),
+                ("CosineAnnealingLR", {"T_max": 30}),
+                ("StepLR", {"step_size": 4}),
+            ],
+            "milestones": [6, 25],
+        },
+    ),
+)
 _TINY, _HUGE = np.float32(1e-30), np.float32(1e30)
 
 
@@ -151,9 +188,7 @@ def ours(side: Side, entry: Entry, dtype: str, drive: str = "eager") -> dict[str
 
 def recording(entry: Entry, setting: int, dtype: str) -> dict[str, Any]:
     """The recorded parameters of a case after every step."""
-    file = resources.files("equivalence_tests.reference").joinpath(FILE)
-    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        flat = arrays[f"{entry.name}-{setting}-{dtype}"]
+    flat = _recorded(f"{entry.name}-{setting}-{dtype}")
     return unpacked(flat, problem(entry, dtype)[0])
 
 
@@ -174,6 +209,49 @@ def unpacked(flat: np.ndarray, params: Mapping[str, Any]) -> dict[str, Any]:
         .reshape(STEPS, *params[name].shape)
         for name, part in zip(names, parts, strict=True)
     }
+
+
+def scheduler_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A scheduler's constructor call."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, list) and isinstance(value[0], tuple):
+            return f"[{', '.join(scheduler_text(*each) for each in value)}]"
+        return repr(value)
+
+    return f"{name}({', '.join(f'{key}={text(value)}' for key, value in arguments.items())})"
+
+
+def genuine_scheduler(optimizer: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    """PyTorch's own scheduler."""
+    constructor = getattr(import_torch("witness").optim.lr_scheduler, name)
+    inner = arguments.get("schedulers", ())
+    made = {"schedulers": [genuine_scheduler(optimizer, *each) for each in inner]} if inner else {}
+    return constructor(optimizer, **{**arguments, **made})
+
+
+def genuine_rates(name: str, arguments: Mapping[str, Any]) -> np.ndarray:
+    """The rates that PyTorch's own scheduler gives to its optimizer, epoch by epoch."""
+    torch = import_torch("witness")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
+    scheduler, rates = genuine_scheduler(optimizer, name, arguments), []
+    for _ in range(EPOCHS):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(rates) < EPOCHS:
+            scheduler.step()
+    return np.array(rates)
+
+
+def recorded_rates(index: int) -> np.ndarray:
+    """The recorded rates of one of `SCHEDULERS`."""
+    return _recorded(f"schedule-{index}")
+
+
+def _recorded(key: str) -> np.ndarray:
+    file = resources.files("equivalence_tests.reference").joinpath(FILE)
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        return arrays[key]
 
 
 def case_settings(entry: Entry, setting: int) -> dict[str, Any]:

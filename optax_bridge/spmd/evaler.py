@@ -136,7 +136,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
     ) -> tuple[jax.Array, dict[str, PyTree], dict[str, PyTree]]:
         next_key, key = jax.random.split(prng_key)
         parent: Any = self.parent
-        batch = parent.prepared(batch)
+        batch = parent.prepare(batch)
         loss, aux, collection = forward_pass(
             self._model,
             key,
@@ -198,7 +198,7 @@ class SpmdEvaler(Module):
         self._output_writer: BaseOutputWriter | None = None
         if cfg.output_writer is not None:
             self._output_writer = self._add_child("output_writer", cfg.output_writer)
-        self._jit_prepared = jax.jit(self.prepared)
+        self._jit_prepare = jax.jit(self.prepare)
         self._eval_policy = maybe_instantiate(cfg.eval_policy)
         self.latest: tuple[int, dict[str, PyTree]] | None = None
 
@@ -209,7 +209,7 @@ class SpmdEvaler(Module):
         return tree if dtype is None else cast_floats(tree, to_dtype=dtype)
 
     @nowrap
-    def prepared(self, batch: PyTree) -> PyTree:
+    def prepare(self, batch: PyTree) -> PyTree:
         """A global batch as the model gets it; within `jax.jit`."""
         return self.input.dispatch_global_batch(self.cast(batch))
 
@@ -267,7 +267,7 @@ class SpmdEvaler(Module):
             if return_aux:
                 outputs.append(result["output"])
             if writer is not None:
-                writer.write(input_batch=self._jit_prepared(batch), output_batch=result["output"])
+                writer.write(input_batch=self._jit_prepare(batch), output_batch=result["output"])
         if writer is not None:
             writer.end()
         return calculator.get_summaries(model_params=model_params, state=state), outputs
@@ -278,7 +278,7 @@ def _profile(folder: str) -> Iterator[None]:
     """A scope of which a profile is written, unless another one is being taken."""
     try:
         jax.profiler.start_trace(folder)
-    except RuntimeError as error:  # the trainer's, say: there is one at a time
+    except RuntimeError as error:  # one at a time: the trainer's runs
         _log.warning("no profile of the evaluation in %s: %s", folder, error)
         yield
         return

@@ -1,5 +1,6 @@
 """The public names and where each is; `__init__.py` imports from here what is asked for."""
 
+from .clipping import clip_grad_norm as clip_grad_norm
 from .from_torch import from_torch as from_torch
 from .from_torch import torch_definition as torch_definition
 from .optimizers.adadelta import Adadelta as Adadelta
@@ -28,3 +29,4 @@ from .optimizers.rprop import Rprop as Rprop
 from .optimizers.rprop import rprop as rprop
 from .optimizers.sgd import SGD as SGD
 from .optimizers.sgd import sgd as sgd
+from .schedules import from_torch_schedule as from_torch_schedule

@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import operator
 import pickle
 import re
 import types
@@ -55,40 +56,21 @@ class Pretrained:
         return self.values
 
 
-OPERATIONS = {
-    "+": lambda v: v + 1,
-    "r+": lambda v: 1 + v,
-    "-": lambda v: 1 - v,
-    "*": lambda v: v * 2,
-    "/": lambda v: 1 / v,
-    "//": lambda v: v // 1,
-    "%": lambda v: v % 1,
-    "**": lambda v: v**2,
-    "unary -": lambda v: -v,
-    "unary +": lambda v: +v,
-    "abs": abs,
-    "<": lambda v: v < 1,
-    "<=": lambda v: v <= 1,
-    ">": lambda v: v > 1,
-    ">=": lambda v: v >= 1,
-    "[]": lambda v: v[0],
-    "[]=": lambda v: v.__setitem__(0, 1),
-    "iter": iter,
-    "in": lambda v: 1 in v,
-    "len": len,
-    "call": lambda v: v(),
-    "int": int,
-    "float": float,
-}
+OPERATIONS = [
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
+    *(operator.mod, operator.pow, operator.lt, operator.le, operator.gt, operator.ge),
+]
+OPERATIONS = [lambda v, o=o: o(v, 1) for o in OPERATIONS] + [
+    *(lambda v, o=o: o(1, v) for o in OPERATIONS),
+    *(operator.neg, operator.pos, abs, iter, len, int, float),
+    *(lambda v: v[0], lambda v: v.__setitem__(0, 1), lambda v: 1 in v, lambda v: v()),
+]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
-def test_required_refuses(operation):
-    with pytest.raises(TypeError, match="required field is not set"):
-        operation(REQUIRED)
-
-
-def test_required_is_one_object():
+def test_required_is_one_object_and_refuses_to_be_used():
+    for operation in OPERATIONS:
+        with pytest.raises(TypeError, match="required field is not set"):
+            operation(REQUIRED)
     assert str(REQUIRED) == repr(REQUIRED) == "REQUIRED"
     assert not REQUIRED
     assert not hasattr(REQUIRED, "anything")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import optax
 
-from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import REQUIRED, Required, config_class
 from optax_bridge.spmd.learner.data import Updates
 from optax_bridge.spmd.learner.learner import BaseLearner, Learner, _apply_updates
@@ -71,21 +71,9 @@ class CompositeLearner(BaseLearner):
         """True if training goes on when the loss is not finite: if all learners say so."""
         return all(learner.handles_undefined_loss() for learner in self._learners().values())
 
-    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
-        """Specs of the state of each learner, and of the average."""
-        specs = self._by_learner("create_state_partition_specs", model_param_specs)
-        return (
-            specs if self.ema is None else {**specs, "ema": self.ema.partition(model_param_specs)}
-        )
-
-    def init(self, model_params: Params) -> OptState:
-        """The state of each learner, and of the average."""
-        state = self._by_learner("init", model_params)
-        return state if self.ema is None else {**state, "ema": self.ema.init(model_params)}
-
     def should_update_with_optimizers(self, model_params: Params) -> PyTree:
         """For each parameter whether the optimizer of its learner changes it."""
-        by_learner = self._by_learner("should_update_with_optimizers", model_params)
+        by_learner = self._by_part("should_update_with_optimizers", model_params)
         items = {path: keep for tree in by_learner.values() for path, keep in flatten_items(tree)}
         return jax.tree.map(items.__getitem__, tree_paths(model_params))
 
@@ -139,7 +127,7 @@ class CompositeLearner(BaseLearner):
             )
         return register_per_param_settings(owners, description="learner_rule", path=self.path())
 
-    def _by_learner(self, method: str, tree: PyTree) -> dict[str, PyTree]:
+    def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
         """Returns what a method gives of each learner's own parameters, by name."""
         owners = self._owners(tree)
         results = {}

@@ -92,6 +92,22 @@ class BaseLearner(LearnerModule):
         self.ema = None if cfg.ema.decay is None else maybe_instantiate(cfg.ema)
         self._transform_forward_fn = maybe_instantiate(cfg.forward_fn_transformation)
 
+    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
+        """Specs of the state: of its parts by name, and of the average."""
+        specs = self._by_part("create_state_partition_specs", model_param_specs)
+        return (
+            specs if self.ema is None else {**specs, "ema": self.ema.partition(model_param_specs)}
+        )
+
+    def init(self, model_params: Params) -> OptState:
+        """The state at the start: of its parts by name, and of the average."""
+        state = self._by_part("init", model_params)
+        return state if self.ema is None else {**state, "ema": self.ema.init(model_params)}
+
+    def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
+        """Returns what a method gives of each part's own parameters, by name."""
+        raise NotImplementedError(f"{type(self).__name__}._by_part")
+
     def handles_undefined_loss(self) -> bool:
         """True if training goes on when the loss is not finite."""
         raise NotImplementedError(f"{type(self).__name__}.handles_undefined_loss")
@@ -177,23 +193,11 @@ class Learner(BaseLearner):
         """True if training goes on when the loss is not finite."""
         return self._config.ignore_undefined_loss
 
-    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
-        """Specs of the state; what the optimizer does not update is None for it."""
-        keep = self.should_update_with_optimizers(model_param_specs)
-        optimized = mask_tree(model_param_specs, keep=keep, mask_value=None)
-        specs = {"optimizer": self.optimizer.create_state_partition_specs(optimized)}
-        if self.ema is not None:
-            specs["ema"] = self.ema.partition(model_param_specs)
-        return specs
-
-    def init(self, model_params: Params) -> OptState:
-        """The state at the start; what the optimizer does not update is None for it."""
-        keep = self.should_update_with_optimizers(model_params)
-        optimized = mask_tree(model_params, keep=keep, mask_value=None)
-        state = {"optimizer": self.optimizer.init(optimized)}
-        if self.ema is not None:
-            state["ema"] = self.ema.init(model_params)
-        return state
+    def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
+        """Returns the optimizer's; what it does not update is None for it."""
+        keep = self.should_update_with_optimizers(tree)
+        optimized = mask_tree(tree, keep=keep, mask_value=None)
+        return {"optimizer": getattr(self.optimizer, method)(optimized)}
 
     def should_update_with_optimizers(self, model_params: Params) -> PyTree:
         """For each parameter whether the optimizer changes it."""

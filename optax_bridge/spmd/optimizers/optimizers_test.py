@@ -329,3 +329,13 @@ def test_clipping_before_an_exact_step_keeps_it_exact():
     expected, _ = adam.step(clipped, adam.init({"w": params["w"].value}), {"w": params["w"].value})
     np.testing.assert_array_equal(values["w"], expected["w"])
     assert len(state) == 2
+
+
+def test_an_exact_transformation_that_is_chained_twice_takes_the_step_once():
+    once = cast(Any, optimizers.from_optax(optax_bridge.momentum(0.1)))
+    tx = cast(Any, optimizers.chain(once, once))
+    params, grads = {"w": opt_param([1.0, 2.0])}, {"w": jnp.array([3.0, 4.0])}
+    values, _ = tx.step(grads, tx.init(params), params)
+    updates, _ = once.update(grads, once.init(params), params)
+    expected, _ = once.step(updates, once.init(params), params)
+    np.testing.assert_array_equal(values["w"], expected["w"])

@@ -34,7 +34,7 @@ from optax_bridge.spmd.trees.types import NestedTree as NestedTree
 from optax_bridge.spmd.trees.types import Summable as Summable
 from optax_bridge.spmd.trees.types import Tensor as Tensor
 from optax_bridge.spmd.trees.types import TensorSpec as TensorSpec
+from optax_bridge.spmd.trees.types import VDict as VDict
 from optax_bridge.spmd.trees.types import current_mesh as current_mesh
-from optax_bridge.spmd.trees.vdict import VDict as VDict
-from optax_bridge.spmd.trees.vdict import expand_vdicts as expand_vdicts
-from optax_bridge.spmd.trees.vdict import vectorized_tree_map as vectorized_tree_map
+from optax_bridge.spmd.trees.types import expand_vdicts as expand_vdicts
+from optax_bridge.spmd.trees.types import vectorized_tree_map as vectorized_tree_map

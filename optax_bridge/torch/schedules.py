@@ -1,0 +1,292 @@
+"""The learning rates of `torch.optim.lr_scheduler` as Optax schedules.
+
+PyTorch's loop calls `optimizer.step()` and then `scheduler.step()`, so its first step has the
+scheduler's epoch 0, as Optax's first one has count 0: nothing is off by one. Where
+`scheduler.step()` is called once an epoch, `steps_per_epoch` says how many steps have the same
+rate. A program that calls `scheduler.step()` first is one ahead: `lambda count: schedule(count +
+1)`.
+"""
+
+import ast
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from optax_bridge._text import did_you_mean
+from optax_bridge.correspondence.expression import ExpressionError
+
+Epoch = jax.Array  # in float64
+Rate = Callable[[Epoch], jax.Array]  # at an epoch
+Maker = Callable[..., Rate]
+
+_OTHERWISE = {
+    "ReduceLROnPlateau": (
+        "it depends on a metric, which no schedule of the count does. Put "
+        "optax.contrib.reduce_on_plateau(factor=..., patience=P + 1, rtol=threshold, "
+        "accumulation_size=steps_per_epoch, cooldown=..., min_scale=min_lr / lr) at the end of an "
+        "optax.chain, with PyTorch's patience P, and give value= to each update: PyTorch waits "
+        "for one epoch more than `patience`"
+    ),
+    "LambdaLR": (
+        "its function is code, and none is run. Write it as a schedule: lambda count: lr * "
+        "lr_lambda(count // steps_per_epoch), or hand in the scheduler itself"
+    ),
+    "MultiplicativeLR": "its function is code: write the product as a schedule of the count",
+    "ChainedScheduler": "multiply the schedules: lambda count: one(count) * other(count) / lr",
+    "CyclicLR": "write it as a schedule of the count, with optax.join_schedules",
+}
+
+
+def from_torch_schedule(
+    scheduler: Any, *, lr: float | None = None, steps_per_epoch: int = 1
+) -> optax.Schedule:
+    """The Optax schedule of a scheduler of PyTorch. PyTorch need not be installed.
+
+        >>> schedule = from_torch_schedule("StepLR(step_size=30, gamma=0.1)", lr=0.5)
+        >>> [float(schedule(count)) for count in (0, 29, 30)]
+        [0.5, 0.5, 0.05...]
+
+    Args:
+      scheduler: the constructor call as text, which is parsed and never evaluated: `SequentialLR`
+      has
+        the calls of others in a list. Or the scheduler itself, whose settings are read.
+      lr: the optimizer's own rate, from which the scheduler starts; a scheduler itself says it.
+      steps_per_epoch: of the optimizer, for one of the scheduler. 1: it is stepped with the
+      optimizer.
+
+    Returns:
+      The schedule: count, from 0 on -> rate in float32.
+
+    Raises:
+      ExpressionError: the text is no constructor call of a scheduler.
+      ValueError: no schedule of the count is the same, with what to do instead; or `lr` is missing.
+    """
+    if steps_per_epoch < 1:
+        raise ValueError(f"steps_per_epoch: expected 1 or more, found {steps_per_epoch}")
+    if isinstance(scheduler, str):
+        if lr is None and "OneCycleLR" not in scheduler:
+            raise ValueError(f"{scheduler!r}: give lr=, the optimizer's own rate")
+        rate = _from_text(scheduler, 0.0 if lr is None else lr)
+    else:
+        rate = _from_object(scheduler, lr)
+
+    def schedule(count: Any) -> jax.Array:
+        with jax.enable_x64(True):
+            epoch = jnp.asarray(count) // steps_per_epoch
+            return jnp.asarray(rate(jnp.asarray(epoch, jnp.float64)), jnp.float32)
+
+    return schedule
+
+
+def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Rate:
+    return lambda epoch: jnp.where(epoch < total_iters, lr * factor, lr)
+
+
+def _step(lr: float, step_size: int, gamma: float = 0.1) -> Rate:
+    return lambda epoch: lr * gamma ** (epoch // step_size)
+
+
+def _multi_step(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Rate:
+    return lambda epoch: lr * gamma ** sum((epoch >= at).astype(jnp.float64) for at in milestones)
+
+
+def _exponential(lr: float, gamma: float) -> Rate:
+    return lambda epoch: lr * gamma**epoch
+
+
+def _linear(
+    lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
+) -> Rate:
+    def rate(epoch: Epoch) -> jax.Array:
+        part = jnp.minimum(epoch, total_iters) / total_iters
+        return lr * (start_factor + (end_factor - start_factor) * part)
+
+    return rate
+
+
+def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> Rate:
+    """It rises again after `T_max`, where `optax.cosine_decay_schedule` stays."""
+    return lambda epoch: eta_min + (lr - eta_min) * (1 + jnp.cos(math.pi * epoch / T_max)) / 2
+
+
+def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Rate:
+    def rate(epoch: Epoch) -> jax.Array:
+        if T_mult == 1:
+            start, length = epoch // T_0 * T_0, jnp.asarray(float(T_0))
+        else:
+            times = jnp.floor(jnp.log(epoch / T_0 * (T_mult - 1) + 1) / math.log(T_mult) + 1e-12)
+            start = T_0 * (T_mult**times - 1) / (T_mult - 1)
+            length = T_0 * T_mult**times
+        return eta_min + (lr - eta_min) * (1 + jnp.cos(math.pi * (epoch - start) / length)) / 2
+
+    return rate
+
+
+def _polynomial(lr: float, total_iters: int = 5, power: float = 1.0) -> Rate:
+    return lambda epoch: lr * (1 - jnp.minimum(epoch, total_iters) / total_iters) ** power
+
+
+def _one_cycle(
+    lr: float,
+    max_lr: float,
+    total_steps: int | None = None,
+    epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    pct_start: float = 0.3,
+    anneal_strategy: str = "cos",
+    cycle_momentum: bool = True,
+    base_momentum: float = 0.85,
+    max_momentum: float = 0.95,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    three_phase: bool = False,
+) -> Rate:
+    """Its rate begins at `max_lr / div_factor`, whatever the optimizer's own is."""
+    del lr, base_momentum, max_momentum
+    total = total_steps if total_steps is not None else (epochs or 0) * (steps_per_epoch or 0)
+    if total < 1:
+        raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+    if cycle_momentum:
+        raise ValueError(
+            "OneCycleLR(cycle_momentum=True), the default, changes the momentum as well, which no "
+            "schedule of the rate does: write cycle_momentum=False, or give the exact "
+            "transformation a schedule for its momentum"
+        )
+    first, top = max_lr / div_factor, max_lr
+    last = first / final_div_factor
+    ends = [pct_start * total - 1, 2 * pct_start * total - 2, total - 1]
+    rates = [first, top, first, last]
+    if not three_phase:
+        ends, rates = [ends[0], ends[2]], [first, top, last]
+
+    def between(start: float, end: float, part: jax.Array) -> jax.Array:
+        if anneal_strategy == "linear":
+            return (end - start) * part + start
+        return end + (start - end) / 2.0 * (1 + jnp.cos(math.pi * part))
+
+    def rate(epoch: Epoch) -> jax.Array:
+        begins = [0.0, *ends[:-1]]
+        phases = [
+            between(rates[i], rates[i + 1], (epoch - begins[i]) / (end - begins[i]))
+            for i, end in enumerate(ends)
+        ]
+        result = phases[-1]
+        for phase, end in reversed([*zip(phases, ends, strict=True)][:-1]):
+            result = jnp.where(epoch <= end, phase, result)
+        return result
+
+    return rate
+
+
+def _sequential(lr: float, schedulers: Sequence[Rate], milestones: Sequence[int]) -> Rate:
+    del lr
+    if len(milestones) != len(schedulers) - 1:
+        raise ValueError(
+            f"SequentialLR: expected one milestone between each two of {len(schedulers)} "
+            f"schedulers, found {len(milestones)}"
+        )
+
+    def rate(epoch: Epoch) -> jax.Array:
+        result = schedulers[0](epoch)
+        for at, following in zip(milestones, schedulers[1:], strict=True):
+            result = jnp.where(epoch >= at, following(epoch - at), result)
+        return result
+
+    return rate
+
+
+SCHEDULERS: Mapping[str, Maker] = {
+    "ConstantLR": _constant,
+    "StepLR": _step,
+    "MultiStepLR": _multi_step,
+    "ExponentialLR": _exponential,
+    "LinearLR": _linear,
+    "CosineAnnealingLR": _cosine,
+    "CosineAnnealingWarmRestarts": _warm_restarts,
+    "PolynomialLR": _polynomial,
+    "OneCycleLR": _one_cycle,
+    "SequentialLR": _sequential,
+}
+
+
+def _maker(name: str) -> Maker:
+    if name in _OTHERWISE:
+        raise ValueError(f"{name}: {_OTHERWISE[name]}")
+    if name not in SCHEDULERS:
+        near = did_you_mean(name, SCHEDULERS) or "."
+        raise ExpressionError(
+            f"{name} is no scheduler of PyTorch that is known here{near} There are "
+            f"{', '.join(SCHEDULERS)}"
+        )
+    return SCHEDULERS[name]
+
+
+def _from_text(text: str, lr: float) -> Rate:
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"{text[:100]!r} is no constructor call: {error}") from None
+    return _from_call(node, text, lr)
+
+
+def _from_call(node: ast.expr, text: str, lr: float) -> Rate:
+    if not isinstance(node, ast.Call):
+        raise ExpressionError(
+            f"{text[:100]!r} is no constructor call of a scheduler, such as "
+            "StepLR(step_size=30, gamma=0.1)"
+        )
+    name = ast.unparse(node.func).rpartition(".")[2]
+    maker = _maker(name)
+    args = node.args[1:] if node.args and isinstance(node.args[0], ast.Name) else node.args
+    names = [*inspect.signature(maker).parameters][1:]
+    given = {**dict(zip(names, args, strict=False)), **{k.arg: k.value for k in node.keywords}}
+    for ignored in ("optimizer", "last_epoch", "verbose"):
+        given.pop(ignored, None)
+    unknown = [key for key in given if key not in names]
+    if unknown or len(args) > len(names):
+        excess = ", ".join(map(str, unknown)) or f"{len(args)} of them"
+        raise ExpressionError(f"{text[:100]!r}: {name} takes {', '.join(names)}, found {excess}")
+    settings = {str(key): _value(value, text, lr) for key, value in given.items()}
+    try:
+        return maker(lr, **settings)
+    except TypeError as error:
+        missing = str(error).rpartition(": ")[2]
+        raise ExpressionError(f"{text[:100]!r}: {name} needs {missing}") from None
+
+
+def _value(node: ast.expr, text: str, lr: float) -> Any:
+    if isinstance(node, ast.List | ast.Tuple) and any(isinstance(e, ast.Call) for e in node.elts):
+        return [_from_call(each, text, lr) for each in node.elts]
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        raise ExpressionError(
+            f"{text[:100]!r}: {ast.unparse(node)} is no value; write it out, nothing is evaluated"
+        ) from None
+
+
+def _from_object(scheduler: Any, lr: float | None) -> Rate:
+    """The rate of a scheduler of PyTorch, which is not imported here."""
+    name = type(scheduler).__name__
+    if not type(scheduler).__module__.startswith("torch.optim"):
+        raise TypeError(f"expected a scheduler of torch.optim, or text, found {name}")
+    inner = getattr(scheduler, "_schedulers", ())
+    base = lr if lr is not None else float((inner[0] if inner else scheduler).base_lrs[0])
+    if name == "SequentialLR":
+        rates = [_from_object(each, base) for each in inner]
+        return _sequential(base, rates, scheduler._milestones)
+    if name == "LambdaLR":
+        return lambda epoch: base * scheduler.lr_lambdas[0](epoch)
+    if name == "OneCycleLR":
+        raise ValueError("OneCycleLR: write the constructor call as text; it keeps no settings")
+    maker = _maker(name)
+    names = [*inspect.signature(maker).parameters][1:]
+    settings = {key: getattr(scheduler, key) for key in names if hasattr(scheduler, key)}
+    if name == "MultiStepLR":
+        settings["milestones"] = sorted(scheduler.milestones.elements())
+    return maker(base, **settings)

@@ -1,0 +1,52 @@
+"""Schedulers of PyTorch that are refused, each with what to do, and clipping.
+
+`equivalence_tests/suite/witness_test.py` holds the others to PyTorch's own rates.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.torch import clip_grad_norm, from_torch_schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("ReduceLROnPlateau(patience=3)", ValueError, r"reduce_on_plateau\(.*patience=P \+ 1"),
+        ("LambdaLR(lr_lambda=lambda e: 0.9 ** e)", ValueError, "its function is code"),
+        ("OneCycleLR(max_lr=1, total_steps=9)", ValueError, "cycle_momentum=False"),
+        ("StepLR(step_size=n)", ExpressionError, "n is no value"),
+        ("StepLR(gamma=0.1)", ExpressionError, "StepLR needs 'step_size'"),
+        ("StepLR(3, gama=0.1)", ExpressionError, "StepLR takes step_size, gamma, found gama"),
+        ("StepRL(3)", ExpressionError, "is StepLR meant"),
+        ("StepLR", ExpressionError, "no constructor call"),
+        ("SequentialLR([StepLR(3)], milestones=[3])", ValueError, "one milestone between each two"),
+    ],
+)
+def test_what_no_schedule_stands_for_says_what_to_do(
+    text: str, error: type[Exception], message: str
+):
+    with pytest.raises(error, match=message):
+        from_torch_schedule(text, lr=0.1)
+
+
+def test_a_schedule_needs_the_rate_of_the_optimizer_and_runs_compiled():
+    with pytest.raises(ValueError, match="give lr="):
+        from_torch_schedule("StepLR(step_size=3)")
+    schedule = from_torch_schedule("torch.optim.lr_scheduler.StepLR(optimizer, 3)", lr=0.5)
+    rates = jax.vmap(schedule)(jnp.arange(6))
+    np.testing.assert_allclose(rates, [0.5] * 3 + [0.05] * 3, rtol=1e-7)
+    assert rates.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(("norm_type", "scale"), [(2.0, 5.0), (np.inf, 4.0), (1.0, 7.0)])
+def test_clipping_by_the_norm_adds_1e_6_to_it(norm_type: float, scale: float):
+    grads = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
+    clipped, _ = clip_grad_norm(0.5, norm_type).update(grads, optax.EmptyState())
+    np.testing.assert_allclose(clipped["b"][0, 1], 4 * 0.5 / (scale + 1e-6), rtol=1e-7)
+    untouched, _ = clip_grad_norm(100.0, norm_type).update(grads, optax.EmptyState())
+    assert (untouched["a"] == grads["a"]).all()
