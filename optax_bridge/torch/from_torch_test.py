@@ -34,8 +34,8 @@ def test_text_in_any_of_its_forms_is_the_same_optimizer():
         "optim.AdamW(params, lr=0.01, betas=(0.8, 0.9), weight_decay=1e-2)",
     ]
     for text in texts:
-        assert from_torch(text).hyper_params["betas"] == (0.8, 0.9)
-        assert from_torch(text).hyper_params["lr"] == 0.01
+        tx: Any = from_torch(text)
+        assert (tx.hyper_params["betas"], tx.hyper_params["lr"]) == ((0.8, 0.9), 0.01)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -82,7 +82,8 @@ def test_what_decides_no_more_than_rounding_is_said():
 
 
 def test_a_definition_is_as_good_and_other_objects_are_refused():
-    assert from_torch(AdamW(lr=0.5)).hyper_params["lr"] == 0.5
+    tx: Any = from_torch(AdamW(lr=0.5))
+    assert tx.hyper_params["lr"] == 0.5
     with pytest.raises(TypeError, match="expected a constructor call as text"):
         from_torch(optax.adam(1e-3))
 
