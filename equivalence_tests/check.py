@@ -17,13 +17,24 @@ from equivalence_tests.report.outputs import Outputs as Outputs
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Result
-from equivalence_tests.suite.jobs import Chosen, Compilations, jobs, run_all, select_cases
+from equivalence_tests.suite.jobs import (
+    Chosen,
+    Compilations,
+    jobs,
+    run_all,
+    select_cases,
+    witness_jobs,
+)
 from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garbage_seldom
 from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
 from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
+from equivalence_tests.suite.witness import STEPS, witness_checks
 from optax_bridge.cli.terminal import plain_terminal
-from optax_bridge.correspondence import Verdict
+from optax_bridge.correspondence import ENTRIES, TORCH, Verdict
+
+FLAX = "flax"
+LIBRARIES = {FLAX: ENTRIES.origin, "torch": TORCH.origin}
 
 
 def check(
@@ -34,6 +45,7 @@ def check(
     steps: int = 100,
     full: bool = False,
     against: Path | None = None,
+    origin: str = FLAX,
 ) -> int:
     """Runs the suite and prints its table.
 
@@ -45,6 +57,7 @@ def check(
       steps: number of steps of each run, at least 1.
       full: whether to run the matrix as well.
       against: a recording to compare with.
+      origin: whose optimizers: `flax`, or `torch`, which takes 12 steps and none of the others.
 
     Returns:
       The exit code: 0 if every claim held, 1 if one did not, 2 for misuse, 3 if the platform is not
@@ -60,7 +73,9 @@ def check(
         recorded = None if against is None else recording.load(against)
         if recorded is not None and recorded.steps != steps:
             raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
-        asked = _select(only, full, devices=0 if device is None else _usable(device))
+        asked = _select(only, full, 0 if device is None else _usable(device), origin)
+        if asked.witness and (full or against or outputs.record):
+            raise ValueError("--from torch: it goes with none of --full, --record and --against")
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
@@ -68,6 +83,8 @@ def check(
         return _not_run(console, outputs, platform)
     keep = outputs.record is not None or recorded is not None
     work = jobs(asked.checks, asked.matrix, steps, keep=keep) + sharded.jobs(asked.sharded)
+    work += witness_jobs(asked.witness)
+    steps = STEPS if asked.witness else steps
     compilations = Compilations()
     # A terminal has the bar.
     results = run_all(work, device, None if console.is_terminal else _printer(console))
@@ -81,7 +98,7 @@ def check(
     written = outputs.write(
         content,
         list(map(of_result, results)) if outputs.junit or outputs.report else [],
-        title=f"flax.optim against Optax on {device.platform}",
+        title=f"{LIBRARIES[origin]} against Optax on {device.platform}",
         about=environment(device) | ran,
         headline=closing,
         svg=report.drawn(shown, closing) if outputs.svg else "",
@@ -99,13 +116,15 @@ def _usable(device: Any) -> int:
     return sharded.DEVICES if device.platform == "cpu" and sharded.can_run() else 1
 
 
-def _select(only: Sequence[str], full: bool, devices: int) -> Chosen:
+def _select(only: Sequence[str], full: bool, devices: int, origin: str = FLAX) -> Chosen:
     """Returns the cases that are asked for, without layouts where there are too few devices.
 
     Raises:
       ValueError: a name is unknown, or nothing is left; the message begins with the option.
     """
     try:
+        if LIBRARIES[origin] == TORCH.origin:
+            return Chosen([], [], [], witness_checks(only))
         asked = select_cases(only, full)
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
@@ -147,8 +166,9 @@ def _print(
     """Prints the tables and what is to be said of them; returns the first table."""
     plain = [result for result in results if not sharded.is_sharded(result)]
     title = f"{device.platform}, {ran['steps']} steps each"
-    table = report.table(plain, title, console.width)
-    if asked.checks or asked.matrix:
+    library = (TORCH if asked.witness else ENTRIES).origin
+    table = report.table(plain, title, console.width, library)
+    if asked.checks or asked.matrix or asked.witness:
         report.print_table(console, table)
     if asked.sharded:
         report.print_table(console, sharded.table(results))
@@ -192,11 +212,13 @@ def _printer(console: Console) -> Callable[[Result], None]:
     return print_result
 
 
-def print_list(only: Sequence[str] = (), full: bool = False, devices: int = 1) -> int:
+def print_list(
+    only: Sequence[str] = (), full: bool = False, devices: int = 1, origin: str = FLAX
+) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
     silence_deprecations()
     try:
-        for cases in _select(only, full, min(devices, sharded.DEVICES)):
+        for cases in _select(only, full, min(devices, sharded.DEVICES), origin):
             print(*cases, sep="\n", end="\n" if cases else "")
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)

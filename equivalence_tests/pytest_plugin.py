@@ -125,14 +125,15 @@ def _explanation(left: Any, right: Any, params: Any, options: dict[str, Any], st
 
 
 @pytest.fixture
-def assert_proved() -> "Callable[..., Proof]":
+def assert_proved(record_property: "Callable[[str, object], None]") -> "Callable[..., Proof]":
     """Proves that two optimizers are the same for all inputs, and fails if it cannot.
 
         def test_my_adam(assert_proved):
             assert_proved(my_adam(1e-3), optax.adam(1e-3), params)
 
     It takes what `equivalence_tests.prove_equivalence` takes, and `at_most="identical"` where
-    equal over the reals is not enough. It returns the proof.
+    equal over the reals is not enough. It returns the proof. What was proved, and for what, is a
+    property of the test, `proved`, in pytest's own reports.
     """
     from equivalence_tests import EquivalenceError, prove_equivalence  # JAX, see above
 
@@ -152,6 +153,7 @@ def assert_proved() -> "Callable[..., Proof]":
             pytest.fail(f"not proved: {stopped}", pytrace=False)
         if proof.verdict not in enough[: enough.index(at_most) + 1]:
             pytest.fail(f"{proof}\nexpected {at_most} at most", pytrace=False)
+        record_property("proved", f"{proof.verdict}, {proof.scope}")
         return proof
 
     return prove

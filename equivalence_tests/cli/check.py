@@ -1,7 +1,7 @@
 """`optax-bridge check`: the suite on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,8 @@ Examples:
 - `optax-bridge check --full --report report`
 
 - `optax-bridge check --platform gpu --against cpu.zip`
+
+- `optax-bridge check --from torch --only adamw`
 """
 
 
@@ -53,6 +55,14 @@ def check(
     against: Annotated[
         Path | None, typer.Option(help="Compare with a file that --record wrote elsewhere.")
     ] = None,
+    origin: Annotated[
+        Literal["flax", "torch"],
+        typer.Option(
+            "--from",
+            help="Whose optimizers: of flax.optim, or of PyTorch, whose own numbers are recorded, "
+            "and computed here where it is installed.",
+        ),
+    ] = "flax",
     list_checks: Annotated[
         bool, typer.Option("--list", help="List the checks and run nothing.")
     ] = False,
@@ -61,12 +71,20 @@ def check(
     from equivalence_tests import check as suite  # JAX, which no help needs
 
     if list_checks:
-        raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1)))
+        raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1), origin))
     if devices or full:
         suite.use_host_devices(devices or 8)
     suite.use_compilation_cache()
     suite.collect_garbage_seldom()
     outputs = suite.Outputs(json, junit, report, svg, record)
     raise typer.Exit(
-        suite.check(only or (), outputs, platform=platform, steps=steps, full=full, against=against)
+        suite.check(
+            only or (),
+            outputs,
+            platform=platform,
+            steps=steps,
+            full=full,
+            against=against,
+            origin=origin,
+        )
     )

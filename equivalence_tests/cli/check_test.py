@@ -198,3 +198,16 @@ def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
     for platform, folder in (("linux", ".cache"), ("darwin", "Library/Caches")):
         monkeypatch.setattr(sys, "platform", platform)
         assert cache_folder() == tmp_path / folder
+
+
+def test_the_checks_against_pytorch_are_listed_by_its_optimizers(
+    capsys: pytest.CaptureFixture[str],
+):
+    from equivalence_tests.check import check, print_list
+
+    assert print_list(["AdamW", "torch.sgd"], origin="torch") == 0
+    listed = capsys.readouterr().out.split()
+    assert "torch.adamw-0-bfloat16-recorded-exact" in listed
+    assert {line.split("-")[0] for line in listed} == {"torch.adamw", "torch.sgd"}
+    assert check(["adamv"], origin="torch") == 2
+    assert check(["sgd"], origin="torch", full=True) == 2

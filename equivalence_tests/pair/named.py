@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import in_program, with_own_arguments
-from optax_bridge.correspondence import entries_by_class
+from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
@@ -41,7 +42,7 @@ class NamedSide:
 
     name: str
     function: Callable[..., Any] | None
-    value: object = None
+    value: Any = None
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] | None = None
     text: str = ""
@@ -116,7 +117,7 @@ class NamedSide:
             explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
         return f"{self.name.replace(':', '.')}({arguments_text((), explicit | dict(changes))})"
 
-    def _in_its_program(self, value: object) -> object:
+    def _in_its_program(self, value: Any) -> Any:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:
@@ -185,7 +186,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
             f"Adam(1e-3) or optax.adamw(1e-3){is_meant}"
         )
     args, kwargs = parsed_arguments(arguments, f"--kwargs {arguments!r} for {name}")
-    _import_framework(name)
+    name = _import_framework(name)
     value, is_side = side_or_function(name)
     if not is_side:
         return _check(NamedSide(name, value, None, args, kwargs))
@@ -196,10 +197,19 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
     return NamedSide(name, None, value)
 
 
-def _import_framework(name: str) -> None:
-    framework = _FRAMEWORKS.get(name.partition(":")[0].partition(".")[0])
+def _import_framework(name: str) -> str:
+    """Imports the library of a name; returns the name, or that of this project's own class.
+
+    Where PyTorch is not installed, the class of the same name in PyTorch's arithmetic stands in.
+    """
+    module, _, attribute = name.partition(":")
+    is_known = module == TORCH.origin and attribute in entries_by_class(TORCH)
+    if is_known and importlib.util.find_spec("torch") is None:
+        return f"optax_bridge.torch:{attribute}"
+    framework = _FRAMEWORKS.get(module.partition(".")[0])
     if framework is not None:
         framework(name)
+    return name
 
 
 def _check(side: NamedSide) -> NamedSide:
@@ -256,8 +266,7 @@ def _library(function: str) -> bool:
 def _library_side(call: ast.Call, text: str) -> NamedSide:
     """Returns the side of a library's constructor; calls of such are taken as arguments too."""
     module, _, attribute = ast.unparse(call.func).rpartition(".")
-    name = f"{module}:{attribute}"
-    _import_framework(name)
+    name = _import_framework(f"{module}:{attribute}")
     function, is_side = side_or_function(name)
     if is_side:
         raise EquivalenceError(f"{text}: {name} is a side already and is not called")

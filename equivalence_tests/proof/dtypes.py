@@ -14,6 +14,8 @@ from jax.typing import DTypeLike
 
 DType = np.dtype  # or that of typed random keys, which NumPy does not know
 NO_OVERFLOW = "whole numbers do not overflow"
+# What overflows at fewer steps than this is not assumed away: a product of two counts, say.
+FEWEST_STEPS = 2**24
 
 
 class Aval(Protocol):

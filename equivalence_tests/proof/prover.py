@@ -77,16 +77,7 @@ def prove_equivalence(
       ProofError: something does not fit or cannot be traced; the message names side and place.
     """
     started = time.perf_counter()
-    if hyper_params is None:
-        pair: tuple[MakeSide, MakeSide] = (lambda hp: left), (lambda hp: right)
-    else:
-        for name, side in zip(names, (left, right), strict=True):
-            if not callable(side):
-                raise ProofError(
-                    f"{name} side: with hyper_params it has to be a function of them; found "
-                    f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
-                )
-        pair = left, right  # type: ignore[assignment]
+    pair = _as_functions(left, right, hyper_params, names)
     relate = None if relation is None else (lambda hp, state: relation(state))
     given = inputs(params, hyper_params)
     cases, kinds, notes = prove(pair, given, relate, names)
@@ -105,6 +96,24 @@ def prove_equivalence(
         tuple(notes.values()),
         pair,
     )
+
+
+def _as_functions(
+    left: SideLike | MakeSide,
+    right: SideLike | MakeSide,
+    hyper_params: Mapping[str, float] | None,
+    names: tuple[str, str],
+) -> tuple[MakeSide, MakeSide]:
+    """Both sides as functions of hyper-parameters, which those are that get some."""
+    if hyper_params is None:
+        return (lambda hp: left), (lambda hp: right)
+    for name, side in zip(names, (left, right), strict=True):
+        if not callable(side):
+            raise ProofError(
+                f"{name} side: with hyper_params it has to be a function of them; found "
+                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
+            )
+    return left, right
 
 
 def prove(

@@ -10,7 +10,7 @@ the same for arrays of any shape.
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FrameType
@@ -118,7 +118,16 @@ def coverage(sides: tuple[MakeSide, ...], given: Inputs) -> tuple[str, tuple[str
 def _coverage_of(make: MakeSide, given: Inputs) -> tuple[str, list[str]]:
     with _Watch() as watch:
         try:
-            uniform = _same_for_other_shapes(make, given)
+            original = _results(traced(make, given, "a"), given)
+            few = _same_for(make, given, original, other_shapes(given.params, (0, 2)))
+            # Where nothing looks at a shape, other numbers of axes are traced alike.
+            more = watch.reads and not watch.questions
+            uniform = few and (
+                not more
+                or _same_for(
+                    make, given, original, other_shapes(given.params, range(MOST_AXES + 1))
+                )
+            )
         except (ProofError, NotASymbol):  # it was made for the shapes that it has
             uniform = False
     if watch.questions or not uniform:
@@ -126,10 +135,9 @@ def _coverage_of(make: MakeSide, given: Inputs) -> tuple[str, list[str]]:
     return (ANY_SIZE, list(watch.reads)) if watch.reads else (ANY, [])
 
 
-def _same_for_other_shapes(make: MakeSide, given: Inputs) -> bool:
+def _same_for(make: MakeSide, given: Inputs, original: list[Node], trees: Iterator[Params]) -> bool:
     """True if a side computes every element alike for arrays of other shapes."""
-    original = _results(traced(make, given, "a"), given)
-    for params in other_shapes(given.params):
+    for params in trees:
         there = replace(given, params=params)
         if not _alike(original, _results(traced(make, there, "a"), there)):
             return False
@@ -159,8 +167,8 @@ def _alike(left: list[Node], right: list[Node]) -> bool:
     return len(left) == len(right)
 
 
-def other_shapes(params: Params) -> Iterator[Params]:
-    """Yields the same tree with 0 to 5 axes whose sizes are symbols, and with two sets of numbers.
+def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Params]:
+    """Yields the same tree with axes whose sizes are symbols, and with two sets of numbers.
 
     JAX itself treats axes of length 1 apart, so a tree of these is among them.
     """
@@ -173,7 +181,7 @@ def other_shapes(params: Params) -> Iterator[Params]:
 
     names = ", ".join(f"n{axis}" for axis in range(MOST_AXES))
     symbols = tuple(export.symbolic_shape(names))
-    for axes in range(MOST_AXES + 1):
+    for axes in numbers_of_axes:
         yield tree(lambda leaf, axes=axes: symbols[:axes])
     yield tree(lambda leaf: (1,))
     yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
@@ -214,46 +222,60 @@ class _Watch:
     def __init__(self):
         self.reads: dict[str, None] = {}
         self.questions: dict[str, None] = {}
-        self._mentions: dict[CodeType, bool] = {}
+        self._watchers: dict[CodeType, Callable[[FrameType], None] | None] = {}
 
     def __enter__(self) -> "_Watch":
-        self._before = sys.getprofile()
-        sys.setprofile(self._observe)
+        # Tracing sees calls of Python alone, of which there are far fewer than profiling sees.
+        self._before = sys.gettrace()
+        sys.settrace(self._observe)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        sys.setprofile(self._before)
+        sys.settrace(self._before)
 
     def _observe(self, frame: FrameType, event: str, argument: object) -> None:
-        del argument
-        if event != "call":
-            return
+        del event, argument  # a call: what is called is followed no further
         code = frame.f_code
-        if not code.co_filename.startswith(_JAX):
-            if self._mentions_aval(code) and not _is_machinery(code.co_filename):
-                self.questions[_place(frame)] = None
-            return
-        is_size = code.co_filename.endswith("shape_poly.py")
-        name = code.co_name
+        if code not in self._watchers:
+            self._watchers[code] = self._watcher(code)
+        if (watcher := self._watchers[code]) is not None:
+            watcher(frame)
+
+    def _watcher(self, code: CodeType) -> Callable[[FrameType], None] | None:
+        """Returns what a call of some code is looked at by; None if it says nothing of shapes."""
+        file, name = code.co_filename, code.co_name
+        if not file.startswith(_JAX):
+            # The attribute `aval` is read without a call.
+            looks = "aval" in code.co_names and not _is_machinery(file)
+            return (lambda frame: self._note(self.questions, frame)) if looks else None
         if name == "<lambda>":  # how a tracer defines its properties
-            name = str(frame.f_locals.get("name", ""))
-        asks = name in _ANSWERS or (name == "__eq__" and not _always(frame))
-        if (is_size and asks) or name in _TYPE_READS:
-            self._note(self.questions, _asker(frame))
-        elif is_size and name in _TEXTS:  # JAX writes sizes only where somebody wants its text
+            return self._property
+        if file.endswith("shape_poly.py"):
+            return self._size if name in _ANSWERS | _TEXTS | _READS | {"__eq__"} else None
+        if name in _TYPE_READS:
+            return lambda frame: self._note(self.questions, _asker(frame))
+        if name in _READS:
+            return lambda frame: self._note(self.reads, _asker(frame))
+        return None
+
+    def _property(self, frame: FrameType) -> None:
+        name = str(frame.f_locals.get("name", ""))
+        if name in _READS | _TYPE_READS:
+            places = self.reads if name in _READS else self.questions
+            self._note(places, _asker(frame))
+
+    def _size(self, frame: FrameType) -> None:
+        name = frame.f_code.co_name
+        if name in _TEXTS:  # JAX writes sizes only where somebody wants its text
             self._note(self.questions, _asker(frame, through_jax=True))
         elif name in _READS:
             self._note(self.reads, _asker(frame))
+        elif name != "__eq__" or not _always(frame):
+            self._note(self.questions, _asker(frame))
 
     def _note(self, places: dict[str, None], asker: FrameType | None) -> None:
         if asker is not None:
             places[_place(asker)] = None
-
-    def _mentions_aval(self, code: CodeType) -> bool:
-        """True if code names the attribute `aval`, which is read without a call."""
-        if code not in self._mentions:
-            self._mentions[code] = "aval" in code.co_names
-        return self._mentions[code]
 
 
 def _always(frame: FrameType) -> bool:

@@ -29,13 +29,13 @@ from optax_bridge.correspondence import (
     describe,
     names_of_entries,
 )
+from optax_bridge.correspondence.claim import PROVED_SHAPES
 from optax_bridge.correspondence.recipe import Source, build
 from optax_bridge.metadata.trees import Params
 
 HyperParams = Mapping[str, HyperParam]
 DTYPES = ("float32", "bfloat16", "float16")
 RECIPES = ("exact", "stock")
-_SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
 
     Args:
       only: names, in any case, of entries, recipes or dtypes; empty for all of flax.optim's.
-      "torch",
-        or an entry of PyTorch's, asks for PyTorch's.
+        "torch", or an entry of PyTorch's, asks for PyTorch's.
 
     Raises:
       ValueError: a name that is none of these.
@@ -140,7 +139,11 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     definition = entry.definition(case, case.learning_rate)
     choice = _choice(definition, task.recipe)
     dtype = jnp.dtype(task.dtype)
-    shapes = {n: s for n, s in _SHAPES.items() if len(s) == 2 or "vectors" not in entry.excluded}
+    shapes = {
+        name: shape
+        for name, shape in PROVED_SHAPES.items()
+        if len(shape) == 2 or "vectors" not in entry.excluded
+    }
     params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
     described = describe(definition)
 

@@ -1,18 +1,24 @@
-"""A pair's proof as the tests ask for it: with its certificate checked."""
+"""What the tests of proofs share: a pair's proof with its certificate checked, small optimizers."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import optax
+import pytest
 
 import optax_bridge
 from equivalence_tests.proof.certificate.checker import check
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.traced_sides import MakeSide
-from equivalence_tests.proof.result import IDENTICAL, REALS, Proof
+from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED, Proof
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.metadata.trees import PyTree, Updates
 
 PARAMS = {"b": jnp.ones(3), "k": jnp.ones((2, 3))}
 NUMBERS = {"rate": 1e-3, "decay": 0.1}
+Pair = Callable[[], tuple[SideLike, SideLike]]
 
 
 def proved(
@@ -32,3 +38,75 @@ def proved(
 def train_state(tx: Any, **options: Any) -> optax_bridge.FullTrainState:
     """A TrainState of the parameters."""
     return optax_bridge.FullTrainState.create(apply_fn=None, params=PARAMS, tx=tx, **options)
+
+
+def some_or_all(config: pytest.Config, names: Sequence[Any], every: int) -> Sequence[Any]:
+    """One name in so many, but all under `--equivalence-full`."""
+    return names if config.getoption("--equivalence-full") else names[::every]
+
+
+class EqualPairs(dict[str, Pair]):
+    """Pairs of optimizers that are equal, by their names, each made when it is asked for."""
+
+    def named(self, name: str) -> Callable[[Pair], None]:
+        """Returns a decorator for the function that makes a pair."""
+
+        def add(make: Pair) -> None:
+            assert name not in self
+            self[name] = make
+
+        return add
+
+    def some_or_all(self, config: pytest.Config, undecided: Sequence[str]) -> Sequence[str]:
+        """Names of some pairs that are proved, or of all."""
+        if config.getoption("--equivalence-full"):
+            return list(self)
+        return [name for name in self if name not in undecided][::6]
+
+    def hold(self, name: str, undecided: Sequence[str]) -> None:
+        """Asserts that a pair is proved, its certificate too, or still is one of the undecided."""
+        proof = prove_equivalence(*self[name](), PARAMS)
+        if name in undecided:
+            assert proof.verdict == UNDECIDED, f"{name} is decided now: take it off the list"
+            assert all(each.equality.stopped for case in proof.cases for each in case.open)
+            return
+        assert proof.verdict in (IDENTICAL, REALS), proof
+        check(proof.to_json(), *self[name](), PARAMS, points=1, steps=2)
+
+
+def rule(f: Callable[..., tuple[Any, ...]], *starts: float) -> optax.GradientTransformation:
+    """An optimizer of a leaf's rule, whose moments start as these numbers.
+
+    `f(count, gradient, parameter, *moments)` gives the step and the new moments; the count begins
+    with 1.
+    """
+
+    def init(params: PyTree) -> Any:
+        return jnp.zeros((), jnp.int32), *(
+            jax.tree.map(lambda p, start=start: jnp.full_like(p, start), params) for start in starts
+        )
+
+    def update(grads: Updates, state: Any, params: PyTree = None) -> Any:
+        count = state[0] + 1
+        leaves, tree = jax.tree.flatten(grads)
+        parts = [jax.tree.leaves(part) for part in (params, *state[1:])]
+        rows = [f(count, *row) for row in zip(leaves, *parts, strict=True)]
+        columns = [tree.unflatten(column) for column in zip(*rows, strict=True)]
+        return columns[0], (count, *columns[1:])
+
+    return optax.GradientTransformation(init, update)
+
+
+def direct(f: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """An optimizer of the gradients alone, leaf by leaf."""
+    return optax.stateless(lambda grads, params: jax.tree.map(f, grads))
+
+
+def whole(f: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """An optimizer of the gradients alone, of all leaves at once."""
+    return optax.stateless(lambda grads, params: f(grads))
+
+
+def rated(schedule: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """Gradient descent whose rate depends on the number of steps before."""
+    return rule(lambda t, g, p: (-schedule(t - 1) * g,))

@@ -8,6 +8,7 @@ from equivalence_tests.report.pair import Report
 from equivalence_tests.report.plot import figure, loss_figure
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Claim, Verdict
+from optax_bridge.correspondence.claim import PROVED_FOR
 
 ERROR, NO_RECIPE = "error", "no such recipe"
 
@@ -75,7 +76,7 @@ def of_result(result: Result) -> Item:
         facts |= _facts(judgement)
         pictures += figure(judgement, str(case))
     if result.proved:
-        facts["proved for all inputs"] = result.proved
+        facts["proved"] = f"{result.proved}, for {PROVED_FOR}"
     if result.note and judgement is not None:
         facts["note"] = result.note
     about = [case.recipe, case.problem]

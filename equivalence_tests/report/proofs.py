@@ -10,6 +10,7 @@ from rich.table import Table
 from equivalence_tests.proof.claims import Outcome
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.table import DTYPES
+from optax_bridge.correspondence.claim import PROVED_FOR
 
 _COLOURS = {"identical": "green", "equal over the reals": "cyan", "different": "yellow"}
 
@@ -63,7 +64,7 @@ def closing_line(rows: Sequence[Outcome], seconds: float) -> str:
 
 def table(rows: Sequence[Outcome]) -> Table:
     """Returns the proofs as a table: a line for each case and recipe, a column for each dtype."""
-    shown = Table(title="for all inputs")
+    shown = Table(title=f"for {PROVED_FOR}")
     dtypes = [dtype for dtype in DTYPES if any(row.task.dtype == dtype for row in rows)]
     for column in ("optimizer", "case", "recipe", "claim", *dtypes):
         shown.add_column(column)

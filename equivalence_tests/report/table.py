@@ -56,17 +56,20 @@ def result_line(result: Result) -> str:
 _NARROW = 100  # columns of a terminal, below which seconds are left out
 
 
-def table(results: Sequence[Result], title: str, width: int = _NARROW) -> Table:
+def table(
+    results: Sequence[Result], title: str, width: int = _NARROW, library: str = "flax.optim"
+) -> Table:
     """One row for each optimizer, recipe and outcome.
 
     Args:
       results: of the suite.
       title: what ran.
       width: of the screen.
+      library: that Optax is compared with.
     """
     is_wide = width >= _NARROW
     shown = Table(
-        title=f"flax.optim against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"{library} against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD
     )
     shown.add_column("optimizer", no_wrap=True)
     shown.add_column("recipe", no_wrap=True)
@@ -133,7 +136,8 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
     if verdict is Verdict.IDENTICAL:
         digits = [r for r in results if r.case.problem != SYNTHETIC]
         models = ", ".join(sorted({r.case.problem for r in digits}))
-        return f"  [dim]digits: {models}[/]" if digits else ""
+        is_dtype = "float32" in models  # of the checks against PyTorch
+        return f"  [dim]{'in' if is_dtype else 'digits:'} {models}[/]" if digits else ""
     comparisons = [result.comparison for result in results if result.comparison is not None]
     if verdict is Verdict.ROUNDING:
         return f", at most {max(comparison.ulp for comparison in comparisons):.3g} ULP"

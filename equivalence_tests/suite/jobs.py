@@ -28,6 +28,7 @@ from equivalence_tests.suite.matrix import run as matrix_run
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.suite.sharded.training import LAYOUTS, ShardedCase
+from equivalence_tests.suite.witness import WitnessCheck, run_witness
 from optax_bridge.correspondence import names_of_entries
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -70,11 +71,13 @@ class Chosen(NamedTuple):
       checks: the optimizers' own cases.
       matrix: cases of the matrix.
       sharded: trainings on eight devices.
+      witness: checks against PyTorch.
     """
 
     checks: list[Check]
     matrix: list[MatrixCase]
     sharded: list[ShardedCase]
+    witness: Sequence[WitnessCheck] = ()
 
 
 def select_cases(only: Sequence[str], full: bool) -> Chosen:
@@ -126,6 +129,15 @@ def jobs(
         return group[0].entry, lambda: matrix_run.run_group(group, keep=keep)
 
     return [*map(check_job, groups(some)), *map(matrix_job, matrix_run.groups(cases))]
+
+
+def witness_jobs(some: Sequence[WitnessCheck]) -> list[Job]:
+    """The checks against PyTorch as jobs."""
+
+    def job(check: WitnessCheck) -> Job:
+        return check.entry, lambda: [run_witness(check)]
+
+    return list(map(job, some))
 
 
 def run_all(

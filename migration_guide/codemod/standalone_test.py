@@ -10,7 +10,8 @@ from flax.core import FrozenDict
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
-from migration_guide.codemod.rewrite import Rewritten, rewrite
+from migration_guide.codemod.results import Rewritten
+from migration_guide.codemod.rewrite import rewrite
 from migration_guide.codemod.writing import standalone
 from migration_guide.codemod.writing.context import Options
 

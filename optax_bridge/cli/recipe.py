@@ -145,7 +145,7 @@ def _print_choice(
     reason = f" ({claim.reason})" if claim.reason else ""
     prefix = f"{prefix}: " if prefix else ""
     _print_prose(console, f"{prefix}{claim.verdict.value}{bound}{reason}", heading)
-    _print_prose(console, f"proved for all inputs: {claim.proved}")
+    _print_prose(console, _proof(described, choice))
     _print_prose(console, _scope(choice))
     source = [f"import {name}" for name in imports(choice.call)]
     source += ["", f"tx = {_laid_out(choice.call, console.width)}"]
@@ -161,6 +161,19 @@ def _print_choice(
                 f"{entry.port} stays in it: public Optax has no equal of {entry.legacy.__name__}. "
                 "What is public are the optimizers within.",
             )
+
+
+def _proof(described: Described, choice: Choice) -> str:
+    """What is proved of the recipe, and for what."""
+    from optax_bridge.correspondence import ENTRIES
+    from optax_bridge.correspondence.claim import HALF_PRECISION, PROVED_FOR
+
+    of_flax = described.entry in ENTRIES.values()
+    command = "optax-bridge prove" if of_flax else "optax-bridge prove --only torch"
+    if choice.claim.proved == "different":
+        return f"proved: different, by an input that shows it (`{command}`)"
+    dtypes = ", ".join(["float32", *HALF_PRECISION] if of_flax else ["float32"])
+    return f"proved (`{command}`): {choice.claim.proved}, for {PROVED_FOR} in {dtypes}"
 
 
 def _scope(choice: Choice) -> str:

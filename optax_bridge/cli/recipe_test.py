@@ -32,6 +32,19 @@ from optax_bridge.correspondence import ENTRIES
         ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
         ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
         ("Adam(beta3=1)", MISUSE, "beta3"),
+        (
+            "torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)",
+            FOUND,
+            "tx = optax_bridge.torch.adamw(weight_decay=0.05)",
+        ),
+        (
+            "torch.optim.Adam(params, fused=True)",
+            FOUND,
+            "torch.optim.Adam(fused=True): PyTorch then",
+        ),
+        ("torch.optim.SGD(lr=0.1, momentum=0.9)", FOUND, "state: momentum_buffer is trace: optax"),
+        ("torch.optim.ASGD()", NO_EQUAL, "stock: none. ASGD: public Optax has no such optimizer."),
+        ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
         ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
     ],
 )

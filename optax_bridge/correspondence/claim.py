@@ -46,6 +46,12 @@ class StepBound:
 # Dtypes in which every claim holds: what rounds, rounds finely.
 FULL_PRECISION = frozenset({"float32", "float64"})
 HALF_PRECISION = ("bfloat16", "float16")
+# The parameters of which `optax-bridge prove` proves the claims, and for what it does.
+PROVED_SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
+PROVED_FOR = (
+    "all parameters, gradients and states, any number of steps, leaves of shapes "
+    f"{', '.join(map(str, PROVED_SHAPES.values()))}"
+)
 
 # The largest distance in 100 steps, in ULP of the dtype, that still counts as rounding in half
 # precision: one ULP is 0.8 % of a tensor's scale in bfloat16.

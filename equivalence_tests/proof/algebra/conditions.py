@@ -11,6 +11,8 @@ from equivalence_tests.proof.algebra.atoms import Atom, Rat
 from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
 from equivalence_tests.proof.algebra.text import shown_atom
 
+_MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
+
 
 class Conditions(Quotients):
     """Quotients with indicators of conditions."""
@@ -53,12 +55,36 @@ class Conditions(Quotients):
             num, below = self._apply_relations(num * below)
         if (squared := self._without_root(num)) is not None:
             return self._positive(squared)
+        if (signs := self._positive_product(num)) is not None:
+            return signs
         lead = self._lead(num)
         num = num / abs(lead)
         if lead < 0:
             other = self.add(self._positive(self.neg(value)), self._zero(value))
             return self.complement(other)
         return self._indicator("positive", num)
+
+    def _positive_product(self, poly: fmpq_mpoly) -> Rat | None:
+        """Whether a product is above 0, by the signs of its factors; None of what has but one."""
+        if len(poly) > _MOST_TERMS_OF_PRODUCT:
+            return None
+        number, factors = poly.factor()
+        alone = len(factors) == 1 and int(factors[0][1]) == 1
+        if alone or len(factors) > _MOST_FACTORS:
+            return None
+        above, below = self.number(int(number > 0)), self.number(int(number < 0))
+        for factor, power in factors:
+            value = Rat(factor, self.one)
+            if int(power) % 2 == 0:
+                there = self.complement(self._zero(value))
+                above, below = self._mul(above, there), self._mul(below, there)
+            else:
+                plus, minus = self._positive(value), self._positive(self.neg(value))
+                above, below = (
+                    self._add(self._mul(above, plus), self._mul(below, minus)),
+                    self._add(self._mul(above, minus), self._mul(below, plus)),
+                )
+        return above
 
     def floor(self, value: Rat) -> Rat:
         """The largest whole number that is not above a value."""

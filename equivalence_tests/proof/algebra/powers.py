@@ -85,8 +85,10 @@ class Powers(Conditions):
             if number.q <= _LARGEST_ROOT and number.p <= _LARGEST_POWER:
                 return self.power(self._root(base, int(number.q)), int(number.p))
             return self._one_power(base, exponent)
-        if self.constant(base) == 1:
+        if (known := self.constant(base)) == 1:
             return base
+        if known is not None and known.p == 1:  # powers of a half are those of 2
+            return self._to_the(self.number(known.q), self.neg(exponent))
         if not exponent.den.is_constant():
             return self._one_power(base, exponent)
         result = self.number(1)

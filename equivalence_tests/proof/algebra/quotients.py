@@ -81,11 +81,14 @@ class Quotients:
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
         self._count_work(len(poly))
-        rows: dict[int, dict[Any, fmpq]] = {}
-        for monomial, coefficient in poly.to_dict().items():
-            rest = (*monomial[:gen], 0, *monomial[gen + 1 :])
-            rows.setdefault(monomial[gen], {})[rest] = coefficient
-        return {power: self.ctx.from_dict(row) for power, row in rows.items()}
+        rows, factorial, without = dict[int, fmpq_mpoly](), 1, {f"g{gen}": 0}
+        for power in range(int(poly.degrees()[gen]) + 1):
+            if power:  # by Taylor's series, which FLINT has sooner than its terms are sorted
+                poly, factorial = poly.derivative(gen), factorial * power
+            row = poly.subs(without)
+            if not row.is_zero():
+                rows[power] = row / factorial
+        return rows
 
     def _apply_relations(self, poly: fmpq_mpoly) -> tuple[fmpq_mpoly, fmpq_mpoly]:
         """Numerator and denominator of a polynomial after all relations."""
@@ -296,6 +299,8 @@ class Quotients:
         """Notes what has to hold, unless it is clear that it does."""
         if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
             return
+        if what == "is more than 0" and self.above_zero(value):
+            return
         if what == "is not negative" and self.nonneg(value):
             return
         text = self.text(value)
@@ -417,14 +422,6 @@ class Quotients:
         atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **known)
         order = known.get("order", 0)
         return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
-
-    def argument_of(self, value: Rat, name: str) -> Rat | None:
-        """Returns the argument of a value that is one call of a function; None of other values."""
-        gens = self.used(value.num)
-        if len(gens) != 1 or value != Rat(self.gen(gens[0]), self.one):
-            return None
-        atom = self.atoms[gens[0]]
-        return atom.args[0] if atom.kind == "function" and atom.name == name else None
 
     def texts(self, values: Sequence[Rat]) -> tuple[str, ...]:
         """Values as keys."""

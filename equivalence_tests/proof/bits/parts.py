@@ -54,6 +54,8 @@ class _Parts:
             return node
         if node.op == "splat":
             return graph.splat(node.args[0], shape)
+        if node.op == "const" and (value := graph.constant(node)) is not None:
+            return graph.const(value.take(range(begin, end), axis), node.dtype)
         if node.op == "concatenate" and node.settings["dimension"] == axis:
             start = 0
             for arg in node.args:

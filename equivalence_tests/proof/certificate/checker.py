@@ -8,6 +8,9 @@ inputs, and every bit must agree.
 
 The certificate's scope is held to as well: its leaves and shapes must be those of the parameters,
 and where it speaks of other shapes, the sides must agree for some of these.
+
+Nothing of how a proof is found is asked: neither rules, nor algebra, nor induction. What is trusted
+is in `TRUSTED`, and in what a check returns.
 """
 
 import json
@@ -36,6 +39,16 @@ _DIGITS = 1e-30
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
 
 
+TRUSTED = (
+    "JAX: that a traced program is what runs",
+    "python-flint: balls of real numbers",
+    "sides.adapt and proof.reading: from a side to its programs",
+    "proof.interpreter and the `numbers` of proof.primitives: what an equation computes",
+    "proof.algebra.decimals: which number a floating-point constant stands for",
+    "the certificate's relation and induction: that what holds of these inputs holds of all",
+)
+
+
 class CertificateError(ValueError):
     """A certificate that what the programs compute does not bear out."""
 
@@ -51,6 +64,7 @@ class Checked:
       forms: values of normal forms that were compared with the programs'.
       bits: values of which every bit was compared.
       skipped: what could not be checked, and why.
+      trusted: what was not checked, and is taken for right.
     """
 
     points: int = 0
@@ -59,6 +73,7 @@ class Checked:
     forms: int = 0
     bits: int = 0
     skipped: dict[str, None] = field(default_factory=dict)
+    trusted: tuple[str, ...] = TRUSTED
 
 
 def check(

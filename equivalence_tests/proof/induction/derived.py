@@ -1,6 +1,7 @@
 # pyright: strict
 """Parts of states as functions of other parts: what such a relation is made of in the graph."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.dtypes import Aval, DType
 from equivalence_tests.proof.induction.world import Slot
 
+Term = tuple[Slot, int]  # a part of a state, and the power to which it is taken
 # Makes a factor, of a dtype.
 Build = Callable[[Graph, DType], Node]
 
@@ -42,8 +44,15 @@ class Derived:
 
 def of_fraction(graph: Graph, fraction: fmpq, kind: DType) -> Node:
     """A fraction as a node of a dtype."""
+    if fraction.q == 1:
+        return graph.const(int(fraction.p), kind)
     top, bottom = graph.const(int(fraction.p), kind), graph.const(int(fraction.q), kind)
     return graph.apply("div", (top, bottom), (), (), kind)
+
+
+def log_of(graph: Graph, fraction: fmpq, kind: DType) -> Node:
+    """The logarithm of a fraction as a node of a dtype."""
+    return graph.apply("log", (of_fraction(graph, fraction, kind),), (), (), kind)
 
 
 def signed(sign: int, build: Build) -> Build:
@@ -98,41 +107,51 @@ def joined(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derive
     return Derived(slot, tuple(sources), text + f" along axis {axis}" * (axis > 0), build)
 
 
-def summed(slot: Slot, sources: Sequence[Slot], factors: Sequence[Factor]) -> Derived:
-    """Others times constants, together."""
+def summed(slot: Slot, chosen: Sequence[Term], factors: Sequence[Factor]) -> Derived:
+    """Others, or their squares, times constants, together."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        terms = [
-            graph.apply("mul", (node, factor.node(graph, node.dtype)), (), node.shape, node.dtype)
-            for node, factor in zip(nodes, factors, strict=True)
+        def apply(op: str, *args: Node) -> Node:
+            return graph.apply(op, args, (), nodes[0].shape, nodes[0].dtype)
+
+        powers = [
+            node if power == 1 else apply("mul", node, node)
+            for node, (_, power) in zip(nodes, chosen, strict=True)
         ]
-        result = terms[0]
-        for term in terms[1:]:
-            result = graph.apply("add", (result, term), (), term.shape, term.dtype)
-        return result
+        terms = [
+            apply("mul", node, factor.node(graph, node.dtype))
+            for node, factor in zip(powers, factors, strict=True)
+        ]
+        return functools.reduce(functools.partial(apply, "add"), terms)
 
-    texts = [f"{factor.text} * {{{i}}}".removeprefix("1 * ") for i, factor in enumerate(factors)]
-    return Derived(
-        slot, tuple(sources), " + ".join(texts).replace("+ -1 * ", "- ").replace("+ -", "- "), build
-    )
+    pairs = enumerate(zip(chosen, factors, strict=True))
+    texts = [
+        f"{factor.text} * {{{i}}}{' ** 2' if power == 2 else ''}".removeprefix("1 * ")
+        for i, ((_, power), factor) in pairs
+    ]
+    text = " + ".join(texts).replace("+ -1 * ", "- ").replace("+ -", "- ")
+    return Derived(slot, tuple(at for at, _ in chosen), text, build)
 
 
-def scaled(slot: Slot, other: Slot, factor: Factor, count: Slot | None = None) -> Derived:
-    """Another part times a constant, and perhaps times a count."""
+def root_of(slot: Slot, other: Slot) -> Derived:
+    """The square root of another part."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        node = nodes[0]
+        (node,) = nodes
+        return graph.apply("sqrt", (node,), (), node.shape, node.dtype)
+
+    return Derived(slot, (other,), "sqrt({0})", build)
+
+
+def scaled(slot: Slot, other: Slot, factor: Factor) -> Derived:
+    """Another part times a constant."""
+
+    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
+        (node,) = nodes
         if factor.text == "-1":
-            result = graph.apply("neg", (node,), (), node.shape, node.dtype)
-        else:
-            constant = factor.node(graph, node.dtype)
-            result = graph.apply("mul", (node, constant), (), node.shape, node.dtype)
-        if len(nodes) == 1:
-            return result
-        count = graph.apply("convert_element_type", (nodes[1],), (), (), node.dtype)
-        return graph.apply("mul", (result, count), (), node.shape, node.dtype)
+            return graph.apply("neg", (node,), (), node.shape, node.dtype)
+        constant = factor.node(graph, node.dtype)
+        return graph.apply("mul", (node, constant), (), node.shape, node.dtype)
 
     text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
-    if count is None:
-        return Derived(slot, (other,), text, build)
-    return Derived(slot, (other, count), f"{text} * {{1}}", build)
+    return Derived(slot, (other,), text, build)

@@ -20,19 +20,23 @@ from equivalence_tests.proof.induction.derived import (
     Build,
     Derived,
     Factor,
+    Term,
     combined,
     joined,
+    log_of,
     of_fraction,
+    root_of,
     scaled,
     signed,
     summed,
     turned,
 )
+from equivalence_tests.proof.induction.progressions import counted, multiplied, progression_of
 from equivalence_tests.proof.induction.world import Slot
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.traced_sides import Inputs, Program
 
-_STEPS = 6
+_SIZES = (1, 4, 1, 64, 2, 16)  # by which gradients are divided, so that maxima are no averages
 _MOST_SOURCES, _MOST_AXES = 8, 4
 _CLOSE = 1e-30
 Number = arb | int
@@ -61,7 +65,10 @@ class Fits:
             self.numbers = {name: _ball(value) for name, value in given.numbers.items()}
             settings = [_array(self.numbers[name]) for name in sorted(self.numbers)]
             params = [_random(rng, leaf.shape) for leaf in given.shapes]
-            grads = [[_random(rng, leaf.shape) for leaf in given.shapes] for _ in range(_STEPS)]
+            grads = [
+                [_random(rng, leaf.shape) * arb(fmpq(1, size)) for leaf in given.shapes]
+                for size in _SIZES
+            ]
             self.runs = [_run(side, settings, params, grads) for side in sides]
 
     def derived(self) -> list[Derived]:
@@ -101,33 +108,57 @@ class Fits:
         ]
 
     def _guesses(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
-        mine = self._rows(slot)
-        counts = [each for each in sources if self._aval(each).shape == ()]
+        counts = [at for at in sources if self._aval(at).shape == () and not self._is_float(at)]
+        yield from self._of_count(slot, counts)
         if not self._is_float(slot):
-            for other in sources:
-                if not self._is_float(other) and self._aval(other).shape == self._aval(slot).shape:
-                    yield from self._offset(slot, other)
             return
         for other in sources:
-            if other[0] == slot[0] or self._aval(other).shape != self._aval(slot).shape:
-                continue
-            theirs = self._rows(other)
-            if not self._is_float(other):
-                continue
-            if (
-                factor := self._constant([_ratio(a, b) for a, b in _pairs(mine, theirs)])
-            ) is not None:
-                yield scaled(slot, other, factor)
-                continue
-            for count in counts:
-                ratios = self._by_count(mine, theirs, self._rows(count))
-                if (factor := self._constant(ratios)) is not None:
-                    yield scaled(slot, other, factor, count)
-        if self._aval(slot).shape == ():
-            for count in counts:
-                yield from self._power(slot, count)
+            same = self._aval(other).shape == self._aval(slot).shape and self._is_float(other)
+            if other[0] != slot[0] and same:
+                yield from self._multiple(slot, other, counts)
         yield from self._laid_out(slot, sources)
         yield from self._sum(slot, sources)
+
+    def _of_count(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
+        """A function of a count, the same for every element."""
+        aval, values = self._aval(slot), [_uniform(row) for row in self._rows(slot)]
+        known = [value for value in values if value is not None]
+        for count in counts if len(known) == len(values) else ():
+            if (
+                progression := progression_of(known, self._numbers(count), self._factor)
+            ) is not None:
+                yield counted(slot, count, aval, progression)
+
+    def _multiple(self, slot: Slot, other: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
+        """Another times a constant, or times a function of a count."""
+        pairs = zip(self._rows(slot), self._rows(other), strict=True)
+        ratios = [[_ratio(a, b) for a, b in _pairs([x], [y])] for x, y in pairs]
+        constant = self._constant([ratio for row in ratios for ratio in row])
+        if constant is not None:
+            yield scaled(slot, other, constant)
+            return
+        squares = [
+            _ratio(_plain(a) ** 2, b) for a, b in _pairs(self._rows(slot), self._rows(other))
+        ]
+        if self._never_negative(slot) and all(r is None or r.overlaps(arb(1)) for r in squares):
+            yield root_of(slot, other)
+            return
+        values = [_uniform(np.array([each for each in row if each is not None])) for row in ratios]
+        for count in counts:
+            rows = [(v, n) for v, n in zip(values, self._numbers(count), strict=True) if v]
+            known = [value for value, _ in rows if value is not None]
+            progression = progression_of(known, [number for _, number in rows], self._factor)
+            if progression is not None:
+                yield multiplied(slot, other, count, progression)
+
+    def _never_negative(self, slot: Slot) -> bool:
+        return all(value >= 0 for value in _column(self._rows(slot)))
+
+    def _numbers(self, count: Slot) -> list[int]:
+        return [int(row.flat[0]) for row in self._rows(count)]
+
+    def _factor(self, number: arb) -> Factor | None:
+        return self._constant([number])
 
     def _laid_out(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """Others in a row, in another shape, or with their axes in another order."""
@@ -178,17 +209,21 @@ class Fits:
         return found
 
     def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
-        """A sum of two or three others, each times a constant: a step is a difference of places."""
+        """A sum of two or three others or their squares, each times a constant.
+
+        A step is a difference of places, a variance a difference of squares.
+        """
         shape = self._aval(slot).shape
         fit = [at for at in sources if self._is_float(at) and self._aval(at).shape == shape]
         fit = self._distinct(sorted(fit, key=lambda at: (at[0] == slot[0], at)))[:_MOST_SOURCES]
-        columns = {at: _column(self._rows(at)) for at in fit}
+        columns: dict[Term, list[arb]] = {(at, 1): _column(self._rows(at)) for at in fit}
+        columns |= {(at, 2): [value**2 for value in columns[at, 1]] for at in fit}
         mine = _column(self._rows(slot))
         for number in (2, 3):
-            for chosen in itertools.combinations(fit, number):
-                if all(at[0] == slot[0] for at in chosen):
+            for chosen in itertools.combinations(columns, number):
+                if all(at[0] == slot[0] for at, _ in chosen):
                     continue
-                factors = self._factors(mine, [columns[at] for at in chosen])
+                factors = self._factors(mine, [columns[each] for each in chosen])
                 if factors is not None:
                     yield summed(slot, chosen, factors)
 
@@ -213,6 +248,8 @@ class Fits:
             return None
         # Rows of different steps, so that they are independent where the columns are.
         some = [(i * (len(rows) - 1)) // (count - 1) for i in range(count)]
+        if not _may_make_up(mine, rows, some):
+            return None
         try:
             solved = arb_mat([list(rows[i]) for i in some]).solve(
                 arb_mat([[mine[i]] for i in some])
@@ -228,68 +265,6 @@ class Fits:
         known = [factor for factor in factors if factor is not None]
         return known if len(known) == count else None
 
-    def _by_count(self, mine: Rows, theirs: Rows, steps: Rows) -> list[arb | None]:
-        """Yields the relation of one leaf to another one times a count, if there can be one."""
-        ratios: list[arb | None] = []
-        counts = set[str]()
-        for a, b, row in zip(mine, theirs, steps, strict=True):
-            count = _plain(row.flat[0])
-            counts.add(str(count))
-            for x, y in zip(a.flat, b.flat, strict=True):
-                if count == 0:
-                    if _plain(x) != 0:
-                        return []
-                    continue
-                ratios.append(_ratio(x, y * count))
-        return ratios if len(counts) > 2 else []
-
-    def _offset(self, slot: Slot, other: Slot) -> Iterator[Derived]:
-        pairs = list(zip(self._rows(slot), self._rows(other), strict=True))
-        for sign in (1, -1):  # a count that goes up, or down
-            apart = {int(number) for a, b in pairs for number in (a - sign * b).flat}
-            if len(apart) != 1 or slot[0] == other[0] or (sign, *apart) == (1, 0):
-                continue
-            number = apart.pop()
-
-            def build(
-                graph: Graph, nodes: Sequence[Node], number: int = number, sign: int = sign
-            ) -> Node:
-                (node,) = nodes
-                if sign < 0:
-                    node = graph.apply("neg", (node,), (), node.shape, node.dtype)
-                more = graph.const(number, node.dtype)
-                return graph.apply("add", (node, more), (), node.shape, node.dtype)
-
-            yield Derived(slot, (other,), f"{'-' * (sign < 0)}{{0}} + {number}", build)
-
-    def _power(self, slot: Slot, count: Slot) -> Iterator[Derived]:
-        values = [row.flat[0] for row in self._rows(slot)]
-        steps = [row.flat[0] for row in self._rows(count)]
-        if any(b - a != 1 for a, b in itertools.pairwise(steps)):
-            return
-        base = self._constant([_ratio(b, a) for a, b in itertools.pairwise(values)])
-        if base is None or base.text == "1":
-            return
-        ratio = _plain(values[1]) / _plain(values[0])
-        first = _ratio(values[0], ratio ** int(steps[0]))
-        factor = self._constant([first])
-        if factor is None:
-            return
-
-        def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-            (node,) = nodes
-            kind = self._aval(slot).dtype
-            exponent = graph.apply("convert_element_type", (node,), (), (), kind)
-            power = graph.apply("pow", (base.node(graph, kind), exponent), (), (), kind)
-            return graph.apply("mul", (power, factor.node(graph, kind)), (), (), kind)
-
-        yield Derived(
-            slot,
-            (count,),
-            f"{factor.text} * " * (factor.text != "1") + f"({base.text}) ** {{0}}",
-            build,
-        )
-
     def _constant(self, ratios: Sequence[arb | None]) -> Factor | None:
         """Returns the simple number that all values are; None if there is none."""
         known = [ratio for ratio in ratios if ratio is not None]
@@ -302,10 +277,11 @@ class Fits:
             for sign in (1, -1):
                 if number.overlaps(sign * value):
                     return Factor(f"{'-' if sign < 0 else ''}{text}", signed(sign, build))
-        fraction = _fraction(number)
-        if fraction is None:
-            return None
-        return Factor(str(fraction), lambda graph, kind: of_fraction(graph, fraction, kind))
+        if (fraction := _fraction(number)) is not None:
+            return Factor(str(fraction), lambda graph, kind: of_fraction(graph, fraction, kind))
+        if (power := _fraction(number.exp())) is not None:
+            return Factor(f"log({power})", lambda graph, kind: log_of(graph, power, kind))
+        return None
 
     def _settings(self) -> Iterator[tuple[str, arb, Build]]:
         """Products of hyper-parameters and what is missing of them to 1."""
@@ -392,6 +368,25 @@ def _ratio(a: Number, b: Number) -> arb | None:
     if b.contains(0) and a.contains(0):
         return None
     return a / b if not b.contains(0) else arb("nan")
+
+
+def _may_make_up(mine: Sequence[arb], rows: Sequence[Sequence[arb]], some: Sequence[int]) -> bool:
+    """True if columns may make up one, as far as a few digits say."""
+    near = np.array([[float(value) for value in row] for row in rows])
+    wanted = np.array([float(value) for value in mine])
+    try:
+        solved = np.linalg.solve(near[some], wanted[some])
+    except np.linalg.LinAlgError:
+        return False
+    return bool(np.allclose(near @ solved, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max()))
+
+
+def _uniform(row: np.ndarray) -> arb | None:
+    """Returns the number that all entries are; None if they are not one."""
+    values = [_plain(value) for value in row.flat]
+    if not values or not all(each.is_finite() and each.overlaps(values[0]) for each in values):
+        return None
+    return values[0]
 
 
 def _plain(value: Number) -> arb:

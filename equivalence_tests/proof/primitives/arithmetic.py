@@ -168,9 +168,17 @@ def _quotient(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
 
 
 def _real_quotient(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
-    if not is_float(node.dtype):
-        return unknown("whole quotient", whole=True)(scalars, node, args)
-    return scalars.algebra.div(*args)
+    if is_float(node.dtype):
+        return scalars.algebra.div(*args)
+    if _divides(scalars, node):
+        return _whole_part(scalars.algebra, scalars.algebra.div(*args))
+    return unknown("whole quotient", whole=True)(scalars, node, args)
+
+
+def _divides(scalars: Scalars, node: Node) -> bool:
+    """True if whole numbers are divided by a constant that leaves none too large: not 0 or -1."""
+    by = scalars.constant_of(node.args[1])
+    return is_whole(node.dtype) and by is not None and int(by) not in (0, -1)
 
 
 def _remainder(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
@@ -280,7 +288,7 @@ def _whole_part(algebra: Algebra, value: Rat) -> Rat:
 
 
 def _real_remainder(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
-    if not is_float(node.dtype):
+    if not (is_float(node.dtype) or _divides(scalars, node)):
         return unknown(of_dtype=True)(scalars, node, args)
     algebra = scalars.algebra
     quotient = _whole_part(algebra, algebra.div(*args))

@@ -46,8 +46,11 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
     """The exponential of a sum as a product: `exp(2 * x - y)` is `exp(x)^2 / exp(y)`."""
 
     def of_term(term: Rat) -> Rat:
-        if (inner := algebra.argument_of(term, "log")) is not None:
-            return inner
+        for gen in algebra.used(term.num):  # exp(x * log(y)) is y ** x
+            atom = algebra.atoms[gen]
+            rows = algebra.coefficients(term.num, gen)
+            if (atom.kind, atom.name, set(rows)) == ("function", "log", {1}):
+                return algebra.to_the(atom.args[0], Rat(rows[1], term.den))
         return algebra.call("function", "exp", [term], nonneg=True)
 
     def of(args: list[Rat]) -> Rat:

@@ -326,8 +326,10 @@ def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
             jnp.iinfo(target).max >= jnp.iinfo(source).max and scalars.algebra.nonneg(args[0])
         )
         return args[0] if fits else unknown("as", whole=True)(scalars, node, args)
-    both = is_float(source) and is_float(target)
-    if both and jnp.finfo(target).bits < jnp.finfo(source).bits:
+    narrower = is_float(target) and jnp.finfo(target).bits < 32 and is_whole(source)
+    if is_float(source) and is_float(target):
+        narrower = jnp.finfo(target).bits < jnp.finfo(source).bits
+    if narrower:
         text = f"rounding to {jnp.dtype(target)} is left out, as all rounding, and overflow there"
         scalars.algebra.assumptions[text] = None
     if is_float(source) and is_whole(target):

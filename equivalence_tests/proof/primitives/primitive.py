@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
-from equivalence_tests.proof.dtypes import Aval, DType
+from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives.intervals import Rounded
 
@@ -164,8 +164,3 @@ def always(node: Node, signs: Sequence[bool]) -> bool:
     """The sign of what is never negative."""
     del node, signs
     return True
-
-
-def bools_of(aval: Aval) -> bool:
-    """True if a result is boolean."""
-    return aval.dtype == np.bool_

@@ -133,6 +133,8 @@ class _Run:
             return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
         if name == "slice" and set(eqn.params["strides"] or (1,)) == {1}:
             return [_slice_of(self.graph, args[0], eqn.params)]
+        if name == "dynamic_slice" and (cut := _known_slice(self.graph, args, eqn)) is not None:
+            return [cut]
         if name == "split":
             return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
         name = "add" if name == "add_any" else name  # what differentiation writes
@@ -256,6 +258,19 @@ def _slice_of(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
     for axis, (begin, end) in enumerate(rows):
         array = part(graph, array, axis, int(begin), int(end))
     return array
+
+
+def _known_slice(graph: Graph, args: Sequence[Node], eqn: JaxprEqn) -> Node | None:
+    """A slice that starts at indices which are constants; None if it does not."""
+    array, *starts = args
+    sizes, known = eqn.params["slice_sizes"], [graph.scalar(start) for start in starts]
+    if None in known or len(known) != len(array.shape):
+        return None
+    # Indices beyond an end are moved to it.
+    rows = zip(known, array.shape, sizes, strict=True)
+    begins = [min(max(int(begin or 0), 0), axis - size) for begin, axis, size in rows]
+    ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    return _slice_of(graph, array, {"start_indices": begins, "limit_indices": ends})
 
 
 def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:

@@ -6,7 +6,9 @@ are left out. What is not known here is an unknown function of its whole operand
 to itself.
 """
 
-from collections.abc import Callable, Set
+import functools
+import math
+from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
@@ -28,19 +30,24 @@ from equivalence_tests.proof.reading.programs import UNKNOWN
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shifted
 from equivalence_tests.proof.reals.scalars import Scalars
 
+_MOST_IN_FULL = 64  # terms of a sum that is written out
+
 
 class Reals:
     """Entries of a graph's arrays in an algebra."""
 
-    def __init__(self, graph: Graph, algebra: Algebra, cut: Set[int] = frozenset()):
+    def __init__(
+        self, graph: Graph, algebra: Algebra, cut: Set[int] = frozenset(), in_full: bool = False
+    ):
         """Reads the nodes of the graph into the algebra.
 
         Args:
           graph: the graph.
           algebra: where values are made.
           cut: nodes that are taken for inputs, whatever they are computed of.
+          in_full: whether short sums are written out, entry by entry.
         """
-        self.graph, self.algebra, self.cut = graph, algebra, cut
+        self.graph, self.algebra, self.cut, self.in_full = graph, algebra, cut, in_full
         self.scalars = Scalars(graph, algebra)
         self.known: dict[tuple[int, tuple[Index, ...]], Rat] = {}
         self.unknown: dict[str, None] = {}
@@ -101,9 +108,11 @@ class Reals:
 
     def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """A constant; floating-point ones are read as decimals."""
-        if node.shape or node.id not in self.graph.values or is_complex(node.dtype):
+        value = self.graph.constant(node)
+        inside = [isinstance(i, int) and 0 <= i < n for i, n in zip(index, node.shape, strict=True)]
+        if value is None or not all(inside) or is_complex(node.dtype):
             return self.algebra.leaf(f"constant {node.id}", index)
-        value = self.graph.values[node.id]
+        value = value[index]
         if not is_float(value.dtype):
             return self.algebra.number(int(value))
         if not np.isfinite(value):
@@ -149,15 +158,24 @@ class Reals:
                     )
                     total = self.algebra.add(total, self.entry(of_part, index))
                 return self.scalars.wrapped(node, total)
-        fresh = {axis: self.algebra.fresh() for axis in axes if arg.shape[axis] != 1}
         if 0 in arg.shape:
             return self.algebra.number(0)
-        rest = iter(index)
-        position = tuple(
-            fresh.get(axis, 0) if axis in axes else next(rest) for axis in range(len(arg.shape))
-        )
-        bounds = [(symbol, arg.shape[axis]) for axis, symbol in fresh.items()]
-        return self.scalars.wrapped(node, self.algebra.total(self.entry(arg, position), bounds))
+
+        def term(numbers: Sequence[Index]) -> Rat:
+            rest, own = iter(index), dict(zip(axes, numbers, strict=True))
+            position = (own[a] if a in own else next(rest) for a in range(len(arg.shape)))
+            return self.entry(arg, tuple(position))
+
+        return self.scalars.wrapped(node, self._total([arg.shape[axis] for axis in axes], term))
+
+    def _total(self, sizes: Sequence[int], term: Callable[[Sequence[Index]], Rat]) -> Rat:
+        """The sum over indices of these sizes, with a symbol for each or written out."""
+        if self.in_full and math.prod(sizes) <= _MOST_IN_FULL:
+            terms = (term(tuple(numbers)) for numbers in np.ndindex(*sizes))
+            return functools.reduce(self.algebra.add, terms)
+        fresh = [0 if size == 1 else self.algebra.fresh() for size in sizes]
+        bounds = [(str(symbol), size) for symbol, size in zip(fresh, sizes, strict=True) if symbol]
+        return self.algebra.total(term(fresh), bounds)
 
     def cumsum(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`cumsum` at a number: the sum of the entries up to there."""
@@ -197,19 +215,18 @@ class Reals:
                 return self.entry(
                     self.graph.apply("reduce_sum", (product,), params, (), node.dtype), index
                 )
-        fresh = [self.algebra.fresh() if left.shape[axis] != 1 else 0 for axis in lc]
-        batch, rest = index[: len(lb)], iter(index[len(lb) :])
-        positions = []
-        for array, contracted, batched in ((left, lc, lb), (right, rc, rb)):
-            own = dict(zip(contracted, fresh, strict=True))
-            own |= dict(zip(batched, batch, strict=True))
-            positions.append(
-                tuple(own[a] if a in own else next(rest) for a in range(len(array.shape)))
-            )
-        pair = [self.entry(*each) for each in zip((left, right), positions, strict=True)]
-        sizes = zip(fresh, lc, strict=True)
-        bounds = [(str(symbol), left.shape[axis]) for symbol, axis in sizes if symbol]
-        return self.scalars.wrapped(node, self.algebra.total(self.algebra.mul(*pair), bounds))
+
+        def term(numbers: Sequence[Index]) -> Rat:
+            batch, rest = index[: len(lb)], iter(index[len(lb) :])
+            positions = []
+            for array, contracted, batched in ((left, lc, lb), (right, rc, rb)):
+                own = dict(zip((*contracted, *batched), (*numbers, *batch), strict=True))
+                axes = range(len(array.shape))
+                positions.append(tuple(own[a] if a in own else next(rest) for a in axes))
+            pair = [self.entry(*each) for each in zip((left, right), positions, strict=True)]
+            return self.algebra.mul(*pair)
+
+        return self.scalars.wrapped(node, self._total([left.shape[axis] for axis in lc], term))
 
     def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`concatenate`: the array in which the index is."""

@@ -8,7 +8,9 @@ from collections.abc import Hashable
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.dtypes import (
+    FEWEST_STEPS,
     NO_OVERFLOW,
+    DType,
     is_complex,
     is_in_range,
     is_unsigned,
@@ -58,11 +60,25 @@ class Scalars:
             number = algebra.constant(args[0])
             if number is not None and is_in_range(int(number), dtype):
                 return args[0]
-            # With such a factor it overflows, whatever one assumes.
-            if is_wide(dtype) and all(is_in_range(int(c), dtype) for c in args[0].num.coeffs()):
+            if is_wide(dtype) and self._fits(args[0], dtype):
                 algebra.assumptions[NO_OVERFLOW] = None
                 return args[0]
             nonneg = is_unsigned(dtype)
             return algebra.call("function", f"as {dtype}", args, whole=True, nonneg=nonneg)
 
         return algebra.selected([value], of)
+
+    def _fits(self, value: Rat, dtype: DType) -> bool:
+        """True if a whole number of counts is one of a dtype's for very many steps."""
+        atoms = [self.algebra.atoms[gen] for gen in self.algebra.atoms_of(value)]
+        if any(atom.name.startswith("trunc") for atom in atoms):
+            return False  # of a real number, of which nothing is known
+        most = 0
+        for monomial, coefficient in value.num.to_dict().items():
+            counts = sum(
+                power
+                for gen, power in enumerate(monomial)
+                if power and self.algebra.atoms[gen].kind not in ("positive", "zero")
+            )
+            most += abs(int(coefficient)) * FEWEST_STEPS**counts
+        return is_in_range(most, dtype)

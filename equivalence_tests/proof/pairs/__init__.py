@@ -1,0 +1,1 @@
+"""Pairs of optimizers that are equal as people write them, and pairs that are not."""

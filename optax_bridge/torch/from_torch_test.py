@@ -1,0 +1,129 @@
+"""From an optimizer of PyTorch, as text or as an object, to its Optax equal."""
+
+import importlib
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_bridge
+from optax_bridge import TrainState, UnsupportedSetting, from_torch
+from optax_bridge.correspondence import TORCH
+from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.torch import AdamW, torch_definition
+
+PARAMS = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}}
+with_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
+
+
+def _step(tx: Any) -> Any:
+    state = TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
+    return state.apply_gradients(grads=jax.tree.map(jnp.ones_like, PARAMS)).params
+
+
+def test_text_in_any_of_its_forms_is_the_same_optimizer():
+    texts = [
+        "torch.optim.AdamW(lr=1e-2, betas=(0.8, 0.9))",
+        "AdamW(model.parameters(), 1e-2, (0.8, 0.9))",
+        "optim.AdamW(params, lr=0.01, betas=(0.8, 0.9), weight_decay=1e-2)",
+    ]
+    for text in texts:
+        tx: Any = from_torch(text)
+        assert (tx.hyper_params["betas"], tx.hyper_params["lr"]) == ((0.8, 0.9), 0.01)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_rate_may_be_a_schedule(exact: bool):
+    tx = from_torch("AdamW()", lr=lambda count: 0.5 / (count + 1), exact=exact)
+    fixed = from_torch("AdamW(lr=0.5)", exact=exact)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), _step(tx), _step(fixed))
+    state = TrainState.create(apply_fn=None, params=PARAMS, tx=from_torch("AdamW()", lr=0.25))
+    assert state.learning_rate == 0.25
+    state.apply_gradients(grads=PARAMS, lr=0.5)
+
+
+def test_exact_and_public_recipes_agree_and_updates_lead_to_the_same_place():
+    exact, public = (from_torch("AdamW(lr=0.1)", exact=exact) for exact in (True, False))
+    updates, _ = exact.update(jax.tree.map(jnp.ones_like, PARAMS), exact.init(PARAMS), PARAMS)
+    added = optax.apply_updates(PARAMS, updates)
+    for tree in (_step(public), added):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), _step(exact), tree)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("LBFGS(params)", ExpressionError, r"optax.lbfgs\(\) is the same method"),
+        ("SparseAdam(params)", ExpressionError, "JAX has dense gradients"),
+        ("AdamW(lr=rate)", ExpressionError, "lr=rate is no value.* may be given as lr="),
+        ("AdamW(1e-3)", ExpressionError, "takes the parameters"),
+        ("AdamW([{'params': a, 'lr': 1}])", ExpressionError, "optax_bridge.multi_optimizer"),
+        ("optax.adamw(1e-3)", ExpressionError, "is not the AdamW of torch.optim"),
+        ("SGD(nesterov=True)", ValueError, "a momentum above 0 and no dampening"),
+    ],
+)
+def test_what_cannot_be_taken_over_says_what_to_do(text: str, error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        from_torch(text)
+
+
+def test_public_optax_is_refused_where_it_is_another_optimizer():
+    with pytest.raises(UnsupportedSetting, match="before its bias correction"):
+        from_torch("Adam(amsgrad=True)", exact=False)
+
+
+def test_what_decides_no_more_than_rounding_is_said():
+    with pytest.warns(UserWarning, match=r"torch.optim.AdamW\(fused=True\): PyTorch then runs"):
+        from_torch("AdamW(params, fused=True)")
+    from_torch("AdamW(params, foreach=None, fused=False)")
+
+
+def test_a_definition_is_as_good_and_other_objects_are_refused():
+    tx: Any = from_torch(AdamW(lr=0.5))
+    assert tx.hyper_params["lr"] == 0.5
+    with pytest.raises(TypeError, match="expected a constructor call as text"):
+        from_torch(optax.adam(1e-3))
+
+
+def test_the_table_has_every_optimizer_of_pytorch_that_has_an_entry():
+    assert set(TORCH.without_entry) == {"LBFGS", "SparseAdam"}
+    for entry in TORCH.values():
+        name = entry.legacy.__name__
+        assert getattr(optax_bridge.torch, name) is entry.legacy.cls
+
+
+@with_torch
+def test_every_constructor_takes_what_pytorchs_takes():
+    import inspect
+
+    torch = importlib.import_module("torch")
+    named = {name for name in dir(torch.optim) if name[0].isupper()} - {"Optimizer"}
+    classes = {entry.legacy.__name__: entry for entry in TORCH.values()}
+    assert named == {*classes, *TORCH.without_entry}
+    for name, entry in classes.items():
+        genuine = inspect.signature(getattr(torch.optim, name)).parameters
+        own = {hp.legacy: hp.default for hp in entry.hyper_params}
+        assert set(genuine) - set(own) <= set(entry.beside), name
+        assert {key: genuine[key].default for key in own} == own, name
+
+
+@with_torch
+def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
+    torch = importlib.import_module("torch")
+    layer = torch.nn.Linear(3, 2)
+    groups = [{"params": [layer.weight]}, {"params": [layer.bias], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=torch.tensor(0.5))
+    with pytest.raises(ValueError, match=r"which differ in weight_decay, .*groups=\("):
+        from_torch(optimizer)
+    new = _step(from_torch(optimizer, groups=("*/kernel", "*/bias"), lr=[0.5, 0.25]))
+    alone = _step(from_torch("AdamW(lr=0.5)"))
+    np.testing.assert_array_equal(new["layer"]["kernel"], alone["layer"]["kernel"])
+    np.testing.assert_allclose(new["layer"]["bias"], 0.75, rtol=1e-6)
+    same = torch.optim.SGD([{"params": [layer.weight]}, {"params": [layer.bias]}], lr=0.1)
+    assert type(torch_definition(same)).__name__ == "SGD"
