@@ -121,7 +121,7 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def soak(session: nox.Session) -> None:
-    """Takes 100,000 steps with every optimizer, exact beside legacy; arguments name optimizers."""
+    """Takes 100,000 steps with every optimizer, exact and legacy; arguments name optimizers."""
     session.install("-e", ".[all]")
     session.run("python", "-m", "tools.soak", *session.posargs)
 
@@ -138,7 +138,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def mutants(session: nox.Session) -> None:
-    """Plants single faults in the modules named, and lists those that no test of theirs notices."""
+    """Plants single faults in the modules named; lists those that none of their tests notices."""
     if not session.posargs:
         session.error("name modules: nox -s mutants -- optax_bridge/optimizers/adam.py")
     session.install("-e", ".[test,mutants]")
@@ -245,14 +245,14 @@ def guide_looks(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def pictures(session: nox.Session) -> None:
-    """Draws the pictures of README.md anew, from what the commands print."""
+    """Draws the pictures of README.md from what the commands print."""
     session.install("-e", ".[all]")
     session.run("python", "-m", "tools.pictures")
 
 
 @nox.session(python=PYTHONS[0])
 def bench(session: nox.Session) -> None:
-    """Measures what this package costs, PyTorch beside it; arguments name measurements."""
+    """Measures what this package costs, and PyTorch; arguments name measurements."""
     session.install("-e", ".[bench]")
     arguments = session.posargs or ("--results", "benchmarks/RESULTS.md")
     session.run("python", "-m", "benchmarks", *arguments)

@@ -45,9 +45,9 @@ def migrate(
 ) -> None:
     """Rewrite programs of flax.optim for Optax; shows a diff unless told to write.
 
-    What cannot be decided stays as it is, with a comment that says what to do. A line with the
-    comment `# optax-bridge: skip` stays as it is. Paths, skipped rules and the recipe may stand in
-    `[tool.optax-bridge]` of pyproject.toml, as `paths`, `skip` and `recipe`.
+    What cannot be decided is left, with a comment that says what to do; so is a line with the
+    comment `# optax-bridge: skip`. `[tool.optax-bridge]` of pyproject.toml may set `paths`, `skip`
+    and `recipe`.
 
     | Exit code | Meaning |
     | --- | --- |

@@ -43,6 +43,9 @@ def test_the_rate_may_be_a_schedule(exact: bool):
     tx = from_torch("AdamW()", lr=lambda count: 0.5 / (count + 1), exact=exact)
     fixed = from_torch("AdamW(lr=0.5)", exact=exact)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), _step(tx), _step(fixed))
+    state = TrainState.create(apply_fn=None, params=PARAMS, tx=from_torch("AdamW()", lr=0.25))
+    assert state.learning_rate == 0.25
+    state.apply_gradients(grads=PARAMS, lr=0.5)
 
 
 def test_exact_and_public_recipes_agree_and_updates_lead_to_the_same_place():
@@ -76,7 +79,7 @@ def test_public_optax_is_refused_where_it_is_another_optimizer():
 
 
 def test_what_decides_no_more_than_rounding_is_said():
-    with pytest.warns(UserWarning, match=r"torch.optim.AdamW\(fused=True\): the same numbers up"):
+    with pytest.warns(UserWarning, match=r"torch.optim.AdamW\(fused=True\): PyTorch then runs"):
         from_torch("AdamW(params, fused=True)")
     from_torch("AdamW(params, foreach=None, fused=False)")
 
