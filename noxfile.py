@@ -71,7 +71,7 @@ def tests_next(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def tests_full(session: nox.Session) -> None:
-    """Runs every case of every test, not a sample."""
+    """Runs the tests with the products that are marked `full`."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "-n", "auto", "--equivalence-full", *session.posargs)
 

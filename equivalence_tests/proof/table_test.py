@@ -12,7 +12,6 @@ from optax_bridge.correspondence.claim import identical
 FIRST = [task for task in tasks() if task.case == 0 and task.dtype == DTYPES[0]]
 
 
-@pytest.mark.sample(24)
 @pytest.mark.parametrize("task", FIRST, ids=str)
 def test_what_is_claimed_is_proved(task: Task):
     row = prove_task(task)

@@ -111,6 +111,7 @@ def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
         ("", "not a Python expression"),
         ("Adam", r"is a name, no call: write Adam\(\)"),
         ("Adm(0.1)", "is Adam meant"),
+        ("AdamW(lr=0.1)", "is torch.optim.AdamW meant"),
         ("[1, 2]", "no call of a legacy optimizer. Expected one of AdaBelief"),
         ("__import__('os').system('true')", "Expected one of"),
         ("keras.optimizers.Adam(1e-3)", "keras.optimizers.Adam is not the Adam of flax.optim"),
