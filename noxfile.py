@@ -213,6 +213,13 @@ def reference(session: nox.Session) -> None:
     session.run("python", "migration_guide/corpus/record.py", "--examples")
 
 
+@nox.session(python=PYTHONS[0])
+def reference_torch(session: nox.Session) -> None:
+    """Records what the optimizers of PyTorch do, on its CPU kernels."""
+    session.install("-e", ".[all,torch]")
+    session.run("python", "-m", "tools.record_torch", *session.posargs)
+
+
 @nox.session(python=PYTHONS[-1])
 def gone_names(session: nox.Session) -> None:
     """Reads old releases and writes which names the newest have lost; fails if any was unknown."""
@@ -232,7 +239,7 @@ def examples(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def guide(session: nox.Session) -> None:
     """Builds the migration guide into docs/guide, static pages, and runs its snippets."""
-    session.install("-e", ".[guide]")
+    session.install("-e", ".[guide,torch]")
     session.run("python", "-m", "migration_guide.build", *session.posargs)
 
 
