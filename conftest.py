@@ -1,4 +1,4 @@
-"""Shared by all tests: eight CPU devices, a compilation cache, a sample of cases, flags."""
+"""Shared by all tests: eight CPU devices, a compilation cache, flags."""
 
 import gc
 import os
@@ -28,32 +28,6 @@ _GLOBAL_FLAGS = (
     "jax_debug_nans",
     "jax_disable_jit",
 )
-
-
-# Cases of each test in a run of everything, unless `@pytest.mark.sample(n)` says how many.
-_CASES = 8
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes a sample of each test's cases in a run of everything, spread evenly.
-
-    A run of named files has every case, and so has one with --equivalence-full.
-    """
-    names_files = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    if names_files or config.getoption("--equivalence-full", default=False):
-        return
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    sampled = {item for each in cases.values() for item in _sample(each)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in sampled])
-    items[:] = [item for item in items if item in sampled]
-
-
-def _sample(cases: list[pytest.Item]) -> list[pytest.Item]:
-    mark = cases[0].get_closest_marker("sample")
-    count = min(mark.args[0] if mark else _CASES, len(cases))
-    return [cases[index * len(cases) // count] for index in range(count)]
 
 
 def pytest_collection_finish() -> None:

@@ -71,7 +71,7 @@ def tests_next(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def tests_full(session: nox.Session) -> None:
-    """Runs every case of every test, not a sample."""
+    """Runs the tests with the products that are marked `full`."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "-n", "auto", "--equivalence-full", *session.posargs)
 
@@ -121,7 +121,7 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def soak(session: nox.Session) -> None:
-    """Takes 100,000 steps with every optimizer, exact beside legacy; arguments name optimizers."""
+    """Takes 100,000 steps with every optimizer, exact and legacy; arguments name optimizers."""
     session.install("-e", ".[all]")
     session.run("python", "-m", "tools.soak", *session.posargs)
 
@@ -138,7 +138,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def mutants(session: nox.Session) -> None:
-    """Plants single faults in the modules named, and lists those that no test of theirs notices."""
+    """Plants single faults in the modules named; lists those that none of their tests notices."""
     if not session.posargs:
         session.error("name modules: nox -s mutants -- optax_bridge/optimizers/adam.py")
     session.install("-e", ".[test,mutants]")
@@ -213,6 +213,13 @@ def reference(session: nox.Session) -> None:
     session.run("python", "migration_guide/corpus/record.py", "--examples")
 
 
+@nox.session(python=PYTHONS[0])
+def reference_torch(session: nox.Session) -> None:
+    """Records what the optimizers of PyTorch do, on its CPU kernels."""
+    session.install("-e", ".[all,torch]")
+    session.run("python", "-m", "tools.record_torch", *session.posargs)
+
+
 @nox.session(python=PYTHONS[-1])
 def gone_names(session: nox.Session) -> None:
     """Reads old releases and writes which names the newest have lost; fails if any was unknown."""
@@ -232,7 +239,7 @@ def examples(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def guide(session: nox.Session) -> None:
     """Builds the migration guide into docs/guide, static pages, and runs its snippets."""
-    session.install("-e", ".[guide]")
+    session.install("-e", ".[guide,torch]")
     session.run("python", "-m", "migration_guide.build", *session.posargs)
 
 
@@ -245,14 +252,14 @@ def guide_looks(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def pictures(session: nox.Session) -> None:
-    """Draws the pictures of README.md anew, from what the commands print."""
+    """Draws the pictures of README.md from what the commands print."""
     session.install("-e", ".[all]")
     session.run("python", "-m", "tools.pictures")
 
 
 @nox.session(python=PYTHONS[0])
 def bench(session: nox.Session) -> None:
-    """Measures what this package costs, PyTorch beside it; arguments name measurements."""
+    """Measures what this package costs, and PyTorch; arguments name measurements."""
     session.install("-e", ".[bench]")
     arguments = session.posargs or ("--results", "benchmarks/RESULTS.md")
     session.run("python", "-m", "benchmarks", *arguments)

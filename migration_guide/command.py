@@ -8,42 +8,46 @@ import typer
 
 from optax_bridge.cli.options import Recipe
 
+Paths = Annotated[
+    list[Path] | None, typer.Argument(help="Files and folders: Python and notebooks.")
+]
+Write = Annotated[bool, typer.Option("--write", help="Change the files.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Change nothing; exit 1 if anything would change.")
+]
+Only = Annotated[list[str] | None, typer.Option(help="The only rule to apply; may be repeated.")]
+Skip = Annotated[list[str] | None, typer.Option(help="A rule not to apply; may be repeated.")]
+Written = Annotated[
+    Recipe | None,
+    typer.Option(
+        help="What optimizers become. `stock`, the default: public Optax where it is the same "
+        "but for rounding, else this package in legacy arithmetic; `exact`: always the latter; "
+        "`standalone`: public Optax and Flax alone, and a comment where that is not the same."
+    ),
+]
+Rename = Annotated[
+    bool, typer.Option("--rename", help="Call variables `optimizer` `state`, where safe.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+ListRules = Annotated[bool, typer.Option("--list", help="List the rules and change nothing.")]
+
 
 def migrate(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files and folders: Python and notebooks.")
-    ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Change the files.")] = False,
-    check_only: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if anything would change.")
-    ] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(help="The only rule to apply; may be repeated.")
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(help="A rule not to apply; may be repeated.")
-    ] = None,
-    recipe: Annotated[
-        Recipe | None,
-        typer.Option(
-            help="What optimizers become. `stock`, the default: public Optax where it is the same "
-            "but for rounding, else this package in legacy arithmetic; `exact`: always the latter; "
-            "`standalone`: public Optax and Flax alone, and a comment where that is not the same."
-        ),
-    ] = None,
-    rename: Annotated[
-        bool, typer.Option("--rename", help="Call variables `optimizer` `state`, where safe.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
-    list_rules: Annotated[
-        bool, typer.Option("--list", help="List the rules and change nothing.")
-    ] = False,
+    paths: Paths = None,
+    write: Write = False,
+    check_only: Check = False,
+    only: Only = None,
+    skip: Skip = None,
+    recipe: Written = None,
+    rename: Rename = False,
+    json: Json = False,
+    list_rules: ListRules = False,
 ) -> None:
     """Rewrite programs of flax.optim for Optax; shows a diff unless told to write.
 
-    What cannot be decided stays as it is, with a comment that says what to do. A line with the
-    comment `# optax-bridge: skip` stays as it is. Paths, skipped rules and the recipe may stand in
-    `[tool.optax-bridge]` of pyproject.toml, as `paths`, `skip` and `recipe`.
+    What cannot be decided is left, with a comment that says what to do; so is a line with the
+    comment `# optax-bridge: skip`. `[tool.optax-bridge]` of pyproject.toml may set `paths`, `skip`
+    and `recipe`.
 
     | Exit code | Meaning |
     | --- | --- |

@@ -11,11 +11,10 @@ import pytest
 
 from migration_guide import build, cells
 from migration_guide.api_reference import MODULES, home, public_names
-from migration_guide.codemod.registry import RULES
 from migration_guide.command_reference import GROUP, commands_markdown
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import PARTS, filled_in, marks
-from migration_guide.rules_page import COLUMN, described
+from migration_guide.rules_page import COLUMN
 from migration_guide.tables import optimizers_markdown, overview_markdown
 from optax_bridge.correspondence import ENTRIES
 
@@ -55,22 +54,29 @@ def test_there_are_pages():
     assert {"index", "quick_start", "have/training_step"} <= {_name(page) for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", [p for p in PAGES if "{code-cell}" in TEXTS[p]], ids=_name)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write files
+    if "import torch" in TEXTS[page]:
+        pytest.importorskip("torch")
     cells.run(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_no_code_block_is_overlooked(page):
-    assert len(list(cells.cells(page))) == TEXTS[page].count("{code-cell}")
+def test_no_code_block_is_overlooked():
+    counts = {page: len(list(cells.cells(page))) for page in PAGES}
+    assert counts == {page: text.count("{code-cell}") for page, text in TEXTS.items()}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_old_and_new_fit_beside_each_other(page):
-    paired = [line for code in _PAIRED.findall(TEXTS[page]) for line in code.splitlines()]
-    assert not [line for line in paired if len(line) > COLUMN]
-    assert TEXTS[page].count(":tags: [old") == TEXTS[page].count(":tags: [new")
+def test_old_and_new_fit_beside_each_other():
+    paired = [
+        (_name(page), line)
+        for page, text in TEXTS.items()
+        for code in _PAIRED.findall(text)
+        for line in code.splitlines()
+    ]
+    assert [line for line in paired if len(line[1]) > COLUMN] == []
+    for text in TEXTS.values():
+        assert text.count(":tags: [old") == text.count(":tags: [new")
 
 
 @pytest.mark.parametrize(
@@ -83,14 +89,14 @@ def test_a_page_of_what_one_has_compares_old_and_new(page):
     assert f"({page.parent.name}/{page.name}" in TEXTS[cells.SOURCE / "index.md"]
 
 
-@pytest.mark.parametrize(
-    ("page", "target"), _links(), ids=lambda value: str(getattr(value, "stem", value))
-)
-def test_links_lead_somewhere(page, target):
+def test_links_lead_somewhere():
+    assert [(_name(page), target) for page, target in _links() if not _leads(page, target)] == []
+
+
+def _leads(page, target):
     file, _, anchor = target.partition("#")
     linked = (page.parent / file).resolve() if file else page
-    assert linked.is_file()
-    assert not anchor or anchor in _anchors(linked)
+    return linked.is_file() and (not anchor or anchor in _anchors(linked))
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
@@ -141,7 +147,7 @@ def test_the_packages_that_list_their_names_are_in_the_reference():
     """A new module of the trainer's, say, is either in the reference or named here."""
     package = "optax_bridge.spmd"
     folder = Path(importlib.import_module(package).__path__[0])
-    found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     inner = {
         "__init__",
         "command",
@@ -152,8 +158,8 @@ def test_the_packages_that_list_their_names_are_in_the_reference():
         "progress",
     }
     ours = {module.rpartition(".")[2] for module in MODULES if module.startswith(package)}
-    found -= {"__pycache__"}
-    assert {name for name in found if not name.endswith("_test")} == ours | inner
+    names -= {"__pycache__"}
+    assert {name for name in names if not name.endswith("_test")} == ours | inner
 
 
 def test_the_reference_has_every_subcommand_and_its_options():
@@ -161,14 +167,6 @@ def test_the_reference_has_every_subcommand_and_its_options():
     for point in metadata.entry_points(group=GROUP):
         section = text.partition(f"## optax-bridge {point.name}\n")[2].partition("\n## ")[0]
         assert "--" in section, point.name
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_has_a_before_and_an_after(rule):
-    found = described(rule.name)
-    assert found.before
-    assert found.after
-    assert found.before != found.after
 
 
 def test_docstrings_become_rest():

@@ -19,7 +19,7 @@ _EXAMPLE = re.compile(
 
 @dataclass(frozen=True)
 class Described:
-    """What a rule's docstring says.
+    """The parts of a rule's docstring.
 
     Attributes:
       name: of the rule.

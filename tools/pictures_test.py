@@ -18,7 +18,14 @@ def saved(name: str) -> str:
 @pytest.mark.parametrize("name", ["compare", "migrate"])
 def test_a_picture_shows_what_the_command_prints(name: str) -> None:
     drawn = getattr(pictures, f"{name}_picture")()
-    assert pictures.text_of(saved(name)) == pictures.text_of(drawn), "run: nox -s pictures"
+    assert _settled(saved(name)) == _settled(drawn), "run: nox -s pictures"
+
+
+def _settled(picture: str) -> list[str]:
+    """Returns the lines without those whose figures another release of JAX may change."""
+    measured = r"  (what differs|first difference|distances|  <=|nature|assumed|\.\.\.)"
+    lines = pictures.text_of(picture).splitlines()
+    return [line for line in lines if not re.match(measured, line)]
 
 
 def test_the_table_of_check_is_of_today() -> None:

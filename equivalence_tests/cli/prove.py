@@ -29,7 +29,8 @@ def prove(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="An optimizer, `exact` or `stock`, or a dtype, e.g. `adam` or `bfloat16`; may be "
+            help="An optimizer, `exact` or `stock`, or a dtype, e.g. `adam` or `bfloat16`; `torch` "
+            "for those of PyTorch, `torch.adamw` for one; may be "
             "repeated."
         ),
     ] = None,

@@ -42,7 +42,7 @@ class NamedSide:
 
     name: str
     function: Callable[..., Any] | None
-    value: object = None
+    value: Any = None
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] | None = None
     text: str = ""
@@ -117,7 +117,7 @@ class NamedSide:
             explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
         return f"{self.name.replace(':', '.')}({arguments_text((), explicit | dict(changes))})"
 
-    def _in_its_program(self, value: object) -> object:
+    def _in_its_program(self, value: Any) -> Any:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:

@@ -67,17 +67,18 @@ def test_eager_and_compiled_steps_have_the_same_bits(dtype: str):
         jax.device_get(witness.ours(side, entry, dtype, drive)) for drive in ("eager", "jit")
     )
     for name in eager:
-        np.testing.assert_array_equal(*(np.asarray(s[name], np.float32) for s in (eager, compiled)))
+        left, right = (np.asarray(side[name], np.float32) for side in (eager, compiled))
+        np.testing.assert_array_equal(left, right)
 
 
 @pytest.mark.parametrize("index", range(len(witness.SCHEDULERS)))
 def test_schedules_are_pytorchs_from_the_first_step_on(index: int):
     text = witness.scheduler_text(*witness.SCHEDULERS[index])
     expected = witness.recorded_rates(index)
-    schedule = from_torch_schedule(text, lr=witness.RATE)
+    schedule: Any = from_torch_schedule(text, lr=witness.RATE)
     rates = [float(schedule(count)) for count in range(witness.EPOCHS)]
     np.testing.assert_allclose(rates, expected, rtol=6e-8)  # half a ULP of float32
-    by_epoch = from_torch_schedule(text, lr=witness.RATE, steps_per_epoch=3)
+    by_epoch: Any = from_torch_schedule(text, lr=witness.RATE, steps_per_epoch=3)
     assert [float(by_epoch(count)) for count in range(9)] == [r for r in rates[:3] for _ in "abc"]
     if importlib.util.find_spec("torch") is not None:
         np.testing.assert_array_equal(witness.genuine_rates(*witness.SCHEDULERS[index]), expected)

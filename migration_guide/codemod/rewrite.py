@@ -4,7 +4,6 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +19,12 @@ from migration_guide.codemod.reading.names import OPTIM, dotted_name
 from migration_guide.codemod.reading.source import TooLargeError, parse, undefined_names
 from migration_guide.codemod.reading.tree import is_statement, transform, walk
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
+from migration_guide.codemod.results import Rewritten
 from migration_guide.codemod.writing import placement
-from migration_guide.codemod.writing.context import Context, Message, Options, Restored
+from migration_guide.codemod.writing.context import Context, Options, Restored
 from migration_guide.codemod.writing.rename import rename_variable
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """The result of rewriting a module.
-
-    Attributes:
-      code: the new source; the old one where nothing changed or nothing is safe.
-      messages: for the user, by line.
-      counts: rule -> how often it applied.
-      refused: why the result was thrown away, or "".
-      checkpoints: files that the module restores.
-      compared: constructor calls of flax.optim, each with the call that took its place.
-    """
-
-    code: str
-    messages: tuple[Message, ...] = ()
-    counts: tuple[tuple[str, int], ...] = ()
-    refused: str = ""
-    checkpoints: tuple[Restored, ...] = ()
-    compared: tuple[tuple[str, str], ...] = ()
 
 
 _TOO_EARLY = (

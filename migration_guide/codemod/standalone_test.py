@@ -10,7 +10,8 @@ from flax.core import FrozenDict
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
-from migration_guide.codemod.rewrite import Rewritten, rewrite
+from migration_guide.codemod.results import Rewritten
+from migration_guide.codemod.rewrite import rewrite
 from migration_guide.codemod.writing import standalone
 from migration_guide.codemod.writing.context import Options
 
@@ -398,3 +399,16 @@ def test_what_steps_of_other_files_give_is_taken(case: str, tmp_path: Path):
         r.code for r in driver.migrate([tmp_path], STANDALONE).changed if "def make" in r.code
     )
     assert public not in made, made
+
+
+def test_a_rate_that_only_steps_of_another_file_give_is_enough(tmp_path: Path):
+    (tmp_path / "make.py").write_text(
+        "from flax import optim\ndef make(p): return optim.Adam().create(p)\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import make\no = make.make(p)\no = o.apply_gradient(g, learning_rate=rate)\n"
+    )
+    changed = driver.migrate([tmp_path], STANDALONE).changed
+    (made,) = (result.code for result in changed if result.path.name == "make.py")
+    assert "optax.inject_hyperparams(lambda learning_rate: optax.adam(" in made
+    assert "optax_bridge" not in made

@@ -2,6 +2,7 @@
 
 import os
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 import jax.typing
@@ -58,6 +59,8 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 72
 
 nb_execution_mode = "force"
+# Pages about PyTorch show their snippets alone where it is not installed.
+nb_execution_excludepatterns = [] if find_spec("torch") else ["torch/*"]
 nb_execution_timeout = 300
 nb_execution_in_temp = True  # pages write files
 nb_execution_raise_on_error = True

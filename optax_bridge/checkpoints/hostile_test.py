@@ -113,7 +113,6 @@ DAMAGED = {
 }
 
 
-@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint_1"

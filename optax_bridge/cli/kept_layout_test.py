@@ -135,7 +135,7 @@ def test_a_template_says_step_and_optimizer_in_json(tmp_path: Path) -> None:
     ("like", "message"),
     [
         ("program.py", "module:function"),
-        ("program.py:nothing", "no attribute 'nothing'"),
+        ("program.py:nothing", "nothing called 'nothing'"),
         ("nothing.py:make_state", "no file"),
         ("program.py:fails", "no data set here"),
         ("program.py:make_state", "['actor']"),

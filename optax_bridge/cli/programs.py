@@ -27,11 +27,15 @@ _OLD_NAMES = {"flax", "optim"}
 
 
 @dataclass
-class _Folder:
-    """What the programs of one folder share: the modules that lie there, and their flags."""
+class _Neighbours:
+    """Modules that a program imports from its folder, and their flags.
+
+    Each file has its own: an old program and the migrated one may lie in one folder and import
+    modules that define the same flags. Modules that are named as such share theirs.
+    """
 
     modules: dict[str, ModuleType] = field(default_factory=dict)
-    away: dict[str, ModuleType] = field(default_factory=dict)  # while another folder's are there
+    away: dict[str, ModuleType] = field(default_factory=dict)  # while another program's are there
     flags: dict[str, Any] = field(default_factory=dict)
 
 
@@ -42,6 +46,7 @@ class _Program:
     Attributes:
       name: as the user typed it, which is the name of a file's module as well.
       folder: where it looks for modules first.
+      neighbours: the modules that it has found there.
       module: what was imported; None before that.
       flags: those that it defines itself: name -> absl's object.
       parsed: the arguments that its flags have; None before that.
@@ -50,6 +55,7 @@ class _Program:
 
     name: str
     folder: Path
+    neighbours: _Neighbours
     module: ModuleType | None = None
     flags: dict[str, Any] = field(default_factory=dict)
     parsed: tuple[str, ...] | None = None
@@ -57,7 +63,7 @@ class _Program:
 
 
 _programs: dict[Path | str, _Program] = {}
-_folders: dict[Path, _Folder] = {}
+_neighbours: dict[Path, _Neighbours] = {}
 _arguments: tuple[str, ...] = ()
 _used: list[_Program] = []  # since these arguments are given
 
@@ -110,7 +116,7 @@ def with_own_arguments(name: str) -> Generator[None]:
 def in_program(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that runs as a part of the program; itself, if that has no flags."""
     program = _program(name)
-    if not (program.flags or _folders[program.folder].flags):
+    if not (program.flags or program.neighbours.flags):
         return function
 
     @functools.wraps(function)
@@ -194,9 +200,10 @@ def _program(name: str) -> _Program:
     is_file = file.suffix == ".py"
     folder = file.parent.resolve() if is_file else Path.cwd()
     key = file.resolve() if is_file else name
-    _folders.setdefault(folder, _Folder())
     if key not in _programs:
-        _programs[key] = _Program(name, folder)
+        home = file.resolve() if is_file else folder
+        neighbours = _neighbours.setdefault(home, _Neighbours())
+        _programs[key] = _Program(name, folder, neighbours)
     return _programs[key]
 
 
@@ -205,8 +212,8 @@ def _enter(program: _Program, flags: Any) -> None:
     if str(program.folder) in sys.path:
         sys.path.remove(str(program.folder))
     sys.path.insert(0, str(program.folder))
-    here = _folders[program.folder]
-    for other in _folders.values():
+    here = program.neighbours
+    for other in _neighbours.values():
         if other is not here:
             for name, module in list(other.modules.items()):
                 if sys.modules.get(name) is module:
@@ -216,7 +223,7 @@ def _enter(program: _Program, flags: Any) -> None:
     if flags is None:
         return
     wanted = here.flags | program.flags
-    for other in (*_programs.values(), *_folders.values()):
+    for other in (*_programs.values(), *_neighbours.values()):
         for name, flag in other.flags.items():
             if name in flags and flags[name] is flag and wanted.get(name) is not flag:
                 delattr(flags, name)
@@ -233,7 +240,7 @@ def _leave(program: _Program, before: set[str]) -> None:
         if not isinstance(file, str) or is_library or name.partition(".")[0] in _OWN:
             continue
         if program.folder in Path(file).parents:
-            _folders[program.folder].modules[name] = sys.modules[name]
+            program.neighbours.modules[name] = sys.modules[name]
 
 
 # Packages of this project, which a checkout of it has in the current folder.
@@ -252,8 +259,8 @@ def _keep_flags(program: _Program, flags: Any, before: set[str]) -> None:
         module = flags.find_module_defining_flag(name)
         if module == program.name:
             program.flags[name] = flags[name]
-        elif module in _folders[program.folder].modules:
-            _folders[program.folder].flags[name] = flags[name]
+        elif module in program.neighbours.modules:
+            program.neighbours.flags[name] = flags[name]
 
 
 def _parse_flags(program: _Program) -> None:
@@ -261,7 +268,7 @@ def _parse_flags(program: _Program) -> None:
     if program not in _used:
         _used.append(program)
     flags = _absl_flags()
-    own = {**_folders[program.folder].flags, **program.flags}
+    own = {**program.neighbours.flags, **program.flags}
     if flags is None or not own or program.parsed == _arguments:
         return
     # What a program needs when it runs, it may not need to make its state.

@@ -65,3 +65,22 @@ def test_a_config_of_ml_collections_is_set_in_each_program_that_has_it(
     with programs_given(["--config=config.py", "--config.rate=0.5"]):
         for name in ("configured_old.py", "configured_new.py", "configured_old.py"):
             assert template_named(f"{name}:make") == {"rate": 0.5, "beta": 0.9}
+
+
+def test_files_of_one_folder_have_their_own_modules_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    for age, rate in (("past", 1), ("present", 2)):
+        (tmp_path / f"{age}.py").write_text(
+            "from absl import flags\n"
+            f"flags.DEFINE_integer('rate_of_ages', {rate}, '')\n"
+            "def rate():\n    return flags.FLAGS.rate_of_ages\n"
+        )
+        (tmp_path / f"of_{age}.py").write_text(f"from {age} import rate\nmake = rate\n")
+    for _ in range(2):
+        assert template_named("of_past.py:make") == 1
+        assert template_named("of_present.py:make") == 2
+    with programs_given(["--rate_of_ages=3"]):
+        assert template_named("of_past.py:make") == template_named("of_present.py:make") == 3

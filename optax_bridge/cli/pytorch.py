@@ -66,7 +66,7 @@ def returned(
         return f"{destination}: {error}"
 
 
-def report_returned(done: "Returned", destination: Path, base: Path, json: bool) -> None:
+def report_returned(done: "Returned", destination: Path, base: Path | None, json: bool) -> None:
     """Prints what was done, as a line or as JSON, and what is left to a person."""
     from optax_bridge.cli.terminal import plain_terminal
 
@@ -107,7 +107,8 @@ def draft(read: "Read", template: Any, part: str | None) -> str:
         raise CheckpointError(
             read.path, "a checkpoint of PyTorch", read.description, "Others need no names."
         )
-    return draft_names(torch_checkpoint(read.tree, read.path, *_parts(part)), template)
+    checkpoint = torch_checkpoint(read.tree, read.path, *_parts(part))
+    return draft_names(checkpoint, template, is_one_of_several=part is not None)
 
 
 def _parts(part: str | None) -> tuple[str | None, str | None]:

@@ -37,7 +37,11 @@ from optax_bridge.correspondence import ENTRIES
             FOUND,
             "tx = optax_bridge.torch.adamw(weight_decay=0.05)",
         ),
-        ("torch.optim.Adam(params, fused=True)", FOUND, "torch.optim.Adam(fused=True): the same"),
+        (
+            "torch.optim.Adam(params, fused=True)",
+            FOUND,
+            "torch.optim.Adam(fused=True): PyTorch then",
+        ),
         ("torch.optim.SGD(lr=0.1, momentum=0.9)", FOUND, "state: momentum_buffer is trace: optax"),
         ("torch.optim.ASGD()", NO_EQUAL, "stock: none. ASGD: public Optax has no such optimizer."),
         ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),

@@ -25,13 +25,12 @@ from optax_bridge.correspondence.claim import Claim
 from optax_bridge.correspondence.entry import Case, Entry
 from optax_bridge.correspondence.recipe import imports, render
 
-CASES = [
-    pytest.param(entry, case, id=f"{entry.name}-{index}")
+CASES = {
+    f"{entry.name}-{index}": (entry, case)
     for entry in all_entries().values()
     for index, case in enumerate(entry.cases)
-]
-each_entry = pytest.mark.parametrize("entry", all_entries().values(), ids=all_entries())
-each_case = pytest.mark.parametrize(("entry", "case"), CASES)
+}
+each_case = pytest.mark.parametrize(("entry", "case"), CASES.values(), ids=CASES)
 
 _ALL = {"kernel": jnp.arange(12.0).reshape(4, 3) / 7 + 0.1, "bias": jnp.ones(3) / 3}
 
@@ -53,49 +52,59 @@ def test_every_export_has_one_entry():
     assert len({*entries}) == len(entries)
 
 
-@each_entry
-def test_port_is_public_and_takes_the_hyper_parameters(entry: Entry):
-    module, _, name = entry.port.rpartition(".")
-    port = getattr(importlib.import_module(module), name)
-    parameters = inspect.signature(port).parameters
-    by_name = {hp.port for hp in entry.hyper_params if hp.by_name}
-    legacy = [n for n, p in parameters.items() if n in by_name or p.kind is not p.KEYWORD_ONLY]
-    assert legacy == [hp.port for hp in entry.hyper_params]  # what is new is by keyword only
-    for hp in entry.hyper_params:
-        assert _default(parameters[hp.port]) == hp.default or hp.variadic
+def test_port_is_public_and_takes_the_hyper_parameters(subtests: pytest.Subtests):
+    for name, entry in all_entries().items():
+        with subtests.test(name):
+            module, _, name = entry.port.rpartition(".")
+            port = getattr(importlib.import_module(module), name)
+            parameters = inspect.signature(port).parameters
+            by_name = {hp.port for hp in entry.hyper_params if hp.by_name}
+            legacy = [
+                n for n, p in parameters.items() if n in by_name or p.kind is not p.KEYWORD_ONLY
+            ]
+            assert legacy == [
+                hp.port for hp in entry.hyper_params
+            ]  # what is new is by keyword only
+            for hp in entry.hyper_params:
+                assert _default(parameters[hp.port]) == hp.default or hp.variadic
 
 
-@each_entry
-def test_defaults_are_the_legacy_constructors(entry: Entry):
-    parameters = inspect.signature(entry.legacy.cls).parameters
-    assert list(parameters) == [hp.legacy for hp in entry.hyper_params]
-    for hp in entry.hyper_params:
-        assert _default(parameters[hp.legacy]) == hp.default or hp.variadic
+def test_defaults_are_the_legacy_constructors(subtests: pytest.Subtests):
+    for name, entry in all_entries().items():
+        with subtests.test(name):
+            parameters = inspect.signature(entry.legacy.cls).parameters
+            assert list(parameters) == [hp.legacy for hp in entry.hyper_params]
+            for hp in entry.hyper_params:
+                assert _default(parameters[hp.legacy]) == hp.default or hp.variadic
 
 
-@each_entry
-def test_cases_move_every_hyper_parameter_off_its_default(entry: Entry):
-    moved = {name for case in entry.cases for name in case.settings} | {entry.rate}
-    assert {hp.legacy for hp in entry.hyper_params} <= moved
+def test_cases_move_every_hyper_parameter_off_its_default(subtests: pytest.Subtests):
+    for name, entry in all_entries().items():
+        with subtests.test(name):
+            moved = {name for case in entry.cases for name in case.settings} | {entry.rate}
+            assert {hp.legacy for hp in entry.hyper_params} <= moved
 
 
-@each_case
-def test_state_fields_are_claimed_once_or_dropped(entry: Entry, case: Case):
-    if entry.parts is not None and not entry.fields:
-        pytest.skip("its state is that of its groups")
-    definition = entry.definition(case, case.learning_rate)
-    row = jax.tree.leaves(
-        definition.init_state(_params(entry)).param_states, is_leaf=lambda x: hasattr(x, "replace")
-    )
-    fields = {name for state in row for name in getattr(state, "__dataclass_fields__", ())}
-    claimed = [field.legacy for field in entry.state] + list(entry.dropped)
-    assert sorted(claimed) == sorted(fields)
+def test_state_fields_are_claimed_once_or_dropped(subtests: pytest.Subtests):
+    for name, (entry, case) in CASES.items():
+        with subtests.test(name):
+            if entry.parts is not None and not entry.fields:
+                continue  # its state is that of its groups
+            definition = entry.definition(case, case.learning_rate)
+            row = jax.tree.leaves(
+                definition.init_state(_params(entry)).param_states,
+                is_leaf=lambda x: hasattr(x, "replace"),
+            )
+            fields = {name for state in row for name in getattr(state, "__dataclass_fields__", ())}
+            claimed = [field.legacy for field in entry.state] + list(entry.dropped)
+            assert sorted(claimed) == sorted(fields)
 
 
-@each_entry
-def test_a_state_is_recognised_by_its_fields(entry: Entry):
-    assert entry.recognised({entry.fields}) or not entry.fields
-    assert not entry.recognised({frozenset({"no such field"})})
+def test_a_state_is_recognised_by_its_fields(subtests: pytest.Subtests):
+    for name, entry in all_entries().items():
+        with subtests.test(name):
+            assert entry.recognised({entry.fields}) or not entry.fields
+            assert not entry.recognised({frozenset({"no such field"})})
 
 
 @each_case
@@ -183,10 +192,15 @@ RENAMED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "legacy", "port"), RENAMED, ids=str)
-def test_every_old_name_says_the_new_one(name: str, legacy: str, port: str):
-    with pytest.raises(TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."):
-        getattr(optax_bridge, name)(**{legacy: 0.5})
+def test_every_old_name_says_the_new_one(subtests: pytest.Subtests):
+    for name, legacy, port in RENAMED:
+        with (
+            subtests.test(name),
+            pytest.raises(
+                TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."
+            ),
+        ):
+            getattr(optax_bridge, name)(**{legacy: 0.5})
 
 
 def test_what_shapes_a_state_is_read_whatever_the_order_of_the_parameters():

@@ -87,6 +87,8 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
         if name in table.without_entry:
             raise ExpressionError(f"{table.origin}.{name}: {table.without_entry[name]}")
         is_meant = did_you_mean(name, classes) or "."
+        if name in entries_by_class(TORCH):
+            is_meant = f"; is {TORCH.prefix}{name} meant?"
         kind = "a legacy optimizer" if table is ENTRIES else table.origin
         rate = next(iter(classes.values())).rate
         raise ExpressionError(

@@ -69,9 +69,7 @@ def expected(default: Any, within: Range | OneOf, value: Any) -> str:
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "True or False"
     if isinstance(default, tuple):
-        fits = isinstance(value, tuple) and len(value) == len(default)
-        fits = fits and not any(expected(d, within, v) for d, v in zip(default, value, strict=True))
-        return "" if fits else f"a tuple of {len(default)}, each {within}"
+        return _expected_tuple(default, within, value)  # pyright: ignore[reportUnknownArgumentType]
     if default is not None and not isinstance(default, int | float):
         return ""  # an optimizer, a dtype
     or_none = within.or_none or default is None
@@ -81,6 +79,12 @@ def expected(default: Any, within: Range | OneOf, value: Any) -> str:
     if math.isfinite(number) and number in within:
         return ""
     return f"{within}, or None" if or_none else str(within)
+
+
+def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any) -> str:
+    fits = isinstance(value, tuple) and len(value) == len(default)  # pyright: ignore[reportUnknownArgumentType]
+    fits = fits and not any(map(expected, default, [within] * len(default), value))  # pyright: ignore[reportUnknownArgumentType]
+    return "" if fits else f"a tuple of {len(default)}, each {within}"
 
 
 def meant(argument: str, names: dict[str, str]) -> str:

@@ -116,7 +116,7 @@ ENTRY = Entry(
                 32,
                 "order of operations only",
                 step=_STEP,
-                bfloat16=measured(0),
+                bfloat16=measured(2.25),
                 float16=measured(16),
             ),
             when={"weight_decay": 0},

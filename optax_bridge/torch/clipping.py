@@ -20,8 +20,8 @@ def clip_grad_norm(max_norm: float, norm_type: float = 2.0) -> optax.GradientTra
 
         >>> tx = clip_grad_norm(1.0)
         >>> grads, _ = tx.update({"w": jnp.array([3.0, 4.0])}, tx.init({}))
-        >>> grads["w"].round(4).tolist()
-        [0.6..., 0.8...]
+        >>> [round(number, 4) for number in grads["w"].tolist()]
+        [0.6, 0.8]
 
     Args:
       max_norm: the largest norm of all gradients together.

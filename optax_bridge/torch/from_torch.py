@@ -16,6 +16,7 @@ from optax_bridge.legacy import from_legacy
 from optax_bridge.torch.definition import ScalarOrSchedule, TorchOptimizer
 
 _IS_ON = "True"
+Group = str | legacy_optim.ModelParamTraversal  # a pattern of paths, or what selects them
 
 
 def from_torch(
@@ -23,7 +24,7 @@ def from_torch(
     *,
     exact: bool = True,
     lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
-    groups: Sequence[str] | None = None,
+    groups: Sequence[Group] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The Optax equal of an optimizer of `torch.optim`. PyTorch need not be installed.
 
@@ -41,7 +42,7 @@ def from_torch(
       one
         for each group.
       groups: for an optimizer whose groups have different settings a pattern of paths for each,
-        `("*/kernel", "*/bias")`: which parameters are in it.
+        `("*/kernel", "*/bias")`, or a traversal: which parameters are in it.
 
     Returns:
       The transformation; see `optax_bridge.from_legacy`.
@@ -59,7 +60,7 @@ def torch_definition(
     optimizer: Any,
     *,
     lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
-    groups: Sequence[str] | None = None,
+    groups: Sequence[Group] | None = None,
 ) -> legacy_optim.OptimizerDef:
     """The definition of an optimizer of `torch.optim`; the arguments are those of `from_torch`."""
     if isinstance(optimizer, TorchOptimizer):
@@ -83,7 +84,8 @@ def torch_definition(
             "in "
             f"their order; found {found}"
         )
-    pairs = zip(map(path_pattern, groups), definitions, strict=True)
+    selectors = [path_pattern(each) if isinstance(each, str) else each for each in groups]
+    pairs = zip(selectors, definitions, strict=True)
     with describing():
         return legacy_optim.MultiOptimizer(*pairs)
 

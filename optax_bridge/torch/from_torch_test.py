@@ -34,8 +34,8 @@ def test_text_in_any_of_its_forms_is_the_same_optimizer():
         "optim.AdamW(params, lr=0.01, betas=(0.8, 0.9), weight_decay=1e-2)",
     ]
     for text in texts:
-        assert from_torch(text).hyper_params["betas"] == (0.8, 0.9)
-        assert from_torch(text).hyper_params["lr"] == 0.01
+        tx: Any = from_torch(text)
+        assert (tx.hyper_params["betas"], tx.hyper_params["lr"]) == ((0.8, 0.9), 0.01)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -43,6 +43,9 @@ def test_the_rate_may_be_a_schedule(exact: bool):
     tx = from_torch("AdamW()", lr=lambda count: 0.5 / (count + 1), exact=exact)
     fixed = from_torch("AdamW(lr=0.5)", exact=exact)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), _step(tx), _step(fixed))
+    state = TrainState.create(apply_fn=None, params=PARAMS, tx=from_torch("AdamW()", lr=0.25))
+    assert state.learning_rate == 0.25
+    state.apply_gradients(grads=PARAMS, lr=0.5)
 
 
 def test_exact_and_public_recipes_agree_and_updates_lead_to_the_same_place():
@@ -76,13 +79,14 @@ def test_public_optax_is_refused_where_it_is_another_optimizer():
 
 
 def test_what_decides_no_more_than_rounding_is_said():
-    with pytest.warns(UserWarning, match=r"torch.optim.AdamW\(fused=True\): the same numbers up"):
+    with pytest.warns(UserWarning, match=r"torch.optim.AdamW\(fused=True\): PyTorch then runs"):
         from_torch("AdamW(params, fused=True)")
     from_torch("AdamW(params, foreach=None, fused=False)")
 
 
 def test_a_definition_is_as_good_and_other_objects_are_refused():
-    assert from_torch(AdamW(lr=0.5)).hyper_params["lr"] == 0.5
+    tx: Any = from_torch(AdamW(lr=0.5))
+    assert tx.hyper_params["lr"] == 0.5
     with pytest.raises(TypeError, match="expected a constructor call as text"):
         from_torch(optax.adam(1e-3))
 

@@ -11,11 +11,11 @@ from optax_bridge.correspondence.recipe import Call, call
 # Arguments of PyTorch's constructors that have no place here, and what to know of each.
 BESIDE = {
     "params": "the parameters are given to `init`, not to the optimizer",
-    "foreach": "the same numbers up to rounding: PyTorch then works through lists of tensors",
-    "fused": "the same numbers up to rounding: PyTorch then runs one kernel, which rounds less "
-    "often",
-    "capturable": "the same numbers up to rounding: PyTorch then computes bias corrections in "
-    "float32",
+    "foreach": "PyTorch then works through lists of tensors: the same bits on CPUs, but for "
+    "rounding in NAdam, RAdam, Adafactor (1 ULP in 100 steps measured) and ASGD (45 ULP)",
+    "fused": "PyTorch then runs one kernel, which rounds less often: 0.2 ULP in 100 steps "
+    "measured on CPUs",
+    "capturable": "PyTorch then computes bias corrections in float32: rounding",
     "differentiable": "the same numbers: PyTorch then keeps a step for autograd; in JAX "
     "differentiate through `tx.update`",
 }

@@ -21,7 +21,7 @@ from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence.expression import ExpressionError
 
 Epoch = jax.Array  # in float64
-Rate = Callable[[Epoch], jax.Array]  # at an epoch
+Rate = Callable[[Epoch], Any]  # at an epoch
 Maker = Callable[..., Rate]
 
 _OTHERWISE = {

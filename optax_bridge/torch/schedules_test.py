@@ -3,6 +3,8 @@
 `equivalence_tests/suite/witness_test.py` holds the others to PyTorch's own rates.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,15 +40,15 @@ def test_a_schedule_needs_the_rate_of_the_optimizer_and_runs_compiled():
     with pytest.raises(ValueError, match="give lr="):
         from_torch_schedule("StepLR(step_size=3)")
     schedule = from_torch_schedule("torch.optim.lr_scheduler.StepLR(optimizer, 3)", lr=0.5)
-    rates = jax.vmap(schedule)(jnp.arange(6))
+    rates: Any = jax.vmap(schedule)(jnp.arange(6))
     np.testing.assert_allclose(rates, [0.5] * 3 + [0.05] * 3, rtol=1e-7)
     assert rates.dtype == jnp.float32
 
 
 @pytest.mark.parametrize(("norm_type", "scale"), [(2.0, 5.0), (np.inf, 4.0), (1.0, 7.0)])
 def test_clipping_by_the_norm_adds_1e_6_to_it(norm_type: float, scale: float):
-    grads = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
-    clipped, _ = clip_grad_norm(0.5, norm_type).update(grads, optax.EmptyState())
+    grads: Any = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}
+    clipped: Any = clip_grad_norm(0.5, norm_type).update(grads, optax.EmptyState())[0]
     np.testing.assert_allclose(clipped["b"][0, 1], 4 * 0.5 / (scale + 1e-6), rtol=1e-7)
-    untouched, _ = clip_grad_norm(100.0, norm_type).update(grads, optax.EmptyState())
+    untouched: Any = clip_grad_norm(100.0, norm_type).update(grads, optax.EmptyState())[0]
     assert (untouched["a"] == grads["a"]).all()

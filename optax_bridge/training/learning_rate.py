@@ -1,6 +1,7 @@
 """Reading the learning rate of a training state, where something says what it is."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import KeyPath
 
+from optax_bridge.correspondence.entry import RATES
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import ExactTransformation, noted_update
 from optax_bridge.metadata.axis_metadata import has_boxes
@@ -56,22 +58,27 @@ def learning_rate(
             return _rate_of_schedule(tx, opt_state, params, rates[0][0]) * _plateau(opt_state)
         return rates[0][1] * _plateau(opt_state)
     ours = [] if rates else _in_last_place(tx, opt_state, params)
-    exact = [record.hyper_params.get("learning_rate", record) for record, _, _ in ours]
+    exact = [_rate_in(record.hyper_params, record) for record, _, _ in ours]
     if exact and all(rate is exact[0] or _are_equal(rate, exact[0]) for rate in exact):
         return _of_ours(ExactTransformation(tx.init, ours[0][0]), *ours[0][1:], step)
     raise _not_known(f"{len(rates)} in the state and {len(ours)} of optax_bridge's optimizers")
 
 
+def _rate_in(hyper_params: Mapping[str, Any], default: Any = None) -> Any:
+    """The learning rate among hyper-parameters, whatever its library calls it."""
+    return next((hyper_params[name] for name in RATES if name in hyper_params), default)
+
+
 def _of_ours(
     tx: ExactTransformation, opt_state: OptState, params: Params, step: int | jax.Array
 ) -> Any:
-    if "learning_rate" not in tx.hyper_params and tx.parts is not None:
+    if not any(name in tx.hyper_params for name in RATES) and tx.parts is not None:
         rates = [
             learning_rate(part, part_state, step, p)
             for part, part_state, p in tx.parts(opt_state, params)
         ]
         return tuple(rates) if "hyper_params" in tx.hyper_params else rates[0]
-    rate = tx.hyper_params.get("learning_rate")
+    rate = _rate_in(tx.hyper_params)
     if rate is None:
         raise ValueError(
             "the learning rate is given per call, apply_gradients(learning_rate=...), and the "

@@ -315,6 +315,45 @@ class TrainState(train_state.TrainState):
             fields=kwargs,
         )
 
+    @classmethod
+    def from_torch(
+        cls,
+        optimizer: Any,
+        *,
+        params: Any,
+        names: "Path | str | Mapping[str, Any]",
+        apply_fn: Callable[..., Any] | None = None,
+        lr: Any = None,
+        step: int | None = None,
+        exact: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Takes a model and an optimizer of PyTorch over: parameters, moments, step and groups.
+
+        Args:
+          optimizer: of `torch.optim`; groups become those of an `optax_bridge.multi_optimizer`.
+          params: the module that it trains, or its `state_dict()`.
+          names: where each tensor goes in Flax: a names file, or what one says as nested dicts.
+          apply_fn: usually `model.apply`.
+          lr: a schedule in place of the optimizer's own rate; of several groups one for each.
+          step: steps taken, where the optimizer does not say, as SGD does not.
+          exact: in PyTorch's arithmetic; False: public Optax, where that is the same but for
+            rounding.
+          **kwargs: the subclass's own fields, in place of the model's, such as `batch_stats`.
+
+        Returns:
+          A state of this class, whose next step is the one that the optimizer would have taken.
+
+        Raises:
+          CheckpointError: the names leave a tensor out, or the optimizer is of another model.
+          UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
+        """
+        from optax_bridge.torch.checkpoints.in_memory import state_from_torch
+
+        return state_from_torch(
+            cls, optimizer, params, names, apply_fn, lr=lr, step=step, exact=exact, fields=kwargs
+        )
+
     def to_legacy_checkpoint(
         self,
         path: Path | str,

@@ -50,6 +50,8 @@ class Facts:
             lines = getattr(node, "leading_lines", ())
             if any(line.comment is not None for line in lines):
                 self.commented.append(node)  # type: ignore[arg-type]
+        if kind in _LISTED:
+            getattr(self, _LISTED[kind]).append(node)
         visit = _VISITS.get(kind)
         if visit is not None:
             visit(self, node)
@@ -76,15 +78,6 @@ class Facts:
     def visit_Lambda(self, node: cst.Lambda) -> None:
         self.functions.append(node)
         self.returns[node] = [node.body]
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        self.classes.append(node)
-
-    def visit_Import(self, node: cst.Import) -> None:
-        self.imports.append(node)
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
-        self.imports.append(node)
 
     def visit_Return(self, node: cst.Return) -> None:
         if node.value is not None and self._within and self._within[-1] in self.returns:
@@ -120,31 +113,18 @@ class Facts:
     def _in_class_body(self) -> bool:
         return bool(self._within) and isinstance(self._within[-1], cst.ClassDef)
 
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+    def visit_AugAssign(self, node: cst.AugAssign | cst.NamedExpr) -> None:
         self.assignments.append((node.target, node.value))
 
-    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-        self.assignments.append((node.target, node.value))
-
-    def visit_For(self, node: cst.For) -> None:
+    def visit_For(self, node: cst.For | cst.CompFor) -> None:
         self.loops.append((node.target, node.iter))
         self.iterated.append(node.iter)
-
-    def visit_CompFor(self, node: cst.CompFor) -> None:
-        self.loops.append((node.target, node.iter))
-        self.iterated.append(node.iter)
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self.calls.append(node)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self.attributes.append(node)
         owner = self._class_of_self(node)
         if owner is not None:
             self.of_self[node] = owner
-
-    def visit_Subscript(self, node: cst.Subscript) -> None:
-        self.subscripts.append(node)
 
     def visit_WithItem(self, node: cst.WithItem) -> None:
         if node.asname is not None:
@@ -155,6 +135,14 @@ _VISITS = {
     getattr(cst, name.removeprefix("visit_")): visit
     for name, visit in vars(Facts).items()
     if name.startswith("visit_")
+} | {cst.CompFor: Facts.visit_For, cst.NamedExpr: Facts.visit_AugAssign}
+# Classes of nodes of which all are listed, each in the attribute that it names.
+_LISTED = {
+    cst.Call: "calls",
+    cst.ClassDef: "classes",
+    cst.Import: "imports",
+    cst.ImportFrom: "imports",
+    cst.Subscript: "subscripts",
 }
 
 

@@ -29,7 +29,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import CLASS
 from migration_guide.codemod.reading.tree import last_name, walk
-from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing import constants, standalone
 from migration_guide.codemod.writing.context import Context, New, keyword, with_commas
 
 RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
@@ -126,7 +126,9 @@ def provable(context: Context) -> Scheduled | None:
     assert isinstance(step.func, cst.Attribute)
     if len(step.args) != 2 or step.args[0].keyword is not None or not _is_rate(step.args[1]):
         return None
-    rate = _origin(context, step.args[1].value)
+    rate = step.args[1].value
+    if isinstance(rate, cst.Name):
+        rate = constants.assigned_value(context, rate)
     holder = step.func.value
     if not isinstance(rate, cst.Call) or len(rate.args) != 1 or not isinstance(rate.func, cst.Name):
         return None
@@ -144,15 +146,6 @@ def provable(context: Context) -> Scheduled | None:
 
 def _is_rate(arg: cst.Arg) -> bool:
     return arg.keyword is not None and arg.keyword.value == "learning_rate"
-
-
-def _origin(context: Context, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    """Returns the value assigned to a variable, if only once, else the expression itself."""
-    if not isinstance(value, cst.Name):
-        return value
-    values = context.analysis.assigned_to(value)
-    once = len(values) == len(context.analysis.names.assignments(value)) == 1
-    return values[0] if once else None
 
 
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:

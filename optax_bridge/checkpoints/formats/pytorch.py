@@ -46,15 +46,20 @@ def load(path: Path) -> Any:
         ) from None
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-    except pickle.UnpicklingError as error:
-        code = _code_in(path)
-        what = shown(f"code: {', '.join(code)}" if code else str(error).splitlines()[-1], 200)
-        raise CheckpointError(path, "tensors, numbers and text", what, _STATE_DICTS) from None
     except OSError:
         raise
     except Exception as error:  # whatever PyTorch raises for a damaged file
-        what = shown(str(error).partition("\n")[0] or type(error).__name__, 200)
-        raise CheckpointError(path, "a file that torch.save wrote", what, DAMAGED) from None
+        code = _code_in(path) if isinstance(error, pickle.UnpicklingError) else []
+        if code:
+            raise CheckpointError(
+                path, "tensors, numbers and text", shown(f"code: {', '.join(code)}", 200),
+                _STATE_DICTS,
+            ) from None  # fmt: skip
+        lines = str(error).splitlines() or [type(error).__name__]
+        what = next((line.strip() for line in lines if "Unpickler error" in line), lines[0])
+        raise CheckpointError(
+            path, "a file that torch.save wrote", shown(what, 200), DAMAGED
+        ) from None
 
 
 def _code_in(path: Path) -> list[str]:

@@ -39,7 +39,7 @@ def _read(path: Path) -> Contents:
     except SafetensorError as error:
         raise CheckpointError(path, "a safetensors file", shown(str(error)), DAMAGED) from None
     tree = {}
-    for name, tensor in tensors:
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
         if tensor["dtype"] not in _DTYPES:
             raise CheckpointError(
                 f"{path}, {leaf_name((name,))}", "numbers of 8 bits or more", tensor["dtype"],

@@ -84,12 +84,13 @@ class _Line:
         return f"{json.dumps(name)} = {value}"
 
 
-def draft_names(checkpoint: TorchCheckpoint, like: Any) -> str:
+def draft_names(checkpoint: TorchCheckpoint, like: Any, *, is_one_of_several: bool = False) -> str:
     """The draft of a names file.
 
     Args:
       checkpoint: a file of PyTorch.
       like: what the program of Flax saves, with a `TrainState` in it.
+      is_one_of_several: whether the file has further models or optimizers.
 
     Returns:
       The text, one line for each tensor.
@@ -114,8 +115,8 @@ def draft_names(checkpoint: TorchCheckpoint, like: Any) -> str:
     count = sum(bool(line.unsure) for line in lines.values())
     if count:
         text.append(f"# Lines with `{UNSURE}`, {count} of them: look at each, and take it out.")
-    text += [f'model = "{"/".join(checkpoint.model)}"'] if checkpoint.model else []
-    text += [f'optimizer = "{"/".join(checkpoint.optimizer)}"'] if checkpoint.optimizer else []
+    for what, path in (("model", checkpoint.model), ("optimizer", checkpoint.optimizer)):
+        text += [f"{what} = {json.dumps('/'.join(path))}"] if is_one_of_several and path else []
     text += [f"drop = {json.dumps(drop)}"] if drop else []
     order = checkpoint.order() if checkpoint.is_stepped else None
     if order is not None and order.doubt:
@@ -273,10 +274,11 @@ def _checked(lines: Mapping[str, _Line], tensors: Sequence[_Tensor]) -> dict[str
             continue
         if "convtranspose" in "".join(line.target.module).lower().replace("_", ""):
             checked[tensor.name] = replace(line, unsure=line.unsure or _FLIPPED)
-        if len(tensor.shape) > 2:
-            channels = tensor.shape[0]
+        features, inputs, *kernel = tensor.shape
+        if kernel:
+            channels = features
             continue
-        if channels and tensor.shape[1] > channels and tensor.shape[1] % channels == 0:
+        if channels and inputs > channels and inputs % channels == 0:
             checked[tensor.name] = _Line(
                 line.target, "o (c s) -> (s c) o", {"c": channels}, line.unsure or _FLATTENED
             )

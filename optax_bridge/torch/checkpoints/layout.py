@@ -1,5 +1,6 @@
 """Finds the model and the optimizer in a file of PyTorch, and which tensor has which state."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ _ALL_BELOW = "module."
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 # Buffers by the names that PyTorch's own modules give them; a file does not say what is one.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_SORTED = "tensors by the alphabet, as in safetensors files, which is not the model's order"
 _OF_STATISTICS = ("row_var", "col_var")  # of Adafactor, which have other shapes than the parameter
 
 
@@ -93,7 +95,9 @@ class TorchCheckpoint:
             flat = [_bare(str(name)) for group in names for name in with_indices(group).values()]
             listed_order = [own.get(name, name) for name in flat]
         groups = [list(group.indices) for group in self.groups]
-        return parameter_order(groups, shapes, by_name, listed_order, self.place)
+        order = parameter_order(groups, shapes, by_name, listed_order, self.place)
+        is_sorted = len(by_name) > 1 and [*by_name] == sorted(by_name)
+        return Order(order.names, _SORTED) if is_sorted and listed_order is None else order
 
     def step(self, order: Order, step: int | None = None) -> int:
         """The number of steps that all parameters have taken.
@@ -111,9 +115,11 @@ class TorchCheckpoint:
             if fields.get("step") is not None
         }
         if len(set(steps.values())) > 1:
+            ((usual, _),) = Counter(steps.values()).most_common(1)
+            others = [f"{order.name(i)} {n:g}" for i, n in steps.items() if n != usual]
             raise CheckpointError(
                 self.place, "one number of steps for all parameters",
-                listed([f"{order.name(i)} {n:g}" for i, n in steps.items()]),
+                f"{usual:g}, but {listed(others)}",
                 "PyTorch counts for each parameter; Optax and Flax count once, and cannot go on "
                 "alike. Those that have no gradient in some steps need an optimizer of their own.",
             )  # fmt: skip

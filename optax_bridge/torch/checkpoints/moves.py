@@ -1,15 +1,17 @@
 """Moves a checkpoint of PyTorch into the layout of a legacy checkpoint, and a state back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flax import serialization
 
-from optax_bridge._text import listed, shown
+from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.format import put
+from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
+from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.trees import (
     Names,
     is_array,
@@ -17,19 +19,15 @@ from optax_bridge.checkpoints.trees import (
     leaves,
     plain,
     state_dict_of,
-    with_indices,
 )
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.states import extract
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint, torch_checkpoint
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule
 from optax_bridge.torch.checkpoints.order import Order
 
 PARAMS = "params"
 _STEP = "step"  # PyTorch counts steps for each parameter
-_NEVER_STEPPED = (
-    "It has taken no step, so that there is nothing to move but parameters: --params-only, or "
-    "--like, which makes a new state."
-)
 
 
 def as_legacy(
@@ -62,28 +60,25 @@ def as_legacy(
     rules = names.rules(list(checkpoint.tensors))
     collections: dict[str, PyTree] = {}
     for rule in rules:
-        arrays = rule.to_flax([checkpoint.tensors[name] for name in rule.torch])
-        for path, array in arrays.items():
+        for path, array in rule.to_flax(checkpoint.tensors[rule.name]).items():
             put(collections, path, array, rule.place)
     if params_only:
         return collections
     if not checkpoint.groups:
         raise CheckpointError(
-            place, "a model and its optimizer", "a model alone", "Convert it with --params-only.",
-        )  # fmt: skip
+            place, "a model and its optimizer", "a model alone", "Convert it with --params-only."
+        )
     params = collections.pop(PARAMS, {})
     order = _certain_order(checkpoint, names)
-    number = checkpoint.step(order, step)
+    number = np.int32(checkpoint.step(order, step))
     if not checkpoint.is_stepped and number == 0:
-        state = {"step": np.int32(0), "params": params, "opt_state": _initial(like, place)}
-        return _around(like, {**state, **collections}, checkpoint.rest)
-    state = {
-        "step": np.int32(number),
-        "param_states": _param_states(checkpoint, rules, order, params),
-    }
-    return _around(
-        like, {"optimizer": {"target": params, "state": state}, **collections}, checkpoint.rest
-    )
+        opt_state = plain(serialization.to_state_dict(state_in(like, place).opt_state))
+        state = {"step": number, PARAMS: params, "opt_state": opt_state}
+    else:
+        param_states = _param_states(checkpoint, rules, order)
+        part = {"target": params, "state": {"step": number, "param_states": param_states}}
+        state = {"optimizer": part}
+    return _around(like, {**state, **collections}, checkpoint.rest)
 
 
 def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:
@@ -99,61 +94,43 @@ def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:
     return order
 
 
-def _param_states(
-    checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Order, params: PyTree
-) -> PyTree:
+def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Order) -> PyTree:
     """The fields of each parameter, nested as the parameters; None where no group holds one."""
-    index_of = {name: index for index, name in order.names.items()}
     states: dict[str, PyTree] = {}
-    for rule in rules:
-        if rule.flax[0][0] != PARAMS:
-            continue
-        each = [
-            checkpoint.states.get(index_of[name], {}) if name in index_of else None
-            for name in rule.torch
-        ]
-        kinds = {None if fields is None else frozenset(fields) for fields in each}
-        if len(kinds) > 1:
-            raise CheckpointError(
-                rule.place, "the same fields for all that become one", shown(kinds),
-                "Keep them apart in Flax, too.",
-            )  # fmt: skip
-        by_path: dict[Names, Any] = {path: None if None in kinds else {} for path in rule.flax}
-        for field in each[0] or {}:
-            values = [fields[field] for fields in each if fields is not None]
-            if field != _STEP and all(map(is_array, values)):
-                tensors = [checkpoint.tensors[name] for name in rule.torch]
-                for path, value in _field(rule, field, values, tensors).items():
-                    by_path[path][field] = value
-        for path, fields in by_path.items():
-            put(states, path[1:], fields, rule.place)
+    for rule, index in _parameters(rules, order):
+        fields: dict[Names, Any] = {path: None if index is None else {} for path in rule.paths}
+        for field, value in _state(checkpoint, index).items():
+            if field != _STEP and is_array(value):
+                for path, array in _field(rule, field, value, checkpoint).items():
+                    fields[path][field] = array
+        for path in rule.paths:
+            put(states, path[1:], fields[path], rule.place)
     return states
 
 
+def _state(checkpoint: TorchCheckpoint, index: int | None) -> Mapping[str, Any]:
+    return {} if index is None else checkpoint.states.get(index, {})
+
+
+def _parameters(rules: Sequence[Rule], order: Order) -> Iterator[tuple[Rule, int | None]]:
+    """The rules of parameters, each with its index in the optimizer, or None."""
+    indices = {name: index for index, name in order.names.items()}
+    return ((rule, indices.get(rule.name)) for rule in rules if rule.paths[0][0] == PARAMS)
+
+
 def _field(
-    rule: Rule, field: str, values: Sequence[np.ndarray], tensors: Sequence[np.ndarray]
+    rule: Rule, field: str, value: np.ndarray, checkpoint: TorchCheckpoint
 ) -> dict[Names, np.ndarray]:
     """A field of a parameter's state, by the paths of the parameter."""
-    if all(value.shape == tensor.shape for value, tensor in zip(values, tensors, strict=True)):
-        return rule.to_flax(values)
-    if all(value.ndim == 0 and value == values[0] for value in values):
-        return dict.fromkeys(rule.flax, values[0])
-    if rule.rearrangement is None and len(rule.torch) == len(rule.flax) == 1:
-        return {rule.flax[0]: values[0]}
+    if value.shape == checkpoint.tensors[rule.name].shape:
+        return rule.to_flax(value)
+    if value.ndim == 0 or (rule.rearrangement is None and len(rule.paths) == 1):
+        return dict.fromkeys(rule.paths, value)
     raise CheckpointError(
-        rule.place, f"{field} of the parameter's shape", shown([v.shape for v in values]),
+        rule.place, f"{field} of the parameter's shape", f"{list(value.shape)}",
         "These are statistics along axes of PyTorch, which another arrangement has not: start "
-        "them anew, --params-only, or keep the parameter as it lies.",
+        "anew, --params-only, or keep the parameter as it lies.",
     )  # fmt: skip
-
-
-def _initial(like: Any, place: Path | str) -> PyTree:
-    states = _states_in(like)
-    if len(states) != 1:
-        raise CheckpointError(
-            place, "an optimizer after its first step", "one without a state", _NEVER_STEPPED
-        )
-    return plain(serialization.to_state_dict(state_in(like, place).opt_state))
 
 
 def state_in(like: Any, place: Path | str) -> Any:
@@ -162,29 +139,24 @@ def state_in(like: Any, place: Path | str) -> Any:
     Raises:
       CheckpointError: there is none, or there are several.
     """
-    states = _states_in(like)
+    return _one_state(like, place)[1]
+
+
+def _one_state(like: Any, place: Path | str) -> tuple[Names, Any]:
+    states = [each for each in leaves(state_dict_of(like)) if is_state(each[1])]
     if len(states) != 1:
         raise CheckpointError(
             place, "a template with one TrainState, which a file of PyTorch goes into",
             f"{len(states)} of them", "Name a function that makes the one that is meant.",
         )  # fmt: skip
-    return states[0][1]
-
-
-def _states_in(like: Any) -> list[tuple[Names, Any]]:
-    return (
-        []
-        if like is None
-        else [(path, leaf) for path, leaf in leaves(state_dict_of(like)) if is_state(leaf)]
-    )
+    return states[0]
 
 
 def _around(like: Any, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
     """The tree that a template is filled with: the state where it has one, and the rest."""
-    states = _states_in(like)
-    path = states[0][0] if len(states) == 1 else ()
+    path = () if like is None else _one_state(like, "template")[0]
     if not path:
-        return {**{n: v for n, v in rest.items() if n not in state}, **state}
+        return {**{name: value for name, value in rest.items() if name not in state}, **state}
     tree = {name: value for name, value in rest.items() if name != path[0]}
     put(tree, path, state, "template")
     return tree
@@ -205,69 +177,65 @@ def back(base: Any, state: Any, names: NamesFile, place: Path | str) -> list[str
     Raises:
       CheckpointError: the base has other parameters, or another optimizer.
     """
-    from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
-    from optax_bridge.states import extract
-
     checkpoint = torch_checkpoint(as_tree(base, str(place)), place, names.model, names.optimizer)
     rules = names.rules(list(checkpoint.tensors))
+    used = {path for rule in rules for path in rule.paths}
+    collections = {path[0] for path in used}
     values = {
         path: np.asarray(leaf)
         for path, leaf in leaves(plain(serialization.to_state_dict(state)))
-        if is_array(leaf) and path[0] != "opt_state"
+        if is_array(leaf) and path[0] in collections
     }
-    model: Any = _at(base, checkpoint.model)
-    _check_all_used(values, rules, checkpoint)
+    differing = ["/".join(path) for path in used ^ values.keys()]
+    if differing:
+        raise CheckpointError(
+            place, "a line for each array of the state, and no other", listed(sorted(differing)),
+            "Mend the names file.",
+        )  # fmt: skip
+    model = at_path(base, checkpoint.model)
     for rule in rules:
-        for name, array in rule.to_torch(
-            [_value(values, path, rule) for path in rule.flax]
-        ).items():
-            _replace(model, checkpoint.file_names[name], array, place, as_tensor)
+        array = rule.to_torch([values[path] for path in rule.paths])
+        _replace(model, checkpoint.file_names[rule.name], array, place)
+    for name, first in checkpoint.tied.items():
+        if name not in names.entries:
+            model[checkpoint.file_names[name]] = model[checkpoint.file_names[first]]
     if checkpoint.groups:
-        if not checkpoint.is_stepped:
-            raise CheckpointError(
-                place, "an optimizer after a step, whose fields are filled", "one without a state",
-                "Take a step in PyTorch before saving it, with any gradients.",
-            )  # fmt: skip
-        order = _certain_order(checkpoint, names)
-        param_states = _param_states(checkpoint, rules, order, {})
-        fields = {path: leaf for path, leaf in leaves(param_states) if leaf is not None}
-        try:
-            rows = extract(state.opt_state, fields)
-        except ValueError as error:
-            raise CheckpointError(
-                "opt_state", "the state of the base's optimizer", str(error),
-                "Give the template of the state, and the base of the same optimizer.",
-            ) from None  # fmt: skip
-        states = _at(base, checkpoint.optimizer or ())["state"]
-        _put_states(states, checkpoint, rules, order, rows, state.step, as_tensor)
+        _put_states(at_path(base, checkpoint.optimizer or ()), checkpoint, rules, names, state)
     return [*checkpoint.rest]
 
 
 def _put_states(
-    states: Any,
-    checkpoint: TorchCheckpoint,
-    rules: Sequence[Rule],
-    order: Order,
-    rows: Mapping[Names, Any],
-    step: Any,
-    as_tensor: Any,
+    saved: Any, checkpoint: TorchCheckpoint, rules: Sequence[Rule], names: NamesFile, state: Any
 ) -> None:
-    index_of = {name: index for index, name in order.names.items()}
-    for rule in rules:
-        for name in rule.torch if rule.flax[0][0] == PARAMS else ():
-            for field, old in checkpoint.states.get(index_of.get(name, -1), {}).items():
-                entry = states[index_of[name]]
-                if field == _STEP:
-                    count = np.asarray(np.asarray(step), np.asarray(old).dtype)
-                    entry[field] = as_tensor(count) if is_array(old) else count.item()
-                elif is_array(old):
-                    values = [np.asarray(rows[*path[1:], field]) for path in rule.flax]
-                    is_whole = old.shape == checkpoint.tensors[name].shape
-                    array = rule.to_torch(values)[name] if is_whole else values[0]
-                    _replace(entry, field, array, checkpoint.place, as_tensor)
+    """Puts moments and step into the state dict of an optimizer."""
+    if not checkpoint.is_stepped:
+        raise CheckpointError(
+            checkpoint.place, "an optimizer after a step, whose fields are filled",
+            "one without a state", "Take a step in PyTorch before saving it, with any gradients.",
+        )  # fmt: skip
+    order = _certain_order(checkpoint, names)
+    fields = dict(leaves(_param_states(checkpoint, rules, order)))
+    try:
+        rows = extract(state.opt_state, {p: leaf for p, leaf in fields.items() if is_array(leaf)})
+    except ValueError as error:
+        raise CheckpointError(
+            "opt_state", "the state of the base's optimizer", str(error).removeprefix("found "),
+            "Give the template of the state, and the base of the same optimizer.",
+        ) from None  # fmt: skip
+    for rule, index in _parameters(rules, order):
+        for field, old in _state(checkpoint, index).items():
+            entry = saved["state"][index]
+            if field == _STEP:
+                count = np.asarray(np.asarray(state.step), np.asarray(old).dtype)
+                entry[field] = as_tensor(count) if is_array(old) else count.item()
+            elif is_array(old):
+                values = [np.asarray(rows[*path[1:], field]) for path in rule.paths]
+                is_whole = old.shape == checkpoint.tensors[rule.name].shape
+                array = rule.to_torch(values) if is_whole else values[0]
+                _replace(entry, field, array, checkpoint.place)
 
 
-def _replace(holder: Any, name: str, array: np.ndarray, place: Path | str, as_tensor: Any) -> None:
+def _replace(holder: Any, name: str, array: np.ndarray, place: Path | str) -> None:
     old, new = holder[name], as_tensor(array)
     if old.shape != new.shape or old.dtype != new.dtype:
         raise CheckpointError(
@@ -275,33 +243,3 @@ def _replace(holder: Any, name: str, array: np.ndarray, place: Path | str, as_te
             f"{old.dtype}{list(old.shape)}", "Give a base of the same model.",
         )  # fmt: skip
     holder[name] = new
-
-
-def _value(values: Mapping[Names, np.ndarray], path: Names, rule: Rule) -> np.ndarray:
-    if path not in values:
-        raise CheckpointError(
-            rule.place, "a path of the state", "/".join(path), "Mend the line in the names file."
-        )
-    return values[path]
-
-
-def _check_all_used(
-    values: Mapping[Names, Any], rules: Sequence[Rule], checkpoint: TorchCheckpoint
-) -> None:
-    """Checks that every parameter and every statistic of the state goes somewhere."""
-    used = {path for rule in rules for path in rule.flax}
-    collections = {path[0] for path in used}
-    unused = ["/".join(p) for p in values if p[0] in collections and p not in used]
-    if unused:
-        raise CheckpointError(
-            checkpoint.place, "a name of PyTorch for every array of the state",
-            f"none for {listed(unused)}", "Add it to the names file.",
-        )  # fmt: skip
-
-
-def _at(tree: Any, path: Names) -> Any:
-    """What stands at a path of what `torch.load` returned, whose keys may be numbers."""
-    for name in path:
-        tree = with_indices(tree)
-        tree = tree[name] if name in tree else tree[int(name)]
-    return tree

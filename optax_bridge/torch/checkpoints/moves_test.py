@@ -187,9 +187,9 @@ def test_what_cannot_be_moved_is_refused_and_nothing_is_written(folder):
     refused(folder, {"optimizer": saved["optimizer"]}, "one model's state dict, found none")
     refused(folder, saved, "another optimizer", like=template(optax_bridge.torch.sgd(0.1, 0.9)))
     more = {**saved, "model": {**saved["model"], "extra.weight": torch.ones(2)}}
-    refused(folder, more, "none for extra.weight")
+    refused(folder, more, "no line for, found extra.weight")
     fewer = {**saved, "model": {n: v for n, v in saved["model"].items() if n != "fc.bias"}}
-    refused(folder, fewer, "fc.bias.*none of that name")
+    refused(folder, fewer, "tensors alone, not, found fc.bias")
     other = {**saved, "model": {**saved["model"], "fc.bias": torch.ones(9)}}
     refused(folder, other, "fc.bias: expected a state of shape")
     optimizer.state[model.bn.weight]["step"] += 1
@@ -206,6 +206,9 @@ def test_two_groups_of_equal_shapes_need_their_order(folder):
     found = torch_checkpoint(read_saved(folder, saved_of(model, optimizer)), "file")
     assert "several" in found.order().doubt
     assert not found.order(["0.weight", "0.bias", "1.weight", "1.bias"]).doubt
+    by_alphabet = dict(sorted(model.state_dict().items()))
+    saved = {"model": by_alphabet, "optimizer": optimizer.state_dict()}
+    assert "by the alphabet" in torch_checkpoint(read_saved(folder, saved), "file").order().doubt
     named = torch.optim.Adam(model.named_parameters())
     named.step()
     found = torch_checkpoint(read_saved(folder, saved_of(model, named)), "file")
@@ -276,3 +279,33 @@ def test_a_draft_marks_what_shapes_do_not_settle(folder):
     assert "o (c s) -> (s c) o" in by_name["2.weight"] and "unsure" in by_name["2.weight"]
     assert "Dense_1/kernel" in by_name["3.weight"] and "fits 2 places" in by_name["3.weight"]
     assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]
+
+
+def test_a_training_in_memory_goes_on_as_pytorch_does(folder):
+    model, optimizer = trained()
+    state = FullTrainState.from_torch(optimizer, params=model, names=folder / "names.toml")
+    grads = {"fc": {"kernel": np.ones((3, 4)), "bias": np.ones(4)}, "bn": {"scale": np.ones(4)}}
+    grads["bn"]["bias"] = np.ones(4)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(3):
+        state = state.apply_gradients(grads=jnp_tree(grads))
+        optimizer.step()
+    kernel = model.fc.weight.detach().numpy().T
+    np.testing.assert_array_equal(state.params["fc"]["kernel"], kernel)  # which alone decays
+    np.testing.assert_array_equal(state.params["bn"]["scale"], model.bn.weight.detach())
+    np.testing.assert_array_equal(state.batch_stats["bn"]["mean"], model.bn.running_mean)
+    assert int(state.step) == 6
+
+    new_model, new = trained(count=0)
+    state = FullTrainState.from_torch(new, params=new_model, names=folder / "names.toml")
+    assert int(state.step) == 0
+    before = np.array(state.params["fc"]["kernel"])
+    take_steps(new_model, new)
+    np.testing.assert_array_equal(state.params["fc"]["kernel"], before)
+    with pytest.raises(CheckpointError, match="the very module"):
+        FullTrainState.from_torch(new, params=model, names=folder / "names.toml")
+
+
+def jnp_tree(tree):
+    return {k: jnp_tree(v) if isinstance(v, dict) else jnp.float32(v) for k, v in tree.items()}

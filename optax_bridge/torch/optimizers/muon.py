@@ -64,7 +64,7 @@ class Muon(TorchOptimizer):
                 f"the "
                 "others to another optimizer: optax_bridge.multi_optimizer, one group for each"
             )
-        return super().init_fields(param)
+        return {"momentum_buffer": jnp.zeros_like(param)}
 
     def step(
         self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any

@@ -1,0 +1,76 @@
+"""From a model and an optimizer of PyTorch, in the middle of their training, to a `TrainState`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import legacy_optim
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.formats.pytorch import as_tree
+from optax_bridge.checkpoints.restore import as_arrays
+from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
+from optax_bridge.legacy import from_legacy
+from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
+from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
+from optax_bridge.torch.from_torch import torch_definition
+
+State = TypeVar("State")
+_PLACE = "optimizer"
+
+
+def state_from_torch(
+    cls: type[State],
+    optimizer: Any,
+    params: Any,
+    names: Path | str | Mapping[str, Any],
+    apply_fn: Callable[..., Any] | None,
+    *,
+    lr: Any,
+    step: int | None,
+    exact: bool,
+    fields: dict[str, Any],
+) -> State:
+    """See `TrainState.from_torch`."""
+    tensors = params.state_dict() if hasattr(params, "state_dict") else dict(params)
+    is_file = isinstance(names, str | Path)
+    file = read_names(names) if is_file else parse_names(names, "names")
+    groups = _names_of_groups(optimizer, tensors)
+    order = [name for group in groups for name in group]
+    file = NamesFile(file.path, "model", "optimizer", file.drop, order, file.entries)
+    saved = {"model": tensors, "optimizer": optimizer.state_dict()}
+    tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
+    rules = file.rules(list(tree["model"]))
+    traversals = [_traversal({*group}, rules) for group in groups]
+    definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)
+    if saved["optimizer"]["state"] or step:
+        legacy = as_arrays(as_legacy(tree, file, _PLACE, step=step))
+        converted = convert_tree(legacy, definition, exact=exact, place=_PLACE)
+        return train_state(cls, converted, apply_fn, fields=fields, place=_PLACE)
+    state_class: Any = cls
+    collections = as_arrays(as_legacy(tree, file, _PLACE, params_only=True))
+    tx = from_legacy(definition, exact)
+    return state_class.create(apply_fn=apply_fn, tx=tx, **{**collections, **fields})
+
+
+def _names_of_groups(optimizer: Any, tensors: Mapping[str, Any]) -> list[list[str]]:
+    """The names of the parameters that each group has: where a tensor lies says which it is."""
+    by_place: dict[Any, str] = {}
+    for name, tensor in tensors.items():
+        by_place.setdefault((tensor.data_ptr(), tensor.shape), name)
+    groups = [
+        [by_place.get((p.data_ptr(), p.shape), "") for p in group["params"]]
+        for group in optimizer.param_groups
+    ]
+    unnamed = sum(group.count("") for group in groups)
+    if unnamed:
+        raise CheckpointError(
+            _PLACE, "the model whose parameters it has", f"{unnamed} parameters of another",
+            "Give params=model, the very module that the optimizer trains.",
+        )  # fmt: skip
+    return groups
+
+
+def _traversal(group: set[str], rules: list[Rule]) -> legacy_optim.ModelParamTraversal:
+    """The parameters of Flax that come from a group of PyTorch."""
+    paths = {p[1:] for rule in rules if rule.name in group for p in rule.paths if p[0] == PARAMS}
+    return legacy_optim.ModelParamTraversal(lambda path, _: tuple(path.split("/")[1:]) in paths)
