@@ -36,9 +36,10 @@ def test_newest_versions_in_the_readme_are_those_that_the_command_knows(name: st
     assert row.split(" | ")[-1] == NEWEST_TESTED[name]
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))))
-def test_link_of_the_readme_leads_somewhere(path: str) -> None:
-    assert (ROOT / path).exists()
+def test_link_of_the_readme_leads_somewhere(subtests: pytest.Subtests) -> None:
+    for path in sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))):
+        with subtests.test(path):
+            assert (ROOT / path).exists()
 
 
 def test_the_changelog_dates_the_version() -> None:

@@ -71,14 +71,15 @@ def trained(definition: optim.OptimizerDef, steps: int = 2) -> optim.Optimizer:
     return optimizer
 
 
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_any_tree_is_a_target(tree: Any) -> None:
-    for wrap in (lambda step: step, jax.jit):
-        step: Any = wrap(lambda optimizer, grads: optimizer.apply_gradient(grads))
-        optimizer = step(optim.Momentum(0.5).create(tree), tree)
-        assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
-        assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
-        assert optimizer.state.step == 1
+def test_any_tree_is_a_target(subtests: pytest.Subtests) -> None:
+    for tree in TREES.values():
+        with subtests.test(str(tree)):
+            for wrap in (lambda step: step, jax.jit):
+                step: Any = wrap(lambda optimizer, grads: optimizer.apply_gradient(grads))
+                optimizer = step(optim.Momentum(0.5).create(tree), tree)
+                assert jax.tree.structure(optimizer.target) == jax.tree.structure(tree)
+                assert same(optimizer.target, jax.tree.map(lambda leaf: leaf - 0.5 * leaf, tree))
+                assert optimizer.state.step == 1
 
 
 def test_state_and_definition_of_a_fresh_optimizer() -> None:

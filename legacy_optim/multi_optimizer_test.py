@@ -67,21 +67,22 @@ CONTAINERS = {
 }
 
 
-@pytest.mark.parametrize(("traversal", "params"), CONTAINERS.values(), ids=CONTAINERS)
-def test_selected_leaves_move_and_the_others_stay(traversal: Any, params: Any) -> None:
-    step = jax.jit(lambda optimizer, grads: optimizer.apply_gradient(grads))
-    optimizer = optim.MultiOptimizer((traversal, optim.Momentum(0.5))).create(params)
-    for count in (1, 2):
-        optimizer = step(optimizer, params)
-        assert optimizer.state.step == count
-    treedef = jax.tree.structure(params)
-    assert jax.tree.structure(optimizer.target) == treedef
-    before, after = jax.tree.leaves(params), jax.tree.leaves(optimizer.target)
-    states = treedef.flatten_up_to(optimizer.state.param_states)
-    moved = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
-    assert sum(moved) == 1
-    assert [isinstance(state, _MomentumParamState) for state in states] == moved
-    assert [state is None for state in states] == [not move for move in moved]
+def test_selected_leaves_move_and_the_others_stay(subtests: pytest.Subtests) -> None:
+    for traversal, params in CONTAINERS.values():
+        with subtests.test(str(traversal)):
+            step = jax.jit(lambda optimizer, grads: optimizer.apply_gradient(grads))
+            optimizer = optim.MultiOptimizer((traversal, optim.Momentum(0.5))).create(params)
+            for count in (1, 2):
+                optimizer = step(optimizer, params)
+                assert optimizer.state.step == count
+            treedef = jax.tree.structure(params)
+            assert jax.tree.structure(optimizer.target) == treedef
+            before, after = jax.tree.leaves(params), jax.tree.leaves(optimizer.target)
+            states = treedef.flatten_up_to(optimizer.state.param_states)
+            moved = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
+            assert sum(moved) == 1
+            assert [isinstance(state, _MomentumParamState) for state in states] == moved
+            assert [state is None for state in states] == [not move for move in moved]
 
 
 def test_a_group_is_what_its_optimizer_makes_of_it_alone() -> None:

@@ -79,24 +79,23 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("traversal", "inputs", "selected", "expected"), TABLE.values(), ids=TABLE)
-def test_a_traversal_selects_updates_and_sets(
-    traversal: Any, inputs: Any, selected: Any, expected: Any
-) -> None:
-    before = copy.deepcopy(inputs)
-    assert list(traversal.iterate(inputs)) == selected
-    result = traversal.update(lambda x: x * 10, inputs)
-    assert result == expected
-    assert type(result) is type(expected)
-    assert inputs == before
-    # update visits parts inside out for merge as well, so values go where iterate finds them
-    # only if the traversal selects each part in one pass; merge over rows does.
-    assert traversal.set([value * 10 for value in selected], inputs) == expected
-    if selected:
-        with pytest.raises(ValueError, match="Not enough values provided"):
-            traversal.set(list(selected)[1:], inputs)
-    with pytest.raises(ValueError, match="Too many values provided"):
-        traversal.set([*selected, 0], inputs)
+def test_a_traversal_selects_updates_and_sets(subtests: pytest.Subtests) -> None:
+    for traversal, inputs, selected, expected in TABLE.values():
+        with subtests.test(str(traversal)):
+            before = copy.deepcopy(inputs)
+            assert list(traversal.iterate(inputs)) == selected
+            result = traversal.update(lambda x: x * 10, inputs)
+            assert result == expected
+            assert type(result) is type(expected)
+            assert inputs == before
+            # update visits parts inside out for merge too, so values go where iterate finds them
+            # only if the traversal selects each part in one pass; merge over rows does.
+            assert traversal.set([value * 10 for value in selected], inputs) == expected
+            if selected:
+                with pytest.raises(ValueError, match="Not enough values provided"):
+                    traversal.set(list(selected)[1:], inputs)
+            with pytest.raises(ValueError, match="Too many values provided"):
+                traversal.set([*selected, 0], inputs)
 
 
 def test_each_of_a_leaf_is_an_error() -> None:

@@ -26,16 +26,19 @@ GIVEN: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", GIVEN)
-def test_what_was_meant_is_said(case: str):
-    given, message = GIVEN[case]
-    with pytest.raises(TypeError, match=f"^definition: expected a definition.*found.*{message}"):
-        optax_bridge.from_legacy(given)
-    if case != "transformation":
-        with pytest.raises(TypeError, match=f"^optimizer_def: .*{message}"):
-            optax_bridge.convert_state(STATE, given)
-    with pytest.raises(TypeError, match="definition: "):
-        optax_bridge.wrap_definition(given)
+def test_what_was_meant_is_said(subtests: pytest.Subtests):
+    for case in GIVEN:
+        with subtests.test(case):
+            given, message = GIVEN[case]
+            with pytest.raises(
+                TypeError, match=f"^definition: expected a definition.*found.*{message}"
+            ):
+                optax_bridge.from_legacy(given)
+            if case != "transformation":
+                with pytest.raises(TypeError, match=f"^optimizer_def: .*{message}"):
+                    optax_bridge.convert_state(STATE, given)
+            with pytest.raises(TypeError, match="definition: "):
+                optax_bridge.wrap_definition(given)
 
 
 @pytest.mark.parametrize("given", [legacy_optim.Adam(0.1), STATE], ids=["definition", "state"])

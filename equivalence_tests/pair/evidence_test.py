@@ -35,34 +35,35 @@ def proof(case: str) -> Any:
     return made
 
 
-@pytest.mark.parametrize(
-    ("ran", "proved", "verdict", "closing"),
-    [
-        ("identical", "identical", "identical", "the same bits in what ran, and proved identical"),
-        ("identical", "rounding only", "rounding only", "proved equal over the reals for all"),
-        ("rounding only", "rounding only", "rounding only", "proved equal over the reals for all"),
-        (
-            "rounding only",
-            "identical",
-            "rounding only",
-            "proved identical for all inputs in float32",
-        ),
-        ("identical", "different", "different", "different: by proof"),
-        ("different", "identical", "different", "different: in what ran"),
-        ("different", "rounding only", "different", "different: in what ran"),
-        ("different", "different", "different", "different: in what ran and by proof"),
-        ("rounding only", None, "rounding only", "no more than that in what ran; not proved"),
-        ("identical", None, "identical", "the same bits in what ran; not proved"),
-        ("different", None, "different", "different: in what ran"),
-    ],
-)
-def test_the_weaker_of_both_counts(ran: str, proved: str | None, verdict: str, closing: str):
-    evidence = Evidence(runs(ran), None if proved is None else proof(proved), "untraceable")
-    assert evidence.verdict is Verdict(verdict)
-    assert evidence.closing.startswith(f"{verdict}: ") and closing in evidence.closing
-    agree = proved in (None, ran) or (ran, proved) == ("identical", "rounding only")
-    assert bool(evidence.disagreement) is not agree
-    assert ("proof: not tried: untraceable" in str(evidence)) is (proved is None)
+THE_WEAKER_OF_BOTH_COUNTS = [
+    ("identical", "identical", "identical", "the same bits in what ran, and proved identical"),
+    ("identical", "rounding only", "rounding only", "proved equal over the reals for all"),
+    ("rounding only", "rounding only", "rounding only", "proved equal over the reals for all"),
+    (
+        "rounding only",
+        "identical",
+        "rounding only",
+        "proved identical for all inputs in float32",
+    ),
+    ("identical", "different", "different", "different: by proof"),
+    ("different", "identical", "different", "different: in what ran"),
+    ("different", "rounding only", "different", "different: in what ran"),
+    ("different", "different", "different", "different: in what ran and by proof"),
+    ("rounding only", None, "rounding only", "no more than that in what ran; not proved"),
+    ("identical", None, "identical", "the same bits in what ran; not proved"),
+    ("different", None, "different", "different: in what ran"),
+]
+
+
+def test_the_weaker_of_both_counts(subtests: pytest.Subtests):
+    for ran, proved, verdict, closing in THE_WEAKER_OF_BOTH_COUNTS:
+        with subtests.test(ran):
+            evidence = Evidence(runs(ran), None if proved is None else proof(proved), "untraceable")
+            assert evidence.verdict is Verdict(verdict)
+            assert evidence.closing.startswith(f"{verdict}: ") and closing in evidence.closing
+            agree = proved in (None, ran) or (ran, proved) == ("identical", "rounding only")
+            assert bool(evidence.disagreement) is not agree
+            assert ("proof: not tried: untraceable" in str(evidence)) is (proved is None)
 
 
 def test_what_does_not_run_in_jax_is_not_proved():

@@ -70,6 +70,8 @@ class Scope:
     def __str__(self) -> str:
         """Returns the scope as one line."""
         settings = f", and all {', '.join(self.settings)}" if self.settings else ""
+        for name, value in (self.fixed or {}).items():
+            settings += f", with {name} = {value:g} alone"
         return (
             f"for all parameters, gradients and states{settings}; {self._tree()}; "
             f"{self._arrays()}; any number of steps"

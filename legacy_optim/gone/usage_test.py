@@ -22,10 +22,11 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize(("source", "name"), SPELLINGS.values(), ids=SPELLINGS)
-def test_found_in_every_spelling(source: str, name: str):
-    found = uses_gone_names(source)
-    assert name in [entry.name for _, entry in found]
+def test_found_in_every_spelling(subtests: pytest.Subtests):
+    for source, name in SPELLINGS.values():
+        with subtests.test(source):
+            found = uses_gone_names(source)
+            assert name in [entry.name for _, entry in found]
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,18 @@ def test_another_kind_of_recipe_is_refused():
         choose_recipe(legacy_optim.Adam(0.1), "best")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_every_claim_says_of_both_half_precisions_whether_it_holds_and_how_that_is_known(name):
-    entry = ENTRIES[name]
-    for claim in [variant.claim for variant in entry.stock] + [entry.around]:
-        if claim.verdict is Verdict.DIFFERENT:
-            assert not claim.dtypes
-            continue
-        assert set(claim.known) >= set(HALF_PRECISION)
-        for known in claim.known.values():
-            assert known.how and known.how != "not measured"
-            if known.holds and known.how != "proved":
-                assert float(known.how.split()[1]) <= HALF_BOUND
+def test_every_claim_says_of_both_half_precisions_whether_it_holds_and_how_that_is_known(
+    subtests: pytest.Subtests,
+):
+    for name in ENTRIES:
+        with subtests.test(str(name)):
+            entry = ENTRIES[name]
+            for claim in [variant.claim for variant in entry.stock] + [entry.around]:
+                if claim.verdict is Verdict.DIFFERENT:
+                    assert not claim.dtypes
+                    continue
+                assert set(claim.known) >= set(HALF_PRECISION)
+                for known in claim.known.values():
+                    assert known.how and known.how != "not measured"
+                    if known.holds and known.how != "proved":
+                        assert float(known.how.split()[1]) <= HALF_BOUND

@@ -192,10 +192,15 @@ RENAMED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "legacy", "port"), RENAMED, ids=str)
-def test_every_old_name_says_the_new_one(name: str, legacy: str, port: str):
-    with pytest.raises(TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."):
-        getattr(optax_bridge, name)(**{legacy: 0.5})
+def test_every_old_name_says_the_new_one(subtests: pytest.Subtests):
+    for name, legacy, port in RENAMED:
+        with (
+            subtests.test(name),
+            pytest.raises(
+                TypeError, match=rf"^{name} has no argument {legacy}: here it is {port}\."
+            ),
+        ):
+            getattr(optax_bridge, name)(**{legacy: 0.5})
 
 
 def test_what_shapes_a_state_is_read_whatever_the_order_of_the_parameters():

@@ -14,7 +14,6 @@ from optax_bridge.correspondence import (
     ENTRIES,
     Call,
     Described,
-    Entry,
     UnsupportedSetting,
     choose_recipe,
     describe,
@@ -23,36 +22,35 @@ from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, p
 from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
 from optax_bridge.correspondence.values import expected
 
+WRITTEN = [
+    1,
+    0.1,
+    1e-30,
+    -2.5,
+    True,
+    None,
+    "text",
+    math.inf,
+    -math.inf,
+    jnp.bfloat16,
+    np.dtype("float32"),
+    jnp.float32(0.1),
+    np.float16(2.5),
+    (1, (2.0, None)),
+    (),
+]
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        1,
-        0.1,
-        1e-30,
-        -2.5,
-        True,
-        None,
-        "text",
-        math.inf,
-        -math.inf,
-        jnp.bfloat16,
-        np.dtype("float32"),
-        jnp.float32(0.1),
-        np.float16(2.5),
-        (1, (2.0, None)),
-        (),
-    ],
-    ids=repr,
-)
-def test_a_value_is_written_as_source_of_an_equal_value(value: Any):
-    names: dict[str, Any] = {}
-    for module in imports(value):
-        exec(f"import {module}", names)
-    again = eval(render(value), names)
-    assert again == value
-    if isinstance(value, float):
-        assert type(again) is float
+
+def test_a_value_is_written_as_source_of_an_equal_value(subtests: pytest.Subtests):
+    for value in WRITTEN:
+        with subtests.test(str(value)):
+            names: dict[str, Any] = {}
+            for module in imports(value):
+                exec(f"import {module}", names)
+            again = eval(render(value), names)
+            assert again == value
+            if isinstance(value, float):
+                assert type(again) is float
 
 
 def test_nan_is_written_as_nan():
@@ -84,74 +82,75 @@ def test_a_name_is_what_it_names():
         build(Name("no_such_module.thing"))
 
 
-@pytest.mark.parametrize(
-    ("text", "settings"),
-    [
-        ("Adam(learning_rate=1e-3)", {"learning_rate": 1e-3, "beta1": 0.9}),
-        ("optim.Adam(1e-3, 0.8)", {"learning_rate": 1e-3, "beta1": 0.8}),
-        ("flax.optim.Adam(1e-3, weight_decay = -1e-8)", {"weight_decay": -1e-8}),
-        ("flax.optim.adam.ADAM(None, beta1=0)", {"beta1": 0}),
-        ("momentum(learning_rate_fn(1), nesterov=flag)", {"beta": 0.9, "nesterov": Source("flag")}),
-        ("Adafactor(clipping_threshold=None, weight_decay_rate=1)", {"clipping_threshold": None}),
-        ("  Adam( )  ", {"learning_rate": None}),
-        ("Adafactor(dtype_momentum=jnp.bfloat16)", {"dtype_momentum": Name("jax.numpy.bfloat16")}),
-        ("Momentum(config.lr)", {"learning_rate": Source("config.lr"), "beta": 0.9}),
-        ("Momentum(0.1 * 2)", {"learning_rate": Source("0.1 * 2")}),
-    ],
-)
-def test_parsing_fills_in_the_defaults(text: str, settings: dict[str, Any]):
-    parsed = parse(text).settings
-    assert {name: parsed[name] for name in settings} == settings
+PARSED = [
+    ("Adam(learning_rate=1e-3)", {"learning_rate": 1e-3, "beta1": 0.9}),
+    ("optim.Adam(1e-3, 0.8)", {"learning_rate": 1e-3, "beta1": 0.8}),
+    ("flax.optim.Adam(1e-3, weight_decay = -1e-8)", {"weight_decay": -1e-8}),
+    ("flax.optim.adam.ADAM(None, beta1=0)", {"beta1": 0}),
+    ("momentum(learning_rate_fn(1), nesterov=flag)", {"beta": 0.9, "nesterov": Source("flag")}),
+    ("Adafactor(clipping_threshold=None, weight_decay_rate=1)", {"clipping_threshold": None}),
+    ("  Adam( )  ", {"learning_rate": None}),
+    ("Adafactor(dtype_momentum=jnp.bfloat16)", {"dtype_momentum": Name("jax.numpy.bfloat16")}),
+    ("Momentum(config.lr)", {"learning_rate": Source("config.lr"), "beta": 0.9}),
+    ("Momentum(0.1 * 2)", {"learning_rate": Source("0.1 * 2")}),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("Adam(", "not a Python expression"),
-        ("", "not a Python expression"),
-        ("Adam", r"is a name, no call: write Adam\(\)"),
-        ("Adm(0.1)", "is Adam meant"),
-        ("AdamW(lr=0.1)", "is torch.optim.AdamW meant"),
-        ("[1, 2]", "no call of a legacy optimizer. Expected one of AdaBelief"),
-        ("__import__('os').system('true')", "Expected one of"),
-        ("keras.optimizers.Adam(1e-3)", "keras.optimizers.Adam is not the Adam of flax.optim"),
-        ("WeightNorm(optax.adam(1e-3))", "optax.adam is not the Adam of flax.optim"),
-        ("Adam(beta3=1)", "beta3; is beta2 meant|beta3; is beta1 meant"),
-        ("Adam(lr=1)", "no argument lr; is learning_rate meant"),
-        ("Momentum(decay=0.9)", "no argument decay; is beta meant"),
-        ("Adam(0.1, learning_rate=0.1)", "learning_rate is given twice"),
-        ("Adam('abc')", "learning_rate is a finite number, or None, or an expression"),
-        ("Adam(1e400)", "a finite number"),
-        ("Adam(True)", "a finite number"),
-        ("Adam(jnp.float32)", "a finite number"),
-        ("Adam(beta1=2)", "beta1 is a number from 0 to below 1, .*; found 2"),
-        ("Adam(eps=-1)", "eps is a number, 0 or more"),
-        ("Momentum(beta=1.5)", "beta is a number from 0 to 1"),
-        ("Momentum(nesterov=1)", "nesterov is True or False"),
-        ("MultiOptimizer(Adam(1e-3))", "takes pairs of a traversal"),
-        ("MultiOptimizer()", "takes pairs of a traversal"),
-        ("Adam(1, 2, 3, 4, 5, 6)", "takes 5 arguments"),
-        ("Adam(**settings)", r"\*\*settings"),
-        ("Adam(*settings)", "each written out"),
-        ("WeightNorm()", "wrapped_optimizer is missing"),
-        ("(" * 300 + ")" * 300, "not a Python expression|Expected one of"),
-        ("Adam(\x00)", "not a Python expression"),
-        ("Adam(learning_rate=1j)", "'1j' is no setting"),
-        ("Adam(0.1, (1, (2, b'x')))", "is no setting"),
-        ("Adam([0.1])", r"'\[0.1\]' is no setting"),
-        ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
-        ("Adam(" + "-" * 80 + "1)", "nested too deep"),
-        ("-" * 100, "^'-{100}' is not"),
-        ("-" * 101, r"^'-{100}'\.\.\. is not"),
-        ("WeightNorm(" * 60 + "Adam()" + ")" * 60, "nested too deep"),
-        ("Adam(" + "a." * 3000 + "b)", "not a Python expression|nested too deep"),
-        ("Adam('" + "x" * 20_000 + "')", "at most 10000"),
-        ("WeightNorm(1)", "wrapped_optimizer is an optimizer"),
-    ],
-)
-def test_what_is_no_constructor_call_is_refused(text: str, message: str):
-    with pytest.raises(ExpressionError, match=message):
-        parse(text)
+def test_parsing_fills_in_the_defaults(subtests: pytest.Subtests):
+    for text, settings in PARSED:
+        with subtests.test(text):
+            parsed = parse(text).settings
+            assert {name: parsed[name] for name in settings} == settings
+
+
+REFUSED = [
+    ("Adam(", "not a Python expression"),
+    ("", "not a Python expression"),
+    ("Adam", r"is a name, no call: write Adam\(\)"),
+    ("Adm(0.1)", "is Adam meant"),
+    ("AdamW(lr=0.1)", "is torch.optim.AdamW meant"),
+    ("[1, 2]", "no call of a legacy optimizer. Expected one of AdaBelief"),
+    ("__import__('os').system('true')", "Expected one of"),
+    ("keras.optimizers.Adam(1e-3)", "keras.optimizers.Adam is not the Adam of flax.optim"),
+    ("WeightNorm(optax.adam(1e-3))", "optax.adam is not the Adam of flax.optim"),
+    ("Adam(beta3=1)", "beta3; is beta2 meant|beta3; is beta1 meant"),
+    ("Adam(lr=1)", "no argument lr; is learning_rate meant"),
+    ("Momentum(decay=0.9)", "no argument decay; is beta meant"),
+    ("Adam(0.1, learning_rate=0.1)", "learning_rate is given twice"),
+    ("Adam('abc')", "learning_rate is a finite number, or None, or an expression"),
+    ("Adam(1e400)", "a finite number"),
+    ("Adam(True)", "a finite number"),
+    ("Adam(jnp.float32)", "a finite number"),
+    ("Adam(beta1=2)", "beta1 is a number from 0 to below 1, .*; found 2"),
+    ("Adam(eps=-1)", "eps is a number, 0 or more"),
+    ("Momentum(beta=1.5)", "beta is a number from 0 to 1"),
+    ("Momentum(nesterov=1)", "nesterov is True or False"),
+    ("MultiOptimizer(Adam(1e-3))", "takes pairs of a traversal"),
+    ("MultiOptimizer()", "takes pairs of a traversal"),
+    ("Adam(1, 2, 3, 4, 5, 6)", "takes 5 arguments"),
+    ("Adam(**settings)", r"\*\*settings"),
+    ("Adam(*settings)", "each written out"),
+    ("WeightNorm()", "wrapped_optimizer is missing"),
+    ("(" * 300 + ")" * 300, "not a Python expression|Expected one of"),
+    ("Adam(\x00)", "not a Python expression"),
+    ("Adam(learning_rate=1j)", "'1j' is no setting"),
+    ("Adam(0.1, (1, (2, b'x')))", "is no setting"),
+    ("Adam([0.1])", r"'\[0.1\]' is no setting"),
+    ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
+    ("Adam(" + "-" * 80 + "1)", "nested too deep"),
+    ("-" * 100, "^'-{100}' is not"),
+    ("-" * 101, r"^'-{100}'\.\.\. is not"),
+    ("WeightNorm(" * 60 + "Adam()" + ")" * 60, "nested too deep"),
+    ("Adam(" + "a." * 3000 + "b)", "not a Python expression|nested too deep"),
+    ("Adam('" + "x" * 20_000 + "')", "at most 10000"),
+    ("WeightNorm(1)", "wrapped_optimizer is an optimizer"),
+]
+
+
+def test_what_is_no_constructor_call_is_refused(subtests: pytest.Subtests):
+    for text, message in REFUSED:
+        with subtests.test(text[:60]), pytest.raises(ExpressionError, match=message):
+            parse(text)
 
 
 def test_depth_is_allowed_up_to_the_limit():
@@ -188,19 +187,23 @@ def test_an_expression_is_never_known_to_be_a_default():
         choose_recipe(parse("Adafactor(0.1, epsilon2=e)"), "standalone")
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(entry: Entry):
-    ranges = {hp.legacy: hp for hp in entry.hyper_params}
-    for settings in [entry.defaults(), *(case.settings for case in entry.cases)]:
-        for name, value in settings.items():
-            hp = ranges[name]
-            assert isinstance(value, Call | tuple) or not expected(hp.default, hp.within, value)
+def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(subtests: pytest.Subtests):
+    for entry in ENTRIES.values():
+        with subtests.test(str(entry)):
+            ranges = {hp.legacy: hp for hp in entry.hyper_params}
+            for settings in [entry.defaults(), *(case.settings for case in entry.cases)]:
+                for name, value in settings.items():
+                    hp = ranges[name]
+                    assert isinstance(value, Call | tuple) or not expected(
+                        hp.default, hp.within, value
+                    )
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_every_entry_has_notes_and_sources(entry: Any):
-    assert len(entry.notes) > 40
-    assert entry.sources
+def test_every_entry_has_notes_and_sources(subtests: pytest.Subtests):
+    for entry in ENTRIES.values():
+        with subtests.test(str(entry)):
+            assert len(entry.notes) > 40
+            assert entry.sources
 
 
 def test_groups_are_worth_what_the_weakest_of_them_is():

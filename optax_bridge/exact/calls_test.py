@@ -78,27 +78,31 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CALLS)
-def test_a_call_that_cannot_be_meant_says_what_is(case: str):
-    call, message = CALLS[case]
-    with pytest.raises(TypeError, match=message):
-        call()
+def test_a_call_that_cannot_be_meant_says_what_is(subtests: pytest.Subtests):
+    for case in CALLS:
+        with subtests.test(case):
+            call, message = CALLS[case]
+            with pytest.raises(TypeError, match=message):
+                call()
 
 
 NO_NUMBERS = ("0.1", b"1", True, [0.1], (0.1,), {0.1}, {"a": 0.1}, iter([0.1]), float)
 NO_FLAGS = ("no", "False", [], None, 2, 0.0, np.ones(2, bool), lambda: False)
 
 
-@pytest.mark.parametrize("optimizer", [e.port.rpartition(".")[2] for e in ENTRIES.values()])
-def test_no_argument_takes_what_counts_as_a_number_or_as_true_by_accident(optimizer: str):
-    make = getattr(optax_bridge, optimizer)
-    for name, parameter in inspect.signature(make).parameters.items():
-        wrong = NO_FLAGS if isinstance(parameter.default, bool) else NO_NUMBERS
-        for value in (True, 0.5) if "dtype" in name else wrong:
-            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                inner = {} if optimizer != "weight_norm" else {"inner": adam(0.1)}
-                with pytest.raises(TypeError, match="expected"):
-                    make(**{**inner, name: value})
+def test_no_argument_takes_what_counts_as_a_number_or_as_true_by_accident(
+    subtests: pytest.Subtests,
+):
+    for optimizer in [e.port.rpartition(".")[2] for e in ENTRIES.values()]:
+        with subtests.test(optimizer):
+            make = getattr(optax_bridge, optimizer)
+            for name, parameter in inspect.signature(make).parameters.items():
+                wrong = NO_FLAGS if isinstance(parameter.default, bool) else NO_NUMBERS
+                for value in (True, 0.5) if "dtype" in name else wrong:
+                    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                        inner = {} if optimizer != "weight_norm" else {"inner": adam(0.1)}
+                        with pytest.raises(TypeError, match="expected"):
+                            make(**{**inner, name: value})
 
 
 @pytest.mark.parametrize("value", ["0.1", True, [0.1], (0.1,), None])

@@ -23,7 +23,8 @@ def decimal(value: Any) -> tuple[fmpq, bool]:
       The number, and whether it rounds to the constant.
     """
     kind, wide = value.dtype.type, float(value)
-    text = next(t for n in range(1, 20) if kind(float(t := f"{wide:.{n}g}")) == value)
+    with np.errstate(over="ignore"):  # of the largest number, some short decimals are too large
+        text = next(t for n in range(1, 20) if kind(float(t := f"{wide:.{n}g}")) == value)
     digits = len(text.split("e")[0].strip("-").replace(".", "").strip("0"))
     if value.dtype == np.float64 and digits > 13:
         for length in range(1, 13):

@@ -353,20 +353,20 @@ def test_unknown_version_is_a_clear_error(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("tree", "is_one"),
-    [
-        ([{"version": 3, "optimizer": {}}], False),
-        ({"version": 3, "optimizer": {}}, True),
-        ({"version": 3, "_optimizer": {}}, True),
-        ({"version": True, "optimizer": {}}, False),
-        ({"version": 3}, False),
-        ({"optimizer": {}}, False),
-        ({"_optimizer": {}}, True),
-        ({"a": {"b": "PLACEHOLDER://a.b"}}, True),
-        ({"a": {"b": "no PLACEHOLDER://a.b", "c": 1}, "d": {}}, False),
-    ],
-    ids=str,
-)
-def test_what_is_an_index(tree: Any, is_one: bool) -> None:
-    assert is_index(tree) == is_one
+INDICES = [
+    ([{"version": 3, "optimizer": {}}], False),
+    ({"version": 3, "optimizer": {}}, True),
+    ({"version": 3, "_optimizer": {}}, True),
+    ({"version": True, "optimizer": {}}, False),
+    ({"version": 3}, False),
+    ({"optimizer": {}}, False),
+    ({"_optimizer": {}}, True),
+    ({"a": {"b": "PLACEHOLDER://a.b"}}, True),
+    ({"a": {"b": "no PLACEHOLDER://a.b", "c": 1}, "d": {}}, False),
+]
+
+
+def test_what_is_an_index(subtests: pytest.Subtests) -> None:
+    for tree, is_one in INDICES:
+        with subtests.test(str(tree)):
+            assert is_index(tree) == is_one

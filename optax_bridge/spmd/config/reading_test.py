@@ -118,64 +118,65 @@ def test_diff():
     assert set(diff(lamp, room())) == {"watts", *room().keys()} | set(diff(room(), lamp))
 
 
-@pytest.mark.parametrize(
-    ("setting", "key", "value"),
-    [
-        ("opt.learning_rate=3e-4", "opt.learning_rate", 3e-4),
-        ("lamps[0].features=9", "lamps[0].features", 9),
-        ("sizes['w: [']=7", "sizes['w: [']", 7),
-        ("door['x']=7", "door['x']", 7),
-        ("color=BLUE", "color", Color.BLUE),
-        ("rate=1", "rate", 1.0),
-        ("wide=1", "wide", 1.0),
-        ("count=8", "count", 8),
-        ("part=None", "part", None),
-        ("label=12", "label", "12"),
-        ("flag=False", "flag", False),
-        ("room.limit=10", "limit", 10.0),
-        ("spec=P('b')", "spec", PartitionSpec("b")),
-        ("dtype=jax.numpy.bfloat16", "dtype", jnp.bfloat16),
-        ("kind=jax.numpy.bfloat16", "kind", jnp.bfloat16),
-    ],
-)
-def test_overrides(setting, key, value):
-    changed = diff(room(), apply_overrides(room(), [setting], root="room"))
-    assert list(changed) == [key]
-    assert changed[key][1] == value and type(changed[key][1]) is type(value)
+OVERRIDES = [
+    ("opt.learning_rate=3e-4", "opt.learning_rate", 3e-4),
+    ("lamps[0].features=9", "lamps[0].features", 9),
+    ("sizes['w: [']=7", "sizes['w: [']", 7),
+    ("door['x']=7", "door['x']", 7),
+    ("color=BLUE", "color", Color.BLUE),
+    ("rate=1", "rate", 1.0),
+    ("wide=1", "wide", 1.0),
+    ("count=8", "count", 8),
+    ("part=None", "part", None),
+    ("label=12", "label", "12"),
+    ("flag=False", "flag", False),
+    ("room.limit=10", "limit", 10.0),
+    ("spec=P('b')", "spec", PartitionSpec("b")),
+    ("dtype=jax.numpy.bfloat16", "dtype", jnp.bfloat16),
+    ("kind=jax.numpy.bfloat16", "kind", jnp.bfloat16),
+]
+
+
+def test_overrides(subtests: pytest.Subtests):
+    for setting, key, value in OVERRIDES:
+        with subtests.test(str(setting)):
+            changed = diff(room(), apply_overrides(room(), [setting], root="room"))
+            assert list(changed) == [key]
+            assert changed[key][1] == value and type(changed[key][1]) is type(value)
 
 
 def test_override_of_a_whole_tuple():
     assert apply_overrides(room(), ["shape=[7, 8]"]).shape == (7, 8)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("rat=1", r"rat=1.*has no field rat \(did you mean: \[rate\]\)"),
-        ("learning_rate=1", r"did you mean: \[opt.learning_rate\]"),
-        ("opt.lerning_rate=1", r"opt has no field lerning_rate \(did you mean: \[learning_rate\]"),
-        ("rate=abc", "rate=abc.*expected a float such as 0.1"),
-        ("rate=__import__('os')", "expected a float"),
-        ("flag=1", "expected a bool"),
-        ("shape=4", "expected a tuple"),
-        ("color=GREEN", "expected one of"),
-        ("klass=int", "text cannot change it"),
-        ("rate=None", "got None"),
-        ("count=eight", "expected an int, got 'eight'"),
-        ("sizes.q=3", "sizes has no 'q'"),
-        ("table.a=3", r"its 'a' is set by table\['a'\]"),
-        ("dtype=jax.numpy.nothing", "name of a class .* such as 'jax.numpy.float32'"),
-        ("opt=3", "it is a config"),
-        ("lamps[5].features=2", "lamps has 2 elements"),
-        ("sizes['q']=3", "sizes has no 'q'"),
-        ("door['z']=3", "door has no 'z'"),
-        ("rate.x=3", "rate has no 'x'"),
-        ("rate", "not of the form"),
-    ],
-)
-def test_overrides_that_fit_nothing(setting, message):
-    with pytest.raises(OverrideError, match=message):
-        apply_overrides(room(), [setting])
+UNFIT = [
+    ("rat=1", r"rat=1.*has no field rat \(did you mean: \[rate\]\)"),
+    ("learning_rate=1", r"did you mean: \[opt.learning_rate\]"),
+    ("opt.lerning_rate=1", r"opt has no field lerning_rate \(did you mean: \[learning_rate\]"),
+    ("rate=abc", "rate=abc.*expected a float such as 0.1"),
+    ("rate=__import__('os')", "expected a float"),
+    ("flag=1", "expected a bool"),
+    ("shape=4", "expected a tuple"),
+    ("color=GREEN", "expected one of"),
+    ("klass=int", "text cannot change it"),
+    ("rate=None", "got None"),
+    ("count=eight", "expected an int, got 'eight'"),
+    ("sizes.q=3", "sizes has no 'q'"),
+    ("table.a=3", r"its 'a' is set by table\['a'\]"),
+    ("dtype=jax.numpy.nothing", "name of a class .* such as 'jax.numpy.float32'"),
+    ("opt=3", "it is a config"),
+    ("lamps[5].features=2", "lamps has 2 elements"),
+    ("sizes['q']=3", "sizes has no 'q'"),
+    ("door['z']=3", "door has no 'z'"),
+    ("rate.x=3", "rate has no 'x'"),
+    ("rate", "not of the form"),
+]
+
+
+def test_overrides_that_fit_nothing(subtests: pytest.Subtests):
+    for setting, message in UNFIT:
+        with subtests.test(str(setting)), pytest.raises(OverrideError, match=message):
+            apply_overrides(room(), [setting])
 
 
 @pytest.mark.parametrize("second", ["door['x']=2", "door=None"])

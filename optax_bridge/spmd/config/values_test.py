@@ -107,11 +107,12 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize("value", LEGAL.values(), ids=LEGAL.keys())
-def test_legal_values(value):
-    cfg = Lamp.default_config().set(note=value)
-    if not isinstance(value, Pretrained):
-        assert cfg == cfg.clone() == copy.deepcopy(cfg)
+def test_legal_values(subtests: pytest.Subtests):
+    for value in LEGAL.values():
+        with subtests.test(str(value)):
+            cfg = Lamp.default_config().set(note=value)
+            if not isinstance(value, Pretrained):
+                assert cfg == cfg.clone() == copy.deepcopy(cfg)
 
 
 def test_a_dtype_is_not_left_out():
@@ -142,7 +143,7 @@ ILLEGAL = {
 }
 
 
-@pytest.mark.parametrize("value", ILLEGAL.values(), ids=ILLEGAL.keys())
-def test_illegal_values(value):
-    with pytest.raises(InvalidConfigValueError):
-        Lamp.default_config().set(note=value)
+def test_illegal_values(subtests: pytest.Subtests):
+    for value in ILLEGAL.values():
+        with subtests.test(str(value)), pytest.raises(InvalidConfigValueError):
+            Lamp.default_config().set(note=value)
