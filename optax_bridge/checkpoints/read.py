@@ -98,8 +98,7 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
         raise CheckpointError(path, "a file or a folder", "neither", "Check the path.")
     located = format_of(path)
     if located is None and path.is_dir():
-        items = [path / item for item in _ITEMS if is_checkpoint(path / item)]
-        return _read(items[0] if items else latest(path), levels - 1)
+        return _read(item_of(path) or latest(path), levels - 1)
     if located is None:
         raise _unknown_format(path)
     format, root = located
@@ -178,6 +177,12 @@ def contents_of(format: Format, root: Path) -> Contents:
 def is_checkpoint(folder: Path) -> bool:
     """True if a folder is itself a checkpoint, of Orbax or of T5X, and not one of several."""
     return folder.is_dir() and format_of(folder) is not None
+
+
+def item_of(folder: Path) -> Path | None:
+    """The state within the folder of a step that a manager saved, None if there is none."""
+    items = (folder / item for item in _ITEMS)
+    return next((item for item in items if is_checkpoint(item)), None)
 
 
 def latest(folder: Path) -> Path:

@@ -12,10 +12,8 @@ from flax import serialization
 from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fill import LegacyFit
-from optax_bridge.checkpoints.fit import (
-    check_finite,
-)
-from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, read_checkpoint
+from optax_bridge.checkpoints.fit import check_finite
+from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
     has_states,
     is_array,
@@ -201,7 +199,14 @@ def path_restored(
     prefix: str,
     latest_checkpoint: Callable[[str, str], str | None],
 ) -> str | None:
-    """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is."""
+    """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is.
+
+    The folder of a step of Orbax's manager is one as well, which Flax would pass over.
+
+    Raises:
+      CheckpointError: the folder has only steps of Orbax's manager.
+      ValueError: there is no checkpoint of this step.
+    """
     folder = os.fspath(folder)
     if step is not None:
         path = os.path.join(folder, f"{prefix}{step}")
@@ -214,7 +219,23 @@ def path_restored(
         return folder if os.path.exists(folder) else None
     # What was saved into a folder that is a converted checkpoint itself is newer than that.
     latest = latest_checkpoint(folder, prefix)
-    return folder if latest is None and is_checkpoint(Path(folder)) else latest
+    if latest is None and is_checkpoint(Path(folder)):
+        return folder
+    return latest or _managed(Path(folder), prefix)
+
+
+def _managed(folder: Path, prefix: str) -> str | None:
+    """The state within a step of Orbax's manager, None for a folder that has none."""
+    if (item := item_of(folder)) is not None:
+        return str(item)
+    steps = [step for step in folder.iterdir() if step.name.isdecimal() and item_of(step)]
+    if steps:
+        newest = max(steps, key=lambda step: int(step.name))
+        raise CheckpointError(
+            folder, f"checkpoints named {prefix}N", "steps of Orbax's CheckpointManager",
+            f"Name the step: {newest} is the newest.",
+        )  # fmt: skip
+    return None
 
 
 def as_arrays(tree: PyTree) -> PyTree:

@@ -196,6 +196,16 @@ def test_a_manager_saves_for_the_handler(tmp_path: Path) -> None:
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), restored, SAVED))
 
 
+def test_a_step_of_a_manager_is_a_checkpoint_and_a_folder_of_steps_is_refused() -> None:
+    saved = by_orbax(("step",), "nothing")
+    restored = restore_checkpoint(saved, FRESH)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), restored, SAVED))
+    with pytest.raises(
+        CheckpointError, match=r"steps of Orbax's CheckpointManager.*5 is the newes"
+    ):
+        restore_checkpoint(saved.parent, FRESH)
+
+
 @pytest.mark.parametrize(
     "saved", [np.ones(2, np.float32), "text", {}], ids=["array", "text", "none"]
 )
