@@ -18,6 +18,13 @@ nox.options.sessions = ["tests", "tests_lowest", "lint"]
 PYTHONS = ["3.11", "3.12", "3.13"]
 REFERENCE = Path("equivalence_tests", "reference")
 CONSTRAINTS = Path(".ci", "constraints.txt")
+WITH_PYTORCH = (
+    "optax_bridge/torch",
+    "equivalence_tests/suite/witness_test.py",
+    "equivalence_tests/sides/frameworks",
+    "equivalence_tests/pair/settings_test.py",
+    "migration_guide/from_pytorch_test.py",
+)
 
 
 def lowest_dependencies() -> list[str]:
@@ -74,6 +81,13 @@ def tests_full(session: nox.Session) -> None:
     """Runs the tests with the products that are marked `full`."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "-n", "auto", "--equivalence-full", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def tests_torch(session: nox.Session) -> None:
+    """Runs what the tests leave out where PyTorch is not installed."""
+    session.install("-e", ".[test,torch]")
+    session.run("python", "-m", "pytest", *(session.posargs or WITH_PYTORCH))
 
 
 @nox.session(python=PYTHONS[0])

@@ -198,7 +198,7 @@ def test_without_pytorch_a_side_says_what_to_install(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "torch", None)
-    done = command("compare", "torch.optim:AdamW", "my_pair:adam")
+    done = command("compare", "torch.optim:LBFGS", "my_pair:adam")
     assert done.code == 2
     assert "install it with `pip install torch`" in done.err
 

@@ -126,15 +126,15 @@ def test_the_last_line_is_the_next_command_and_it_finds_both_the_same(call: str,
     assert result.exit_code == 0, result.output
 
 
-def test_a_checkpoint_in_sight_is_checked_next(tmp_path: Path):
-    path = tmp_path / "train.py"
+def test_a_checkpoint_in_sight_is_checked_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
     path.write_text(
         f"{HEAD}def make():\n    return optim.Adam(0.1).create(p)\n"
         "o = checkpoints.restore_checkpoint('run', make())\n"
     )
     *_, last = summary.next_commands(driver.migrate([path], Options()))
-    program = f"{str(path).lstrip('/')}:make"
-    expected = ["check-resume", "run", "--program", program]
+    expected = ["check-resume", "run", "--program", "train.py:make"]
     assert shlex.split(last)[1:] == [*expected, "--optimizer", "Adam(learning_rate=0.1)"]
 
 

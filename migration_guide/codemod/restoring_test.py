@@ -202,8 +202,11 @@ def test_what_has_no_folder_may_be_handed_on():
 
 
 @pytest.mark.parametrize("made", ["Own(0.1)", "optim.MultiOptimizer((t, Own(0.1)), (u, lamb))"])
-def test_a_class_of_the_program_s_own_needs_a_template(made: str, tmp_path: Path):
-    path = tmp_path / "train.py"
+def test_a_class_of_the_program_s_own_needs_a_template(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
     path.write_text(
         f"from flax.training import checkpoints\n{HEAD}class Own(optim.OptimizerDef): pass\n"
         f"lamb = optim.LAMB(0.1)\nopt = {made}.create(p)\n"
@@ -211,14 +214,15 @@ def test_a_class_of_the_program_s_own_needs_a_template(made: str, tmp_path: Path
     )
     report = driver.migrate([path], Options())
     (said,) = summary.convert_commands(report)
-    assert said == f"optax-bridge convert own own_new --like {path}:FUNCTION"
+    assert said == "optax-bridge convert own own_new --like train.py:FUNCTION"
     assert "where FUNCTION makes, without arguments, what is restored into" in (
         summary.summary(report, Options())
     )
 
 
-def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
-    path = tmp_path / "train.py"
+def test_commands_that_convert_are_ready_to_paste(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
     path.write_text(
         "import os\nfrom flax import serialization\nfrom flax.training import checkpoints\n"
         f"DIR = 'my runs'\n{HEAD}def make(): return optim.Adam(0.1, eps=E).create(p)\n"
@@ -229,7 +233,7 @@ def test_commands_that_convert_are_ready_to_paste(tmp_path: Path):
         "opt = serialization.from_bytes(opt, 'a string'.encode())\n"
     )
     first, second = summary.convert_commands(driver.migrate([path], Options()))
-    assert first == f"optax-bridge convert 'my runs' 'my runs_new' --like {path}:make"
+    assert first == "optax-bridge convert 'my runs' 'my runs_new' --like train.py:make"
     new = "'my runs/a_new.msgpack' --format msgpack --optimizer 'Momentum(learning_rate=0.2)'"
     assert second == f"optax-bridge convert 'my runs/a.msgpack' {new}"
 

@@ -61,6 +61,7 @@ python_maximum_signature_line_length = 72
 nb_execution_mode = "force"
 # Pages about PyTorch show their snippets alone where it is not installed.
 nb_execution_excludepatterns = [] if find_spec("torch") else ["torch/*"]
+suppress_warnings = ["myst-nb.lexer"]  # of cells that are not run
 nb_execution_timeout = 300
 nb_execution_in_temp = True  # pages write files
 nb_execution_raise_on_error = True

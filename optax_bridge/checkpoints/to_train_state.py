@@ -157,11 +157,11 @@ def _convert(
 ) -> Converted:
     """Converts one part of a checkpoint by its definition."""
     choice, name = None, "the transformation"
-    is_tx = is_transformation(definition)
-    is_grouped = part.is_grouped and not is_tx
-    groups = groups_of_definition(definition, part, place) if is_grouped else []
+    groups = []
+    if part.is_grouped and not is_transformation(definition):
+        groups = groups_of_definition(definition, part, place)
     fields = rows(part, place, groups)
-    if is_tx:
+    if is_transformation(definition):
         tx = definition
     else:
         name = type(definition).__name__

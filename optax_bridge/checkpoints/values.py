@@ -1,4 +1,4 @@
-# pyright: strict
+# pyright: strict, reportUnknownMemberType=false
 """The numbers in a leaf: whether they are finite, what a field may hold, a number of steps."""
 
 from typing import Any

@@ -188,6 +188,7 @@ def convert(
             errors.print(done)
             raise typer.Exit(FAILED)
         if not isinstance(done, Conversion):
+            assert base is not None  # else it were misuse
             pytorch.report_returned(done, destination, base, json)
             raise typer.Exit(DONE)
         for note in _notes(done):

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, ParamSpec
@@ -117,7 +118,8 @@ def transformation(definition: Callable[P, TorchOptimizer]) -> Callable[P, Exact
         return _transformation(definition(*args, **kwargs))
 
     make.__name__ = make.__qualname__ = name.lower()
-    make.__doc__ = f"`torch.optim.{name}` as an Optax transformation.\n\n{definition.__doc__}"
+    settings = inspect.cleandoc(definition.__doc__ or "").replace("Attributes:", "Args:")
+    make.__doc__ = f"`torch.optim.{name}` as an Optax transformation.\n\n{settings}"
     return make
 
 
