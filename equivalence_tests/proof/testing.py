@@ -74,6 +74,11 @@ class EqualPairs(dict[str, Pair]):
         check(proof.to_json(), *self[name](), PARAMS, points=1, steps=2)
 
 
+def transformation(init: Any, update: Any) -> optax.GradientTransformation:
+    """A transformation whose functions have no types."""
+    return optax.GradientTransformation(init, update)
+
+
 def rule(f: Callable[..., tuple[Any, ...]], *starts: float) -> optax.GradientTransformation:
     """An optimizer of a leaf's rule, whose moments start as these numbers.
 
@@ -94,7 +99,7 @@ def rule(f: Callable[..., tuple[Any, ...]], *starts: float) -> optax.GradientTra
         columns = [tree.unflatten(column) for column in zip(*rows, strict=True)]
         return columns[0], (count, *columns[1:])
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 def direct(f: Callable[[Any], Any]) -> optax.GradientTransformation:

@@ -81,7 +81,8 @@ class Quotients:
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
         self._count_work(len(poly))
-        rows, factorial, without = dict[int, fmpq_mpoly](), 1, {f"g{gen}": 0}
+        rows, factorial = dict[int, fmpq_mpoly](), 1
+        without: dict[str | int, Any] = {f"g{gen}": 0}
         for power in range(int(poly.degrees()[gen]) + 1):
             if power:  # by Taylor's series, which FLINT has sooner than its terms are sorted
                 poly, factorial = poly.derivative(gen), factorial * power

@@ -145,8 +145,9 @@ class Fits:
             return
         values = [_uniform(np.array([each for each in row if each is not None])) for row in ratios]
         for count in counts:
-            rows = [(v, n) for v, n in zip(values, self._numbers(count), strict=True) if v]
-            known = [value for value, _ in rows if value is not None]
+            pairs = zip(values, self._numbers(count), strict=True)
+            rows = [(value, number) for value, number in pairs if value is not None]
+            known = [value for value, _ in rows]
             progression = progression_of(known, [number for _, number in rows], self._factor)
             if progression is not None:
                 yield multiplied(slot, other, count, progression)

@@ -30,7 +30,7 @@ from equivalence_tests.proof.pairs.differences import (
 )
 from equivalence_tests.proof.result import IDENTICAL, REALS, Proof
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, MOST_AXES
-from equivalence_tests.proof.testing import PARAMS, direct, some_or_all
+from equivalence_tests.proof.testing import PARAMS, direct, some_or_all, transformation
 
 # A leaf's look at itself, and a shape for which it answers True; here, since what the
 # prover's own files read of shapes is no look at them.
@@ -129,7 +129,7 @@ def _changed(number: int, condition: Callable[..., Any]) -> tuple[Any, Any]:
         changed = jax.tree_util.tree_map_with_path(one, updates, grads, params)
         return changed, (count, inner)
 
-    return base, optax.GradientTransformation(init, update)
+    return base, transformation(init, update)
 
 
 def _spread(f: Callable[[Any], Any]) -> Any:
@@ -145,7 +145,7 @@ def _noisy(draw: Callable[..., Any]) -> optax.GradientTransformation:
         noise = jax.tree.map(lambda g: draw(now, state[1], g.shape).astype(g.dtype), grads)
         return jax.tree.map(jnp.add, grads, noise), (key, state[1] + 1)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)
 
 
 def _everywhere() -> Iterator[tuple[str, Different]]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, whole
+from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, transformation, whole
 
 PAIRS = EqualPairs()
 UNDECIDED = ("rprop by cases", "the transformer's schedule")
@@ -31,7 +31,7 @@ def _():
             state, key = jax.random.split(state)
             return jax.tree.map(lambda g: scale(g, jax.random.normal(key, g.shape)), grads), state
 
-        return optax.GradientTransformation(init, update)
+        return transformation(init, update)
 
     return noisy(lambda g, n: -0.1 * (g + 0.01 * n)), noisy(lambda g, n: -0.1 * g - 0.001 * n)
 
@@ -191,7 +191,7 @@ def _():
         )
         return jax.tree.map(lambda s: -0.1 * jnp.mean(s, axis=0), state), state
 
-    return rule(apart, 0.0, 0.0), optax.GradientTransformation(init, update)
+    return rule(apart, 0.0, 0.0), transformation(init, update)
 
 
 @pair("a count that is a float")
@@ -204,7 +204,7 @@ def _():
         step = state["step"]
         return jax.tree.map(lambda m: m / (1 - 0.9**step), mean), {"mean": mean, "step": step + 1}
 
-    return optax.ema(0.9), optax.GradientTransformation(init, update)
+    return optax.ema(0.9), transformation(init, update)
 
 
 @pair("decay over time, as Keras had it")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, whole
+from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, transformation, whole
 
 PAIRS = EqualPairs()
 UNDECIDED = (
@@ -177,7 +177,7 @@ def _():
         return jax.tree.map(lambda s: s.mean(0), state), state
 
     shifted = rule(lambda t, g, p, a, b: ((g + a + b) / 3, g, a), 0.0, 0.0)
-    return optax.GradientTransformation(init, update), shifted
+    return transformation(init, update), shifted
 
 
 @pair("normalized by the norm of the update")
@@ -206,7 +206,7 @@ def _():
         new = jax.tree.map(lambda p, q, g: p - 0.1 * g + 0.9 * (p - q), params, state, grads)
         return jax.tree.map(lambda a, b: a - b, new, params), params
 
-    return optax.sgd(0.1, momentum=0.9), optax.GradientTransformation(init, update)
+    return optax.sgd(0.1, momentum=0.9), transformation(init, update)
 
 
 @pair("lerp of the mean")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule
+from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, transformation
 
 PAIRS = EqualPairs()
 UNDECIDED = ("adan with the difference by a product",)
@@ -163,7 +163,7 @@ def _():
 
     return (
         rated(lambda t: 0.1 * jnp.maximum(1000 - t, 0) / 1000),
-        optax.GradientTransformation(init, update),
+        transformation(init, update),
     )
 
 

@@ -1,12 +1,14 @@
 """Pairs that are equal, kept aside while the prover was worked on."""
 
+from typing import Any
+
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import optax
 import pytest
 
-from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, whole
+from equivalence_tests.proof.testing import EqualPairs, direct, rated, rule, transformation, whole
 
 PAIRS = EqualPairs()
 UNDECIDED = ("clipped second-order step", "norm of third power")
@@ -109,14 +111,15 @@ def _():
 def _():
     inner = optax.sgd(0.1, momentum=0.9)
 
-    def flat(tree):
+    def flat(tree: Any) -> Any:
         return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
     def update(grads, state, params):
+        step: Any
         step, state = inner.update(flat(grads), state, flat(params))
         return jax.flatten_util.ravel_pytree(params)[1](step), state
 
-    return inner, optax.GradientTransformation(lambda params: inner.init(flat(params)), update)
+    return inner, transformation(lambda params: inner.init(flat(params)), update)
 
 
 @pair("momentum row by row in a scan")
@@ -157,7 +160,7 @@ def _():
         m = jax.tree.map(lambda m, u: jnp.where(first, u, 0.9 * m + u), state[1], u)
         return jax.tree.map(lambda m: -0.01 * m, m), (state[0] + 1, m, v)
 
-    return optax.novograd(0.01, weight_decay=0.1), optax.GradientTransformation(init, update)
+    return optax.novograd(0.01, weight_decay=0.1), transformation(init, update)
 
 
 @pair("norm of third power")
@@ -233,7 +236,7 @@ def _():
 def _():
     schedule = optax.linear_schedule(0.1, 0.0, 50)
     return optax.adam(schedule), optax.chain(
-        optax.scale_by_adam(), optax.scale_by_schedule(lambda t: -schedule(t))
+        optax.scale_by_adam(), optax.scale_by_schedule(lambda t: -1.0 * jnp.asarray(schedule(t)))
     )
 
 
@@ -286,7 +289,7 @@ def _():
         step = jax.tree.map(lambda m, v: -0.01 / c1 * m / (jnp.sqrt(v) / jnp.sqrt(c2) + 1e-8), m, v)
         return step, {"count": count, "exp_avg": m, "exp_avg_sq": v}
 
-    return optax.adam(0.01), optax.GradientTransformation(init, update)
+    return optax.adam(0.01), transformation(init, update)
 
 
 @pair("adagrad by hand")

@@ -108,11 +108,13 @@ class Reals:
 
     def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """A constant; floating-point ones are read as decimals."""
-        value = self.graph.constant(node)
-        inside = [isinstance(i, int) and 0 <= i < n for i, n in zip(index, node.shape, strict=True)]
-        if value is None or not all(inside) or is_complex(node.dtype):
+        array = self.graph.constant(node)
+        pairs = zip(index, node.shape, strict=True)
+        position = tuple(i for i, size in pairs if isinstance(i, int) and 0 <= i < size)
+        known = len(position) == len(node.shape)
+        if array is None or not known or is_complex(node.dtype):
             return self.algebra.leaf(f"constant {node.id}", index)
-        value = value[index]
+        value = np.asarray(array[position])[()]
         if not is_float(value.dtype):
             return self.algebra.number(int(value))
         if not np.isfinite(value):
