@@ -58,7 +58,8 @@ def compare(
         tuple[str, str],
         typer.Option(
             help="The arguments of either side's function, as in a call: "
-            '`"lr=1e-3" "1e-3, nesterov=True"`; `""` for none. Parsed, never evaluated.',
+            '`"lr=1e-3" "1e-3, nesterov=True"`; `""` for none. Parsed, never evaluated. '
+            "A learning rate that one side lacks is that of the other.",
         ),
     ] = ("", ""),
     params: Annotated[
@@ -111,12 +112,12 @@ def compare(
 def _sides(
     names: tuple[str, str], kwargs: tuple[str, str], are_functions: bool
 ) -> "list[NamedSide]":
-    from equivalence_tests.pair.named import NamedSide, named_side
+    from equivalence_tests.pair.named import NamedSide, named_pair
     from equivalence_tests.sides.programs import load_object
 
     if are_functions:
         return [NamedSide(name, None, load_object(name)) for name in names]
-    return [named_side(*one) for one in zip(names, kwargs, strict=True)]
+    return named_pair((names[0], kwargs[0]), (names[1], kwargs[1]))
 
 
 def _gradients(text: str) -> Any:

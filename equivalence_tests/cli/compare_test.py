@@ -194,6 +194,12 @@ def test_a_device_that_is_not_there_is_not_compared_on(command: Command):
     assert done == (3, "tpu: not run, there is no such device here\n", "")
 
 
+def test_a_rate_that_one_side_needs_is_that_of_the_other(command: Command):
+    done = command("compare", "optax_bridge.torch:SGD", "optax:sgd", *SHORT)
+    assert done.code == 0
+    assert "and optax:sgd(learning_rate=0.001) (" in done.out
+
+
 def test_without_pytorch_a_side_says_what_to_install(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ):

@@ -23,6 +23,9 @@ from optax_bridge.correspondence.expression import ExpressionError
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 _FRAMEWORKS = {"torch": pytorch.import_torch, "keras": keras.import_keras}
 
+# What a learning rate is called.
+RATES = ("learning_rate", "lr", "step_size", "rate")
+
 # Whose constructors may be written as calls: nothing else is called by a text.
 _LIBRARIES = ("optax", "optax_bridge", "torch.optim", "keras.optimizers")
 
@@ -160,6 +163,15 @@ def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def named_pair(left: tuple[str, str], right: tuple[str, str]) -> list[NamedSide]:
+    """Returns both sides of names or calls and their arguments, as `named_side` does.
+
+    A side that needs a learning rate, and was given none, gets that of the other side.
+    """
+    sides = [_unchecked_side(*left), _unchecked_side(*right)]
+    return [_check(_with_rate_of(*pair)) for pair in (sides, sides[::-1])]
+
+
 def named_side(name: str, arguments: str = "") -> NamedSide:
     """Returns the side of a name or a call.
 
@@ -172,12 +184,29 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
     Raises:
       EquivalenceError: it is none of these, or does not take the arguments.
     """
+    return _check(_unchecked_side(name, arguments))
+
+
+def _with_rate_of(side: NamedSide, other: NamedSide) -> NamedSide:
+    """Returns the side with the other's learning rate, if it needs one that it was not given."""
+    try:
+        there, here = other.parameters, side.parameters
+    except TypeError:  # arguments that do not fit, as making the side will say
+        return side
+    rate = next((there[name] for name in RATES if there.get(name) is not None), None)
+    needed = next((name for name in RATES if name in side.takes and name not in here), None)
+    if rate is None or needed is None:
+        return side
+    return replace(side, kwargs={**(side.kwargs or {}), needed: rate})
+
+
+def _unchecked_side(name: str, arguments: str) -> NamedSide:
     if "(" in name:
         if arguments.strip():
             raise EquivalenceError(
                 f"{name}: expected its arguments in its brackets, found --kwargs {arguments!r}"
             )
-        return _check(_call_side(name))
+        return _call_side(name)
     if ":" not in name:
         near = nearest(name, entries_by_class())
         is_meant = f"; is {near}(...) meant?" if near else ""
@@ -189,7 +218,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
     name = _import_framework(name)
     value, is_side = side_or_function(name)
     if not is_side:
-        return _check(NamedSide(name, value, None, args, kwargs))
+        return NamedSide(name, value, None, args, kwargs)
     if arguments.strip():
         raise EquivalenceError(
             f"{name}: it is a side already and takes no arguments, found --kwargs {arguments!r}"

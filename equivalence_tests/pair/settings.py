@@ -16,7 +16,7 @@ import optax
 
 from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.pair.named import NamedSide, ObjectSide
+from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError
 from equivalence_tests.sides.held_values import literals, settings_of
@@ -27,7 +27,7 @@ FEW = 16  # steps; what they do not tell apart is compared in full
 _DECAYS = ("weight_decay", "weight_decay_rate", "wd")
 # What one thing is called; the first that a side has is meant.
 _ALIKE = (
-    ("learning_rate", "lr", "step_size", "rate"),
+    RATES,
     ("b1", "beta1", "beta_1", "betas[0]"),
     ("b2", "beta2", "beta_2", "betas[1]"),
     ("decay", "alpha", "rho", "beta2", "gamma"),
