@@ -104,9 +104,7 @@ COMMANDS = {
     "pool-of-a-module": ["-m", "package.spawns"],
     "folder": ["package", "x"],
     "input-as-program": ["-", "x"],
-    "no-script": ["nothing.py"],
     "no-module": ["-m", "nothing"],
-    "folder-without-program": ["."],
 }
 
 

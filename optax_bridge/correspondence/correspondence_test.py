@@ -86,8 +86,9 @@ def test_cases_move_every_hyper_parameter_off_its_default(subtests: pytest.Subte
 
 
 def test_state_fields_are_claimed_once_or_dropped(subtests: pytest.Subtests):
-    for name, (entry, case) in CASES.items():
-        with subtests.test(name):
+    cases = ((entry, case) for entry in all_entries().values() for case in entry.cases)
+    for entry, case in cases:
+        with subtests.test(f"{entry.name}: {case}"):
             if entry.parts is not None and not entry.fields:
                 continue  # its state is that of its groups
             definition = entry.definition(case, case.learning_rate)
