@@ -101,7 +101,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def lint(session: nox.Session) -> None:
     """Checks style, format, types and the direction of imports."""
-    session.install("-e", ".[test,guide,lint]", "nox")
+    session.install("-e", ".[test,guide,torch,lint]", "nox")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports")
