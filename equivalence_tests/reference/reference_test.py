@@ -75,7 +75,9 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
     text = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
     assert found.relative <= bound(recording), text
     same_machine = recording.recorded_with["machine"] == platform.machine()
-    if recording.case.bits and same_machine and jax.default_backend() == "cpu":
+    # JAX 0.9 adds up large tensors, and fuses one product, in another order than those around it.
+    same_order = jax.__version_info__ >= (0, 10)
+    if recording.case.bits and same_order and same_machine and jax.default_backend() == "cpu":
         assert found.identical, text
 
 

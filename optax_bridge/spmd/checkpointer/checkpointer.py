@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Self
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.checkpointer.damage import (
@@ -61,6 +62,7 @@ _log = logging.getLogger(__name__)
 _STEP = re.compile(r"step_(\d{8})")
 _MAX_STEP = 10**8
 _INDEX_FILE = "index.json"
+_NO_MESH = Mesh(np.empty((), object), ())
 
 
 class BaseCheckpointer(Module):
@@ -231,7 +233,8 @@ class Checkpointer(BaseCheckpointer):
         if iterators:
             items["iterators"] = SaveIterators(iterators)
         items[CHECKSUMS] = SaveChecksums()
-        manager.save(step, args=ocp.args.Composite(**items), force=True)
+        with jax.set_mesh(_NO_MESH):  # Orbax 0.11 slices a shard, which lies on one of its devices
+            manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     @nowrap
     def restore(self, *, step: int | None = None, state: PyTree) -> tuple[int | None, PyTree]:
