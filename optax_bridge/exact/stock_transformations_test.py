@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -106,20 +106,22 @@ CASES = {
 
 
 # Under `lax.cond`, whose outputs had no sharding in their types in older JAX.
-UNDER_COND = pytest.param(
-    "apply_if_finite",
-    marks=pytest.mark.skipif(
-        jax.__version_info__ < (0, 10),
-        reason="older JAX: lax.cond drops the axes; users are warned and told the remedy",
-    ),
+UNDER_COND = ("apply_if_finite", "MultiSteps")
+_OLDER = pytest.mark.skipif(
+    jax.__version_info__ < (0, 10),
+    reason="older JAX: lax.cond drops the axes; users are warned and told the remedy",
 )
+
+
+def _named(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(n, marks=_OLDER if n in UNDER_COND else ()) for n in names]
 
 
 def mesh() -> Any:
     return jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
-@pytest.mark.parametrize("name", [UNDER_COND if c == "apply_if_finite" else c for c in CASES])
+@pytest.mark.parametrize("name", _named(CASES))
 def test_the_state_lies_like_the_axes_that_it_keeps(name: str):
     tx = CASES[name]
     shardings = optax_bridge.opt_state_shardings(tx, PARAMS, mesh())
@@ -140,7 +142,7 @@ def kept(state: Any) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["adafactor", "chain", "MultiSteps", UNDER_COND, "masked", "partition", "asked for"]
+    "name", _named(["adafactor", "chain", *UNDER_COND, "masked", "partition", "asked for"])
 )
 def test_rows_and_columns_of_a_square_kernel_keep_their_own_names(name: str):
     state = jax.eval_shape(boxes_handled(CASES[name]).init, PARAMS)
