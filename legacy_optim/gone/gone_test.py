@@ -48,7 +48,9 @@ def test_the_inventory_is_right_about_what_is_installed():
     for old, new in (INVENTORY["moved"] | remedies.RENAMED).items():
         entry = gone.find(old)
         assert entry is not None and entry.new == new, old
-        if _is_gone_here(entry):
+        # Four names went to jax.extend.core later than they left their old place.
+        is_later = new.startswith("jax.extend.core.") and jax.__version_info__ < (0, 10)
+        if _is_gone_here(entry) and not is_later:
             value(new)
     for function, table in remedies.KEYWORDS.items():
         for keyword in table:

@@ -12,6 +12,12 @@ RENAMED: dict[str, str] = {
     "chex.assert_tree_all_equal_structs": "chex.assert_trees_all_equal_structs",
     "flax.linen.ConvLSTM": "flax.linen.ConvLSTMCell",
     "flax.linen.recurrent.ConvLSTM": "flax.linen.ConvLSTMCell",
+    # Not by the name `jax.ad`, which JAX 0.9 has not.
+    "jax.api.ad": "jax.interpreters.ad",
+    "jax.experimental.maps.ad": "jax.interpreters.ad",
+    "jax.experimental.shard_map.ad": "jax.interpreters.ad",
+    "jax.interpreters.pxla.ad": "jax.interpreters.ad",
+    "jax.interpreters.xla.ad": "jax.interpreters.ad",
     "jax.config.config": "jax.config",
     "jax.experimental.enable_x64": "jax.enable_x64",
     "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
