@@ -75,10 +75,13 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
     text = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
     assert found.relative <= bound(recording), text
     same_machine = recording.recorded_with["machine"] == platform.machine()
-    # JAX 0.9 adds up large tensors, and fuses one product, in another order than those around it.
-    same_order = jax.__version_info__ >= (0, 10)
-    if recording.case.bits and same_order and same_machine and jax.default_backend() == "cpu":
+    is_cpu = jax.default_backend() == "cpu"
+    if recording.case.bits and SAME_ORDER and same_machine and is_cpu:
         assert found.identical, text
+
+
+# JAX 0.9 adds up large tensors, and fuses one product, in another order than those around it.
+SAME_ORDER = jax.__version_info__ >= (0, 10)
 
 
 def cases_as_params(cases: Sequence[Case], is_quick: Callable[[Case], bool]) -> list[Any]:
@@ -92,7 +95,10 @@ SETTINGS = cases_as_params(CASES, lambda case: case.tree != "few" or not case.ji
 
 
 @pytest.mark.parametrize("case", SETTINGS)
-def test_trajectory(case: Case) -> None:
+def test_trajectory(case: Case, request: pytest.FixtureRequest) -> None:
+    if case.name == "lars/defaults_large" and not SAME_ORDER:
+        why = "JAX 0.9 adds up its norm otherwise: 2.8e-6 of the scale, not 2e-6"
+        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     recording = load.recording(case)
     given = recording.initial, recording.gradients, recording.learning_rates
     assert_agrees(recording, list(replay.trajectory(legacy_optim, case, *given)))
@@ -152,6 +158,7 @@ def _case(name: str) -> Case:
             "momentum/defaults",
             5,
             lambda value: np.nextafter(value, np.float32(9)),
+            marks=pytest.mark.skipif(not SAME_ORDER, reason="JAX 0.9: no bits are asked"),
         ),
     ],
     ids=["too_far", "nan", "not_nan", "dtype", "too_far_in_bfloat16", "one_bit"],

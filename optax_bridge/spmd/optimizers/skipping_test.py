@@ -158,6 +158,9 @@ def test_adastar_clips_and_averages_its_updates():
     np.testing.assert_allclose(state["compute_updates"].update_ema["w"], 0.125, rtol=1e-6)
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10), reason="JAX 0.9 leaves it on the device, on CPUs"
+)
 def test_an_offloaded_state_lies_there_between_the_steps():
     cfg = config_for_function(optimizers.offload_optimizer).set(optimizer=TRACE, pattern="0/.*")
     tx, plain = cfg.instantiate(), TRACE.instantiate()
