@@ -56,7 +56,9 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
     assert ids == {row["id"] for row in content["results"]}
     assert lines[len(ids)].startswith("flax.optim against Optax")
     assert all(line == line.rstrip() for line in lines)
-    assert run.stderr == f"written: {file}, {tmp_path / 'junit.xml'}\n"
+    # JAX 0.9 logs what it thinks of the processor whenever it takes a program from its cache.
+    lines = [line for line in run.stderr.splitlines() if "cpu_aot_loader.cc" not in line]
+    assert lines == [f"written: {file}, {tmp_path / 'junit.xml'}"]
     assert content["ran"]
     assert {row["verdict"] for row in content["results"]} == {"identical"}
     assert set(content["versions"]) >= {"jax", "jaxlib", "optax", "flax", "optax-bridge"}
