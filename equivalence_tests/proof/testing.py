@@ -74,6 +74,9 @@ class EqualPairs(dict[str, Pair]):
         check(proof.to_json(), *self[name](), PARAMS, points=1, steps=2)
 
 
+EQUAL_PAIRS = EqualPairs()
+
+
 def transformation(init: Any, update: Any) -> optax.GradientTransformation:
     """A transformation whose functions have no types."""
     return optax.GradientTransformation(init, update)

@@ -12,12 +12,6 @@ RENAMED: dict[str, str] = {
     "chex.assert_tree_all_equal_structs": "chex.assert_trees_all_equal_structs",
     "flax.linen.ConvLSTM": "flax.linen.ConvLSTMCell",
     "flax.linen.recurrent.ConvLSTM": "flax.linen.ConvLSTMCell",
-    # Not by the name `jax.ad`, which JAX 0.9 has not.
-    "jax.api.ad": "jax.interpreters.ad",
-    "jax.experimental.maps.ad": "jax.interpreters.ad",
-    "jax.experimental.shard_map.ad": "jax.interpreters.ad",
-    "jax.interpreters.pxla.ad": "jax.interpreters.ad",
-    "jax.interpreters.xla.ad": "jax.interpreters.ad",
     "jax.config.config": "jax.config",
     "jax.experimental.enable_x64": "jax.enable_x64",
     "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
@@ -105,6 +99,12 @@ RENAMED: dict[str, str] = {
             ("treedef_is_leaf", "jax.tree_util.treedef_is_leaf"),
         )
     },
+    # By its own name: JAX 0.9 has no `jax.ad`.
+    "jax.api.ad": "jax.interpreters.ad",
+    "jax.experimental.maps.ad": "jax.interpreters.ad",
+    "jax.experimental.shard_map.ad": "jax.interpreters.ad",
+    "jax.interpreters.pxla.ad": "jax.interpreters.ad",
+    "jax.interpreters.xla.ad": "jax.interpreters.ad",
 }
 
 # Where to look for a name under its own old name, in this order. What is found is in `names.json`.

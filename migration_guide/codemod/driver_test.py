@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.reading import files, notebook
+from migration_guide.codemod.reading import files
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.writing.context import Options
 from optax_bridge.cli.app import app
@@ -404,79 +404,6 @@ def test_environments_and_hidden_folders_are_left_out(tmp_path: Path):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "old.py").write_text(OLD, encoding="utf-8")
     assert driver.migrate([tmp_path], Options()).seen == 0
-
-
-def _notebook(*cells: str) -> dict:
-    made = [
-        {
-            "cell_type": "code",
-            "execution_count": 3,
-            "metadata": {},
-            "outputs": [{"x": 1}],
-            "source": cell.splitlines(keepends=True),
-        }
-        for cell in cells
-    ]
-    text = {"cell_type": "markdown", "metadata": {}, "source": ["from flax import optim"]}
-    return {"cells": [text, *made], "metadata": {"k": "\u00e9"}, "nbformat": 4, "nbformat_minor": 5}
-
-
-def test_notebooks_keep_everything_else(tmp_path: Path):
-    path = tmp_path / "train.ipynb"
-    cells = (
-        "%matplotlib inline\n!pip install flax\nfrom flax import optim",
-        OLD.splitlines()[2],
-        "if x:\n    %time y = 1\noptimizer.target",
-        "%%bash\necho optimizer.target",
-        "optim?",
-    )
-    document = _notebook(*cells)
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    _migrate("--write", str(path))
-    text = path.read_text(encoding="utf-8")
-    new = json.loads(text)
-    sources = ["".join(cell["source"]) for cell in new["cells"]]
-    assert sources[0] == "from flax import optim"
-    assert sources[1].startswith("%matplotlib inline\n!pip install flax\n")
-    assert "import optax_bridge" in sources[1]
-    assert "optax.sgd" in sources[2]
-    assert sources[3] == "if x:\n    %time y = 1\noptimizer.params"
-    assert sources[4:] == [cells[3], cells[4]]
-    assert new["cells"][1]["outputs"] == [{"x": 1}]
-    assert text.startswith('{\n "cells"')
-    assert text.endswith("}\n")
-    assert "\u00e9" in text
-    assert _migrate("--check", str(path))[0] == 0
-
-
-def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: Path):
-    path = tmp_path / "short.ipynb"
-    cells = (
-        "!pip install \\\n  flax==0.5.3\nfiles = !ls\nfrom flax import optim",
-        "%%time\n" + OLD.splitlines()[2],
-        "%%bash\npython -c 'from flax import optim'",
-        "x = 1\nf(optim)",
-    )
-    path.write_text(json.dumps(_notebook(*cells)), encoding="utf-8")
-    _, output = _migrate("--write", str(path))
-    sources = ["".join(c["source"]) for c in json.loads(path.read_text("utf-8"))["cells"]]
-    assert sources[1].startswith(cells[0].rpartition("\n")[0])
-    assert sources[2].startswith("%%time\noptimizer = optax_bridge.TrainState.create(")
-    assert sources[3] == cells[2]
-    assert "short.ipynb:cell 2:2: 'flax==0.5.3' keeps the old Flax" in output
-    assert "short.ipynb:cell 4:1: this cell is not read" in output
-    assert "short.ipynb:cell 5:3: this class is called where nobody sees it" in output
-
-
-def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):
-    path = tmp_path / "other.ipynb"
-    path.write_text(json.dumps(_notebook("x = 1")), encoding="utf-8")
-    assert not driver.migrate([path], Options()).changed
-
-
-def test_a_broken_notebook_says_so():
-    with pytest.raises(notebook.NotANotebook, match="format 4"):
-        notebook.read("[]")
 
 
 def test_files_without_a_trace_of_the_api_are_not_parsed(tmp_path: Path):

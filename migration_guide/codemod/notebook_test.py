@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading import notebook
 from migration_guide.codemod.reading.notebook import spans
 from migration_guide.codemod.writing.context import Options
+from optax_bridge.cli.app import app
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -26,6 +28,20 @@ def _notebook(*cells: str) -> dict:
         for cell in cells
     ]
     return {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _notebook_with_prose(*cells: str) -> dict:
+    """With outputs, metadata, and a cell of prose before the code."""
+    document = _notebook(*cells)
+    filled = {"execution_count": 3, "metadata": {}, "outputs": [{"x": 1}]}
+    prose = {"cell_type": "markdown", "metadata": {}, "source": ["from flax import optim"]}
+    code = [{**cell, **filled} for cell in document["cells"]]
+    return {**document, "cells": [prose, *code], "metadata": {"k": "\u00e9"}}
+
+
+def _migrate(option: str, path: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["migrate", option, str(path)])
+    return result.exit_code, result.output
 
 
 LAYOUTS = {
@@ -110,3 +126,61 @@ def test_cells_that_cannot_be_told_apart_are_not_written():
     for wrong in ("import z\n" + book.code, "\n".join(lines[: second - 1]), "z\n" + lines[second]):
         with pytest.raises(notebook.NotANotebook, match="cannot be told apart"):
             book.with_code(wrong)
+
+
+def test_notebooks_keep_everything_else(tmp_path: Path):
+    path = tmp_path / "train.ipynb"
+    cells = (
+        "%matplotlib inline\n!pip install flax\nfrom flax import optim",
+        OLD.splitlines()[2],
+        "if x:\n    %time y = 1\noptimizer.target",
+        "%%bash\necho optimizer.target",
+        "optim?",
+    )
+    document = _notebook_with_prose(*cells)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _migrate("--write", path)
+    text = path.read_text(encoding="utf-8")
+    new = json.loads(text)
+    sources = ["".join(cell["source"]) for cell in new["cells"]]
+    assert sources[0] == "from flax import optim"
+    assert sources[1].startswith("%matplotlib inline\n!pip install flax\n")
+    assert "import optax_bridge" in sources[1]
+    assert "optax.sgd" in sources[2]
+    assert sources[3] == "if x:\n    %time y = 1\noptimizer.params"
+    assert sources[4:] == [cells[3], cells[4]]
+    assert new["cells"][1]["outputs"] == [{"x": 1}]
+    assert text.startswith('{\n "cells"')
+    assert text.endswith("}\n")
+    assert "\u00e9" in text
+    assert _migrate("--check", path)[0] == 0
+
+
+def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: Path):
+    path = tmp_path / "short.ipynb"
+    cells = (
+        "!pip install \\\n  flax==0.5.3\nfiles = !ls\nfrom flax import optim",
+        "%%time\n" + OLD.splitlines()[2],
+        "%%bash\npython -c 'from flax import optim'",
+        "x = 1\nf(optim)",
+    )
+    path.write_text(json.dumps(_notebook_with_prose(*cells)), encoding="utf-8")
+    _, output = _migrate("--write", path)
+    sources = ["".join(c["source"]) for c in json.loads(path.read_text("utf-8"))["cells"]]
+    assert sources[1].startswith(cells[0].rpartition("\n")[0])
+    assert sources[2].startswith("%%time\noptimizer = optax_bridge.TrainState.create(")
+    assert sources[3] == cells[2]
+    assert "short.ipynb:cell 2:2: 'flax==0.5.3' keeps the old Flax" in output
+    assert "short.ipynb:cell 4:1: this cell is not read" in output
+    assert "short.ipynb:cell 5:3: this class is called where nobody sees it" in output
+
+
+def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):
+    path = tmp_path / "other.ipynb"
+    path.write_text(json.dumps(_notebook_with_prose("x = 1")), encoding="utf-8")
+    assert not driver.migrate([path], Options()).changed
+
+
+def test_a_broken_notebook_says_so():
+    with pytest.raises(notebook.NotANotebook, match="format 4"):
+        notebook.read("[]")

@@ -150,8 +150,7 @@ def _arguments(
     if len(args) > len(places) or any(isinstance(arg, ast.Starred) for arg in args):
         raise ExpressionError(
             f"{_text(node, text)!r}: {name} takes {len(places)} arguments, {', '.join(places)}, "
-            f"each "
-            "written out"
+            "each written out"
         )
     given = list(zip(places, args, strict=False))
     for keyword in node.keywords:
@@ -204,8 +203,8 @@ def _parameters(node: ast.expr, text: str, name: str) -> str:
     if isinstance(node, ast.List) and any(isinstance(item, ast.Dict) for item in node.elts):
         raise ExpressionError(
             f"{_cut(source)}: groups of parameters have settings of their own. Write one call for "
-            f"each "
-            "group, and put what they give into optax_bridge.multi_optimizer or optax.partition"
+            "each group, and put what they give into optax_bridge.multi_optimizer or "
+            "optax.partition"
         )
     return source
 

@@ -104,6 +104,13 @@ def decayed(k: Kernels, hp: Any, param: Tensor) -> Tensor:
     return param if is_zero(hp.weight_decay) else k.mul(param, 1.0 - hp.lr * hp.weight_decay)
 
 
+def with_decay(k: Kernels, hp: Any, param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The parameter and the gradient to descend, one of them with the weight decay."""
+    if hp.decoupled_weight_decay:
+        return decayed(k, hp, param), -grad if hp.maximize else grad
+    return param, directed(k, hp, param, grad)
+
+
 def transformation(definition: Callable[P, TorchOptimizer]) -> Callable[P, ExactTransformation]:
     """The function that makes an Optax transformation of an optimizer, with the class's arguments.
 

@@ -35,12 +35,10 @@ def from_torch(
     Args:
       optimizer: the constructor call as text, which is parsed and never evaluated; or the optimizer
         itself, whose settings are read.
-      exact: this project's transformation in PyTorch's arithmetic. False: public Optax, where that
-      is
-        identical up to rounding.
-      lr: the learning rate in place of the optimizer's own, a schedule as a rule; a sequence has
-      one
-        for each group.
+      exact: this project's transformation in PyTorch's arithmetic. False: public Optax, where
+        that is identical up to rounding.
+      lr: the learning rate in place of the optimizer's own, a schedule as a rule; a sequence
+        has one for each group.
       groups: for an optimizer whose groups have different settings a pattern of paths for each,
         `("*/kernel", "*/bias")`, or a traversal: which parameters are in it.
 
@@ -79,10 +77,8 @@ def torch_definition(
         raise ValueError(
             f"the optimizer has {len(each)} groups of parameters, which differ in "
             f"{', '.join(differing) or 'nothing'}, and PyTorch does not know the parameters' "
-            f"names. "
-            'Say which are in each: groups=("*/kernel", "*/bias"), one pattern of paths for each, '
-            "in "
-            f"their order; found {found}"
+            'names. Say which are in each: groups=("*/kernel", "*/bias"), one pattern of paths for '
+            f"each, in their order; found {found}"
         )
     selectors = [path_pattern(each) if isinstance(each, str) else each for each in groups]
     pairs = zip(selectors, definitions, strict=True)
@@ -101,8 +97,7 @@ def _from_text(text: str) -> Described:
         if isinstance(value, Source):
             raise ExpressionError(
                 f"{text!r}: {name}={value.text} is no value; write a number: nothing is "
-                f"evaluated. A "
-                "learning rate may be given as lr="
+                "evaluated. A learning rate may be given as lr="
             )
     return described
 
@@ -113,9 +108,8 @@ def _from_object(optimizer: Any) -> list[Described]:
     name, groups = cls.__name__, getattr(optimizer, "param_groups", None)
     if not isinstance(groups, list) or not cls.__module__.startswith("torch.optim"):
         raise TypeError(
-            "optimizer: expected a constructor call as text, such as "
-            "'torch.optim.AdamW(lr=1e-3)', or "
-            f"an optimizer of torch.optim, found {cls.__module__}.{name}"
+            "optimizer: expected a constructor call as text, such as 'torch.optim.AdamW(lr=1e-3)', "
+            f"or an optimizer of torch.optim, found {cls.__module__}.{name}"
         )
     entry = entries_by_class(TORCH).get(name)
     if entry is None:

@@ -53,11 +53,10 @@ def from_torch_schedule(
 
     Args:
       scheduler: the constructor call as text, which is parsed and never evaluated: `SequentialLR`
-      has
-        the calls of others in a list. Or the scheduler itself, whose settings are read.
+        has the calls of others in a list. Or the scheduler itself, whose settings are read.
       lr: the optimizer's own rate, from which the scheduler starts; a scheduler itself says it.
       steps_per_epoch: of the optimizer, for one of the scheduler. 1: it is stepped with the
-      optimizer.
+        optimizer.
 
     Returns:
       The schedule: count, from 0 on -> rate in float32.

@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from equivalence_tests import ProofError, prove_equivalence
-from equivalence_tests.proof.pairs.differences import (
+from equivalence_tests.proof.pairs.testdata.differences import (
     BITS,
     CHAINS,
     COUNTS,

@@ -15,9 +15,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    decayed,
-    directed,
     transformation,
+    with_decay,
 )
 from optax_bridge.torch.recipes import BESIDE, SIGN, exact_but, up_to_rounding, with_sign_and_decay
 
@@ -53,10 +52,7 @@ class Adam(TorchOptimizer):
     def step(
         self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
     ) -> tuple[Tensor, Fields]:
-        if hp.decoupled_weight_decay:
-            param, grad = decayed(k, hp, param), -grad if hp.maximize else grad
-        else:
-            grad = directed(k, hp, param, grad)
+        param, grad = with_decay(k, hp, param, grad)
         return adam_step(k, t, hp, param, grad, state)
 
 

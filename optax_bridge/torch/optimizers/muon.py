@@ -61,8 +61,7 @@ class Muon(TorchOptimizer):
         if jnp.ndim(param) != 2:
             raise ValueError(
                 f"Muon: expected parameters with two axes, found shape {jnp.shape(param)}. Give "
-                f"the "
-                "others to another optimizer: optax_bridge.multi_optimizer, one group for each"
+                "the others to another optimizer: optax_bridge.multi_optimizer, one group for each"
             )
         return {"momentum_buffer": jnp.zeros_like(param)}
 

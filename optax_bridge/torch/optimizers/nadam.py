@@ -15,9 +15,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    decayed,
-    directed,
     transformation,
+    with_decay,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN, moments
 from optax_bridge.torch.recipes import BESIDE, SIGN, exact_but, with_sign_and_decay
@@ -54,10 +53,7 @@ class NAdam(TorchOptimizer):
         self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
     ) -> tuple[Tensor, Fields]:
         beta1, beta2 = hp.betas
-        if hp.decoupled_weight_decay:
-            param, grad = decayed(k, hp, param), -grad if hp.maximize else grad
-        else:
-            grad = directed(k, hp, param, grad)
+        param, grad = with_decay(k, hp, param, grad)
         momentum, following = (
             beta1 * (1.0 - 0.5 * 0.96 ** (at * hp.momentum_decay)) for at in (t, t + 1.0)
         )

@@ -14,9 +14,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    decayed,
-    directed,
     transformation,
+    with_decay,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN, moments
 from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
@@ -50,10 +49,7 @@ class RAdam(TorchOptimizer):
         self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
     ) -> tuple[Tensor, Fields]:
         beta1, beta2 = hp.betas
-        if hp.decoupled_weight_decay:
-            param, grad = decayed(k, hp, param), -grad if hp.maximize else grad
-        else:
-            grad = directed(k, hp, param, grad)
+        param, grad = with_decay(k, hp, param, grad)
         mean, square = moments(k, beta1, beta2, grad, state)
         correction = 1.0 - beta2**t
         longest = 2.0 / (1.0 - beta2) - 1.0

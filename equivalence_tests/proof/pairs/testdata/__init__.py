@@ -1,0 +1,1 @@
+"""Pairs of optimizers as data: equal ones, and ones that differ."""
