@@ -11,7 +11,6 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +28,7 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 Names = tuple[str, ...]
 Rows = Mapping[Names, PyTree]
+ChainTypes = tuple["str | ChainTypes", ...]  # of the states in a chain, nested as they are
 
 COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = "hyperparams"  # arguments of the transformation, which the program gives
@@ -276,7 +276,13 @@ def _possible(
     }
 
 
-def _field_slot(path: Names, leaf: Leaf, possible: Any, sign: int | None, is_last: bool) -> Slot:
+def _field_slot(
+    path: Names,
+    leaf: Leaf,
+    possible: Mapping[Names, tuple[set[int], bool]],
+    sign: int | None,
+    is_last: bool,
+) -> Slot:
     present = [(row, signs) for row, (signs, is_there) in possible.items() if is_there]
     if len(present) != 1:
         row = () if present else next(iter(possible), ())  # of flax.optim, whose entries are first
@@ -346,9 +352,9 @@ def _exact_fields() -> dict[str, dict[str, set[int]]]:
 
 
 @cache
-def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
+def _stock_states() -> dict[ChainTypes, list[Entry]]:
     """The types of the states that stock recipes make -> the entries of these recipes."""
-    entries_by_types: dict[tuple[Any, ...], list[Entry]] = {}
+    entries_by_types: dict[ChainTypes, list[Entry]] = {}
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
         for variant in entry.stock:
@@ -360,7 +366,7 @@ def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
 
 
 @cache
-def _signs_at_the_end() -> dict[tuple[Any, ...], int]:
+def _signs_at_the_end() -> dict[ChainTypes, int]:
     """The stock recipes that keep a value negated at their end, by the types of their states."""
     return {
         types: -1
@@ -385,7 +391,7 @@ def stock_entries(state: OptState) -> list[Entry]:
     return [entry for chain in chains for entry in _stock_states().get(_types(chain), [])]
 
 
-def _nodes(state: OptState) -> Iterator[Any]:
+def _nodes(state: OptState) -> Iterator[OptState]:
     """The tuples within a state, NamedTuples included, from the outermost on."""
     if isinstance(state, tuple):
         yield state
@@ -393,10 +399,10 @@ def _nodes(state: OptState) -> Iterator[Any]:
             yield from _nodes(item)
 
 
-def _types(chain: Any) -> tuple[Any, ...]:
+def _types(chain: OptState) -> ChainTypes:
     """The types of a chain's states; a rate's schedule counts as a number does."""
 
-    def name(item: PyTree) -> Any:
+    def name(item: OptState) -> "str | ChainTypes":
         if isinstance(item, tuple) and not hasattr(item, "_fields"):
             return _types(item)
         type_name = type(item).__name__

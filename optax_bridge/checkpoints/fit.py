@@ -15,7 +15,7 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -167,7 +167,7 @@ class Fit(Misfits):
         saved = {name: value for name, value in saved.items() if name != LAYOUT}
         for name in saved.keys() - set(fields_of(template)):
             self._over(saved[name], (*path, name), "state")
-        fitted: dict[str, Any] = {}
+        fitted: dict[str, PyTree] = {}
         for name in sorted(fields_of(template), key=lambda name: name != "params"):
             field_path = (*path, name)
             if name not in saved:
@@ -208,7 +208,7 @@ class Fit(Misfits):
                 self.wrong.append((at, f"{expected}, the template's type", str(actual)))
                 self.remedy = _OTHER_TYPE
 
-    def opt_state_template(self, template: PyTree, params: PyTree) -> Any:
+    def opt_state_template(self, template: PyTree, params: PyTree) -> OptState:
         """The template's optimizer state, with the types that parameters of the checkpoint have.
 
         Args:
@@ -435,7 +435,7 @@ def _is_copied(expected: Leaf, saved: Leaf) -> bool:
     )
 
 
-def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:
+def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
     fields, values = saved["fields"], saved["values"]
     fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
     if not fits or fields.keys() != values.keys():

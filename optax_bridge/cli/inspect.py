@@ -1,10 +1,10 @@
 """`optax-bridge inspect`: what is in a checkpoint."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -140,7 +140,7 @@ def print_checkpoint(
     return FOUND if problem is None else FAILED
 
 
-def _step(read: "Read", path: "Names") -> Any:
+def _step(read: "Read", path: "Names") -> object:
     import numpy as np
 
     from optax_bridge._text import shown
@@ -153,7 +153,7 @@ def _step(read: "Read", path: "Names") -> Any:
     return np.asarray(step).tolist() if is_array(step) else shown(step)
 
 
-def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, Any]") -> dict[str, Any]:
+def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> dict[str, object]:
     from optax_bridge._text import shown
     from optax_bridge.checkpoints.locate import candidates
     from optax_bridge.checkpoints.trees import is_array, leaves
@@ -177,7 +177,7 @@ def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, Any]") -> dic
     }  # fmt: skip
 
 
-def _array_facts(leaf: "Leaf") -> dict[str, Any]:
+def _array_facts(leaf: "Leaf") -> dict[str, object]:
     return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 
@@ -251,5 +251,5 @@ def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
     return count - limit if limit is not None and count > limit else 0
 
 
-def _items(node: "PyTree") -> Any:
+def _items(node: "PyTree") -> "Iterator[tuple[object, PyTree]]":
     return iter(list(node.items()) if isinstance(node, Mapping) else list(enumerate(node)))

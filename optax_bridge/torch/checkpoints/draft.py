@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from typing import Any
 
 import numpy as np
 from flax import serialization
 
 from optax_bridge.checkpoints.trees import Names, fields_of, is_array, is_floating, leaves, plain
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, state_in
 from optax_bridge.torch.checkpoints.names import UNSURE, UNSURE_ORDER
@@ -84,7 +84,9 @@ class _Line:
         return f"{json.dumps(name)} = {value}"
 
 
-def draft_names(checkpoint: TorchCheckpoint, like: Any, *, is_one_of_several: bool = False) -> str:
+def draft_names(
+    checkpoint: TorchCheckpoint, like: PyTree, *, is_one_of_several: bool = False
+) -> str:
     """The draft of a names file.
 
     Args:
@@ -131,7 +133,7 @@ def draft_names(checkpoint: TorchCheckpoint, like: Any, *, is_one_of_several: bo
     return "\n".join(text) + "\n"
 
 
-def _targets(state: Any) -> Iterator[_Target]:
+def _targets(state: PyTree) -> Iterator[_Target]:
     """The arrays of a state in floating point, and the threes of them that attention has."""
     by_module: dict[tuple[Names, str], dict[str, _Target]] = {}
     for name in fields_of(state):
@@ -210,7 +212,7 @@ def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
     return f"fits {places} place{'s' * (places > 1)}{also * bool(rivals)}"
 
 
-def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[Any]]:
+def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[list[int | str]]]:
     """Least for the most similar name but for numbers, and of such for the first in number."""
     one, other = (
         re.sub(r"[\W\d_]", "", n.lower()) for n in (tensor.module, "".join(target.module))

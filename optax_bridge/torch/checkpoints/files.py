@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.checkpoints.write import same
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import (
     TorchCheckpoint,
     model_paths,
@@ -34,7 +34,7 @@ def is_torch(read: Read) -> bool:
 
 
 def moved_to_flax(
-    read: Read, like: Any, *, names: Path | None, params_only: bool, step: int | None
+    read: Read, like: PyTree, *, names: Path | None, params_only: bool, step: int | None
 ) -> Read:
     """A checkpoint of PyTorch as one of `flax.optim`; any other as it is.
 
@@ -92,7 +92,7 @@ def to_torch_file(
     source: Path,
     destination: Path,
     *,
-    like: Any,
+    like: PyTree,
     names: Path,
     base: Path,
     allow_nan: bool = False,

@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from optax_bridge._text import listed, shown
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, with_indices
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, plain, with_indices
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.order import Order, parameter_order
 
@@ -34,7 +32,7 @@ class Group:
       indices: of its parameters.
     """
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, PyTree]
     indices: Sequence[int]
 
 
@@ -54,14 +52,14 @@ class TorchCheckpoint:
       rest: what else the file has, by name.
     """
 
-    place: Path | str
+    place: Place
     model: Names
     optimizer: Names | None
     tensors: Mapping[str, np.ndarray]
     file_names: Mapping[str, str]
     tied: Mapping[str, str]
     groups: Sequence[Group]
-    states: Mapping[int, Mapping[str, Any]]
+    states: Mapping[int, Mapping[str, PyTree]]
     rest: Mapping[str, PyTree]
 
     @property
@@ -180,7 +178,7 @@ def _is_optimizer(tree: PyTree) -> bool:
 
 
 def torch_checkpoint(
-    tree: PyTree, place: Path | str, model: str | None = None, optimizer: str | None = None
+    tree: PyTree, place: Place, model: str | None = None, optimizer: str | None = None
 ) -> TorchCheckpoint:
     """Finds the model and the optimizer.
 
@@ -208,7 +206,7 @@ def torch_checkpoint(
         if str(index).isdecimal() and isinstance(fields, Mapping)
     }
     tied = _tied(tensors)
-    rest = tree
+    rest = plain(tree)
     for path in (model_path, optimizer_path):
         rest = without(rest, path) if path else rest if path is None else {}
     checkpoint = TorchCheckpoint(
@@ -224,7 +222,7 @@ def torch_checkpoint(
     return checkpoint
 
 
-def _chosen(paths: list[Names], name: str | None, what: str, place: Path | str) -> Names:
+def _chosen(paths: list[Names], name: str | None, what: str, place: Place) -> Names:
     fitting = [path for path in paths if name is None or "/".join(path) == name.strip("/")]
     if len(fitting) == 1:
         return fitting[0]
@@ -248,7 +246,7 @@ def _bare(name: str) -> str:
     return _unwrapped(name).removeprefix(_ALL_BELOW)
 
 
-def _group(group: Mapping[str, Any], place: Path | str) -> Group:
+def _group(group: Mapping[str, PyTree], place: Place) -> Group:
     params = list(with_indices(group.get("params", {})).values())
     if not all(type(index) is int for index in params):
         raise CheckpointError(
@@ -260,7 +258,7 @@ def _group(group: Mapping[str, Any], place: Path | str) -> Group:
 
 def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Tensors that lie where another one does: one parameter of two names."""
-    first: dict[Any, str] = {}
+    first: dict[object, str] = {}
     tied = {}
     for name, tensor in tensors.items():
         where = tensor.__array_interface__
@@ -271,6 +269,6 @@ def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     return tied
 
 
-def _shape(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _shape(fields: Mapping[str, PyTree]) -> tuple[int, ...] | None:
     shapes = (v.shape for n, v in fields.items() if is_array(v) and n not in _OF_STATISTICS)
     return next((shape for shape in shapes if shape), None)

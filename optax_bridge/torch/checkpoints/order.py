@@ -7,10 +7,9 @@ be, and whether it is the only way; where they do not, a person says it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from optax_bridge._text import listed, shown
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 
 _Shape = tuple[int, ...]
 _MOST = 20_000  # ways that are followed at a time
@@ -42,7 +41,7 @@ def parameter_order(
     shapes: Mapping[int, _Shape | None],
     names: Mapping[str, _Shape],
     listed_order: Sequence[str] | None,
-    place: Path | str,
+    place: Place,
 ) -> Order:
     """Finds which name each index is.
 
@@ -76,7 +75,7 @@ def _as_listed(
     shapes: Mapping[int, _Shape | None],
     names: Mapping[str, _Shape],
     listed_order: Sequence[str],
-    place: Path | str,
+    place: Place,
 ) -> dict[int, str]:
     unknown = [name for name in listed_order if name not in names]
     repeated = len({*listed_order}) < len(listed_order)
