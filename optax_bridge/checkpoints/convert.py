@@ -52,9 +52,9 @@ class Conversion:
 
     read: Read
     tree: PyTree
-    definition: Definition | Mapping[str, Definition] | None = None
+    definition: PyTree = None
     step: int | None = None
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
 
 
 def convert_file(
@@ -115,7 +115,7 @@ def convert_file(
 
 @dataclass(frozen=True)
 class _Request:
-    """What a checkpoint becomes; see `convert_file`."""
+    """The options of `convert_file` that say what a checkpoint becomes."""
 
     optimizer_def: Definition | Mapping[str, Definition] | None
     to_legacy: bool

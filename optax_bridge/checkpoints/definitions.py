@@ -230,5 +230,6 @@ def groups_of(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
 ) -> Sequence[tuple[optax.GradientTransformation, OptState, Params]]:
     """The groups of a `multi_optimizer`: transformation, state and parameters of each."""
-    is_groups = isinstance(tx, ExactTransformation) and "hyper_params" in tx.hyper_params
-    return tx.parts(opt_state, params) if is_groups and tx.parts is not None else ()
+    if not isinstance(tx, ExactTransformation) or "hyper_params" not in tx.hyper_params:
+        return ()
+    return tx.parts(opt_state, params) if tx.parts is not None else ()

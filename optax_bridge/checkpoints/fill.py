@@ -97,7 +97,8 @@ class LegacyFit(Fit):
         is_own = _has_own_state(template, saved)
         states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
         self.changed = True
-        refuse_older([state.get("param_states") for state in states], path, self.place)
+        for state in states:
+            refuse_older(state.get("param_states"), path, self.place)
         for name in saved.keys() - {"target", "state"}:
             self._over(saved[name], (*path, name), "state" if path else "program")
         for state in states if not is_own else ():

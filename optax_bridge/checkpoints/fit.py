@@ -65,7 +65,7 @@ Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
 _NOT_FINITE = (
-    "The training had broken down: take an earlier checkpoint, or let it through as it is, by "
+    "The training had broken down: take an earlier checkpoint, or let it through unchanged, by "
     "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
     "from_legacy_checkpoint, or convert --allow-nan."
 )

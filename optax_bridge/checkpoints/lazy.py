@@ -56,7 +56,7 @@ class LazyArray:
         """Reads the array; may raise any error of a library."""
         raise NotImplementedError
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Reads the array.
 
         Raises:

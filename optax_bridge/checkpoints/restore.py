@@ -238,10 +238,10 @@ def path_restored(
     latest = latest_checkpoint(folder, prefix)
     if latest is None and is_checkpoint(Path(folder)):
         return folder
-    return latest or _managed(Path(folder), prefix)
+    return latest or _step_of_manager(Path(folder), prefix)
 
 
-def _managed(folder: Path, prefix: str) -> str | None:
+def _step_of_manager(folder: Path, prefix: str) -> str | None:
     """The state within a step of Orbax's manager, None for a folder that has none."""
     if (item := item_of(folder)) is not None:
         return str(item)

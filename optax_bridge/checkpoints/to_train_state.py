@@ -244,7 +244,7 @@ def train_state(
 
 
 def _collections(
-    cls: type[object], converted: Converted, sharding: PyTree, part: str | None
+    cls: PyTree, converted: Converted, sharding: PyTree, part: str | None
 ) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
     names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 from flax.training import train_state
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from optax_bridge._text import listed
 from optax_bridge.checkpoints.errors import leaf_name, shown

@@ -47,11 +47,22 @@ def write(
         format.write(path, tree, lambda done: tell("write", min(done, total), total), destination)
         tell("write", total, total)
         if verify:
-            _compare(path, tree, destination, format, tell)
+            compare(path, tree, destination, format, tell)
 
 
-def _compare(path: Path, tree: PyTree, name: Path, format: Format, tell: Progress) -> None:
-    """Reads again what was written and compares every leaf, bit for bit."""
+def compare(path: Path, tree: PyTree, name: Path, format: Format, tell: Progress) -> None:
+    """Reads again what was written and compares every leaf, bit for bit.
+
+    Args:
+      path: what was written.
+      tree: what it is to hold.
+      name: how errors call it.
+      format: it was written in.
+      tell: called with the phase, the bytes done and the bytes in all.
+
+    Raises:
+      CheckpointError: something differs.
+    """
     written = contents_of(format, path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
     actual = dict(leaves(written))

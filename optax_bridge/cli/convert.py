@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -206,17 +206,16 @@ def _run(options: Options, interrupts: Interrupts) -> int:
         raise typer.BadParameter(message, param_hint="--format")
     errors = plain_terminal(stderr=True)
     try:
-        default = read_configuration(Path.cwd()).recipe
-        refusal = _misuse(options) or pytorch.misuse(options)
+        recipe = options.recipe or read_configuration(Path.cwd()).recipe
     except ConfigurationError as error:
-        refusal = str(error)
-    if refusal:
+        errors.print(str(error))
+        return MISUSE
+    if refusal := _misuse(options) or pytorch.misuse(options):
         errors.print(refusal)
         return MISUSE
     try:
-        with _undisturbed(errors) as progress:
-            recipe = options.recipe.value if options.recipe else default
-            done = _convert(options, recipe, progress)
+        with _progress_bar(errors) as progress:
+            done = _convert(options, str(recipe), progress)
     except (CheckpointError, UnsupportedSetting) as error:
         errors.print(str(error))
         return FAILED
@@ -281,9 +280,7 @@ def nothing_there(path: Path) -> str:
     return f"{path}: expected a checkpoint, found nothing of that name. Check the path."
 
 
-def _convert(
-    options: Options, recipe: "RecipeKind", progress: "Progress | None"
-) -> "Conversion | Returned":
+def _convert(options: Options, recipe: str, progress: "Progress | None") -> "Conversion | Returned":
     """Writes the destination; returns what was done."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
@@ -295,7 +292,7 @@ def _convert(
     template = None if options.like is None else template_named(options.like)
     if options.to is Target.TORCH:
         return pytorch.write_back(options, template)
-    if template is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
+    if template is None:  # a group that holds nothing is the checkpoint's own
         warnings.simplefilter("ignore", NothingSelectedWarning)
     named = parse_definitions(options.optimizers)
     moved = functools.partial(
@@ -304,14 +301,15 @@ def _convert(
     return convert_file(
         options.source, options.destination, named[""] if set(named) == {""} else named or None,
         to_legacy=options.to is Target.LEGACY, file_format=options.file_format,
-        params_only=options.params_only, recipe=recipe, layout=options.layout.value,
-        like=template, part=options.part, allow_nan=options.allow_nan, verify=options.verify,
-        force=options.force, progress=progress, moved=moved,
+        params_only=options.params_only, recipe=cast("RecipeKind", recipe),
+        layout=options.layout.value, like=template, part=options.part,
+        allow_nan=options.allow_nan, verify=options.verify, force=options.force,
+        progress=progress, moved=moved,
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _undisturbed(errors: "Terminal") -> Iterator["Progress | None"]:
+def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
     """Shows a progress bar on a terminal; ends by SIGTERM as by an error, so that nothing is left.
 
     Yields:
@@ -374,7 +372,7 @@ def _report(done: "Conversion", options: Options) -> None:
     if options.like:
         classes = {} if is_torch(read) else _classes_by_place(done)
 
-    def listed(ends: Mapping[str, str]) -> str:
+    def classes_with(ends: Mapping[str, str]) -> str:
         return ", ".join(
             f"{path}: {name}{ends.get(path, '')}" if path else f"{name}{ends.get(path, '')}"
             for path, name in classes.items()
@@ -384,12 +382,12 @@ def _report(done: "Conversion", options: Options) -> None:
         kinds = set(recipes.values())
         print(dumps({
             "source": str(read.path), "format": read.description,
-            "destination": str(options.destination), "optimizer": listed({}) or None,
+            "destination": str(options.destination), "optimizer": classes_with({}) or None,
             "recipe": kinds.pop() if len(kinds) == 1 else recipes or None, "step": done.step,
             "arrays": len(arrays), "bytes": size, "verified": options.verify,
         }))  # fmt: skip
         return
-    what = listed({path: f" ({kind})" for path, kind in recipes.items()})
+    what = classes_with({path: f" ({kind})" for path, kind in recipes.items()})
     what = f"{what} as the template has it".lstrip() if options.like else what or "parameters alone"
     checked = ", read again and compared" if options.verify else ""
     plain_terminal().print(
@@ -409,24 +407,24 @@ def _classes_by_place(done: "Conversion") -> dict[str, str]:
         parts = find_parts(done.read.tree, done.read.path)
     except CheckpointError:  # the members of a population, which no definition is asked about
         return {}
-    found: dict[str, str] = {}
+    class_names: dict[str, str] = {}
     for part in parts:
         node: PyTree = state_dict_of(done.tree)
         for name in part.path:
             node = node if is_state(node) or not isinstance(node, Mapping) else node.get(name)
         possible = looks_like(part).split(" or ")
         classes = [name for name in legacy_classes(node.opt_state) if name in possible]
-        found[part.name] = " or ".join(classes or possible)
-    return found
+        class_names[part.name] = " or ".join(classes or possible)
+    return class_names
 
 
 def template_named(name: str) -> "PyTree":
-    """What a function of a program makes.
+    """Returns what a function of a program makes.
 
     Args:
       name: `package.module:make_state`, or `folder/program.py:make_state`; modules of the current
-        folder are found. The function takes no arguments and returns a `TrainState`, or whatever
-        the program saves that holds some; it may also be that itself.
+        folder are found. The function takes no arguments and returns a `TrainState`, or a tree
+        with some in it, as the program saves it; the name may also be that of the tree itself.
 
     Raises:
       CheckpointError: there is nothing of that name, or it fails.
@@ -445,7 +443,7 @@ def template_named(name: str) -> "PyTree":
             return value
         with with_own_arguments(module):
             return value()
-    except (Exception, SystemExit) as error:  # whatever the user's program raises
+    except (Exception, SystemExit) as error:  # anything that the user's program raises
         remedy = migration_remedy(error) or (
             "The program is imported and the function called without arguments: what runs it "
             "belongs below if __name__ == '__main__', or the function into a file of its own."

@@ -110,7 +110,7 @@ def print_checkpoint(
     parts, lines, states, problem = [], [], {}, None
     try:
         parts = find_parts(read.tree, read.path)
-        lines = [described(each, read.path) for each in parts]
+        lines = [description_of(each, read.path) for each in parts]
         if is_torch(read):
             lines = pytorch.torch_lines(read, part)
         states = {path: _step(read, path) for path in find_states(read.tree)}
@@ -165,7 +165,7 @@ def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> 
         }
         for part in parts
     ]  # fmt: skip
-    found = [
+    leaf_facts = [
         {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
         for path, leaf in leaves(read.tree)
     ]
@@ -173,7 +173,7 @@ def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> 
     return {
         "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
         "states": [{"part": "/".join(path), "step": step} for path, step in states.items()],
-        "leaves": found,
+        "leaves": leaf_facts,
     }  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def _array_facts(leaf: "Leaf") -> dict[str, object]:
     return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 
-def described(part: "Part", place: Path) -> str:
+def description_of(part: "Part", place: Path) -> str:
     """Returns what an optimizer looks like, its step and what is special about it, in one line."""
     from optax_bridge.checkpoints.locate import has_unmatched, looks_like
 
@@ -214,10 +214,10 @@ def print_outline(
     from rich.tree import Tree
 
     tree = Tree(name)
-    left = _grow(tree, node, limit)
+    omitted = _grow(tree, node, limit)
     console.print(tree)
-    if left:
-        console.print(f"and {left:,} lines more: --all shows them")
+    if omitted:
+        console.print(f"and {omitted:,} lines more: --all shows them")
 
 
 def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:

@@ -63,16 +63,16 @@ def report_returned(done: "Returned", options: "Options") -> None:
 
 def torch_lines(read: "Read", part: str | None) -> list[str]:
     """The lines of `inspect` on a file of PyTorch."""
-    from optax_bridge.torch.checkpoints.files import described
+    from optax_bridge.torch.checkpoints.files import description_of
 
-    return list(described(read, *_parts(part)))
+    return list(description_of(read, *_parts(part)))
 
 
 def draft(read: "Read", template: "PyTree", part: str | None) -> str:
     """The draft of a names file for a checkpoint of PyTorch.
 
     Raises:
-      CheckpointError: it is none; or several models are in it and `part` names none.
+      CheckpointError: it is of another format; or several models are in it and `part` names none.
     """
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.torch.checkpoints.draft import draft_names

@@ -1,6 +1,6 @@
-"""What `torch.save` wrote: `.pt`, `.pth` and `.bin` files, read by PyTorch without running code.
+"""Files of `torch.save`, `.pt`, `.pth` and `.bin`, read by PyTorch without running their code.
 
-A folder of Hugging Face's Trainer, `optimizer.pt` beside the model's file, is read as one.
+A folder of Hugging Face's Trainer, `optimizer.pt` next to the model's file, is read as one.
 """
 
 import pickle
@@ -51,7 +51,7 @@ def load(path: Path) -> PyTree:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except OSError:
         raise
-    except Exception as error:  # whatever PyTorch raises for a damaged file
+    except Exception as error:  # anything that PyTorch raises for a damaged file
         code = _code_in(path) if isinstance(error, pickle.UnpicklingError) else []
         if code:
             raise CheckpointError(

@@ -130,7 +130,7 @@ def _array(
 
 
 def _metadata_in_index(spec: Mapping[str, PyTree], place: str, folder: Path) -> PyTree:
-    """What `.zarray` would say, which was lost when only files without a dot were copied."""
+    """Returns the content of `.zarray`, which a copy of files without a dot has lost."""
     metadata = spec.get("metadata")
     if not isinstance(metadata, Mapping) or not {"shape", "chunks"} <= set(metadata):
         raise CheckpointError(

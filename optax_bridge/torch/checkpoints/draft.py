@@ -109,7 +109,7 @@ def draft_names(
         for name, tensor in checkpoint.tensors.items()
         if name not in checkpoint.tied and name not in dropped
     ]
-    lines = _checked(_matched(tensors, targets), tensors)
+    lines = _check_kernels(_match(tensors, targets), tensors)
     used = {path for line in lines.values() for path in line.target.paths}
     unmatched = [tensor for tensor in tensors if tensor.name not in lines]
     unused = [t for t in targets if len(t.paths) == 1 and t.paths[0] not in used]
@@ -154,7 +154,7 @@ def _targets(state: PyTree) -> Iterator[_Target]:
                 yield _Target(paths, module, kind_there, three[0].shape)
 
 
-def _matched(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, _Line]:
+def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, _Line]:
     """A line for each tensor that fits something: by name, by shape where one fits, by order."""
     lines: dict[str, _Line] = {}
     modules: dict[str, Names] = {}  # module of PyTorch -> that of Flax
@@ -166,8 +166,8 @@ def _matched(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str
     def options(tensor: _Tensor) -> list[_Line]:
         used = {path for line in lines.values() for path in line.target.paths}
         free = [line for line in fitting[tensor.name] if not used.intersection(line.target.paths)]
-        beside = [line for line in free if line.target.module == modules.get(tensor.module)]
-        return beside or free
+        in_same_module = [line for line in free if line.target.module == modules.get(tensor.module)]
+        return in_same_module or free
 
     def take(tensor: _Tensor, line: _Line) -> None:
         lines[tensor.name] = line
@@ -233,7 +233,7 @@ def _same_name(tensor: _Tensor, target: _Target) -> bool:
 
 
 def _fit(tensor: _Tensor, target: _Target) -> _Line | None:
-    """How a tensor becomes an array of Flax; None if it cannot."""
+    """Returns the line by which a tensor becomes an array of Flax; None if it cannot."""
     if target.kind not in _KINDS.get(tensor.kind, (tensor.kind,)):
         return None
     one, other = tensor.shape, target.shape
@@ -266,7 +266,7 @@ def _three(tensor: _Tensor, target: _Target) -> _Line | None:
     return _Line(target, text, {"h": features[0]} if len(features) == 2 else {})
 
 
-def _checked(lines: Mapping[str, _Line], tensors: Sequence[_Tensor]) -> dict[str, _Line]:
+def _check_kernels(lines: Mapping[str, _Line], tensors: Sequence[_Tensor]) -> dict[str, _Line]:
     """The lines, with what shapes cannot tell: a flatten between, and kernels the other way."""
     checked = dict(lines)
     channels = 0

@@ -1,6 +1,6 @@
 """From a model and an optimizer of PyTorch, in the middle of their training, to a `TrainState`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
+from optax_bridge.torch.definition import ScalarOrSchedule
 from optax_bridge.torch.from_torch import torch_definition
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def state_from_torch(
     names: Path | str | Mapping[str, PyTree],
     apply_fn: Callable[..., Any] | None,
     *,
-    lr: object,
+    lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None,
     step: int | None,
     exact: bool,
     fields: dict[str, PyTree],

@@ -43,7 +43,7 @@ class TorchCheckpoint:
     Attributes:
       place: how errors call the file.
       model: the model's path in the file.
-      optimizer: the optimizer's; None if there is none.
+      optimizer: the optimizer's; None without one.
       tensors: the model's tensors by name, without what wrappers add to names.
       file_names: name -> the same as the file has it.
       tied: name -> the first name of the same tensor, for those that are not the first.
@@ -73,7 +73,7 @@ class TorchCheckpoint:
         return any(self.states.values())
 
     def order(self, listed_order: Sequence[str] | None = None) -> Order:
-        """Which name each index is.
+        """Returns the name of each index.
 
         Args:
           listed_order: names in the optimizer's order, from a names file.
@@ -89,9 +89,9 @@ class TorchCheckpoint:
         }
         names = [group.settings.get("param_names") for group in self.groups]
         if listed_order is None and names and all(names):
-            own = {_bare(name): name for name in self.tensors}
+            file_names = {_bare(name): name for name in self.tensors}
             flat = [_bare(str(name)) for group in names for name in with_indices(group).values()]
-            listed_order = [own.get(name, name) for name in flat]
+            listed_order = [file_names.get(name, name) for name in flat]
         groups = [list(group.indices) for group in self.groups]
         order = parameter_order(groups, shapes, by_name, listed_order, self.place)
         is_sorted = len(by_name) > 1 and [*by_name] == sorted(by_name)
@@ -191,12 +191,14 @@ def torch_checkpoint(
     Raises:
       CheckpointError: there is no model, or several and none is named.
     """
-    model_path = _chosen(list(model_paths(tree)), model, "model", place)
+    model_path = _choose(list(model_paths(tree)), model, "model", place)
     optimizers = list(optimizer_paths(tree))
-    optimizer_path = _chosen(optimizers, optimizer, "optimizer", place) if optimizers else None
+    optimizer_path = _choose(optimizers, optimizer, "optimizer", place) if optimizers else None
     file_tensors = at_path(tree, model_path)
-    is_parallel = all(_unwrapped(name).startswith(_ALL_BELOW) for name in file_tensors)
-    file_names = {(_bare if is_parallel else _unwrapped)(name): name for name in file_tensors}
+    is_parallel = all(_without_wrappers(name).startswith(_ALL_BELOW) for name in file_tensors)
+    file_names = {
+        (_bare if is_parallel else _without_wrappers)(name): name for name in file_tensors
+    }
     tensors = {name: file_tensors[raw] for name, raw in file_names.items()}
     state = at_path(tree, optimizer_path) if optimizer_path is not None else {}
     groups = [_group(g, place) for g in with_indices(state.get("param_groups", {})).values()]
@@ -205,7 +207,7 @@ def torch_checkpoint(
         for index, fields in with_indices(state.get("state", {})).items()
         if str(index).isdecimal() and isinstance(fields, Mapping)
     }
-    tied = _tied(tensors)
+    tied = _tied_names(tensors)
     rest = plain(tree)
     for path in (model_path, optimizer_path):
         rest = without(rest, path) if path else rest if path is None else {}
@@ -222,7 +224,7 @@ def torch_checkpoint(
     return checkpoint
 
 
-def _chosen(paths: list[Names], name: str | None, what: str, place: Place) -> Names:
+def _choose(paths: list[Names], name: str | None, what: str, place: Place) -> Names:
     fitting = [path for path in paths if name is None or "/".join(path) == name.strip("/")]
     if len(fitting) == 1:
         return fitting[0]
@@ -234,7 +236,7 @@ def _chosen(paths: list[Names], name: str | None, what: str, place: Place) -> Na
     )  # fmt: skip
 
 
-def _unwrapped(name: str) -> str:
+def _without_wrappers(name: str) -> str:
     """A tensor's name without what wrappers of the model, or of a part of it, put into it."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
@@ -243,7 +245,7 @@ def _unwrapped(name: str) -> str:
 
 def _bare(name: str) -> str:
     """The same, and without what DistributedDataParallel puts in front of every name."""
-    return _unwrapped(name).removeprefix(_ALL_BELOW)
+    return _without_wrappers(name).removeprefix(_ALL_BELOW)
 
 
 def _group(group: Mapping[str, PyTree], place: Place) -> Group:
@@ -256,7 +258,7 @@ def _group(group: Mapping[str, PyTree], place: Place) -> Group:
     return Group({n: v for n, v in group.items() if n != "params"}, params)
 
 
-def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _tied_names(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Tensors that lie where another one does: one parameter of two names."""
     first: dict[object, str] = {}
     tied = {}

@@ -48,7 +48,7 @@ def as_legacy(
       step: steps taken, where the file does not say.
 
     Returns:
-      `{'optimizer': {'target', 'state'}}`, and beside it collections and what else the file has;
+      `{'optimizer': {'target', 'state'}}`, and next to it collections and what else the file has;
       where `like` has its state, if it holds it somewhere.
 
     Raises:
@@ -76,11 +76,11 @@ def as_legacy(
         param_states = _param_states(checkpoint, rules, order)
         part = {"target": params, "state": {"step": number, "param_states": param_states}}
         state = {"optimizer": part}
-    return _around(like, {**state, **collections}, checkpoint.rest)
+    return _place_in(like, {**state, **collections}, checkpoint.rest)
 
 
 def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:
-    """Which parameter is which, where that matters: without states it does not."""
+    """The order of the parameters; it must be certain where there are states."""
     order = checkpoint.order(names.order)
     if order.doubt and checkpoint.is_stepped:
         raise CheckpointError(
@@ -126,8 +126,8 @@ def _field(
         return dict.fromkeys(rule.paths, value)
     raise CheckpointError(
         rule.place, f"{field} of the parameter's shape", f"{list(value.shape)}",
-        "These are statistics along axes of PyTorch, which another arrangement has not: start "
-        "anew, --params-only, or keep the parameter as it lies.",
+        "These are statistics along axes of PyTorch, which another arrangement lacks: start "
+        "again, --params-only, or keep the parameter as it lies.",
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def state_in(like: PyTree, place: Place) -> PyTree:
     """The one `TrainState` in what a program saves.
 
     Raises:
-      CheckpointError: there is none, or there are several.
+      CheckpointError: there are several, or not one.
     """
     return _one_state(like, place)[1]
 
@@ -150,7 +150,7 @@ def _one_state(like: PyTree, place: Place) -> tuple[Names, PyTree]:
     return states[0]
 
 
-def _around(like: PyTree, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
+def _place_in(like: PyTree, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
     """The tree that a template is filled with: the state where it has one, and the rest."""
     path = () if like is None else _one_state(like, "template")[0]
     if not path:

@@ -34,7 +34,7 @@ _MEND = "Mend the line in the names file."
 
 @dataclass(frozen=True)
 class Rule:
-    """Where one tensor goes.
+    """The destination of one tensor.
 
     Attributes:
       place: how errors call it.
@@ -54,7 +54,7 @@ class Rule:
         Raises:
           CheckpointError: the array has another shape than the rule says.
         """
-        array = self._rearranged(array, backwards=False)
+        array = self._rearrange(array, backwards=False)
         if len(self.paths) == 1:
             return {self.paths[0]: array}
         if array.shape[:1] != (len(self.paths),):
@@ -71,9 +71,9 @@ class Rule:
           CheckpointError: the arrays have other shapes than the rule says.
         """
         array = np.asarray(arrays[0]) if len(arrays) == 1 else np.stack(arrays)
-        return self._rearranged(array, backwards=True)
+        return self._rearrange(array, backwards=True)
 
-    def _rearranged(self, array: np.ndarray, backwards: bool) -> np.ndarray:
+    def _rearrange(self, array: np.ndarray, backwards: bool) -> np.ndarray:
         if self.rearrangement is None:
             return array
         try:
@@ -160,7 +160,7 @@ def read_names(path: Path | str) -> NamesFile:
     """Reads a names file.
 
     Raises:
-      CheckpointError: there is none, or it is no such file.
+      CheckpointError: there is no such file, or another one.
     """
     try:
         tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which parameter of a model is which of its optimizer: a file has the latter by index alone.
+"""The parameters of a model by their index in its optimizer: a file has no more of the latter.
 
 The parameters of a group come in the order of the model, as a rule. Shapes tell whether that can
 be, and whether it is the only way; where they do not, a person says it.
@@ -121,10 +121,10 @@ def _ways(
         if len(after) > _MOST:
             return []
         frontier = {key: trails[:2] for key, trails in after.items()}
-    return [_named(trail, [*names]) for trail in frontier.get(tuple(map(len, groups)), [])]
+    return [_names_along(trail, [*names]) for trail in frontier.get(tuple(map(len, groups)), [])]
 
 
-def _named(trail: _Trail, names: Sequence[str]) -> dict[int, str]:
+def _names_along(trail: _Trail, names: Sequence[str]) -> dict[int, str]:
     by_index: dict[int, str] = {}
     for name in reversed(names):
         assert trail is not None

@@ -77,11 +77,11 @@ class _Decoder:
         self.at, self.nodes = 0, 0
 
     def error(
-        self, path: tuple[str, ...], expected: str, found: str, remedy: str = DAMAGED
+        self, path: tuple[str, ...], expected: str, actual: str, remedy: str = DAMAGED
     ) -> CheckpointError:
         return CheckpointError(
             f"{self.place}, {leaf_name(path) or 'top level'} (byte {self.start + self.at})",
-            expected, found, remedy,
+            expected, actual, remedy,
         )  # fmt: skip
 
     def take(self, count: int, path: tuple[str, ...], what: str) -> memoryview:
@@ -94,7 +94,7 @@ class _Decoder:
         self.at += count
         return part
 
-    def number(self, code: str, path: tuple[str, ...]) -> int | float:
+    def number(self, code: str, path: tuple[str, ...]) -> Leaf:
         return struct.unpack(code, self.take(struct.calcsize(code), path, "a number"))[0]
 
     def value(self, path: tuple[str, ...], depth: int) -> PyTree:

@@ -92,7 +92,9 @@ class ArrayFolder:
             ) from None
         stored = np.dtype(opened.dtype.numpy_dtype)
         array = StoredArray(place, tuple(opened.shape), dtype or stored, opened)
-        chunk = math.prod(opened.chunk_layout.read_chunk.shape or ()) * stored.itemsize
+        chunk = (
+            math.prod(n or 1 for n in opened.chunk_layout.read_chunk.shape or ()) * stored.itemsize
+        )
         if max(array.nbytes, chunk) > _MAX_RATIO * self.size:
             raise CheckpointError(
                 place, f"an array that {self.size} bytes may hold",
