@@ -4,6 +4,7 @@
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,11 @@ MODULES = (
     "optax_bridge.spmd.launch",
     "optax_bridge.spmd.trees",
 )
+
+
+# Every span of code, so that what stands between two spans is not one.
+_CODE = re.compile(r"(`[^`\n]+`)(\w?)")
+_RETURNS = ("Returns:", "Yields:")
 
 
 @functools.cache
@@ -101,3 +107,38 @@ def _directive(module_name: str, name: str, value: Any) -> Iterable[str]:
     else:
         yield f".. autodata:: {full}"
     yield ""
+
+
+def as_rest(lines: list[str]) -> list[str]:
+    r"""The lines of a docstring as Sphinx reads them: ours are Markdown, autodoc wants reST.
+
+    An indented block after an empty line is code, code in backticks may have letters behind it, and
+    what a function returns has no type in front of a colon:
+
+        >>> as_rest(["Two `Call`s:", "", "    x = f(1)"])
+        ['Two `Call`\\ s:', '', '.. code-block:: python', '', '    x = f(1)']
+
+    Args:
+      lines: the docstring without its common indentation.
+    """
+    result: list[str] = []
+    above = 0  # indentation of the last line of prose
+    code: int | None = None
+    for index, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if not line.strip():
+            result.append(line)
+            continue
+        if code is not None and indent < code:
+            code = None
+        if code is None and indent >= above + 4 and index and not lines[index - 1].strip():
+            code = indent
+            kind = "pycon" if line.lstrip().startswith(">>>") else "python"
+            result += [f"{' ' * above}.. code-block:: {kind}", ""]
+        if code is None:
+            above = indent
+            line = _CODE.sub(lambda m: f"{m[1]}\\ {m[2]}" if m[2] else m[1], line)
+            if index and lines[index - 1].strip() in _RETURNS:
+                line = f"{line[:indent]}: {line[indent:]}"
+        result.append(line)
+    return result

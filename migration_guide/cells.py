@@ -68,15 +68,15 @@ def shell(command: str) -> None:
     """Runs a command as in a terminal and prints both, for pages that show it.
 
     Args:
-      command: see `printed`.
+      command: see `shell_output`.
 
     Raises:
       RuntimeError: the command failed; says what it printed.
     """
-    print(f"$ {command}", printed(command), sep="\n")
+    print(f"$ {command}", shell_output(command), sep="\n")
 
 
-def printed(command: str) -> str:
+def shell_output(command: str) -> str:
     """Runs a command as in a terminal.
 
     Args:

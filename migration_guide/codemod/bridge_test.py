@@ -6,8 +6,8 @@ import pytest
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 BRIDGED = {
     "table": (
@@ -299,10 +299,10 @@ def test_across_files(tmp_path: Path, case: str):
         (tmp_path / name).write_text(text)
     report = driver.migrate([tmp_path], Options())
     assert [m for r in report.results for m in r.messages if m.by_hand and "clip" in m.text] == []
-    (main,) = (result.code for result in report.changed if result.path.name == "main.py")
+    (main,) = (result.code for result in report.changed_files if result.path.name == "main.py")
     assert expected in main
     driver.save(report.results)
-    assert driver.migrate([tmp_path], Options()).changed == []
+    assert driver.migrate([tmp_path], Options()).changed_files == []
     for path in tmp_path.iterdir():
         assert "flax.optim" not in path.read_text()
         assert "import optim" not in path.read_text()
@@ -368,7 +368,9 @@ def test_a_definition_that_a_package_hands_on_is_wrapped(line: str, tmp_path: Pa
         "import pkg\no = pkg.Groups().create(p)\no = o.apply_gradient(g)\n"
         "a = pkg.make(p)\nprint(a.target, o.target)\n"
     )
-    changed = {result.path: result.code for result in driver.migrate([tmp_path], Options()).changed}
+    changed = {
+        result.path: result.code for result in driver.migrate([tmp_path], Options()).changed_files
+    }
     assert "tx=optax_bridge.wrap_definition(pkg.Groups()))" in changed[use]
     assert "print(a.params, o.params)" in changed[use]
 
@@ -393,7 +395,9 @@ def test_a_definition_derived_in_a_file_without_flax_is_wrapped(middle: str, tmp
         "from flax import optim\nimport mid\nt = optim.ModelParamTraversal(f)\n"
         "o = mid.Deeper((t, optim.Adam(0.1))).create(p)\nprint(o.target)\n"
     )
-    changed = {result.path: result.code for result in driver.migrate([tmp_path], Options()).changed}
+    changed = {
+        result.path: result.code for result in driver.migrate([tmp_path], Options()).changed_files
+    }
     assert "tx=optax_bridge.wrap_definition(" in changed[main]
     assert "legacy_optim.Adam(0.1)" in changed[main] and "path_mask" not in changed[main]
 

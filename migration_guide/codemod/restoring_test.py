@@ -9,8 +9,8 @@ import pytest
 
 from migration_guide.codemod import driver, summary
 from migration_guide.codemod.reading.marks import NOTE
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 HEAD = "from flax import optim\nopt = optim.Adam(0.1).create(p)\n"
 OURS = "optax_bridge.checkpoints."
@@ -112,7 +112,7 @@ def test_functions_of_another_module(tmp_path: Path):
     )
     (tmp_path / "main.py").write_text(f"import files\n{HEAD}opt = files.load(opt, f)\n")
     report = driver.migrate([tmp_path], Options())
-    (new,) = (result.code for result in report.changed if result.path == helper)
+    (new,) = (result.code for result in report.changed_files if result.path == helper)
     assert f"return {OURS}from_bytes(template, f.read())" in new
 
 

@@ -10,10 +10,9 @@ from flax.core import FrozenDict
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
-from migration_guide.codemod.results import Rewritten
+from migration_guide.codemod.results import Options, Rewritten
 from migration_guide.codemod.rewrite import rewrite
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Options
 
 HEAD = "import jax\nfrom flax import optim\n"
 STANDALONE = Options(recipe="standalone")
@@ -291,7 +290,7 @@ def test_all_files_of_a_program_agree(tmp_path: Path):
     (tmp_path / "main.py").write_text(
         "import make\no = make.make(p)\no = o.apply_gradient(g, learning_rate=lr)\n"
     )
-    made, main = (r.code for r in reversed(driver.migrate([tmp_path], STANDALONE).changed))
+    made, main = (r.code for r in reversed(driver.migrate([tmp_path], STANDALONE).changed_files))
     if "def other" not in made:
         made, main = main, made
     assert "o.apply_gradients(grads=g, learning_rate=lr)" in main
@@ -396,7 +395,7 @@ def test_what_steps_of_other_files_give_is_taken(case: str, tmp_path: Path):
         f"import make\no = make.make(p)\no = o.apply_gradient(g, {argument})\n"
     )
     (made,) = (
-        r.code for r in driver.migrate([tmp_path], STANDALONE).changed if "def make" in r.code
+        r.code for r in driver.migrate([tmp_path], STANDALONE).changed_files if "def make" in r.code
     )
     assert public not in made, made
 
@@ -408,7 +407,7 @@ def test_a_rate_that_only_steps_of_another_file_give_is_enough(tmp_path: Path):
     (tmp_path / "main.py").write_text(
         "import make\no = make.make(p)\no = o.apply_gradient(g, learning_rate=rate)\n"
     )
-    changed = driver.migrate([tmp_path], STANDALONE).changed
+    changed = driver.migrate([tmp_path], STANDALONE).changed_files
     (made,) = (result.code for result in changed if result.path.name == "make.py")
     assert "optax.inject_hyperparams(lambda learning_rate: optax.adam(" in made
     assert "optax_bridge" not in made

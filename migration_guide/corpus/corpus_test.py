@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 from migration_guide.corpus.comparing import assert_close, numbers, printed_by
 
 HERE = Path(__file__).parent
@@ -58,8 +58,8 @@ def test_migrated_says_what_it_left(subtests: pytest.Subtests):
         with subtests.test(program.stem):
             assert not driver.migrate([program], Options()).by_hand
             report = driver.migrate([program], Options(recipe="standalone"))
-            assert report.changed and not report.refused
-            for result in report.changed:
+            assert report.changed_files and not report.refusals
+            for result in report.changed_files:
                 uses = "optax_bridge." in result.code or "legacy_optim." in result.code
                 assert uses == any(_STAYS.search(m.text) for m in result.messages)
 

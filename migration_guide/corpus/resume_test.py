@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 from migration_guide.corpus import next_steps
 from migration_guide.corpus.comparing import assert_close, numbers, printed_by
 
@@ -82,7 +82,7 @@ def test_goes_on_migrated_with_nothing_left_by_hand(subtests: pytest.Subtests):
             printed = numbers(_migrated(exact=False).printed[program.stem])
             assert_close(printed, RECORDED[program.stem]["printed"])
             report = driver.migrate([program], Options())
-            assert report.changed and not report.refused and not report.by_hand
+            assert report.changed_files and not report.refusals and not report.by_hand
 
 
 def test_train_state_takes_the_steps_of_the_optimizer_which_are_recorded(
