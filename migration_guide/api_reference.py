@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 # Every module whose names are public. A name that several have is documented with the first.
 MODULES = (
@@ -63,7 +62,7 @@ def public_names(module_name: str) -> tuple[str, ...]:
     return tuple(sorted(public, key=str.lower))
 
 
-def _is_own(module: ModuleType, name: str, value: Any) -> bool:
+def _is_own(module: ModuleType, name: str, value: object) -> bool:
     home = getattr(value, "__module__", None) or ""
     is_below = home == module.__name__ or home.startswith(f"{module.__name__}.")
     return not name.startswith("_") and is_below and (callable(value) or inspect.isclass(value))
@@ -97,7 +96,7 @@ def api_markdown(module_name: str) -> str:
     return "\n".join([text, "", "```{eval-rst}", *lines, "```"])
 
 
-def _directive(module_name: str, name: str, value: Any) -> Iterable[str]:
+def _directive(module_name: str, name: str, value: object) -> Iterable[str]:
     full = f"{module_name}.{name}"
     if inspect.isclass(value):
         yield f".. autoclass:: {full}"

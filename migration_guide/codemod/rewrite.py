@@ -124,7 +124,7 @@ def _apply_rules(
     dispatcher = _Dispatcher(context, rules)
     updated = transform(analysis.module, dispatcher.leave, _not_an_import)
     if options.rename:
-        updated, count = rename_variable(context, updated)
+        updated, count = rename_variable(analysis, updated, context.is_skipped)
         if count:
             context.counts["rename"] += count
     needed = [placement.Import(module) for module in context.needed]

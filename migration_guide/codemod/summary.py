@@ -5,7 +5,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.results import UNKNOWN_TEMPLATE, Message, Options, Report
@@ -142,7 +141,7 @@ def convert_commands(report: Report) -> list[str]:
     return list(commands.values())
 
 
-def as_json(report: Report, written: bool) -> dict[str, Any]:
+def as_json(report: Report, written: bool) -> dict[str, object]:
     """The report for programs: the same content as `summary`."""
     return {
         "seen": report.seen,
@@ -165,7 +164,7 @@ def as_json(report: Report, written: bool) -> dict[str, Any]:
     }
 
 
-def _message(message: Message, written: bool) -> dict[str, Any]:
+def _message(message: Message, written: bool) -> dict[str, object]:
     line = message.new_line if written else message.line
     cell = {"cell": message.cell} if message.cell else {}
     return {"line": line, "text": message.text, **cell}

@@ -7,11 +7,11 @@ of that name.
 """
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from migration_guide.codemod.inference import arguments, legacy_arguments
 from migration_guide.codemod.inference.calls import annotation_kind, call_kind
@@ -21,6 +21,7 @@ from migration_guide.codemod.inference.facts import is_property, parameters
 from migration_guide.codemod.inference.kinds import NOTHING, Kind, item, join_kinds
 from migration_guide.codemod.inference.project import Project, merge_projects
 from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.bindings import Scope
 from migration_guide.codemod.reading.tree import dotted_name
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
@@ -58,7 +59,7 @@ class Analysis(Expressions):
         return node in self._positions
 
     @functools.cached_property
-    def _positions(self) -> Any:
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def _infer(self) -> None:
@@ -129,8 +130,8 @@ class Analysis(Expressions):
         return self._reads.get((self.scopes.get(node), dotted_name(node) or ""), set())
 
     @functools.cached_property
-    def _reads(self) -> dict[tuple[Any, str], set[str]]:
-        reads: dict[tuple[Any, str], set[str]] = {}
+    def _reads(self) -> dict[tuple[Scope | None, str], set[str]]:
+        reads: dict[tuple[Scope | None, str], set[str]] = {}
         for attribute in self.facts.attributes:
             parts = (dotted_name(attribute) or "").split(".")
             for cut in range(1, len(parts)):
