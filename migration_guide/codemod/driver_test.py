@@ -290,19 +290,6 @@ def test_one_file_that_fails_does_not_stop_the_others(
     assert [result.path for result in report.changed_files] == [file]
 
 
-@pytest.mark.parametrize("handed", ["import os\nfrom made import make", "from made import *"])
-def test_what_a_module_hands_on_from_another_is_known(tmp_path: Path, handed: str):
-    files_ = {
-        "made.py": "from flax import optim\ndef make(p): return optim.Adam(0.1).create(p)\n",
-        "handed.py": f"import jax\nfrom . import nothing\n{handed}\nfrom json import loads\n",
-        "used.py": "from handed import make\nmake(p).target\n",
-    }
-    for name, text in files_.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    new = {r.path.name: r.code for r in driver.migrate([tmp_path], Options()).changed_files}
-    assert new["used.py"] == "from handed import make\nmake(p).params\n"
-
-
 def test_imports_from_any_of_several_modules_are_seen():
     homes = {"first": ["Groups"], "second": ["make"]}
     for text in ("from .first import Groups", "from a.second import make", "from second import *"):
@@ -321,57 +308,6 @@ def test_pins_of_a_project_are_listed(file: Path):
     project.write_text("jax\nflax\n", encoding="utf-8")
     report = driver.migrate([file.parent], Options())
     assert [result.path for result in report.results] == [file]
-
-
-def test_files_of_a_program_tell_each_other(tmp_path: Path):
-    (tmp_path / "model.py").write_text(
-        "from flax import optim, struct\n@struct.dataclass\nclass State:\n    opt: "
-        "optim.Optimizer\n"
-        "def create(p):\n    return optim.Adam(0.1).create(p)\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "loop.py").write_text(
-        "import model\ndef run(state, g):\n    x = state.opt.target\n    o = model.create(x)\n"
-        "    return o.target, o.apply_gradient(g, learning_rate=1.0)\n",
-        encoding="utf-8",
-    )
-    report = driver.migrate([tmp_path], Options())
-    model, loop = (
-        next(r for r in report.changed_files if r.path.stem == n).code for n in ("model", "loop")
-    )
-    assert "state.opt.params" in loop
-    assert "o.params, o.apply_gradients(grads=g, learning_rate=1.0)" in loop
-    assert "optax_bridge.adam(0.1)" in model  # the other file gives a rate per call
-
-
-def test_what_is_given_to_a_function_of_another_file_is_known_there(tmp_path: Path):
-    (tmp_path / "steps.py").write_text(
-        "def evaluate(what, batch):\n    return what.target\n", encoding="utf-8"
-    )
-    (tmp_path / "main.py").write_text(
-        "from flax import optim\nimport steps\nsteps.evaluate(optim.Adam(0.1).create(p), b)\n",
-        encoding="utf-8",
-    )
-    report = driver.migrate([tmp_path], Options())
-    assert [r.path.stem for r in report.changed_files] == ["main", "steps"]
-    assert "return what.params" in report.changed_files[1].code
-
-
-def test_what_goes_into_a_field_of_another_files_class_is_known(tmp_path: Path):
-    (tmp_path / "states.py").write_text(
-        "from flax import optim, struct\n@struct.dataclass\nclass State:\n"
-        "    optimizer: optim.Optimizer\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "loop.py").write_text(
-        "import flax\ndef make(update):\n    def step(state, g):\n"
-        "        new = update(state, g)\n        average = new.target\n"
-        "        return state.replace(optimizer=new), average\n    return step\n",
-        encoding="utf-8",
-    )
-    report = driver.migrate([tmp_path], Options())
-    loop = next(r for r in report.changed_files if r.path.stem == "loop")
-    assert "average = new.params" in loop.code
 
 
 def test_another_file_that_reads_something_like_an_optimizer_is_listed(tmp_path: Path):

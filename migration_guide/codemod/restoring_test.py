@@ -104,18 +104,6 @@ def test_a_program_without_optimizers_stays():
     assert rewrite(code, Options()).code == code
 
 
-def test_functions_of_another_module(tmp_path: Path):
-    helper = tmp_path / "files.py"
-    helper.write_text(
-        "from flax import serialization\n"
-        "def load(template, f): return serialization.from_bytes(template, f.read())\n"
-    )
-    (tmp_path / "main.py").write_text(f"import files\n{HEAD}opt = files.load(opt, f)\n")
-    report = driver.migrate([tmp_path], Options())
-    (new,) = (result.code for result in report.changed_files if result.path == helper)
-    assert f"return {OURS}from_bytes(template, f.read())" in new
-
-
 def test_without_a_template_the_layout_is_said():
     call = "checkpoints.restore_checkpoint('/d', None)"
     code = f"from flax.training import checkpoints\n{HEAD}x = {call}\n"
