@@ -1,8 +1,6 @@
 # pyright: strict
 """Scopes of Python and the names that they bind, as far as a rewriter asks for them."""
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -56,11 +54,6 @@ class Scope:
     def module(self) -> "Scope":
         """The outermost scope."""
         return self if self.parent is None else self.parent.module
-
-    @property
-    def assignments(self) -> Iterator[Assignment]:
-        """Yields all bindings of this scope."""
-        return itertools.chain.from_iterable(self.bound.values())
 
     def find(self, name: str) -> list[Assignment]:
         """Returns the bindings of a name that is used here."""

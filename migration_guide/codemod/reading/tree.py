@@ -78,19 +78,13 @@ def comments(node: cst.CSTNode) -> list[str]:
     return texts
 
 
-def walk(node: cst.CSTNode, into: Callable[[cst.CSTNode], bool] = lambda n: True) -> Iterator[Any]:
-    """A node and all below it, each before what is in it.
-
-    Args:
-      node: where to start.
-      into: whether to go into a node.
-    """
+def walk(node: cst.CSTNode) -> Iterator[Any]:
+    """Yields a node and all below it, each before what is in it."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
         yield current
-        if into(current):
-            waiting += reversed(list(children(current)))
+        waiting += reversed(list(children(current)))
 
 
 def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:

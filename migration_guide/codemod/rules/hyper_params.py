@@ -184,7 +184,7 @@ def _is_multiple(context: Context) -> bool:
     facts = context.analysis.facts
     sequences = [
         *(node.value for node in facts.subscripts if not _is_by_name(node)),
-        *facts.iterated,
+        *(iterable for _, iterable in facts.loops),
         *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
         *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),
     ]
