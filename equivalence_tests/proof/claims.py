@@ -25,7 +25,7 @@ from equivalence_tests.output_files import write_text
 from equivalence_tests.proof.certificate.checker import CertificateError, check
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.traced_sides import inputs, traced
+from equivalence_tests.proof.reading.traced_sides import check_inputs, trace_side
 from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS
 from equivalence_tests.proof.table import Statement, Task, is_held, statements
 from equivalence_tests.sides.programs import silence_deprecations
@@ -108,10 +108,10 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     verdicts = list[str]()
     try:
         for each in asked:
-            kept = None if folder is None else _kept(folder, each)
-            if kept is not None:
-                certificates.append(kept)
-                verdicts.append(str(kept["verdict"]))
+            checked = None if folder is None else _checked_certificate(folder, each)
+            if checked is not None:
+                certificates.append(checked)
+                verdicts.append(str(checked["verdict"]))
                 remembered += 1
                 continue
             proof = prove_equivalence(
@@ -145,7 +145,7 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     )
 
 
-def _kept(folder: Path, statement: Statement) -> dict[str, Any] | None:
+def _checked_certificate(folder: Path, statement: Statement) -> dict[str, Any] | None:
     """Returns the certificate that is kept of a statement, checked; None if there is none."""
     file = _file_of(folder, statement)
     try:
@@ -164,14 +164,14 @@ def _file_of(folder: Path, statement: Statement) -> Path:
 def fingerprint(statement: Statement) -> str:
     """Returns a hash of both programs of a statement, of the prover and of JAX's version."""
     digest = hashlib.sha256(_prover_hash().encode())
-    given = inputs(statement.params, statement.hyper_params)
+    inputs = check_inputs(statement.params, statement.hyper_params)
     left, right = statement.left, statement.right
     pair: tuple[Any, Any] = left, right  # with hyper-parameters, functions of them
     if statement.hyper_params is None:
         pair = (lambda _: left), (lambda _: right)  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType]
     for make in pair:
-        program = traced(make, given, "side")
-        parts: list[object] = [program.paths, program.avals, program.asked, given.numbers]
+        program = trace_side(make, inputs, "side")
+        parts: list[object] = [program.paths, program.avals, program.asked, inputs.numbers]
         for jaxpr in (program.start, program.step):
             parts.append(str(jaxpr))
             parts += [np.asarray(const).tobytes() for const in jaxpr.consts]

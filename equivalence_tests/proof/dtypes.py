@@ -37,7 +37,7 @@ def is_float(dtype: DTypeLike) -> bool:
     return jnp.issubdtype(dtype, jnp.floating)
 
 
-def is_whole(dtype: DTypeLike) -> bool:
+def is_integer(dtype: DTypeLike) -> bool:
     """True if elements are integers; booleans are none."""
     return jnp.issubdtype(dtype, jnp.integer)
 
@@ -67,12 +67,12 @@ def is_wide(dtype: DTypeLike) -> bool:
     return jnp.issubdtype(dtype, jnp.signedinteger) and jnp.iinfo(dtype).bits >= 32
 
 
-def holds(source: DTypeLike, target: DTypeLike) -> bool:
+def represents_integers(source: DTypeLike, target: DTypeLike) -> bool:
     """True if every number of an integer or boolean dtype is one of the other."""
     if source == np.bool_ or source == target:
         return True
-    own, other = jnp.iinfo(source), jnp.iinfo(target)
-    return other.min <= own.min and own.max <= other.max
+    source_info, target_info = jnp.iinfo(source), jnp.iinfo(target)
+    return target_info.min <= source_info.min and source_info.max <= target_info.max
 
 
 def is_in_range(number: int, dtype: DTypeLike) -> bool:
@@ -81,16 +81,16 @@ def is_in_range(number: int, dtype: DTypeLike) -> bool:
     return info.min <= number <= info.max
 
 
-def keeps(narrow: DTypeLike, wide: DTypeLike) -> bool:
+def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
     """True if every value of a floating-point or boolean dtype is one of the other."""
     if narrow == np.bool_:
         return jnp.issubdtype(wide, jnp.number)
     if not (is_float(narrow) and is_float(wide)):
         return False
-    own, other = jnp.finfo(narrow), jnp.finfo(wide)
+    narrow_info, wide_info = jnp.finfo(narrow), jnp.finfo(wide)
     return (
-        other.bits > own.bits
-        and other.nmant >= own.nmant
-        and other.maxexp >= own.maxexp
-        and other.minexp <= own.minexp
+        wide_info.bits > narrow_info.bits
+        and wide_info.nmant >= narrow_info.nmant
+        and wide_info.maxexp >= narrow_info.maxexp
+        and wide_info.minexp <= narrow_info.minexp
     )

@@ -20,9 +20,9 @@ from equivalence_tests.proof.reading.traced_sides import (
     MakeSide,
     Program,
     Relate,
-    inputs,
-    traced,
-    traced_relation,
+    check_inputs,
+    trace_relation,
+    trace_side,
 )
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.sides.adapt import SideLike
@@ -79,13 +79,13 @@ def prove_equivalence(
     started = time.perf_counter()
     pair = _as_functions(left, right, hyper_params, names)
     relate = None if relation is None else (lambda hp, state: relation(state))
-    given = inputs(params, hyper_params)
-    cases, kinds, notes = prove(pair, given, relate, names)
+    inputs = check_inputs(params, hyper_params)
+    cases, kinds, notes = prove(pair, inputs, relate, names)
     shapes = {
         path: f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in zip(given.paths, given.shapes, strict=True)
+        for path, leaf in zip(inputs.paths, inputs.shapes, strict=True)
     }
-    symbols = tuple(name for name in given.numbers if name not in notes)
+    symbols = tuple(name for name in inputs.numbers if name not in notes)
     return Proof(
         names,
         kinds,
@@ -118,7 +118,7 @@ def _as_functions(
 
 def prove(
     pair: tuple[MakeSide, MakeSide],
-    given: Inputs,
+    inputs: Inputs,
     relate: Relate | None,
     names: tuple[str, str] = ("left", "right"),
 ) -> tuple[list[CaseProof], tuple[str, str], dict[str, str]]:
@@ -127,16 +127,16 @@ def prove(
     fixed: dict[str, float] = {}
     while True:
         try:
-            cases, kinds = _all_cases(pair, given, fixed, relate, names)
+            cases, kinds = _all_cases(pair, inputs, fixed, relate, names)
             return cases, kinds, notes
         except NotASymbol as error:
-            fixed[error.name] = given.numbers[error.name]
-            notes[error.name] = f"{error.name} = {given.numbers[error.name]!r}, since {error}"
+            fixed[error.name] = inputs.numbers[error.name]
+            notes[error.name] = f"{error.name} = {inputs.numbers[error.name]!r}, since {error}"
 
 
 def _all_cases(
     pair: tuple[MakeSide, MakeSide],
-    given: Inputs,
+    inputs: Inputs,
     always: Mapping[str, float],
     relate: Relate | None,
     names: tuple[str, str],
@@ -151,9 +151,11 @@ def _all_cases(
         if len(seen) == _MOST_CASES:
             raise ProofError(f"the sides distinguish more than {_MOST_CASES} cases in Python")
         seen.append(fixed)
-        own = {name: number for name, number in given.numbers.items() if name not in fixed}
-        here = inputs(given.params, own, {**given.fixed, **fixed})
-        programs = tuple(traced(make, here, name) for make, name in zip(pair, names, strict=True))
+        symbolic = {name: number for name, number in inputs.numbers.items() if name not in fixed}
+        here = check_inputs(inputs.params, symbolic, {**inputs.fixed, **fixed})
+        programs = tuple(
+            trace_side(make, here, name) for make, name in zip(pair, names, strict=True)
+        )
         asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)
@@ -165,7 +167,7 @@ def _all_cases(
 def _case(
     pair: tuple[MakeSide, MakeSide],
     programs: tuple[Program, ...],
-    given: Inputs,
+    inputs: Inputs,
     fixed: Mapping[str, float],
     excluded: tuple[str, ...],
     relate: Relate | None,
@@ -173,38 +175,38 @@ def _case(
     left, right = programs
     relation = None
     if relate is not None:
-        relation = traced_relation(relate, pair[0], given, right)
-    elif (known := correspondence_of(pair, given, programs)) is not None:
+        relation = trace_relation(relate, pair[0], inputs, right)
+    elif (mapping := correspondence_of(pair, inputs, programs)) is not None:
         with contextlib.suppress(ProofError):  # of other settings, which hold something else
-            relation = traced_relation(known, pair[0], given, right)
+            relation = trace_relation(mapping, pair[0], inputs, right)
 
     def done(
         best: Induction, counterexample: Counterexample | None = None, stopped: str = ""
     ) -> CaseProof:
         return CaseProof(fixed, excluded, best, world, counterexample, stopped)
 
-    def tried(level: Level) -> Induction:
+    def attempt(level: Level) -> Induction:
         """With the relation that is given, else with the largest there is."""
         if relation is not None:
-            return induction.by_given_relation(world, left, right, relation, level)
+            return induction.by_relation(world, left, right, relation, level)
         return induction.by_largest_relation(world, left, right, level)
 
-    world = World(given)
-    best = tried(Level.IDENTICAL)
+    world = World(inputs)
+    best = attempt(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
         return done(best)
-    stopped, tries = "", Search(pair[0], pair[1], given)
+    stopped, tries = "", Search(pair[0], pair[1], inputs)
     try:
         if (example := tries.find(quick=True)) is not None:
             return done(best, counterexample=example)
     except NoRule as error:
         tries, stopped = None, str(error)
-    world = World(given)
-    best = tried(Level.REALS)
+    world = World(inputs)
+    best = attempt(Level.REALS)
     if best.level is not Level.UNKNOWN:
         return done(best)
     if relation is None:
-        for world, proofs in _guess_relations(given, (left, right)):  # noqa: B007
+        for world, proofs in _guess_relations(inputs, (left, right)):  # noqa: B007
             if proofs.level is not Level.UNKNOWN:
                 return done(proofs)
     example = None
@@ -213,7 +215,7 @@ def _case(
             example = (
                 tries.find(quick=False)
                 or tries.find_late()
-                or tries.in_own_dtype()
+                or tries.find_native()
                 or tries.find_far()
             )
             stopped = f"no counterexample among {tries.tried} inputs"
@@ -223,19 +225,21 @@ def _case(
 
 
 def _guess_relations(
-    given: Inputs, sides: tuple[Program, Program]
+    inputs: Inputs, sides: tuple[Program, Program]
 ) -> Iterator[tuple[World, Induction]]:
     """Inductions with relations that are more than equalities."""
     try:
-        derived = Fits(sides, given).derived()
+        guesses = Fits(sides, inputs).guesses()
     except (NoRule, Unclear, ValueError, ZeroDivisionError, OverflowError):
-        derived = []
-    tried = [Hints(tuple(derived))] if derived else []
-    tried += [Hints(by_state=True)] + [Hints(tuple(derived), True)] * bool(derived)
-    tried += [Hints(after_first=True)] + [Hints(tuple(derived), after_first=True)] * bool(derived)
-    for hints in tried:
-        if not induction.may_help(World(given), sides, hints):
+        guesses = []
+    strategies = [Hints(tuple(guesses))] if guesses else []
+    strategies += [Hints(by_state=True)] + [Hints(tuple(guesses), True)] * bool(guesses)
+    strategies += [Hints(after_first=True)] + [Hints(tuple(guesses), after_first=True)] * bool(
+        guesses
+    )
+    for hints in strategies:
+        if not induction.may_help(World(inputs), sides, hints):
             continue
         for level in (Level.IDENTICAL, Level.REALS)[hints.after_first :]:
-            world = World(given)
+            world = World(inputs)
             yield world, induction.by_largest_relation(world, *sides, level, hints)

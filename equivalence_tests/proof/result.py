@@ -68,7 +68,7 @@ class CaseProof:
             "excluded": list(self.excluded),
             "stopped": self.stopped,
             "relation": list(self.induction.relation),
-            "relation_given": self.induction.given,
+            "relation_given": self.induction.relation_given,
             "symbols": [list(each) for each in self.induction.classes],
             "after_first": None if (least := self.induction.least) is None else dict(least),
             **obligation_rows(self.induction.obligations),
@@ -137,12 +137,14 @@ class Proof:
         covered, looks = GIVEN, ()
         if all(o.equality.general for o in self.obligations) and self.sides is not None:
             covered, looks = ANY, ()
-            for given in {id(case.world.given): case.world.given for case in self.cases}.values():
-                here, places = coverage(self.sides, given)
+            for inputs in {
+                id(case.world.inputs): case.world.inputs for case in self.cases
+            }.values():
+                here, places = coverage(self.sides, inputs)
                 covered = max(covered, here, key=(ANY, ANY_SIZE, GIVEN).index)
                 looks = (*looks, *places)
-        given = self.cases[0].world.given
-        leaves = zip(given.paths, given.shapes, strict=True)
+        inputs = self.cases[0].world.inputs
+        leaves = zip(inputs.paths, inputs.shapes, strict=True)
         shapes = {path: (str(leaf.dtype), tuple(leaf.shape)) for path, leaf in leaves}
         return Scope(
             leaves={path: dtype for path, (dtype, _) in shapes.items()},
@@ -150,7 +152,7 @@ class Proof:
             coverage=covered,
             looks=tuple(dict.fromkeys(looks)),
             settings=self.symbols,
-            fixed=given.fixed,
+            fixed=inputs.fixed,
         )
 
     @property
@@ -187,9 +189,9 @@ class Proof:
         return json.dumps(self.as_dict(), separators=(",", ":"))
 
     def __str__(self) -> str:
-        left, right = (f"{n} ({k})" for n, k in zip(self.names, self.kinds, strict=True))
+        first, second = (f"{n} ({k})" for n, k in zip(self.names, self.kinds, strict=True))
         proved = {IDENTICAL: ", proved", REALS: ", proved"}.get(self.verdict, "")
-        lines = [f"{self.verdict}{proved}: {left} and {right}, {self.seconds:.2g} s"]
+        lines = [f"{self.verdict}{proved}: {first} and {second}, {self.seconds:.2g} s"]
         if proved:
             lines.append(f"  {self.scope}")
             if self.scope.looks:

@@ -7,7 +7,7 @@
 
 from equivalence_tests.proof.algebra.atoms import Index as Index
 from equivalence_tests.proof.algebra.atoms import Rat as Rat
-from equivalence_tests.proof.algebra.quotients import Full as Full
+from equivalence_tests.proof.algebra.quotients import CapacityExceeded as CapacityExceeded
 from equivalence_tests.proof.algebra.sums import Sums
 
 

@@ -35,7 +35,7 @@ class Atom:
       free: symbols of indices that occur and are not bound.
       depth: how many sums are nested in it.
       nonneg: whether it is known to be 0 or more.
-      whole: whether it is known to be an integer.
+      integer: whether it is known to be an integer.
       order: of a root.
     """
 
@@ -47,7 +47,7 @@ class Atom:
     free: frozenset[str] = frozenset()
     depth: int = 0
     nonneg: bool = False
-    whole: bool = False
+    integer: bool = False
     order: int = 0
 
 

@@ -52,7 +52,7 @@ def _simple(value: Any) -> fmpq | None:
 
 def _fraction(text: str) -> fmpq:
     mantissa, _, exponent = text.partition("e")
-    whole, _, part = mantissa.partition(".")
+    digits, _, part = mantissa.partition(".")
     power = int(exponent or 0) - len(part)
-    number = fmpq(int(whole + part))
+    number = fmpq(int(digits + part))
     return number * fmpq(10) ** power if power >= 0 else number / fmpq(10) ** -power

@@ -98,8 +98,8 @@ class _Evaluation:
     def function(name: str, args: list[arb]) -> arb:
         if name == "pow":
             base, exponent = args
-            whole = exponent.unique_fmpz() if exponent.is_exact() else None
-            return base ** int(whole) if whole is not None else (base.log() * exponent).exp()
+            power = exponent.unique_fmpz() if exponent.is_exact() else None
+            return base ** int(power) if power is not None else (base.log() * exponent).exp()
         if name not in _FUNCTIONS:
             raise NotEvaluable(name)
         return _FUNCTIONS[name](args[0])

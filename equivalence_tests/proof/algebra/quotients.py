@@ -19,14 +19,14 @@ from typing import Any
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
 
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, symbols_of
-from equivalence_tests.proof.algebra.text import shown
+from equivalence_tests.proof.algebra.text import format_quotient
 from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
 
 
-class Full(Undecided):
+class CapacityExceeded(Undecided):
     """There are more atoms than the algebra has room for: begin anew with a larger one."""
 
 
@@ -39,7 +39,7 @@ class Quotients:
         """Makes an algebra.
 
         Args:
-          capacity: the most atoms; with more, `Full` is raised.
+          capacity: the most atoms; with more, `CapacityExceeded` is raised.
           work: the most terms that are handled; with more, `Undecided` is raised.
           guarded: denominators as text that are not assumed to be other than 0: where one is 0,
             the quotient is undefined.
@@ -58,11 +58,11 @@ class Quotients:
 
     # Polynomials
 
-    def gen(self, number: int) -> fmpq_mpoly:
+    def generator(self, number: int) -> fmpq_mpoly:
         """An atom as a polynomial."""
         return self.ctx.gen(number)
 
-    def used(self, *polys: fmpq_mpoly) -> list[int]:
+    def generators(self, *polys: fmpq_mpoly) -> list[int]:
         """The atoms that occur, the newest first."""
         gens = set()
         for poly in polys:
@@ -72,7 +72,7 @@ class Quotients:
 
     def atoms_of(self, *values: Rat) -> list[int]:
         """The atoms that occur in values, the newest first."""
-        return self.used(*(poly for value in values for poly in value))
+        return self.generators(*(poly for value in values for poly in value))
 
     def free(self, *values: Rat) -> frozenset[str]:
         """The symbols of indices that occur in values."""
@@ -97,7 +97,7 @@ class Quotients:
         while True:
             if len(poly) > MOST_TERMS:
                 raise Undecided(f"a normal form has more than {MOST_TERMS} terms")
-            for gen in self.used(poly):
+            for gen in self.generators(poly):
                 atom = self.atoms[gen]
                 if atom.kind == "root" and poly.degrees()[gen] >= atom.order:
                     poly, factor = self._root_out(poly, gen)
@@ -118,7 +118,7 @@ class Quotients:
         for power, row in rows.items():
             times = power // order
             term = row * radicand.num**times * radicand.den ** (most - times)
-            total = total + term * self.gen(gen) ** (power % order)
+            total = total + term * self.generator(gen) ** (power % order)
         return total, radicand.den**most
 
     def _apply_indicator(self, poly: fmpq_mpoly, gen: int) -> tuple[fmpq_mpoly] | None:
@@ -127,16 +127,16 @@ class Quotients:
         rows = self.coefficients(poly, gen)
         on = sum((row for power, row in rows.items() if power), self.ctx.constant(0))
         changed = any(power > 1 for power in rows)
-        for other in self.used(on):
+        for other in self.generators(on):
             if other == gen or self.atoms[other].kind not in ("positive", "zero"):
                 continue
-            if (holds := self._follows(atom, self.atoms[other])) is not None:
+            if (implied := self._follows(atom, self.atoms[other])) is not None:
                 parts = self.coefficients(on, other)
-                kept = [row for power, row in parts.items() if holds or not power]
-                on, changed = sum(kept, self.ctx.constant(0)), True
+                remaining = [row for power, row in parts.items() if implied or not power]
+                on, changed = sum(remaining, self.ctx.constant(0)), True
         if not changed:
             return None
-        return (rows.get(0, self.ctx.constant(0)) + on * self.gen(gen),)
+        return (rows.get(0, self.ctx.constant(0)) + on * self.generator(gen),)
 
     def _follows(self, first: Atom, second: Atom) -> bool | None:
         """True if one condition holds where another does; None if that is open.
@@ -144,10 +144,10 @@ class Quotients:
         `x > -1` holds where `x > 1` does, and `x = 0` does not.
         """
         (one, kind), (other, wanted) = self._relation(first), self._relation(second)
-        apart = other - one
-        if not apart.is_constant():
+        difference = other - one
+        if not difference.is_constant():
             return None
-        by = fmpq(0) if apart.is_zero() else apart.leading_coefficient()
+        by = fmpq(0) if difference.is_zero() else difference.leading_coefficient()
         if kind == 0:
             return wanted == (by > 0) - (by < 0)
         if by * kind < 0:
@@ -199,7 +199,7 @@ class Quotients:
     def add(self, a: Rat, b: Rat) -> Rat:
         """The sum."""
         if self._special and self.is_special(a, b):
-            return self.selected([a, b], lambda args: self.add(*args))
+            return self.case_split([a, b], lambda args: self.add(*args))
         return self._add(a, b)
 
     def _add(self, a: Rat, b: Rat) -> Rat:
@@ -218,7 +218,7 @@ class Quotients:
     def mul(self, a: Rat, b: Rat) -> Rat:
         """The product."""
         if self._special and self.is_special(a, b):
-            return self.selected([a, b], lambda args: self.mul(*args))
+            return self.case_split([a, b], lambda args: self.mul(*args))
         return self._mul(a, b)
 
     def _mul(self, a: Rat, b: Rat) -> Rat:
@@ -226,7 +226,7 @@ class Quotients:
 
     def div(self, a: Rat, b: Rat) -> Rat:
         """The quotient; assumes that the denominator is not zero."""
-        inverse = self.selected([b], lambda args: self._inverse(args[0]))
+        inverse = self.case_split([b], lambda args: self._inverse(args[0]))
         return self.mul(a, inverse)
 
     def _inverse(self, b: Rat) -> Rat:
@@ -256,7 +256,7 @@ class Quotients:
         """
         difference = self._add(a, self.neg(b))
         num, den = difference
-        for gen in self.used(num):
+        for gen in self.generators(num):
             atom = self.atoms[gen]
             # Where the indicator is 1, its argument is 0, and a multiple of that as well; but not
             # one that is divided by the argument.
@@ -264,12 +264,12 @@ class Quotients:
                 rows = self.coefficients(num, gen)
                 on = rows.get(1, self.ctx.constant(0))
                 on = self._with_roots(self._with_floors(on, atom), den, atom) % atom.args[0].num
-                num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
+                num = rows.get(0, self.ctx.constant(0)) + on * self.generator(gen)
         return self._apply_relations(num)[0].is_zero()
 
     def _with_floors(self, poly: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
         """A polynomial where a condition says that the argument of a floor is 0, and so it is."""
-        for gen in self.used(poly):
+        for gen in self.generators(poly):
             floor = self.atoms[gen]
             if floor.kind == "function" and floor.name == "floor":
                 argument = floor.args[0]
@@ -279,7 +279,7 @@ class Quotients:
 
     def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
         """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""
-        for gen in self.used(poly):
+        for gen in self.generators(poly):
             root = self.atoms[gen]
             if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
                 continue
@@ -311,7 +311,7 @@ class Quotients:
 
     def text(self, value: Rat) -> str:
         """A value as a formula; which element of an array it is about is left out."""
-        return re.sub(r"\b(u\d+|i\d+)\b", "_", shown(self.atoms, value))
+        return re.sub(r"\b(u\d+|i\d+)\b", "_", format_quotient(self.atoms, value))
 
     # Signs
 
@@ -358,18 +358,18 @@ class Quotients:
         if number is None:
             number = len(self.atoms)
             if number == self._capacity:
-                raise Full(f"a normal form has more than {number} atoms")
+                raise CapacityExceeded(f"a normal form has more than {number} atoms")
             self.atoms.append(atom)
         self.by_key[key] = number
-        return Rat(self.gen(number), self.one)
+        return Rat(self.generator(number), self.one)
 
     def _same(self, atom: Atom) -> int | None:
         """An atom of the same kind with equal arguments."""
         if not atom.args:
             return None
         for number, other in enumerate(self.atoms):
-            alike = (other.kind, other.name, other.index, other.bound, other.order)
-            if alike != (atom.kind, atom.name, atom.index, atom.bound, atom.order):
+            signature = (other.kind, other.name, other.index, other.bound, other.order)
+            if signature != (atom.kind, atom.name, atom.index, atom.bound, atom.order):
                 continue
             if other.free == atom.free and len(other.args) == len(atom.args):
                 pairs = zip(atom.args, other.args, strict=True)
@@ -396,12 +396,12 @@ class Quotients:
         return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
 
     def leaf(
-        self, name: str, index: Sequence[Index], *, whole: bool = False, nonneg: bool = False
+        self, name: str, index: Sequence[Index], *, integer: bool = False, nonneg: bool = False
     ) -> Rat:
         """An entry of an input."""
         index = tuple(index)
         free = symbols_of(index)
-        atom = Atom("leaf", name, index=index, free=free, whole=whole, nonneg=nonneg)
+        atom = Atom("leaf", name, index=index, free=free, integer=integer, nonneg=nonneg)
         return self.atom(("leaf", name, index), atom)
 
     def position(self, index: Index) -> Rat:
@@ -412,23 +412,23 @@ class Quotients:
         return self.atom(("index", index), atom)
 
     def call(
-        self, kind: str, name: str, args: Sequence[Rat], index: Sequence[Index] = (), **known: Any
+        self, kind: str, name: str, args: Sequence[Rat], index: Sequence[Index] = (), **facts: Any
     ) -> Rat:
-        """A function of values, of which nothing else is known than `known` says."""
+        """A function of values, of which nothing else is known than `facts` says."""
         args = tuple(args)
         free = symbols_of(tuple(index))
         if kind != "array":  # whose arguments have indices of their own
             free = free | self.free(*args)
         depth = max((self.atoms[i].depth for i in self.atoms_of(*args)), default=0)
-        atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **known)
-        order = known.get("order", 0)
+        atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **facts)
+        order = facts.get("order", 0)
         return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
 
     def texts(self, values: Sequence[Rat]) -> tuple[str, ...]:
         """Values as keys."""
         return tuple(f"{v.num}/{v.den}" for v in values)
 
-    def selected(
+    def case_split(
         self,
         args: Sequence[Rat],
         function: Callable[[list[Rat]], Rat],
@@ -456,8 +456,8 @@ class Quotients:
         for number in (1, 0):
             name = f"g{gen}"
             here = [self.make(a.num.subs({name: number}), a.den) for a in args]
-            cases.append(self.selected(here, function, bound))
-        indicator = Rat(self.gen(gen), self.one)
+            cases.append(self.case_split(here, function, bound))
+        indicator = Rat(self.generator(gen), self.one)
         return self.choose(indicator, cases[0], cases[1])
 
     def choose(self, indicator: Rat, then: Rat, otherwise: Rat) -> Rat:

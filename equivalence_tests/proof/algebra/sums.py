@@ -25,7 +25,7 @@ class Sums(Powers):
             symbols = {symbol for symbol, _ in bounds}
             if self.free(body) & symbols:
                 raise Undecided("a sum over what is not defined everywhere")
-            return self.selected([body], lambda args: self.total(args[0], bounds))
+            return self.case_split([body], lambda args: self.total(args[0], bounds))
         return self._total(*self._by_digits(body, bounds))
 
     def _by_digits(
@@ -37,12 +37,12 @@ class Sums(Powers):
         """
         result: list[tuple[str, int]] = []
         for symbol, size in bounds:
-            used: set[Index] = set()
-            self._uses(body, symbol, used)
-            digits = sorted((i for i in used if isinstance(i, tuple)), key=lambda i: -i[2])
+            occurrences: set[Index] = set()
+            self._uses(body, symbol, occurrences)
+            digits = sorted((i for i in occurrences if isinstance(i, tuple)), key=lambda i: -i[2])
             strides = [stride for _, _, stride, _ in digits]
             sizes = [high // low for high, low in itertools.pairwise((size, *strides))]
-            fits = len(digits) == len(used) > 1 and strides[-1] == 1
+            fits = len(digits) == len(occurrences) > 1 and strides[-1] == 1
             # The first digit has what is left, which it says by the size of the whole index.
             fits = fits and [digit[3] for digit in digits] == [size, *sizes[1:]]
             fits = fits and math.prod(sizes) == size
@@ -50,55 +50,57 @@ class Sums(Powers):
                 result.append((symbol, size))
                 continue
             names: dict[Index, str] = {digit: self.fresh() for digit in digits}
-            body = self.renamed(body, {**names, symbol: symbol})
-            result += [(names[digit], own) for digit, own in zip(digits, sizes, strict=True)]
+            body = self.rename(body, {**names, symbol: symbol})
+            result += [
+                (names[digit], digit_size) for digit, digit_size in zip(digits, sizes, strict=True)
+            ]
         return body, result
 
-    def _uses(self, value: Rat, symbol: str, used: set[Index]) -> None:
+    def _uses(self, value: Rat, symbol: str, occurrences: set[Index]) -> None:
         """Collects the indices in which a symbol occurs: itself, or its digits."""
         for gen in self.atoms_of(value):
             atom = self.atoms[gen]
             if symbol in atom.free:
                 for index in atom.index:
-                    _parts(index, symbol, used)
+                    _parts(index, symbol, occurrences)
                 for arg in atom.args:
-                    self._uses(arg, symbol, used)
+                    self._uses(arg, symbol, occurrences)
 
     def _total(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
         symbols = {symbol for symbol, _ in bounds}
         body = self._rationalise(body, symbols)
-        own = {gen for gen in self.atoms_of(body) if self.atoms[gen].free & symbols}
+        inside = {gen for gen in self.atoms_of(body) if self.atoms[gen].free & symbols}
         content = self.ctx.constant(0)
-        for row in self._split(body.den, own).values():
+        for row in self._split(body.den, inside).values():
             content = row if content.is_zero() else content.gcd(row)
         rest = body.den // content
         lead = rest.leading_coefficient()
         rest, content = rest / lead, content * lead
         # What the denominator divides needs none, so that equal sums have equal parts.
-        whole, left = (self.ctx.constant(0), body.num)
+        quotient, remainder = (self.ctx.constant(0), body.num)
         if not rest.is_constant():
-            whole, left = divmod(body.num, rest)
+            quotient, remainder = divmod(body.num, rest)
         result = self.number(0)
-        for num, den in ((whole, self.one), (left, rest)):
-            for monomial, row in self._split(num, own).items():
+        for num, den in ((quotient, self.one), (remainder, rest)):
+            for monomial, row in self._split(num, inside).items():
                 front = self.make(row, content)
                 term = self.make(self.ctx.from_dict({monomial: 1}), den)
                 result = self.add(result, self.mul(front, self._sum_of_monomial(term, bounds)))
         return result
 
-    def _split(self, poly: fmpq_mpoly, own: set[int]) -> dict[Exponents, fmpq_mpoly]:
+    def _split(self, poly: fmpq_mpoly, chosen: set[int]) -> dict[Exponents, fmpq_mpoly]:
         """A polynomial as one in some atoms: exponents of these -> coefficient."""
         rows: dict[Exponents, dict[Exponents, fmpq]] = {}
         for monomial, coefficient in poly.to_dict().items():
-            inside = tuple(e if i in own else 0 for i, e in enumerate(monomial))
-            outside = tuple(0 if i in own else e for i, e in enumerate(monomial))
+            inside = tuple(e if i in chosen else 0 for i, e in enumerate(monomial))
+            outside = tuple(0 if i in chosen else e for i, e in enumerate(monomial))
             rows.setdefault(inside, {})[outside] = coefficient
         return {inside: self.ctx.from_dict(row) for inside, row in rows.items()}
 
     def _rationalise(self, body: Rat, symbols: set[str]) -> Rat:
         """A quotient without square roots of what depends on indices in its denominator."""
         for _ in range(8):
-            for gen in self.used(body.den):
+            for gen in self.generators(body.den):
                 atom = self.atoms[gen]
                 if atom.kind == "root" and atom.order == 2 and atom.free & symbols:
                     break
@@ -106,7 +108,7 @@ class Sums(Powers):
                 return body
             rows = self.coefficients(body.den, gen)
             even, odd = (rows.get(power, self.ctx.constant(0)) for power in (0, 1))
-            other = even - odd * self.gen(gen)
+            other = even - odd * self.generator(gen)
             body = self.make(body.num * other, body.den * other)
         return body
 
@@ -118,8 +120,8 @@ class Sums(Powers):
             if symbol not in free:
                 result = self.mul(result, self.number(size))
         bounds = [bound for bound in bounds if bound[0] in free]
-        for factor, own in self._independent_factors(term, bounds):
-            result = self.mul(result, self._sum_atom(*self._merge_sums(factor, own)))
+        for factor, own_bounds in self._independent_factors(term, bounds):
+            result = self.mul(result, self._sum_atom(*self._merge_sums(factor, own_bounds)))
         return result
 
     def _independent_factors(
@@ -132,8 +134,8 @@ class Sums(Powers):
             below = Rat(self.one, term.den)
             parts.append((self.free(below) & symbols, below))
         degrees = term.num.degrees()
-        for gen in self.used(term.num):
-            power = Rat(self.gen(gen) ** degrees[gen], self.one)
+        for gen in self.generators(term.num):
+            power = Rat(self.generator(gen) ** degrees[gen], self.one)
             parts.append((self.atoms[gen].free & symbols, power))
         joined: list[tuple[frozenset[str], Rat]] = []
         for names, part in parts:
@@ -148,11 +150,11 @@ class Sums(Powers):
     ) -> tuple[Rat, list[tuple[str, int]]]:
         """A sum of a sum as one sum over all their indices."""
         symbols = {symbol for symbol, _ in bounds}
-        for gen in self.used(term.num):
+        for gen in self.generators(term.num):
             atom = self.atoms[gen]
             if atom.kind == "sum" and atom.free & symbols and term.num.degrees()[gen] == 1:
                 fresh = {name: self.fresh() for name, _ in atom.bound}
-                inner = self.renamed(atom.args[0], fresh)
+                inner = self.rename(atom.args[0], fresh)
                 rest = self.make(self.coefficients(term.num, gen)[1], term.den)
                 more = [(fresh[name], size) for name, size in atom.bound]
                 return self._mul(rest, inner), bounds + more
@@ -165,24 +167,24 @@ class Sums(Powers):
         for order in orders:
             names = {name: f"b{depth}.{number}" for number, (name, _) in enumerate(order)}
             sizes = tuple((names[name], size) for name, size in order)
-            renamed = self.renamed(body, names)
-            key = ([size for _, size in sizes], self.texts((renamed,)))
+            canonical = self.rename(body, names)
+            key = ([size for _, size in sizes], self.texts((canonical,)))
             if best is None or key < best[0]:
-                best = (key, sizes, renamed)
+                best = (key, sizes, canonical)
         assert best is not None
-        _, sizes, renamed = best
-        lead = renamed.num.leading_coefficient()  # names may have changed which term leads
-        renamed = Rat(renamed.num / lead, renamed.den)
-        texts = self.texts((renamed,))
-        free = self.free(renamed) - {name for name, _ in sizes}
+        _, sizes, canonical = best
+        lead = canonical.num.leading_coefficient()  # names may have changed which term leads
+        canonical = Rat(canonical.num / lead, canonical.den)
+        texts = self.texts((canonical,))
+        free = self.free(canonical) - {name for name, _ in sizes}
         atom = Atom(
             "sum",
             "sum",
-            (renamed,),
+            (canonical,),
             bound=sizes,
             free=free,
             depth=depth + 1,
-            nonneg=self.nonneg(renamed),
+            nonneg=self.nonneg(canonical),
         )
         return self.mul(self.number(lead), self.atom(("sum", sizes, texts), atom))
 
@@ -190,12 +192,12 @@ class Sums(Powers):
         """A symbol for an index that occurs nowhere else."""
         return f"u{next(self._fresh)}"
 
-    def renamed(self, value: Rat, names: Mapping[Any, str]) -> Rat:
+    def rename(self, value: Rat, names: Mapping[Any, str]) -> Rat:
         """A value with symbols of indices replaced."""
         gens = [gen for gen in self.atoms_of(value) if self.atoms[gen].free & names.keys()]
         if not gens:
             return value
-        new = {gen: self._renamed_atom(gen, names) for gen in gens}
+        new = {gen: self._rename_atom(gen, names) for gen in gens}
         parts = []
         for poly in value:
             result = self.number(0)
@@ -210,17 +212,17 @@ class Sums(Powers):
         first, second = parts
         return self.make(first.num * second.den, first.den * second.num)
 
-    def _renamed_atom(self, gen: int, names: Mapping[Any, str]) -> Rat:
+    def _rename_atom(self, gen: int, names: Mapping[Any, str]) -> Rat:
         atom = self.atoms[gen]
-        index = tuple(_renamed_index(item, names) for item in atom.index)
+        index = tuple(_rename_index(item, names) for item in atom.index)
         if atom.kind == "leaf":
-            return self.leaf(atom.name, index, whole=atom.whole, nonneg=atom.nonneg)
+            return self.leaf(atom.name, index, integer=atom.integer, nonneg=atom.nonneg)
         if atom.kind == "index":
             return self.position(index[0])
         if atom.kind == "array":  # its arguments have indices of their own
-            known = {"nonneg": atom.nonneg, "whole": atom.whole}
-            return self.call("array", atom.name, atom.args, index, **known)
-        args = tuple(self.renamed(arg, names) for arg in atom.args)
+            facts = {"nonneg": atom.nonneg, "integer": atom.integer}
+            return self.call("array", atom.name, atom.args, index, **facts)
+        args = tuple(self.rename(arg, names) for arg in atom.args)
         if atom.kind == "root":
             return self._root(args[0], atom.order)
         if atom.kind in ("positive", "zero"):
@@ -229,26 +231,26 @@ class Sums(Powers):
             free = self.free(args[0]) - {name for name, _ in atom.bound}
             new = Atom(**{**_fields(atom), "args": args, "free": free})
             return self.atom(("sum", atom.bound, self.texts(args)), new)
-        known = {"nonneg": atom.nonneg, "whole": atom.whole}
-        return self.call(atom.kind, atom.name, args, index, **known)
+        facts = {"nonneg": atom.nonneg, "integer": atom.integer}
+        return self.call(atom.kind, atom.name, args, index, **facts)
 
 
 def _fields(atom: Atom) -> dict[str, Any]:
     return {name: getattr(atom, name) for name in atom.__dataclass_fields__}
 
 
-def _renamed_index(index: Index, names: Mapping[Any, str]) -> Index:
+def _rename_index(index: Index, names: Mapping[Any, str]) -> Index:
     if not isinstance(index, int) and index in names:
         return names[index]
     if isinstance(index, tuple):
-        return (index[0], *(_renamed_index(part, names) for part in index[1:]))
+        return (index[0], *(_rename_index(part, names) for part in index[1:]))
     return index
 
 
-def _parts(index: Index, symbol: str, used: set[Index]) -> None:
+def _parts(index: Index, symbol: str, occurrences: set[Index]) -> None:
     """Collects where a symbol occurs in an index."""
     if index == symbol or (isinstance(index, tuple) and index[:2] == ("of", symbol)):
-        used.add(index)
+        occurrences.add(index)
     elif isinstance(index, tuple):
         for part in index[1:]:
-            _parts(part, symbol, used)
+            _parts(part, symbol, occurrences)

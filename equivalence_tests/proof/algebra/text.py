@@ -10,7 +10,7 @@ from flint import fmpq, fmpq_mpoly
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat
 
 
-def shown(atoms: Sequence[Atom], value: Rat) -> str:
+def format_quotient(atoms: Sequence[Atom], value: Rat) -> str:
     """A value as a formula."""
     num, den = (_polynomial(atoms, poly) for poly in _readable(*value))
     if den == "1":
@@ -39,16 +39,16 @@ def _readable(num: fmpq_mpoly, den: fmpq_mpoly) -> Rat:
 _texts: weakref.WeakKeyDictionary[Atom, str] = weakref.WeakKeyDictionary()
 
 
-def shown_atom(atoms: Sequence[Atom], number: int) -> str:
+def format_atom(atoms: Sequence[Atom], number: int) -> str:
     """An atom as a formula."""
     atom = atoms[number]
     if atom not in _texts:
-        _texts[atom] = _shown_atom(atoms, atom)
+        _texts[atom] = _atom_text(atoms, atom)
     return _texts[atom]
 
 
-def _shown_atom(atoms: Sequence[Atom], atom: Atom) -> str:
-    args = [shown(atoms, arg) for arg in atom.args]
+def _atom_text(atoms: Sequence[Atom], atom: Atom) -> str:
+    args = [format_quotient(atoms, arg) for arg in atom.args]
     if atom.kind == "leaf":
         return f"{atom.name}{_at(atom.index)}"
     if atom.kind == "special":
@@ -70,9 +70,9 @@ def _shown_atom(atoms: Sequence[Atom], atom: Atom) -> str:
 def _number(value: fmpq) -> str:
     """A rational number, with many zeros as a power of ten."""
     digits = str(value)
-    whole = digits.rstrip("0")
-    zeros = len(digits) - len(whole)
-    return f"{whole}e{zeros}" if zeros > 5 and "/" not in digits else digits
+    significant = digits.rstrip("0")
+    zeros = len(digits) - len(significant)
+    return f"{significant}e{zeros}" if zeros > 5 and "/" not in digits else digits
 
 
 def _at(index: tuple[Index, ...]) -> str:
@@ -98,7 +98,7 @@ def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
         factors: list[str] = []
         for number, power in enumerate(monomial):
             if power:
-                base = shown_atom(atoms, number)
+                base = format_atom(atoms, number)
                 factors.append(base if power == 1 else f"{base}^{power}")
         size = abs(coefficient)
         if size != 1 or not factors:
@@ -110,7 +110,7 @@ def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
 
 
-def nested(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
+def to_lists(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
     """Values as plain data, for the certificate.
 
     Returns:
@@ -132,15 +132,15 @@ def nested(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
 
     def atom(gen: int) -> int:
         if gen not in numbers:
-            own = atoms[gen]
-            args = [quotient(arg) for arg in own.args]
-            row: dict[str, Any] = {"kind": own.kind, "name": own.name, "args": args}
-            if own.index:
-                row["index"] = list(own.index)
-            if own.bound:
-                row["bound"] = [list(each) for each in own.bound]
-            if own.order:
-                row["order"] = own.order
+            source = atoms[gen]
+            args = [quotient(arg) for arg in source.args]
+            row: dict[str, Any] = {"kind": source.kind, "name": source.name, "args": args}
+            if source.index:
+                row["index"] = list(source.index)
+            if source.bound:
+                row["bound"] = [list(each) for each in source.bound]
+            if source.order:
+                row["order"] = source.order
             numbers[gen] = len(rows)
             rows.append(row)
         return numbers[gen]

@@ -11,7 +11,7 @@ from equivalence_tests.proof.primitives import Primitive
 from equivalence_tests.proof.primitives.primitive import Builder
 
 
-def fold(
+def fold_constants(
     graph: Builder, row: Primitive, args: Sequence[Node], params: Hashable, dtype: DType
 ) -> Node | None:
     """Returns the constant that an operation of constants gives; None if it is no such constant.

@@ -56,7 +56,7 @@ class Graph(Nodes):
         dims = (("broadcast_dimensions", tuple(range(len(shape)))),)
         return self.apply("broadcast_in_dim", (node,), dims, shape, node.dtype)
 
-    def again(self, node: Node, args: Sequence[Node]) -> Node:
+    def rebuild(self, node: Node, args: Sequence[Node]) -> Node:
         """The same operation of other operands."""
         if all(new is old for new, old in zip(args, node.args, strict=True)):
             return node
@@ -64,15 +64,15 @@ class Graph(Nodes):
             return self.splat(args[0], node.shape)
         return self.apply(node.op, args, node.params, node.shape, node.dtype)
 
-    def with_inputs(self, known: Mapping[int, Node], *nodes: Node) -> list[Node]:
+    def with_inputs(self, replacements: Mapping[int, Node], *nodes: Node) -> list[Node]:
         """Nodes with others in the place of inputs.
 
         Args:
-          known: an input's id -> what replaces it.
+          replacements: an input's id -> what replaces it.
           nodes: what is computed anew.
         """
-        rebuilt = dict(known)
+        rebuilt = dict(replacements)
         for node in cone(*nodes):
             if node.id not in rebuilt:
-                rebuilt[node.id] = self.again(node, [rebuilt[arg.id] for arg in node.args])
+                rebuilt[node.id] = self.rebuild(node, [rebuilt[arg.id] for arg in node.args])
         return [rebuilt[node.id] for node in nodes]

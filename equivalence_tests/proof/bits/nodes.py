@@ -103,8 +103,8 @@ class Nodes(abc.ABC):
         """The node of an operation as it stands."""
         key = (op, tuple(arg.id for arg in args), params, shape, str(dtype))
         if key not in self.nodes:
-            alike = op in ("leaf", "const", "splat") or is_elementwise(op)
-            general = alike and all(arg.general for arg in args)
+            elementwise = op in ("leaf", "const", "splat") or is_elementwise(op)
+            general = elementwise and all(arg.general for arg in args)
             if op == "const" and shape:
                 general = False
             self.nodes[key] = Node(len(self.nodes), op, tuple(args), params, shape, dtype, general)

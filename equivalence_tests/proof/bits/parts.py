@@ -5,47 +5,47 @@ from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.primitives import is_elementwise
 
 
-def ends_of_parts(node: Node, axis: int) -> tuple[int, ...]:
+def segment_ends(node: Node, axis: int) -> tuple[int, ...]:
     """Returns the ends of the arrays that a node joins along an axis; empty if it joins none."""
     ends = _ends(node, axis, {})
     return (*sorted(ends), node.shape[axis]) if ends else ()
 
 
-def _ends(node: Node, axis: int, known: dict[int, frozenset[int]]) -> frozenset[int]:
+def _ends(node: Node, axis: int, cache: dict[int, frozenset[int]]) -> frozenset[int]:
     """The ends but the last."""
-    if node.id not in known:
+    if node.id not in cache:
         ends: set[int] = set()
         if node.op == "concatenate" and node.settings["dimension"] == axis:
             start = 0
             for arg in node.args:
-                ends |= {start + end for end in _ends(arg, axis, known)}
+                ends |= {start + end for end in _ends(arg, axis, cache)}
                 start += arg.shape[axis]
                 ends.add(start)
             ends -= {0, start}
         elif is_elementwise(node.op):
             for arg in node.args:
                 if arg.shape == node.shape:
-                    ends |= _ends(arg, axis, known)
-        known[node.id] = frozenset(ends)
-    return known[node.id]
+                    ends |= _ends(arg, axis, cache)
+        cache[node.id] = frozenset(ends)
+    return cache[node.id]
 
 
-def part(graph: Graph, node: Node, axis: int, begin: int, end: int) -> Node:
+def segment(graph: Graph, node: Node, axis: int, begin: int, end: int) -> Node:
     """The elements of an array from one index along an axis to another, that of a whole part."""
-    return _Parts(graph, axis).part(node, begin, end)
+    return _Parts(graph, axis).segment(node, begin, end)
 
 
 class _Parts:
     def __init__(self, graph: Graph, axis: int):
         self.graph, self.axis = graph, axis
         self.ends: dict[int, frozenset[int]] = {}
-        self.known: dict[tuple[int, int, int], Node] = {}
+        self.segments: dict[tuple[int, int, int], Node] = {}
 
-    def part(self, node: Node, begin: int, end: int) -> Node:
+    def segment(self, node: Node, begin: int, end: int) -> Node:
         key = (node.id, begin, end)
-        if key not in self.known:
-            self.known[key] = self._part(node, begin, end)
-        return self.known[key]
+        if key not in self.segments:
+            self.segments[key] = self._part(node, begin, end)
+        return self.segments[key]
 
     def _part(self, node: Node, begin: int, end: int) -> Node:
         axis, graph = self.axis, self.graph
@@ -61,11 +61,12 @@ class _Parts:
             for arg in node.args:
                 size = arg.shape[axis]
                 if start <= begin and end <= start + size:
-                    return self.part(arg, begin - start, end - start)
+                    return self.segment(arg, begin - start, end - start)
                 start += size
         if is_elementwise(node.op) and _ends(node, axis, self.ends):
             args = [
-                self.part(arg, begin, end) if arg.shape == node.shape else arg for arg in node.args
+                self.segment(arg, begin, end) if arg.shape == node.shape else arg
+                for arg in node.args
             ]
             return graph.apply(node.op, args, node.params, shape, node.dtype)
         starts = tuple(begin if number == axis else 0 for number in range(len(shape)))

@@ -9,7 +9,7 @@ from equivalence_tests.proof.primitives import is_elementwise
 _PERMUTATIONS = frozenset(("reshape", "transpose", "rev", "sort"))
 
 
-def unpermuted(graph: Graph, node: Node) -> Node | None:
+def undo_permutation(graph: Graph, node: Node) -> Node | None:
     """Returns an array with the same entries in their first order; None if they are in no other.
 
     What is computed of each entry of arrays that stand in one order, `sort(x) ** 2`, is computed

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from equivalence_tests.proof.bits.folding import fold
+from equivalence_tests.proof.bits.folding import fold_constants
 from equivalence_tests.proof.dtypes import DType, is_complex, is_float
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import PRIMITIVES
@@ -23,7 +23,7 @@ def elementwise(
     if params and op in _WITHOUT_SETTINGS:
         return graph.node(op, args, params, shape, dtype)  # of a kind that the rules do not know
     row = PRIMITIVES[op]
-    if (constant := fold(graph, row, args, params, dtype)) is not None:
+    if (constant := fold_constants(graph, row, args, params, dtype)) is not None:
         return constant
     if row.rewrite is not None:
         rewritten = row.rewrite(Site(graph, args, params, shape, dtype))

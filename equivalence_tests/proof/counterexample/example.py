@@ -49,8 +49,8 @@ class Counterexample:
             "hyper_params": dict(self.hyper_params),
             "params": dict(self.params),
             "grads": [
-                {"steps": len(list(alike)), "grads": dict(grads)}
-                for grads, alike in itertools.groupby(self.grads)
+                {"steps": len(list(group)), "grads": dict(grads)}
+                for grads, group in itertools.groupby(self.grads)
             ],
             "step": self.step,
             "leaf": self.leaf,
@@ -74,8 +74,8 @@ class Counterexample:
             )
         lines += [f"  {path} = {_numbers_text(value)}" for path, value in self.params.items()]
         last = 0
-        for grads, alike in itertools.groupby(self.grads):
-            first, last = last + 1, last + len(list(alike))
+        for grads, group in itertools.groupby(self.grads):
+            first, last = last + 1, last + len(list(group))
             when = f"step {first}" if first == last else f"steps {first} to {last}, each"
             lines += [f"  {when}: {path} = {_numbers_text(value)}" for path, value in grads.items()]
         return "\n".join(lines)

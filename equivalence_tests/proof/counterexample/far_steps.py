@@ -15,9 +15,9 @@ import numpy as np
 from jax.extend import core
 
 from equivalence_tests.proof.counterexample.candidates import (
+    alternating,
     compared_numbers,
-    filled,
-    signed,
+    full_arrays,
     sizes,
 )
 from equivalence_tests.proof.interpreter import run as interpreter
@@ -69,7 +69,7 @@ class FarRun:
         leaves = [np.asarray(leaf) for state in self.states for leaf in state]
         return all(np.isfinite(x).all() for x in leaves if np.issubdtype(x.dtype, np.floating))
 
-    def stepped(self, grads: Arrays) -> list[Arrays]:
+    def params_after(self, grads: Arrays) -> list[Arrays]:
         """Returns each side's parameters after one step from here."""
         pairs = zip(self.sides, self._steps, self.states, strict=True)
         return [
@@ -77,7 +77,7 @@ class FarRun:
             for side, step, state in pairs
         ]
 
-    def apart_exactly(self, grads: Arrays, clear: float) -> bool:
+    def differs_exactly(self, grads: Arrays, clear: float) -> bool:
         """True if the step from here parts the sides in exact arithmetic too.
 
         Raises:
@@ -86,8 +86,8 @@ class FarRun:
         results = []
         for side, state in zip(self.sides, self.states, strict=True):
             with interpreter.precise(), interpreter.ties_are_equal():
-                inputs = [_lift(np.asarray(leaf)) for leaf in (*state, *grads)]
-                values = interpreter.exactly(side.step, inputs)[len(side.paths) :]
+                arguments = [_lift(np.asarray(leaf)) for leaf in (*state, *grads)]
+                values = interpreter.exactly(side.step, arguments)[len(side.paths) :]
             results.append([value for array in values for value in array.flat])
         return any(
             a.is_finite() and b.is_finite() and abs(a - b) > clear * abs(a).max(abs(b))
@@ -96,7 +96,7 @@ class FarRun:
 
 
 def _lift(leaf: np.ndarray) -> np.ndarray:
-    return interpreter.lifted(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf
+    return interpreter.to_balls(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
 def _advancing(side: Program) -> Any:
@@ -112,19 +112,19 @@ def _advancing(side: Program) -> Any:
 
 def probes(sides: Sequence[Program], shapes: Sequence[Any]) -> Iterator[Arrays]:
     """Yields gradients for the step that is to tell: ordinary ones, and around large numbers."""
-    yield filled(shapes, signed)
+    yield full_arrays(shapes, alternating)
     for size in sizes(sides)[:_FIRST_SIZES]:
         for factor in (4.0, 0.25):
-            yield filled(shapes, lambda leaf, each=factor * size: each * signed(leaf))
+            yield full_arrays(shapes, lambda leaf, each=factor * size: each * alternating(leaf))
 
 
 def runs(
     sides: Sequence[Program], shapes: Sequence[Any], numbers: Sequence[int]
 ) -> Iterator[tuple[FarRun, int]]:
     """Yields both sides at the steps around each number, by two ways: gradients of 0, and of 1."""
-    start = filled(shapes, signed)
+    start = full_arrays(shapes, alternating)
     for size in (0.0, 1.0):
-        run = FarRun(sides, start, filled(shapes, lambda leaf, size=size: size))
+        run = FarRun(sides, start, full_arrays(shapes, lambda leaf, size=size: size))
         for number in numbers:
             run.advance(max(number - _AROUND - run.at, 0))
             if not run.finite():

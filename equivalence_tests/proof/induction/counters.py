@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.dtypes import is_whole, is_wide
+from equivalence_tests.proof.dtypes import is_integer, is_wide
 from equivalence_tests.proof.induction.world import Constants, Slot, World
 from equivalence_tests.proof.reading.traced_sides import Program
 
@@ -27,7 +27,7 @@ def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
     number = graph.scalar(node)
     if number is not None:
         return number >= least
-    if node.op not in _GROWS or not is_whole(node.dtype) or not is_wide(node.dtype):
+    if node.op not in _GROWS or not is_integer(node.dtype) or not is_wide(node.dtype):
         return False
     if node.op != "add":
         parts = node.args[1:] if node.op == "select_n" else node.args
@@ -62,8 +62,8 @@ def cycle(
         for number, side in enumerate(sides):
             general = zip(symbols[number], constants[number], strict=True)
             state = [
-                counters.get((number, leaf), symbol if known is None else known)
-                for leaf, (symbol, known) in enumerate(general)
+                counters.get((number, leaf), symbol if constant is None else constant)
+                for leaf, (symbol, constant) in enumerate(general)
             ]
             new.append(world.step(side, state)[0])
         return {(side, leaf): new[side][leaf] for side, leaf in counters}
@@ -71,8 +71,8 @@ def cycle(
     going = {
         (side, leaf): node
         for side in (0, 1)
-        for leaf, (node, known) in enumerate(zip(starts[side], constants[side], strict=True))
-        if known is None and node.op == "const" and is_whole(node.dtype)
+        for leaf, (node, constant) in enumerate(zip(starts[side], constants[side], strict=True))
+        if constant is None and node.op == "const" and is_integer(node.dtype)
     }
     scalar = world.graph.scalar
     while going:

@@ -55,21 +55,21 @@ def log_of(graph: Graph, fraction: fmpq, kind: DType) -> Node:
     return graph.apply("log", (of_fraction(graph, fraction, kind),), (), (), kind)
 
 
-def signed(sign: int, build: Build) -> Build:
+def with_sign(sign: int, build: Build) -> Build:
     """A constant with a sign."""
     if sign > 0:
         return build
     return lambda graph, kind: graph.apply("neg", (build(graph, kind),), (), (), kind)
 
 
-def combined(op: str, first: Build, second: Build) -> Build:
+def binary_constant(op: str, first: Build, second: Build) -> Build:
     """Two constants, by an operation."""
     return lambda graph, kind: graph.apply(
         op, (first(graph, kind), second(graph, kind)), (), (), kind
     )
 
 
-def turned(slot: Slot, other: Slot, order: Sequence[int], shape: tuple[int, ...]) -> Derived:
+def transpose_of(slot: Slot, other: Slot, order: Sequence[int], shape: tuple[int, ...]) -> Derived:
     """Another part with its axes in another order."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
@@ -80,18 +80,18 @@ def turned(slot: Slot, other: Slot, order: Sequence[int], shape: tuple[int, ...]
     return Derived(slot, (other,), f"{{0}}.transpose{tuple(order)}", build)
 
 
-def joined(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derived:
+def concatenation_of(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derived:
     """Others one behind the other along an axis, whatever their own axes are."""
     shape = tuple(aval.shape)
     rest = math.prod(shape) // shape[axis]
 
-    def reshaped(graph: Graph, node: Node, shape: tuple[int, ...]) -> Node:
+    def reshape(graph: Graph, node: Node, shape: tuple[int, ...]) -> Node:
         params = (("dimensions", None), ("new_sizes", shape))
         return graph.apply("reshape", (node,), params, shape, node.dtype)
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
         parts = [
-            reshaped(
+            reshape(
                 graph,
                 node,
                 (*shape[:axis], math.prod(node.shape) // rest, *shape[axis + 1 :]),
@@ -107,7 +107,7 @@ def joined(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derive
     return Derived(slot, tuple(sources), text + f" along axis {axis}" * (axis > 0), build)
 
 
-def summed(slot: Slot, chosen: Sequence[Term], factors: Sequence[Factor]) -> Derived:
+def linear_combination(slot: Slot, chosen: Sequence[Term], factors: Sequence[Factor]) -> Derived:
     """Others, or their squares, times constants, together."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
@@ -143,7 +143,7 @@ def root_of(slot: Slot, other: Slot) -> Derived:
     return Derived(slot, (other,), "sqrt({0})", build)
 
 
-def scaled(slot: Slot, other: Slot, factor: Factor) -> Derived:
+def multiple_of(slot: Slot, other: Slot, factor: Factor) -> Derived:
     """Another part times a constant."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:

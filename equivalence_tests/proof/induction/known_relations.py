@@ -11,10 +11,10 @@ from optax_bridge.states import fill, rows_of
 
 
 def correspondence_of(
-    pair: tuple[MakeSide, MakeSide], given: Inputs, programs: tuple[Program, ...]
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, ...]
 ) -> Relate | None:
     """Returns the state map from a definition to a transformation of its recipes; else None."""
-    numbers = {**given.numbers, **given.fixed}
+    numbers = {**inputs.numbers, **inputs.fixed}
     definition = pair[0](numbers)
     if not isinstance(definition, legacy_optim.OptimizerDef):
         return None
@@ -22,20 +22,20 @@ def correspondence_of(
         return None
     tx = pair[1](numbers)
     try:
-        template = jax.eval_shape(tx.init, given.params)
+        template = jax.eval_shape(tx.init, inputs.params)
     except Exception:  # it needs what only the trace has
         return None
     for recipe in ("exact", "standalone"):
         try:
-            own = build(choose_recipe(definition, recipe).call)
+            transformation = build(choose_recipe(definition, recipe).call)
         except (UnsupportedSetting, ValueError, TypeError):
             continue
-        shapes = jax.eval_shape(own.init, given.params)
+        shapes = jax.eval_shape(transformation.init, inputs.params)
         if jax.tree.structure(shapes) == jax.tree.structure(template):
-            return lambda hp, state, shapes=shapes: _mapped(shapes, state)
+            return lambda hp, state, shapes=shapes: _map_state(shapes, state)
     return None
 
 
-def _mapped(template: PyTree, held: PyTree) -> PyTree:
-    params, state = held
+def _map_state(template: PyTree, carry: PyTree) -> PyTree:
+    params, state = carry
     return state.step, params, fill(template, rows_of(state, params), state.step)

@@ -78,8 +78,8 @@ def _line(values: Sequence[arb], counts: Sequence[int]) -> tuple[arb | None, arb
     slope = (first[b] - first[a]) / (b - a)
     offset = first[a] - slope * a
     on_it = all((offset + slope * n).overlaps(v) for v, n in zip(values, counts, strict=True))
-    told = len(first) > 2 or offset.contains(0)  # two points are always on one
-    return (offset, slope) if on_it and told and not slope.contains(0) else (None, None)
+    determined = len(first) > 2 or offset.contains(0)  # two points are always on one
+    return (offset, slope) if on_it and determined and not slope.contains(0) else (None, None)
 
 
 def _curve(
@@ -99,7 +99,7 @@ def _curve(
     return limit, (values[0] - limit) / ratios[0] ** counts[0], ratios[0]
 
 
-def counted(slot: Slot, count: Slot, aval: Aval, progression: Progression) -> Derived:
+def function_of_count(slot: Slot, count: Slot, aval: Aval, progression: Progression) -> Derived:
     """A part of a state that is a function of a count."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:
@@ -108,7 +108,7 @@ def counted(slot: Slot, count: Slot, aval: Aval, progression: Progression) -> De
     return Derived(slot, (count,), progression.text, build)
 
 
-def multiplied(slot: Slot, other: Slot, count: Slot, progression: Progression) -> Derived:
+def multiple_by_count(slot: Slot, other: Slot, count: Slot, progression: Progression) -> Derived:
     """A part of a state that is another one times a function of a count."""
 
     def build(graph: Graph, nodes: Sequence[Node]) -> Node:

@@ -25,24 +25,26 @@ def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[
     """
     candidates = {number for number, node in enumerate(before) if node is not None}
     while True:
-        known = {before[number].id for number in candidates}  # type: ignore[union-attr]
-        kept = {number for number in candidates if is_never_negative(graph, after[number], known)}
-        if kept == candidates:
+        ids = {before[number].id for number in candidates}  # type: ignore[union-attr]
+        remaining = {
+            number for number in candidates if is_never_negative(graph, after[number], ids)
+        }
+        if remaining == candidates:
             return candidates
-        candidates = kept
+        candidates = remaining
 
 
-def is_never_negative(graph: Graph, node: Node, known: Collection[int]) -> bool:
+def is_never_negative(graph: Graph, node: Node, nonnegative: Collection[int]) -> bool:
     """True if a node is 0 or more, as a real number, wherever it is defined.
 
     Args:
       graph: the graph.
       node: the node.
-      known: ids of nodes that are.
+      nonnegative: ids of nodes that are.
     """
     signs: dict[int, bool] = {}
     for each in cone(node):
-        signs[each.id] = each.id in known or _follows(graph, each, signs)
+        signs[each.id] = each.id in nonnegative or _follows(graph, each, signs)
     return signs[node.id]
 
 

@@ -12,7 +12,7 @@ from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.primitives import intervals
 from equivalence_tests.proof.primitives.numbers import either
 from equivalence_tests.proof.primitives.primitive import always, define
-from equivalence_tests.proof.primitives.reals import real, unknown
+from equivalence_tests.proof.primitives.reals import real, uninterpreted
 from equivalence_tests.proof.primitives.rounded import arithmetic
 
 
@@ -24,7 +24,7 @@ def _log(algebra: Algebra, value: Rat) -> Rat:
         algebra.assume(rest, "is more than 0")
         return algebra.add(outside, algebra.call("function", "log", [rest]))
 
-    return algebra.selected([value], of)
+    return algebra.case_split([value], of)
 
 
 def _exponents(algebra: Algebra, value: Rat) -> tuple[Rat, Rat]:
@@ -37,7 +37,7 @@ def _exponents(algebra: Algebra, value: Rat) -> tuple[Rat, Rat]:
         powers = [min(algebra.coefficients(poly, gen)) for poly in value]
         times = algebra.number(powers[0] - powers[1])
         outside = algebra.add(outside, algebra.mul(times, atom.args[0]))
-        factors = [algebra.gen(gen) ** power for power in powers]
+        factors = [algebra.generator(gen) ** power for power in powers]
         value = Rat(value.num // factors[0], value.den // factors[1])
     return outside, value
 
@@ -46,7 +46,7 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
     """The exponential of a sum as a product: `exp(2 * x - y)` is `exp(x)^2 / exp(y)`."""
 
     def of_term(term: Rat) -> Rat:
-        for gen in algebra.used(term.num):  # exp(x * log(y)) is y ** x
+        for gen in algebra.generators(term.num):  # exp(x * log(y)) is y ** x
             atom = algebra.atoms[gen]
             rows = algebra.coefficients(term.num, gen)
             if (atom.kind, atom.name, set(rows)) == ("function", "log", {1}):
@@ -66,7 +66,7 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
             result = algebra.mul(result, algebra.power(of_term(term), times))
         return result
 
-    return algebra.selected([value], of)
+    return algebra.case_split([value], of)
 
 
 def _logistic(algebra: Algebra, value: Rat) -> Rat:
@@ -171,6 +171,9 @@ _UNKNOWN: dict[str, tuple[str, Any, Any]] = {
 }
 for _name, (_of_balls, _of_arrays, _rounding) in _UNKNOWN.items():
     define(
-        _name, numbers=either(_method(_of_balls), _of_arrays), reals=unknown(), rounding=_rounding
+        _name,
+        numbers=either(_method(_of_balls), _of_arrays),
+        reals=uninterpreted(),
+        rounding=_rounding,
     )
-define("atan2", reals=unknown())
+define("atan2", reals=uninterpreted())

@@ -63,11 +63,11 @@ class Scalars(Protocol):
         """Returns the number that a node is everywhere; None if it is no constant."""
         ...
 
-    def numbered(self, key: Hashable) -> int:
+    def function_number(self, key: Hashable) -> int:
         """Returns a number for what an unknown function is known by."""
         ...
 
-    def wrapped(self, node: Node, value: Rat) -> Rat:
+    def wrap(self, node: Node, value: Rat) -> Rat:
         """Returns what a node's dtype makes of a number, if it is an integer dtype."""
         ...
 
@@ -86,7 +86,7 @@ class Site:
         """Returns another operation of the same shape and dtype, rewritten in its turn."""
         return self.graph.apply(op, args, (), self.shape, self.dtype)
 
-    def fitted(self, node: Node) -> Node:
+    def broadcast(self, node: Node) -> Node:
         """Returns an operand in the shape of the result."""
         return self.graph.splat(node, self.shape) if node.shape != self.shape else node
 

@@ -11,7 +11,7 @@ from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unc
 from equivalence_tests.proof.primitives.primitive import Rounding, Value
 
 
-def opened() -> Never:
+def raise_unclear() -> Never:
     """Ends the search on an interval.
 
     Raises:
@@ -20,35 +20,35 @@ def opened() -> Never:
     raise Unclear("a whole number depends on what is open")
 
 
-def real(value: Value) -> Rounded:
+def as_rounded(value: Value) -> Rounded:
     """Returns a value as a real number."""
     if value is None:
-        opened()
+        raise_unclear()
     return value if isinstance(value, Rounded) else Rounded.exact(int(value))
 
 
-def whole_number(node: Node, value: int) -> int:
+def integer_of_dtype(node: Node, value: int) -> int:
     """Returns a whole number, if the node's dtype has it: else it wraps round."""
     if node.dtype == np.bool_:
         return bool(value)
-    return value if is_in_range(value, node.dtype) else opened()
+    return value if is_in_range(value, node.dtype) else raise_unclear()
 
 
-def _no_wholes(*_: int) -> Never:
-    opened()
+def _no_integers(*_: int) -> Never:
+    raise_unclear()
 
 
 def arithmetic(
-    of_reals: Callable[..., Rounded], of_wholes: Callable[..., int] = _no_wholes
+    of_reals: Callable[..., Rounded], of_integers: Callable[..., int] = _no_integers
 ) -> Rounding:
     """Returns a face from a function of intervals and a precision, and one of whole numbers."""
 
     def rule(node: Node, args: Sequence[Value]) -> Value:
         if not is_float(node.dtype):
             if any(arg is None or isinstance(arg, Rounded) for arg in args):
-                return None if node.dtype == np.bool_ else opened()
-            return whole_number(node, of_wholes(*args))
-        return of_reals(*map(real, args), Precision.of(node.dtype))
+                return None if node.dtype == np.bool_ else raise_unclear()
+            return integer_of_dtype(node, of_integers(*args))
+        return of_reals(*map(as_rounded, args), Precision.of(node.dtype))
 
     return rule
 
@@ -58,21 +58,21 @@ def without_rounding(function: Callable[..., Rounded]) -> Callable[..., Rounded]
     return lambda *args: function(*args[:-1])
 
 
-def compared(of: Callable[[Rounded, Rounded], bool | None]) -> Rounding:
+def comparison(of: Callable[[Rounded, Rounded], bool | None]) -> Rounding:
     """Returns the face of a comparison."""
 
     def rule(node: Node, args: Sequence[Value]) -> bool | None:
-        return None if any(arg is None for arg in args) else of(*map(real, args))
+        return None if any(arg is None for arg in args) else of(*map(as_rounded, args))
 
     return rule
 
 
-def negated(answer: Value) -> bool | None:
+def negate(answer: Value) -> bool | None:
     """Returns the opposite of an answer, None of an open one."""
     return None if answer is None else not answer
 
 
-def passed_on(node: Node, args: Sequence[Value]) -> Value:
+def of_operand(node: Node, args: Sequence[Value]) -> Value:
     """The face of what only moves entries."""
     del node
     return args[0]

@@ -16,7 +16,7 @@ from equivalence_tests.proof.primitives.numbers import (
     reduce,
 )
 from equivalence_tests.proof.primitives.primitive import OnNumbers, all_of, define
-from equivalence_tests.proof.primitives.rounded import passed_on
+from equivalence_tests.proof.primitives.rounded import of_operand
 
 # Copies: what hints at how, not at what, is computed.
 COPIES = (
@@ -51,12 +51,12 @@ def _dot(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
     (lc, rc), (lb, rb) = params["dimension_numbers"]
     lf = [axis for axis in range(a.ndim) if axis not in (*lc, *lb)]
     rf = [axis for axis in range(b.ndim) if axis not in (*rc, *rb)]
-    left = a.transpose(*lb, *lf, *lc)
-    right = b.transpose(*rb, *rf, *rc)
+    lhs = a.transpose(*lb, *lf, *lc)
+    rhs = b.transpose(*rb, *rf, *rc)
     batch, inner = [a.shape[axis] for axis in lb], [a.shape[axis] for axis in lc]
-    left = left.reshape(math.prod(batch), -1, math.prod(inner))
-    right = right.reshape(math.prod(batch), -1, math.prod(inner))
-    rows = [np.dot(x, y.T) for x, y in zip(left, right, strict=True)]
+    lhs = lhs.reshape(math.prod(batch), -1, math.prod(inner))
+    rhs = rhs.reshape(math.prod(batch), -1, math.prod(inner))
+    rows = [np.dot(x, y.T) for x, y in zip(lhs, rhs, strict=True)]
     return np.array(rows).reshape(aval.shape)
 
 
@@ -83,16 +83,16 @@ def _same_order(params: Params, aval: Aval, x: Array) -> ArrayLike:
 for _name in COPIES:
     define(_name, elementwise=False, numbers=of_arrays(lambda x: x))
 # The rounding of what moves entries is that of the entries.
-define("broadcast_in_dim", elementwise=False, numbers=_broadcast, signs=all_of, rounding=passed_on)
-define("reshape", elementwise=False, numbers=_reshape, signs=all_of, rounding=passed_on)
+define("broadcast_in_dim", elementwise=False, numbers=_broadcast, signs=all_of, rounding=of_operand)
+define("reshape", elementwise=False, numbers=_reshape, signs=all_of, rounding=of_operand)
 define(
     "transpose",
     elementwise=False,
     numbers=lambda params, aval, x: x.transpose(params["permutation"]),
     signs=all_of,
-    rounding=passed_on,
+    rounding=of_operand,
 )
-define("splat", elementwise=False, signs=all_of, rounding=passed_on)
+define("splat", elementwise=False, signs=all_of, rounding=of_operand)
 define("squeeze", elementwise=False, numbers=_same_order)
 define("expand_dims", elementwise=False, numbers=_same_order)
 define(

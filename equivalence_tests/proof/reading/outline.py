@@ -11,7 +11,7 @@ from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 
 
-def alike_but_for_rounding(first: AnyJaxpr, second: AnyJaxpr) -> bool:
+def same_up_to_rounding(first: AnyJaxpr, second: AnyJaxpr) -> bool:
     """True if two programs differ only by what half precision makes of numbers."""
     pair = [list(_outline(each)) for each in (first, second)]
     if len(pair[0]) != len(pair[1]):
@@ -27,7 +27,7 @@ def alike_but_for_rounding(first: AnyJaxpr, second: AnyJaxpr) -> bool:
 
 def _outline(program: AnyJaxpr) -> Iterator[str | float | object]:
     """Yields the operations and numbers of a program, conversions of dtypes left out."""
-    inner, _ = programs.opened(program)
+    inner, _ = programs.jaxpr_and_consts(program)
     for eqn in inner.eqns:
         if eqn.primitive.name != "convert_element_type":
             yield eqn.primitive.name

@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.bits.parts import part
+from equivalence_tests.proof.bits.parts import segment
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise
@@ -46,7 +46,7 @@ _HINTS = {
 }
 
 
-def called(eqn: JaxprEqn) -> AnyJaxpr | None:
+def callee(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
     name = eqn.primitive.name
     if name not in _CALLS:
@@ -64,7 +64,7 @@ def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
-def opened(jaxpr: AnyJaxpr) -> tuple[core.Jaxpr, Sequence[np.ndarray]]:
+def jaxpr_and_consts(jaxpr: AnyJaxpr) -> tuple[core.Jaxpr, Sequence[np.ndarray]]:
     """A jaxpr, closed or not, and its constants."""
     return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
 
@@ -93,7 +93,7 @@ class _Run:
         self.graph, self.depth = graph, depth
 
     def program(self, jaxpr: AnyJaxpr, args: Sequence[Node]) -> list[Node]:
-        inner, consts = opened(jaxpr)
+        inner, consts = jaxpr_and_consts(jaxpr)
         nodes: dict[Var, Node] = {}
         for var, const in zip(inner.constvars, consts, strict=True):
             nodes[var] = self.graph.const(const)
@@ -119,7 +119,7 @@ class _Run:
                 f"`{name}` ({what}) is in the program: what Python does there cannot be seen. Take "
                 "it out of the step"
             )
-        if (inner := called(eqn)) is not None:
+        if (inner := callee(eqn)) is not None:
             return self.program(inner, args)
         if name == "cond":
             return self.branches(eqn, args)
@@ -130,10 +130,10 @@ class _Run:
         if name in ("optimization_barrier", "device_put"):
             return args
         if name == "stack":
-            return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
+            return [_stack(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
         if name == "slice" and set(eqn.params["strides"] or (1,)) == {1}:
             return [_slice_of(self.graph, args[0], eqn.params)]
-        if name == "dynamic_slice" and (cut := _known_slice(self.graph, args, eqn)) is not None:
+        if name == "dynamic_slice" and (cut := _static_slice(self.graph, args, eqn)) is not None:
             return [cut]
         if name == "split":
             return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
@@ -225,7 +225,7 @@ class _Run:
 
     def abstract_program(self, jaxpr: AnyJaxpr) -> Hashable:
         """A program within a parameter, by what it makes of any arguments."""
-        inner, _ = opened(jaxpr)
+        inner, _ = jaxpr_and_consts(jaxpr)
         bound = [
             self.graph.leaf(f"bound {self.depth}.{index}", aval.shape, aval.dtype)
             for index, aval in enumerate(map(aval_of, inner.invars))
@@ -248,7 +248,7 @@ def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterat
     """The parts of an array, one behind the other along an axis."""
     start = 0
     for size in map(int, sizes):  # they may be NumPy's, which are no JSON
-        yield part(graph, array, axis, start, start + size)
+        yield segment(graph, array, axis, start, start + size)
         start += size
 
 
@@ -256,28 +256,28 @@ def _slice_of(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
     """A slice: of arrays that stand one behind the other perhaps one of them."""
     rows = zip(params["start_indices"], params["limit_indices"], strict=True)
     for axis, (begin, end) in enumerate(rows):
-        array = part(graph, array, axis, int(begin), int(end))
+        array = segment(graph, array, axis, int(begin), int(end))
     return array
 
 
-def _known_slice(graph: Graph, args: Sequence[Node], eqn: JaxprEqn) -> Node | None:
+def _static_slice(graph: Graph, args: Sequence[Node], eqn: JaxprEqn) -> Node | None:
     """A slice that starts at indices which are constants; None if it does not."""
     array, *starts = args
-    sizes, known = eqn.params["slice_sizes"], [graph.scalar(start) for start in starts]
-    if None in known or len(known) != len(array.shape):
+    sizes, constants = eqn.params["slice_sizes"], [graph.scalar(start) for start in starts]
+    if None in constants or len(constants) != len(array.shape):
         return None
     # Indices beyond an end are moved to it.
-    rows = zip(known, array.shape, sizes, strict=True)
+    rows = zip(constants, array.shape, sizes, strict=True)
     begins = [min(max(int(begin or 0), 0), axis - size) for begin, axis, size in rows]
     ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
     return _slice_of(graph, array, {"start_indices": begins, "limit_indices": ends})
 
 
-def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
+def _stack(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
     """Arrays along a new axis."""
     one = (*shape[:axis], 1, *shape[axis + 1 :])
-    parts = [graph.apply("reshape", (node,), (), one, node.dtype) for node in arrays]
-    return graph.apply("concatenate", parts, (("dimension", axis),), shape, arrays[0].dtype)
+    expanded = [graph.apply("reshape", (node,), (), one, node.dtype) for node in arrays]
+    return graph.apply("concatenate", expanded, (("dimension", axis),), shape, arrays[0].dtype)
 
 
 def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
@@ -286,12 +286,12 @@ def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
     if all(row is first for row in rows):
         dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
         return graph.apply("broadcast_in_dim", (first,), dims, shape, first.dtype)
-    alike = is_elementwise(first.op) and all(
+    same_operation = is_elementwise(first.op) and all(
         (row.op, row.params, row.shape, row.dtype, len(row.args))
         == (first.op, first.params, first.shape, first.dtype, len(first.args))
         for row in rows
     )
-    if alike:
+    if same_operation:
         columns = list(zip(*map(_operand_order(rows), rows), strict=True))
         args = [
             column[0]
@@ -301,10 +301,10 @@ def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
         ]
         if all(arg.shape in ((), shape) for arg in args):
             return graph.apply(first.op, args, first.params, shape, first.dtype)
-    whole = _rows_of(rows)
-    if whole is not None:
-        return whole
-    return _joined(graph, rows, 0, shape)
+    array = _rows_of(rows)
+    if array is not None:
+        return array
+    return _stack(graph, rows, 0, shape)
 
 
 def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
@@ -331,9 +331,9 @@ def _rows_of(rows: Sequence[Node]) -> Node | None:
 def _cut(array: Node, number: int, cut: Node) -> Node | None:
     """The slice, if it is that row of the array."""
     start = (number, *(0 for _ in array.shape[1:]))
-    own = cut.settings
-    is_row = tuple(own["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
-    return cut if is_row and own.get("strides") is None else None
+    settings = cut.settings
+    is_row = tuple(settings["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
+    return cut if is_row and settings.get("strides") is None else None
 
 
 def _is_from_bool(node: Node) -> bool:

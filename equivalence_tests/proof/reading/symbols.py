@@ -48,19 +48,19 @@ class Symbol:
         return self.name
 
     def __eq__(self, other: object) -> Any:
-        return self._asked(other, False)
+        return self._compare(other, False)
 
     def __ne__(self, other: object) -> Any:
-        return self._asked(other, True)
+        return self._compare(other, True)
 
-    def _asked(self, other: Any, answer: bool) -> Any:
+    def _compare(self, other: Any, answer: bool) -> Any:
         if isinstance(other, bool | int | float):
             self._questions.asked[(self.name, float(other))] = None
             return answer
         if other is None or isinstance(other, str):
             return answer
         compared = jnp.not_equal if answer else jnp.equal
-        return compared(self.traced, unwrapped(other))
+        return compared(self.traced, unwrap(other))
 
     def __bool__(self) -> bool:
         return bool(self != 0)
@@ -84,10 +84,10 @@ class Symbol:
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
     def forward(self: Symbol, other: Any) -> Any:
-        return function(self.traced, unwrapped(other))
+        return function(self.traced, unwrap(other))
 
     def backward(self: Symbol, other: Any) -> Any:
-        return function(unwrapped(other), self.traced)
+        return function(unwrap(other), self.traced)
 
     return forward, backward
 
@@ -108,10 +108,10 @@ for _name, _function in {
 jax.tree_util.register_pytree_node(
     Symbol,
     lambda symbol: ((symbol.traced,), (symbol.name, symbol._questions)),
-    lambda own, children: Symbol(own[0], children[0], own[1]),
+    lambda aux, children: Symbol(aux[0], children[0], aux[1]),
 )
 
 
-def unwrapped(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """A symbol as the traced value, anything else as it is."""
     return value.traced if isinstance(value, Symbol) else value

@@ -13,8 +13,8 @@ from equivalence_tests.proof.dtypes import (
     DType,
     is_complex,
     is_in_range,
+    is_integer,
     is_unsigned,
-    is_whole,
     is_wide,
 )
 from equivalence_tests.proof.primitives import PRIMITIVES
@@ -46,14 +46,14 @@ class Scalars:
         """Returns the number that a node is everywhere; None if it is no constant."""
         return self.graph.scalar(node)
 
-    def numbered(self, key: Hashable) -> int:
+    def function_number(self, key: Hashable) -> int:
         """Returns a number for what an unknown function is known by."""
         return self._names.setdefault(key, len(self._names))
 
-    def wrapped(self, node: Node, value: Rat) -> Rat:
+    def wrap(self, node: Node, value: Rat) -> Rat:
         """Returns the number that an integer dtype makes of a value; of others, the value."""
         algebra, dtype = self.algebra, node.dtype
-        if not is_whole(dtype):
+        if not is_integer(dtype):
             return value
 
         def of(args: list[Rat]) -> Rat:
@@ -64,9 +64,9 @@ class Scalars:
                 algebra.assumptions[NO_OVERFLOW] = None
                 return args[0]
             nonneg = is_unsigned(dtype)
-            return algebra.call("function", f"as {dtype}", args, whole=True, nonneg=nonneg)
+            return algebra.call("function", f"as {dtype}", args, integer=True, nonneg=nonneg)
 
-        return algebra.selected([value], of)
+        return algebra.case_split([value], of)
 
     def _fits(self, value: Rat, dtype: DType) -> bool:
         """True if a whole number of counts is one of a dtype's for very many steps."""

@@ -5,9 +5,16 @@ import jax.flatten_util
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation, whole
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    direct,
+    rule,
+    transformation,
+    whole,
+    with_schedule,
+)
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("gradient noise of one draw, scaled")
@@ -60,7 +67,7 @@ def _():
         x = jnp.mod(t, 20)
         return jnp.where(x < 10, 0.01 * x, 0.1 - 0.01 * (x - 10))
 
-    return rated(tent), rated(cases)
+    return with_schedule(tent), with_schedule(cases)
 
 
 @pair("cautious mask")
@@ -116,7 +123,7 @@ def _():
 
 @pair("staircase by whole division")
 def _():
-    return optax.sgd(optax.exponential_decay(0.1, 30, 0.5, staircase=True)), rated(
+    return optax.sgd(optax.exponential_decay(0.1, 30, 0.5, staircase=True)), with_schedule(
         lambda t: 0.1 * 0.5 ** (t // 30)
     )
 
@@ -199,8 +206,8 @@ def _():
 @pair("decay over time, as Keras had it")
 def _():
     return (
-        rated(lambda t: 0.1 / (1 + 0.01 * t)),
-        rated(lambda t: 0.1 * (1.0 / (1.0 + t * 0.01))),
+        with_schedule(lambda t: 0.1 / (1 + 0.01 * t)),
+        with_schedule(lambda t: 0.1 * (1.0 / (1.0 + t * 0.01))),
     )
 
 
@@ -224,7 +231,7 @@ def _():
         t = t + 1.0
         return jax.lax.rsqrt(512.0) * jnp.where(t < 4000, t / 4000**1.5, jax.lax.rsqrt(t))
 
-    return rated(first), rated(second)
+    return with_schedule(first), with_schedule(second)
 
 
 @pair("adam, powers kept in the state")
@@ -289,4 +296,4 @@ def _():
     warm = optax.join_schedules(
         [optax.linear_schedule(0.0, 0.1, 10), optax.constant_schedule(0.1)], [10]
     )
-    return optax.sgd(warm), rated(lambda t: 0.1 * jnp.minimum(1.0, t / 10))
+    return optax.sgd(warm), with_schedule(lambda t: 0.1 * jnp.minimum(1.0, t / 10))

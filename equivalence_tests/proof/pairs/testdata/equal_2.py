@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation
+from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rule, transformation, with_schedule
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("mean of all gradients")
@@ -120,7 +120,7 @@ def _():
 
 @pair("quadratic decay by hand")
 def _():
-    return optax.sgd(optax.polynomial_schedule(0.1, 0.01, 2, 100)), rated(
+    return optax.sgd(optax.polynomial_schedule(0.1, 0.01, 2, 100)), with_schedule(
         lambda t: 0.01 + 0.09 * jnp.square(1 - jnp.minimum(t, 100) / 100)
     )
 
@@ -136,7 +136,7 @@ def _():
 
 @pair("cosine decay by hand")
 def _():
-    return optax.sgd(optax.cosine_decay_schedule(0.1, 100)), rated(
+    return optax.sgd(optax.cosine_decay_schedule(0.1, 100)), with_schedule(
         lambda t: 0.05 * (1 + jnp.cos(jnp.pi * jnp.minimum(t, 100) / 100))
     )
 
@@ -151,7 +151,7 @@ def _():
         return jax.tree.map(lambda g: -rate * g, grads), state - 1
 
     return (
-        rated(lambda t: 0.1 * jnp.maximum(1000 - t, 0) / 1000),
+        with_schedule(lambda t: 0.1 * jnp.maximum(1000 - t, 0) / 1000),
         transformation(init, update),
     )
 
@@ -197,7 +197,7 @@ def _():
 
 @pair("steps down by where")
 def _():
-    return optax.sgd(optax.piecewise_constant_schedule(0.1, {10: 0.1, 20: 0.5})), rated(
+    return optax.sgd(optax.piecewise_constant_schedule(0.1, {10: 0.1, 20: 0.5})), with_schedule(
         lambda t: jnp.where(t < 10, 0.1, jnp.where(t < 20, 0.01, 0.005))
     )
 
@@ -214,7 +214,9 @@ def _():
 
 @pair("inverse root, three ways of one")
 def _():
-    return rated(lambda t: 0.1 / jnp.sqrt(t + 1.0)), rated(lambda t: 0.1 * (t + 1.0) ** -0.5)
+    return with_schedule(lambda t: 0.1 / jnp.sqrt(t + 1.0)), with_schedule(
+        lambda t: 0.1 * (t + 1.0) ** -0.5
+    )
 
 
 @pair("lion by lerps")

@@ -7,9 +7,16 @@ import jax.flatten_util
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation, whole
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    direct,
+    rule,
+    transformation,
+    whole,
+    with_schedule,
+)
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("trust ratio by linalg")
@@ -59,7 +66,7 @@ def _():
         cosine = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(t / 50, 0, 1)))
         return 0.01 + (0.1 - 0.01) * cosine
 
-    return optax.sgd(optax.cosine_decay_schedule(0.1, 50, alpha=0.1)), rated(floor)
+    return optax.sgd(optax.cosine_decay_schedule(0.1, 50, alpha=0.1)), with_schedule(floor)
 
 
 @pair("clipped second-order step")
@@ -83,7 +90,7 @@ def _():
 
 @pair("linear decay by a maximum")
 def _():
-    return optax.sgd(optax.linear_schedule(0.1, 0.0, 100)), rated(
+    return optax.sgd(optax.linear_schedule(0.1, 0.0, 100)), with_schedule(
         lambda t: 0.1 * jnp.maximum(0.0, 1 - t / 100)
     )
 

@@ -4,9 +4,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation, whole
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    direct,
+    rule,
+    transformation,
+    whole,
+    with_schedule,
+)
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("warm-up and cosine, joined")
@@ -201,8 +208,8 @@ def _():
 @pair("cycle by the remainder")
 def _():
     return (
-        rated(lambda t: 0.1 * (1 - (t % 20) / 20)),
-        rated(lambda t: 0.1 * (1 - (t / 20 - jnp.floor(t / 20)))),
+        with_schedule(lambda t: 0.1 * (1 - (t % 20) / 20)),
+        with_schedule(lambda t: 0.1 * (1 - (t / 20 - jnp.floor(t / 20)))),
     )
 
 
@@ -238,13 +245,13 @@ def _():
 
 @pair("linear decay by interpolation")
 def _():
-    return optax.sgd(optax.linear_schedule(0.1, 0.01, 100)), rated(
+    return optax.sgd(optax.linear_schedule(0.1, 0.01, 100)), with_schedule(
         lambda t: jnp.interp(t, jnp.array([0.0, 100.0]), jnp.array([0.1, 0.01]))
     )
 
 
 @pair("exponential decay by exp")
 def _():
-    return optax.sgd(optax.exponential_decay(0.1, 10, 0.5)), rated(
+    return optax.sgd(optax.exponential_decay(0.1, 10, 0.5)), with_schedule(
         lambda t: 0.1 * jnp.exp(-jnp.log(2.0) * t / 10)
     )
