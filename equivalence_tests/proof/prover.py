@@ -4,16 +4,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+import jax
+
+import legacy_optim
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.counterexample.search import Search
-from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction import induction
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
 from equivalence_tests.proof.induction.induction import Hints, Induction
-from equivalence_tests.proof.induction.known_relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.induction.world import World
-from equivalence_tests.proof.interpreter.run import NoRule, Unclear
 from equivalence_tests.proof.reading.symbols import NotASymbol
 from equivalence_tests.proof.reading.traced_sides import (
     Inputs,
@@ -26,7 +27,10 @@ from equivalence_tests.proof.reading.traced_sides import (
 )
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.states import fill, rows_of
 
 _MOST_CASES = 16
 
@@ -176,7 +180,7 @@ def _case(
     relation = None
     if relate is not None:
         relation = trace_relation(relate, pair[0], inputs, right)
-    elif (mapping := correspondence_of(pair, inputs, programs)) is not None:
+    elif (mapping := _correspondence_of(pair, inputs, programs)) is not None:
         with contextlib.suppress(ProofError):  # of other settings, which hold something else
             relation = trace_relation(mapping, pair[0], inputs, right)
 
@@ -243,3 +247,34 @@ def _guess_relations(
         for level in (Level.IDENTICAL, Level.REALS)[hints.after_first :]:
             world = World(inputs)
             yield world, induction.by_largest_relation(world, *sides, level, hints)
+
+
+def _correspondence_of(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, ...]
+) -> Relate | None:
+    """Returns the state map from a definition to a transformation of its recipes; else None."""
+    numbers = {**inputs.numbers, **inputs.fixed}
+    definition = pair[0](numbers)
+    if not isinstance(definition, legacy_optim.OptimizerDef):
+        return None
+    if programs[1].kind != "GradientTransformation":
+        return None
+    tx = pair[1](numbers)
+    try:
+        template = jax.eval_shape(tx.init, inputs.params)
+    except Exception:  # it needs what only the trace has
+        return None
+    for recipe in ("exact", "standalone"):
+        try:
+            transformation = build(choose_recipe(definition, recipe).call)
+        except (UnsupportedSetting, ValueError, TypeError):
+            continue
+        shapes = jax.eval_shape(transformation.init, inputs.params)
+        if jax.tree.structure(shapes) == jax.tree.structure(template):
+            return lambda hp, state, shapes=shapes: _map_state(shapes, state)
+    return None
+
+
+def _map_state(template: PyTree, carry: PyTree) -> PyTree:
+    params, state = carry
+    return state.step, params, fill(template, rows_of(state, params), state.step)

@@ -7,9 +7,8 @@ from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.algebra.atoms import Atom, Rat
+from equivalence_tests.proof.algebra.atoms import Atom, Rat, format_atom
 from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
-from equivalence_tests.proof.algebra.text import format_atom
 
 _MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
 
-from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, symbols_of
-from equivalence_tests.proof.algebra.text import format_quotient
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_quotient, symbols_of
 from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000

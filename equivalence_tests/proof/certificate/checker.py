@@ -25,6 +25,7 @@ from flint import arb, fmpq
 
 from equivalence_tests.proof.algebra import normal_forms
 from equivalence_tests.proof.dtypes import is_key
+from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.traced_sides import (
@@ -201,9 +202,9 @@ class _Run:
                 if step > 0 or self.case.get("after_first") is None:
                     self._forms(hyper, before, grads, states, shown)
             self.checked.points += 1
-        except interpreter.NoRule as error:
+        except NoRule as error:
             self.checked.skipped[f"exact arithmetic: {error}"] = None
-        except interpreter.Unclear as error:
+        except Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
 
     def bit_for_bit(self, steps: int) -> None:
@@ -220,7 +221,7 @@ class _Run:
                     exact=False,
                 )
                 self._same_bits(shown, f"after step {step + 1}")
-        except interpreter.NoRule as error:
+        except NoRule as error:
             self.checked.skipped[f"bits: {error}"] = None
 
     def _hyper(self) -> list[float]:

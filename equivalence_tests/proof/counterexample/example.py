@@ -1,4 +1,4 @@
-"""An input on which two sides part, and both values there."""
+"""An input on which two sides differ, and both values there."""
 
 import itertools
 from collections.abc import Mapping, Sequence

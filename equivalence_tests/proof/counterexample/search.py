@@ -3,17 +3,14 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
-from jax.extend import core
 
-from equivalence_tests.proof.counterexample import far_steps
 from equivalence_tests.proof.counterexample.candidates import (
     SOME,
     Grads,
@@ -25,9 +22,20 @@ from equivalence_tests.proof.counterexample.candidates import (
     sizes,
 )
 from equivalence_tests.proof.counterexample.example import Counterexample
-from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.interpreter import run as interpreter
-from equivalence_tests.proof.reading.outline import same_up_to_rounding
+from equivalence_tests.proof.counterexample.runs import (
+    FarRun,
+    compile_scan,
+    exact_trajectory,
+    far_numbers,
+    far_runs,
+    probes,
+    relative_distance,
+    run_compiled,
+    same_up_to_rounding,
+    step_distances,
+    trajectory,
+)
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear, Undefined
 from equivalence_tests.proof.reading.traced_sides import (
     Inputs,
     MakeSide,
@@ -117,13 +125,13 @@ class Search:
         if not fit:
             return None
         numbers = sorted(fit)
-        scans = [_scan(side) for side in self.sides]
+        scans = [compile_scan(side) for side in self.sides]
         for params, grads, factors in long_runs(self.inputs, numbers[-1] + 2):
             self.tried += 1
             moves = [[factor * g for g in grads] for factor in factors]
             with self.context():
                 runs = [scan(params, grads, factors) for scan in scans]
-            rows = list(_distances(*runs))
+            rows = list(step_distances(*runs))
             largest = [max(row, default=0.0) for row in rows]
             # Rounding alone may part them before the step that the number is about.
             clear = [step for step, size in enumerate(largest) if size > self.clear][:1]
@@ -143,26 +151,24 @@ class Search:
         """
         elements = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in self.dtypes)
         sides = self.sides if self.one_program else self.native
-        numbers = far_steps.far_numbers(sides, _MOST_EXACT // elements)
+        numbers = far_numbers(sides, _MOST_EXACT // elements)
         if not numbers:
             return None
         with self.context() if self.one_program else contextlib.nullcontext():
             shapes = self.inputs.shapes if self.one_program else self.dtypes
-            for run, _ in far_steps.runs(sides, shapes, numbers):
+            for run, _ in far_runs(sides, shapes, numbers):
                 if (example := self._at_far_step(run, shapes)) is not None:
                     return example
         return None
 
     def _at_far_step(
-        self, run: far_steps.FarRun, shapes: Sequence[jax.ShapeDtypeStruct]
+        self, run: FarRun, shapes: Sequence[jax.ShapeDtypeStruct]
     ) -> Counterexample | None:
         """The example of one step from where a run is; None if no gradient parts the sides."""
-        for grads in far_steps.probes(run.sides, shapes):
+        for grads in probes(run.sides, shapes):
             self.tried += 1
             lhs, rhs = run.params_after(grads)
-            distances = [
-                _distance(a, b, np.maximum(abs(a), abs(b))) for a, b in zip(lhs, rhs, strict=True)
-            ]
+            distances = list(map(relative_distance, lhs, rhs))
             if max(distances) > self.clear and run.differs_exactly(grads, self.clear):
                 leaf, moves = int(np.argmax(distances)), [run.approach] * run.at + [grads]
                 pair = lhs[leaf], rhs[leaf]
@@ -170,12 +176,12 @@ class Search:
                 return replace(example, from_step_on=self._differs_later(run, grads))
         return None
 
-    def _differs_later(self, run: far_steps.FarRun, grads: list[np.ndarray]) -> bool:
+    def _differs_later(self, run: FarRun, grads: list[np.ndarray]) -> bool:
         """True if the same step parts the sides after each of some later steps as well."""
         for _ in range(_LATER):
             run.advance(1)
             lhs, rhs = run.params_after(grads)
-            if max(map(_relative_distance, lhs, rhs)) <= self.clear:
+            if max(map(relative_distance, lhs, rhs)) <= self.clear:
                 return False
         return True
 
@@ -202,12 +208,12 @@ class Search:
         for params, grads in itertools.chain(simple(self.inputs, quick=True), asked):
             for step in range(3):
                 try:
-                    pair = [_exact_trajectory(side, params, grads[:step]) for side in self.native]
-                except interpreter.Undefined:  # as below
+                    pair = [exact_trajectory(side, params, grads[:step]) for side in self.native]
+                except Undefined:  # as below
                     if (example := self._run_native(params, grads[:step])) is not None:
                         return example
                     break
-                except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
+                except (Unclear, ValueError, ZeroDivisionError, OverflowError):
                     break
                 both = list(zip(*pair, strict=True))
                 # Its constants are rounded to that dtype, so a little is no difference.
@@ -233,10 +239,9 @@ class Search:
         kinds = [leaf.dtype for leaf in self.dtypes]
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
-        runs = [_trajectory(side, typed, moves, _run_compiled) for side in self.native]
-        distances = list(_distances(*runs))[
-            -1
-        ]  # of what the entries were: a little may cancel to all
+        runs = [trajectory(side, typed, moves, run_compiled) for side in self.native]
+        # Of what the entries were: a little may cancel to all.
+        distances = list(step_distances(*runs))[-1]
         for leaf, (size, kind) in enumerate(zip(distances, kinds, strict=True)):
             if size > _COARSE * float(jnp.finfo(kind).eps):
                 how = f"run in {self.kinds}"
@@ -272,12 +277,12 @@ class Search:
         """
         try:
             sides = self.sides if self.one_program else self.native
-            runs = [_exact_trajectory(side, params, grads) for side in sides]
+            runs = [exact_trajectory(side, params, grads) for side in sides]
             if self.one_program and not self._differs_natively(params, grads):
                 return False
-        except interpreter.NoRule:
+        except NoRule:
             return self.largest_difference(params, grads)[0] > UNROUNDED
-        except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
+        except (Unclear, ValueError, ZeroDivisionError, OverflowError):
             return False
         pairs = list(zip(*runs, strict=True))
         if any(a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in pairs):
@@ -291,7 +296,7 @@ class Search:
 
         0.01 and what float32 makes of it are two numbers in float64, and one in float32.
         """
-        runs = [_exact_trajectory(side, params, grads) for side in self.native]
+        runs = [exact_trajectory(side, params, grads) for side in self.native]
         return any(
             not (a.is_finite() and b.is_finite() and a.overlaps(b))
             for a, b in zip(*runs, strict=True)
@@ -301,11 +306,11 @@ class Search:
         """Returns the largest relative difference and its step; 0 if the sides do not differ."""
         self.tried += 1
         try:
-            runs = [_trajectory(side, params, grads) for side in self.sides]
-            for step, sizes in enumerate(_distances(*runs)):
+            runs = [trajectory(side, params, grads) for side in self.sides]
+            for step, sizes in enumerate(step_distances(*runs)):
                 if (size := max(sizes, default=0.0)) > self.faint:
                     return size, step
-        except interpreter.NoRule:
+        except NoRule:
             raise
         except (OverflowError, ZeroDivisionError, ValueError):
             pass
@@ -333,9 +338,9 @@ class Search:
     def _run_example(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example as both programs compute it, compiled; None if they do not part then."""
         with self.context():
-            runs = [_trajectory(side, params, grads, _run_compiled) for side in self.sides]
+            runs = [trajectory(side, params, grads, run_compiled) for side in self.sides]
         for step, (pair, distances) in enumerate(
-            zip(zip(*runs, strict=True), _distances(*runs), strict=True)
+            zip(zip(*runs, strict=True), step_distances(*runs), strict=True)
         ):
             if max(distances) > self.faint:
                 entry = int(np.argmax(distances))
@@ -387,91 +392,3 @@ class Search:
             values[1],
             arithmetic,
         )
-
-
-def _run_compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return jax.jit(core.jaxpr_as_fun(jaxpr))(*args)
-
-
-def _trajectory(
-    side: Program,
-    params: list[np.ndarray],
-    grads: Grads,
-    run: Callable[..., list[np.ndarray]] = interpreter.run,
-) -> list[list[np.ndarray]]:
-    """The parameters at the start and after every step."""
-    count = len(side.paths)
-    results = run(side.start, params)
-    seen = [results[count:]]
-    for each in grads:
-        results = run(side.step, [*results[:count], *each])
-        seen.append(results[count:])
-    return seen
-
-
-def _scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
-    """`_trajectory` of many steps with one gradient times factors, compiled as one program."""
-    count = len(side.paths)
-    step = core.jaxpr_as_fun(side.step)
-
-    def body(
-        state: list[jax.Array], moves: list[jax.Array]
-    ) -> tuple[list[jax.Array], list[jax.Array]]:
-        results = step(*state, *moves)
-        return results[:count], results[count:]
-
-    scanned = jax.jit(lambda state, moves: jax.lax.scan(body, state, moves)[1])
-
-    def run(
-        params: list[np.ndarray], grads: list[np.ndarray], factors: Sequence[float]
-    ) -> list[list[np.ndarray]]:
-        first = _run_compiled(side.start, params)
-        moves = [jnp.asarray(np.multiply.outer(np.asarray(factors), g)) for g in grads]
-        seen = [np.asarray(row) for row in scanned(first[:count], moves)]
-        return [first[count:], *([row[number] for row in seen] for number in range(len(factors)))]
-
-    return run
-
-
-def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
-    """The last parameters, as balls."""
-    count = len(side.paths)
-    with interpreter.precise(), interpreter.ties_are_equal():
-        results = interpreter.exactly(side.start, list(map(interpreter.to_balls, params)))
-        for each in grads:
-            arguments = [*results[:count], *map(interpreter.to_balls, each)]
-            results = interpreter.exactly(side.step, arguments)
-    return [value for array in results[count:] for value in array.flat]
-
-
-def _distances(lhs: list[list[np.ndarray]], rhs: list[list[np.ndarray]]) -> Iterator[list[float]]:
-    """For each step how far the leaves are apart, relative to an entry's largest value so far.
-
-    What cancels to nearly 0 is not taken for a difference.
-    """
-    scales = [np.zeros(np.shape(leaf)) for leaf in lhs[0]]
-    for ours, theirs in zip(lhs, rhs, strict=True):
-        arrays = [
-            [np.asarray(leaf, float) for leaf in pair] for pair in zip(ours, theirs, strict=True)
-        ]
-        for entry, pair in enumerate(arrays):
-            sizes = [np.nan_to_num(np.abs(leaf), nan=0.0, posinf=0.0) for leaf in pair]
-            scales[entry] = np.maximum(scales[entry], np.maximum(*sizes))
-        pairs = zip(arrays, scales, strict=True)
-        yield [_distance(a, b, scale) for (a, b), scale in pairs]
-
-
-def _relative_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the largest difference of two arrays relative to the entries themselves."""
-    return _distance(a, b, np.maximum(abs(a), abs(b)))
-
-
-def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
-    """The largest difference of two arrays relative to a scale; infinite where one is NaN."""
-    if not np.array_equal(np.isnan(a), np.isnan(b)):
-        return np.inf
-    with np.errstate(all="ignore"):
-        same = (a == b) | np.isnan(a)
-        difference = np.where(same, 0.0, np.abs(a - b))
-        relative = np.where(same, 0.0, difference / np.where(scale > 0, scale, 1.0))
-    return float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(initial=0.0))

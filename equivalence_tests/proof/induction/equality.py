@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded, Rat
-from equivalence_tests.proof.algebra.text import format_quotient, to_lists
+from equivalence_tests.proof.algebra.atoms import format_quotient, to_lists
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.errors import Undecided

@@ -23,18 +23,16 @@ from equivalence_tests.proof.induction.derived import (
     Term,
     binary_constant,
     concatenation_of,
+    function_of_count,
     linear_combination,
     log_of,
+    multiple_by_count,
     multiple_of,
     of_fraction,
+    progression_of,
     root_of,
     transpose_of,
     with_sign,
-)
-from equivalence_tests.proof.induction.progressions import (
-    function_of_count,
-    multiple_by_count,
-    progression_of,
 )
 from equivalence_tests.proof.induction.world import Slot
 from equivalence_tests.proof.interpreter import run as interpreter

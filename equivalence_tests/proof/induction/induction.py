@@ -14,10 +14,14 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof.bits.graph import Node
 from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_integer, is_wide
-from equivalence_tests.proof.induction.counters import at_least, cycle
 from equivalence_tests.proof.induction.derived import Derived
 from equivalence_tests.proof.induction.equality import Level, groups
-from equivalence_tests.proof.induction.sign_analysis import is_never_negative, never_negative
+from equivalence_tests.proof.induction.invariants import (
+    at_least,
+    cycle,
+    is_never_negative,
+    never_negative,
+)
 from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr

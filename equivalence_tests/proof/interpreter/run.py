@@ -16,13 +16,11 @@ from flint import arb
 from jax.extend.core import JaxprEqn, Literal, Var
 from numpy.typing import ArrayLike
 
-from equivalence_tests.proof.algebra.decimals import decimal
-from equivalence_tests.proof.dtypes import Aval, is_float, is_key
+from equivalence_tests.proof.dtypes import Aval, decimal, is_float, is_key
+from equivalence_tests.proof.errors import NoRule
 from equivalence_tests.proof.interpreter.moves import run_on_balls
 from equivalence_tests.proof.primitives import PRIMITIVES
-from equivalence_tests.proof.primitives.numbers import Unclear as Unclear
-from equivalence_tests.proof.primitives.numbers import Undefined as Undefined
-from equivalence_tests.proof.primitives.numbers import ties_are_equal as ties_are_equal
+from equivalence_tests.proof.primitives.faces import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr, aval_of
 from equivalence_tests.sides.precision import float64
@@ -31,10 +29,6 @@ from equivalence_tests.sides.scanned import constants_and_carry
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray
 PRECISION = 200
-
-
-class NoRule(Exception):
-    """A primitive that is not known here."""
 
 
 def run(jaxpr: AnyJaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:

@@ -12,11 +12,19 @@ from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_integer
-from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.errors import Unclear, Undecided
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
-from equivalence_tests.proof.primitives.numbers import Array, Params, either, of_arrays
+from equivalence_tests.proof.primitives.faces import (
+    Array,
+    Params,
+    arithmetic,
+    as_rounded,
+    either,
+    of_arrays,
+    without_rounding,
+)
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
     Builder,
     OnReals,
@@ -34,7 +42,6 @@ from equivalence_tests.proof.primitives.reals import (
     uninterpreted,
     wrapping,
 )
-from equivalence_tests.proof.primitives.rounded import arithmetic, as_rounded, without_rounding
 
 # Sums
 

@@ -10,10 +10,9 @@ from flint import arb
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.numbers import either
+from equivalence_tests.proof.primitives.faces import arithmetic, either
 from equivalence_tests.proof.primitives.primitive import always, define
 from equivalence_tests.proof.primitives.reals import real, uninterpreted
-from equivalence_tests.proof.primitives.rounded import arithmetic
 
 
 def _log(algebra: Algebra, value: Rat) -> Rat:

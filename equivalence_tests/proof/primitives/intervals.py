@@ -14,14 +14,12 @@ from typing import Any
 import jax.numpy as jnp
 from flint import arb
 
+from equivalence_tests.proof.errors import Unclear
+
 # Functions that XLA approximates are taken for good to so many units in the last place.
 FUNCTION_ULP = 4
 _INF = arb("inf")
 _ZERO = arb(0)
-
-
-class Unclear(Exception):
-    """A result depends on a comparison that the ranges leave open."""
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,22 @@ from equivalence_tests.proof.dtypes import (
     represents_integers,
     represents_values,
 )
-from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.errors import Unclear, Undecided
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded
-from equivalence_tests.proof.primitives.numbers import (
+from equivalence_tests.proof.primitives.faces import (
     Array,
     OfArrays,
     Params,
-    Unclear,
     compare,
+    comparison,
     either,
+    integer_of_dtype,
+    negate,
     of_arrays,
+    raise_unclear,
 )
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
     OnNumbers,
     OnReals,
@@ -48,12 +51,6 @@ from equivalence_tests.proof.primitives.reals import (
     real,
     round_to_integer,
     uninterpreted,
-)
-from equivalence_tests.proof.primitives.rounded import (
-    comparison,
-    integer_of_dtype,
-    negate,
-    raise_unclear,
 )
 
 # Comparisons

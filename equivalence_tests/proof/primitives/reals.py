@@ -1,4 +1,7 @@
-"""Helpers for what primitives are as functions of real numbers."""
+"""What primitives are as functions of real numbers, in the algebra.
+
+Rounding is left out. What has no row is an uninterpreted function, and still equal to itself.
+"""
 
 from collections.abc import Callable
 

@@ -8,15 +8,15 @@ from flint import arb
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.dtypes import Aval
-from equivalence_tests.proof.primitives.numbers import (
+from equivalence_tests.proof.primitives.faces import (
     Array,
     OfArrays,
     Params,
     of_arrays,
+    of_operand,
     reduce,
 )
 from equivalence_tests.proof.primitives.primitive import OnNumbers, all_of, define
-from equivalence_tests.proof.primitives.rounded import of_operand
 
 # Copies: what hints at how, not at what, is computed.
 COPIES = (

@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.bits.parts import segment
+from equivalence_tests.proof.bits.segments import segment
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise

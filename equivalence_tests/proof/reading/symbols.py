@@ -1,4 +1,4 @@
-"""Hyper-parameters as symbols, also where a program asks in Python whether one is zero."""
+"""Hyper-parameters as symbols, also where a program compares one, and uninterpreted functions."""
 
 import operator
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from equivalence_tests.proof.reading.programs import UNKNOWN
 
 
 class Questions:
@@ -115,3 +117,23 @@ jax.tree_util.register_pytree_node(
 def unwrap(value: Any) -> Any:
     """A symbol as the traced value, anything else as it is."""
     return value.traced if isinstance(value, Symbol) else value
+
+
+def unknown_schedule(name: str) -> Callable[[Any], jax.Array]:
+    """A schedule of which a proof knows nothing, so that it holds for every one.
+
+        rate = unknown_schedule("rate")
+        prove_equivalence(optax_bridge.adam(rate), optax.adam(rate), params)
+
+    Args:
+      name: of the schedule; schedules of one name are one.
+
+    Returns:
+      A function of the count. Where it is run, for a counterexample, it is 1 / (2 + count).
+    """
+
+    def schedule(count: Any) -> jax.Array:
+        return 1 / (2 + jnp.asarray(count, jnp.result_type(float)))
+
+    schedule.__name__ = f"{UNKNOWN}{name}"
+    return jax.jit(schedule)

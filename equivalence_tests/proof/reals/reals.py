@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
-from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.bits.parts import segment, segment_ends
-from equivalence_tests.proof.bits.permutations import undo_permutation
+from equivalence_tests.proof.bits.segments import segment, segment_ends, undo_permutation
 from equivalence_tests.proof.dtypes import (
     NO_OVERFLOW,
+    decimal,
     is_complex,
     is_discrete,
     is_float,
@@ -26,9 +25,9 @@ from equivalence_tests.proof.dtypes import (
     is_unsigned,
 )
 from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.primitives.primitive import Scalars
 from equivalence_tests.proof.reading.programs import UNKNOWN
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shift
-from equivalence_tests.proof.reals.scalars import Scalars
 
 _MOST_IN_FULL = 64  # terms of a sum that is written out
 

@@ -9,10 +9,8 @@ import numpy as np
 
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import is_float
-from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction.induction import Induction
-from equivalence_tests.proof.interpreter.run import NoRule
-from equivalence_tests.proof.primitives.intervals import Unclear
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.traced_sides import Inputs, check_inputs
 from equivalence_tests.proof.result import IDENTICAL, REALS

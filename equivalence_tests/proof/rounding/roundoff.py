@@ -18,16 +18,15 @@ import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof.algebra.atoms import Index
-from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import is_float
+from equivalence_tests.proof.dtypes import decimal, is_float
+from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.induction.equality import Comparer
 from equivalence_tests.proof.interpreter import run as interpreter
-from equivalence_tests.proof.interpreter.run import NoRule
 from equivalence_tests.proof.primitives import PRIMITIVES, intervals
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
+from equivalence_tests.proof.primitives.faces import as_rounded, raise_unclear
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import Value
-from equivalence_tests.proof.primitives.rounded import as_rounded, raise_unclear
 from equivalence_tests.proof.reals.indexing import MOVES, indices
 
 Range = tuple[float, float]
