@@ -25,7 +25,7 @@ from equivalence_tests.output_files import write_text
 from equivalence_tests.proof.certificate.checker import CertificateError, check
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.traced_sides import check_inputs, trace_side
+from equivalence_tests.proof.reading.sides import as_functions, check_inputs, trace_side
 from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS
 from equivalence_tests.proof.table import Statement, Task, is_held, statements
 from equivalence_tests.sides.programs import silence_deprecations
@@ -39,7 +39,7 @@ class Outcome:
     Attributes:
       task: the claim.
       claim: the verdict that the correspondence claims; None if there is no such recipe.
-      verdict: that of the weakest proof; None if there is none.
+      verdict: that of the weakest proof; None without a proof.
       held: whether what is proved is what is claimed, or more.
       note: why there is no proof.
       seconds: time taken.
@@ -115,8 +115,8 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
                 remembered += 1
                 continue
             proof = prove_equivalence(
-                each.left,
-                each.right,
+                each.legacy,
+                each.recipe,
                 each.params,
                 hyper_params=each.hyper_params,
                 names=("legacy", task.recipe),
@@ -146,11 +146,11 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
 
 
 def _checked_certificate(folder: Path, statement: Statement) -> dict[str, Any] | None:
-    """Returns the certificate that is kept of a statement, checked; None if there is none."""
+    """Returns the stored certificate of a statement once it is checked; None without one."""
     file = _file_of(folder, statement)
     try:
         certificate = json.loads(file.read_text(encoding="utf-8"))
-        sides = statement.left, statement.right, statement.params
+        sides = statement.legacy, statement.recipe, statement.params
         check(certificate, *sides, hyper_params=statement.hyper_params, points=1, steps=2)
     except (OSError, ValueError, KeyError, TypeError, CertificateError):
         return None
@@ -165,11 +165,7 @@ def fingerprint(statement: Statement) -> str:
     """Returns a hash of both programs of a statement, of the prover and of JAX's version."""
     digest = hashlib.sha256(_prover_hash().encode())
     inputs = check_inputs(statement.params, statement.hyper_params)
-    left, right = statement.left, statement.right
-    pair: tuple[Any, Any] = left, right  # with hyper-parameters, functions of them
-    if statement.hyper_params is None:
-        pair = (lambda _: left), (lambda _: right)  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType]
-    for make in pair:
+    for make in as_functions((statement.legacy, statement.recipe), statement.hyper_params):
         program = trace_side(make, inputs, "side")
         parts: list[object] = [program.paths, program.avals, program.asked, inputs.numbers]
         for jaxpr in (program.start, program.step):

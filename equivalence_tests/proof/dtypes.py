@@ -3,7 +3,7 @@
 Of signed integers with 32 bits or more a proof assumes, and says so, that they do not overflow: a
 count of steps does not get there. All others wrap round within a few hundred steps, or at 0, so
 what they hold is the number only where it is sure to fit. A floating-point constant is read as the
-decimal that it stands for.
+decimal that it means.
 """
 
 from fractions import Fraction
@@ -41,7 +41,7 @@ def is_float(dtype: DTypeLike) -> bool:
 
 
 def is_integer(dtype: DTypeLike) -> bool:
-    """True if elements are integers; booleans are none."""
+    """True if elements are integers, which booleans are not."""
     return jnp.issubdtype(dtype, jnp.integer)
 
 
@@ -56,7 +56,7 @@ def is_key(dtype: DTypeLike) -> bool:
 
 
 def is_discrete(dtype: DTypeLike) -> bool:
-    """True if elements are neither real nor complex numbers: integers, say, or booleans."""
+    """True if elements are neither real nor complex numbers: integers or booleans, for example."""
     return not jnp.issubdtype(dtype, jnp.inexact)
 
 
@@ -103,7 +103,7 @@ _MOST_DENOMINATOR = 99
 
 
 def decimal(value: Any) -> tuple[fmpq, bool]:
-    """The number that a floating-point constant stands for: the shortest decimal that rounds to it.
+    """The number that a floating-point constant means: the shortest decimal that rounds to it.
 
     What Python has computed in float64, 1 - 0.9 say, is read as a short decimal within a few units
     in the last place, if there is one; what has all digits of its dtype, as a simple fraction.
@@ -132,7 +132,7 @@ def decimal(value: Any) -> tuple[fmpq, bool]:
 def _simple(value: Any) -> fmpq | None:
     """A fraction with a small denominator, times a power of ten, that rounds to the constant.
 
-    A third of 0.1, say. None if there is none.
+    For example a third of 0.1. None without such a fraction.
     """
     exact = Fraction(float(value))
     scale = Fraction(10) ** (1 - len(str(int(1 / abs(exact))))) if abs(exact) < 1 else Fraction(1)

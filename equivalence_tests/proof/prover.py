@@ -15,16 +15,17 @@ from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
 from equivalence_tests.proof.induction.induction import Hints, Induction
 from equivalence_tests.proof.induction.world import World
-from equivalence_tests.proof.reading.symbols import NotASymbol
-from equivalence_tests.proof.reading.traced_sides import (
+from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,
     Relate,
+    as_functions,
     check_inputs,
     trace_relation,
     trace_side,
 )
+from equivalence_tests.proof.reading.symbols import NotASymbol
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
@@ -80,62 +81,36 @@ def prove_equivalence(
     Raises:
       ProofError: something does not fit or cannot be traced; the message names side and place.
     """
-    started = time.perf_counter()
-    pair = _as_functions(left, right, hyper_params, names)
+    pair = as_functions((left, right), hyper_params, names)
     relate = None if relation is None else (lambda hp, state: relation(state))
-    inputs = check_inputs(params, hyper_params)
-    cases, kinds, notes = prove(pair, inputs, relate, names)
-    shapes = {
-        path: f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in zip(inputs.paths, inputs.shapes, strict=True)
-    }
-    symbols = tuple(name for name in inputs.numbers if name not in notes)
-    return Proof(
-        names,
-        kinds,
-        symbols,
-        shapes,
-        tuple(cases),
-        time.perf_counter() - started,
-        tuple(notes.values()),
-        pair,
-    )
+    return _prove(pair, check_inputs(params, hyper_params), relate, names)
 
 
-def _as_functions(
-    left: SideLike | MakeSide,
-    right: SideLike | MakeSide,
-    hyper_params: Mapping[str, float] | None,
-    names: tuple[str, str],
-) -> tuple[MakeSide, MakeSide]:
-    """Both sides as functions of hyper-parameters, which those are that get some."""
-    if hyper_params is None:
-        return (lambda hp: left), (lambda hp: right)
-    for name, side in zip(names, (left, right), strict=True):
-        if not callable(side):
-            raise ProofError(
-                f"{name} side: with hyper_params it has to be a function of them; found "
-                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
-            )
-    return left, right
-
-
-def prove(
-    pair: tuple[MakeSide, MakeSide],
-    inputs: Inputs,
-    relate: Relate | None,
-    names: tuple[str, str] = ("left", "right"),
-) -> tuple[list[CaseProof], tuple[str, str], dict[str, str]]:
-    """The proofs of all cases, the sides' kinds, and which symbols had to stay numbers."""
+def _prove(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, relate: Relate | None, names: tuple[str, str]
+) -> Proof:
+    """The proof of all cases, with those symbols as numbers that have to stay numbers."""
+    started = time.perf_counter()
     notes: dict[str, str] = {}
     fixed: dict[str, float] = {}
     while True:
         try:
             cases, kinds = _all_cases(pair, inputs, fixed, relate, names)
-            return cases, kinds, notes
+            break
         except NotASymbol as error:
             fixed[error.name] = inputs.numbers[error.name]
             notes[error.name] = f"{error.name} = {inputs.numbers[error.name]!r}, since {error}"
+    leaves = zip(inputs.paths, inputs.shapes, strict=True)
+    return Proof(
+        names,
+        kinds,
+        symbols=tuple(name for name in inputs.numbers if name not in notes),
+        shapes={path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves},
+        cases=tuple(cases),
+        seconds=time.perf_counter() - started,
+        notes=tuple(notes.values()),
+        sides=pair,
+    )
 
 
 def _all_cases(
@@ -176,13 +151,13 @@ def _case(
     excluded: tuple[str, ...],
     relate: Relate | None,
 ) -> CaseProof:
-    left, right = programs
+    lhs, rhs = programs
     relation = None
     if relate is not None:
-        relation = trace_relation(relate, pair[0], inputs, right)
+        relation = trace_relation(relate, pair[0], inputs, rhs)
     elif (mapping := _correspondence_of(pair, inputs, programs)) is not None:
         with contextlib.suppress(ProofError):  # of other settings, which hold something else
-            relation = trace_relation(mapping, pair[0], inputs, right)
+            relation = trace_relation(mapping, pair[0], inputs, rhs)
 
     def done(
         best: Induction, counterexample: Counterexample | None = None, stopped: str = ""
@@ -192,14 +167,14 @@ def _case(
     def attempt(level: Level) -> Induction:
         """With the relation that is given, else with the largest there is."""
         if relation is not None:
-            return induction.by_relation(world, left, right, relation, level)
-        return induction.by_largest_relation(world, left, right, level)
+            return induction.by_relation(world, lhs, rhs, relation, level)
+        return induction.by_largest_relation(world, lhs, rhs, level)
 
     world = World(inputs)
     best = attempt(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
         return done(best)
-    stopped, tries = "", Search(pair[0], pair[1], inputs)
+    stopped, tries = "", Search(pair, inputs)
     try:
         if (example := tries.find(quick=True)) is not None:
             return done(best, counterexample=example)
@@ -210,7 +185,7 @@ def _case(
     if best.level is not Level.UNKNOWN:
         return done(best)
     if relation is None:
-        for world, proofs in _guess_relations(inputs, (left, right)):  # noqa: B007
+        for world, proofs in _guess_relations(inputs, (lhs, rhs)):  # noqa: B007
             if proofs.level is not Level.UNKNOWN:
                 return done(proofs)
     example = None

@@ -14,7 +14,7 @@ from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.induction.world import Obligation, World
-from equivalence_tests.proof.reading.traced_sides import MakeSide
+from equivalence_tests.proof.reading.sides import MakeSide
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, Scope, coverage
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (

@@ -23,8 +23,8 @@ from jax import export
 from equivalence_tests.proof.bits.graph import Node
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.sides import Inputs, MakeSide, Program, trace_side
 from equivalence_tests.proof.reading.symbols import NotASymbol
-from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, trace_side
 from optax_bridge import exact
 from optax_bridge.metadata.trees import Params
 
@@ -44,7 +44,7 @@ class Scope:
       coverage: `any` for arrays of any shape that have elements; `0 to 5 axes` for any sizes of
         these; `inputs` for the shapes in `shapes` alone.
       looks: where a side reads a shape or asks for a size, which is why it is not `any`.
-      settings: the hyper-parameters that stand for any number.
+      settings: the hyper-parameters that may be any number.
       fixed: those that have to stay one number, and which.
     """
 
@@ -156,7 +156,7 @@ def _results(side: Program, inputs: Inputs) -> list[Node]:
 
 
 def _same_structure(lhs: list[Node], rhs: list[Node]) -> bool:
-    """True if nodes are computed by the same operations, whatever the shapes of their arrays."""
+    """True if nodes are computed by the same operations, for any shapes of their arrays."""
     seen: set[tuple[int, int]] = set()
     waiting = list(zip(lhs, rhs, strict=False))
     while waiting:
@@ -283,7 +283,7 @@ class _Watch:
 
 
 def _always(frame: FrameType) -> bool:
-    """True if `==` between two sizes holds whatever they are; it answers False of what may be."""
+    """True if `==` holds for all sizes; of sizes that may be equal it answers False."""
     values = frame.f_locals
     return bool(values.get("self") == values.get("other"))
 

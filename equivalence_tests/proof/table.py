@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 import legacy_optim
+from equivalence_tests.proof.reading.sides import HyperParam, MakeSide
 from equivalence_tests.proof.reading.symbols import unwrap
-from equivalence_tests.proof.reading.traced_sides import HyperParam, MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge._text import did_you_mean
@@ -66,7 +66,7 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
         "torch", or an entry of PyTorch's, asks for PyTorch's.
 
     Raises:
-      ValueError: a name that is none of these.
+      ValueError: an unknown name.
     """
     names = {*all_entries(), *RECIPES, *DTYPES, "torch"}
     only = names_of_entries(only, names)
@@ -113,14 +113,14 @@ class Statement:
     """Two sides, as `prove_equivalence` takes them.
 
     Attributes:
-      left: the legacy optimizer.
-      right: the recipe.
+      legacy: the legacy optimizer.
+      recipe: the recipe.
       params: shapes and dtypes.
       hyper_params: numbers that are symbols; None where the sides are no functions of any.
     """
 
-    left: SideLike | MakeSide
-    right: SideLike | MakeSide
+    legacy: SideLike | MakeSide
+    recipe: SideLike | MakeSide
     params: Params
     hyper_params: Mapping[str, float] | None
 

@@ -1,4 +1,4 @@
-"""What the tests of proofs share: a pair's proof with its certificate checked, small optimizers."""
+"""Shared by tests of proofs: a pair's proof with its certificate checked, small optimizers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 import optax_bridge
 from equivalence_tests.proof.certificate.checker import check
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.traced_sides import MakeSide
+from equivalence_tests.proof.reading.sides import MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED, Proof
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import PyTree, Updates

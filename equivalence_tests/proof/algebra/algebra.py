@@ -26,7 +26,7 @@ class Algebra(Powers):
     """
 
     def total(self, body: Rat, bounds: Sequence[tuple[str, int]]) -> Rat:
-        """The sum of a value over indices; factors without the indices stand in front of it."""
+        """The sum of a value over indices; factors without the indices are taken out of it."""
         if any(size == 0 for _, size in bounds):
             return self.number(0)
         if self._special and self.is_special(body):

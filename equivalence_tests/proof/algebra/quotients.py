@@ -26,7 +26,7 @@ UNDEFINED = "undefined"
 
 
 class CapacityExceeded(Undecided):
-    """There are more atoms than the algebra has room for: begin anew with a larger one."""
+    """There are more atoms than the algebra has room for: start again with a larger one."""
 
 
 class Quotients:
@@ -168,7 +168,7 @@ class Quotients:
         num, over = self._apply_relations(num)
         den, under = self._apply_relations(den)
         if den.is_zero():
-            raise Undecided("a denominator is zero, whatever the input")
+            raise Undecided("a denominator is zero for every input")
         if num.is_zero():
             return Rat(num, self.one)
         num, den = num * under, den * over
@@ -439,7 +439,7 @@ class Quotients:
           args: the values.
           function: the function.
           bound: indices over which it goes; what depends on these has one case for each element,
-            and stays as it is.
+            and is left alone.
         """
         for gen in self.atoms_of(*args):
             atom = self.atoms[gen]

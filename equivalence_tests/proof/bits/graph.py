@@ -155,7 +155,7 @@ class Graph:
 
         Args:
           replacements: an input's id -> what replaces it.
-          nodes: what is computed anew.
+          nodes: those to recompute.
         """
         rebuilt = dict(replacements)
         for node in cone(*nodes):

@@ -28,7 +28,7 @@ from equivalence_tests.proof.dtypes import is_key
 from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import (
+from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,

@@ -11,7 +11,7 @@ from jax.extend import core
 from equivalence_tests.proof.dtypes import is_float, is_integer
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+from equivalence_tests.proof.reading.sides import Inputs, Program
 
 STEPS = 4
 Grads = list[list[np.ndarray]]

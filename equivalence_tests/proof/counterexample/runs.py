@@ -26,7 +26,7 @@ from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Program
+from equivalence_tests.proof.reading.sides import Program
 
 Arrays = list[np.ndarray]
 FARTHEST = 2_000_000  # steps; some seconds of a small program

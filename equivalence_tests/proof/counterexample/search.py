@@ -36,7 +36,7 @@ from equivalence_tests.proof.counterexample.runs import (
     trajectory,
 )
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear, Undefined
-from equivalence_tests.proof.reading.traced_sides import (
+from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,
@@ -64,15 +64,17 @@ class Search:
     the parameters' dtypes, and what parts them has to be more than rounding there.
     """
 
-    def __init__(self, left: MakeSide, right: MakeSide, inputs: Inputs):
+    def __init__(self, pair: tuple[MakeSide, MakeSide], inputs: Inputs):
         """Traces both sides."""
         self.numbers = {**inputs.numbers, **inputs.fixed}
         self.inputs, self.dtypes, self.tried = inputs, inputs.shapes, 0
-        makers = ((left, "left"), (right, "right"))
 
         def both(params: Params) -> tuple[Program, ...]:
             self.inputs = check_inputs(params, {}, self.numbers)
-            return tuple(trace_side(make, self.inputs, name) for make, name in makers)
+            return tuple(
+                trace_side(make, self.inputs, name)
+                for make, name in zip(pair, ("left", "right"), strict=True)
+            )
 
         self.trace_native = lambda: both(inputs.params)
         wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), inputs.params)
@@ -287,7 +289,7 @@ class Search:
         pairs = list(zip(*runs, strict=True))
         if any(a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in pairs):
             return True
-        # One divides by 0, say: then the run has to show that it matters.
+        # Where one divides by 0, for instance, the run has to show that it matters.
         far = any(not (a.is_finite() and b.is_finite()) for a, b in pairs)
         return far and self.largest_difference(params, grads)[0] > UNROUNDED
 

@@ -82,7 +82,7 @@ def transpose_of(slot: Slot, other: Slot, order: Sequence[int], shape: tuple[int
 
 
 def concatenation_of(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derived:
-    """Others one behind the other along an axis, whatever their own axes are."""
+    """The concatenation of others along an axis, of any axes of their own."""
     shape = tuple(aval.shape)
     rest = math.prod(shape) // shape[axis]
 
@@ -159,7 +159,7 @@ def multiple_of(slot: Slot, other: Slot, factor: Factor) -> Derived:
 
 
 _FEWEST = 4  # values, of which three decide the sequence and the rest confirm it
-# From a number to the constant that it is; None if it is none that is known.
+# From a number to the constant that it is; None if it is not recognised.
 Recognise = Callable[[arb], Factor | None]
 
 
@@ -202,7 +202,7 @@ class Progression:
 def progression_of(
     values: Sequence[arb], counts: Sequence[int], recognise: Recognise
 ) -> Progression | None:
-    """Returns the function of a count that values are; None if they are none, or all the same."""
+    """Returns the function of a count that values are; None of others, or of equal ones."""
     offset, scale = _line(values, counts)
     ratio = None
     if scale is None:

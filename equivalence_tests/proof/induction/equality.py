@@ -114,7 +114,7 @@ class Comparer:
         return Equality(Level.REALS, list(algebra.assumptions))
 
     def equal_with(self, lhs: Node, rhs: Node, inputs: Set[int]) -> bool:
-        """True if two nodes are equal over the reals, whatever the values of these nodes are."""
+        """True if two nodes are equal over the reals, for any values of these nodes."""
         return self._over_reals(lhs, rhs, _LONG, inputs).level is Level.REALS
 
     def _note(self, lhs: Node, rhs: Node, equality: Equality) -> None:
@@ -253,7 +253,7 @@ class Comparer:
         )
 
     def _by_cases(self, lhs: Node, rhs: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
-        """Equal where a count is none of some numbers, and for each of these numbers."""
+        """Equal where a count differs from some numbers, and for each of these numbers."""
         cases = algebra.compared_counts(algebra.sub(first, second))
         if not 0 < len(cases) <= _MOST_CASES:
             return False

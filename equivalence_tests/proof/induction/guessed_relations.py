@@ -36,7 +36,7 @@ from equivalence_tests.proof.induction.derived import (
 )
 from equivalence_tests.proof.induction.world import Slot
 from equivalence_tests.proof.interpreter import run as interpreter
-from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+from equivalence_tests.proof.reading.sides import Inputs, Program
 
 _SIZES = (1, 4, 1, 64, 2, 16)  # by which gradients are divided, so that maxima are no averages
 _MOST_SOURCES, _MOST_AXES = 8, 4
@@ -192,7 +192,7 @@ class Fits:
         for other in sources:
             theirs, rows = self._aval(other).shape, self._rows(other)
             if axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0:
-                parts[other] = [row.ravel() for row in rows]  # whatever its axes are
+                parts[other] = [row.ravel() for row in rows]  # of any axes
             elif theirs == rest:
                 parts[other] = [row.ravel() for row in rows]
             elif len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest:
@@ -269,7 +269,7 @@ class Fits:
         return constants if len(constants) == count else None
 
     def _constant(self, ratios: Sequence[arb | None]) -> Factor | None:
-        """Returns the simple number that all values are; None if there is none."""
+        """Returns the simple number that all values are; None of others."""
         finite = [ratio for ratio in ratios if ratio is not None]
         if not finite or not all(each.is_finite() and each.overlaps(finite[0]) for each in finite):
             return None

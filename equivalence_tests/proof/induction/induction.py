@@ -25,7 +25,7 @@ from equivalence_tests.proof.induction.invariants import (
 from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Program
+from equivalence_tests.proof.reading.sides import Program
 
 _FIRST = "first step"
 Leaves = list[Node]  # of one state
@@ -132,7 +132,7 @@ def _natural(world: World, side: Program, general: Leaves, start: Leaves) -> set
 
 @dataclass(frozen=True)
 class Hints:
-    """The kinds of relations to try beside equality of leaves.
+    """The kinds of relations to try, apart from equality of leaves.
 
     Attributes:
       derived: leaves that are functions of others.
@@ -200,8 +200,8 @@ class _Search:
         nodes = [first[side][leaf] for side, leaf in self.slots]
         self.classes = list(groups(nodes, world.comparer, level))
         self.names = [world.names(side) for side in sides]
-        # Whatever is related to what, a symbol stands for one leaf and those related to it: what is
-        # known of the symbol, that it is never negative, say, is known of that leaf.
+        # In every relation a symbol is one leaf and those related to it: a fact about the symbol
+        # (it is never negative) is a fact about that leaf.
         self.symbols = [
             self.names[0],
             [f"{n} on the right" if n in self.names[0] else n for n in self.names[1]],

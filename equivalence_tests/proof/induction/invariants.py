@@ -11,7 +11,7 @@ from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import is_integer, is_wide
 from equivalence_tests.proof.induction.world import Constants, Slot, World
 from equivalence_tests.proof.primitives import PRIMITIVES
-from equivalence_tests.proof.reading.traced_sides import Program
+from equivalence_tests.proof.reading.sides import Program
 
 _MOST_STATES = 24
 _GROWS = ("add", "select_n", "min", "max", "convert_element_type")

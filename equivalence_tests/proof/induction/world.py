@@ -12,7 +12,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction.equality import Comparer, Equality, Level
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+from equivalence_tests.proof.reading.sides import Inputs, Program
 
 Constants = list[Node | None]  # for each leaf of a state its constant value, if it has one
 Slot = tuple[int, int]  # a part of a state: the side, and the number of the state's leaf

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.dtypes import Aval, decimal, is_float, is_key
 from equivalence_tests.proof.errors import NoRule
-from equivalence_tests.proof.interpreter.moves import run_on_balls
+from equivalence_tests.proof.interpreter.arrays import run_on_balls
 from equivalence_tests.proof.primitives import PRIMITIVES
 from equivalence_tests.proof.primitives.faces import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.reading import programs
@@ -92,7 +92,7 @@ def to_balls(array: Array) -> Array:
 
 
 def ball(value: np.generic | np.ndarray) -> arb:
-    """A floating-point number as a ball around the number that it stands for."""
+    """A floating-point number as a ball around the number that it means."""
     if not np.isfinite(value):
         return arb(str(np.float64(value)))
     return arb(decimal(np.asarray(value)[()])[0])
@@ -138,7 +138,7 @@ def _by_jax(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
             raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
         return results
     wide = any(aval_of(var).dtype.itemsize >= 8 for var in (*eqn.invars, *eqn.outvars))
-    with float64() if wide else contextlib.nullcontext():  # as it was when this was traced
+    with float64() if wide else contextlib.nullcontext():  # as when this was traced
         arguments = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
         results = eqn.primitive.bind(*arguments, **eqn.params)
     results = results if eqn.primitive.multiple_results else [results]

@@ -39,7 +39,7 @@ from equivalence_tests.proof.primitives.reals import (
     infinite_operands,
     infinity_above,
     real,
-    uninterpreted,
+    uninterpreted_function,
     wrapping,
 )
 
@@ -178,7 +178,7 @@ def _real_quotient(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         return scalars.algebra.div(*args)
     if _divides(scalars, node):
         return _truncate(scalars.algebra, scalars.algebra.div(*args))
-    return uninterpreted("whole quotient", integer=True)(scalars, node, args)
+    return uninterpreted_function("whole quotient", integer=True)(scalars, node, args)
 
 
 def _divides(scalars: Scalars, node: Node) -> bool:
@@ -262,7 +262,7 @@ def _one_power(a: arb, b: arb | int) -> arb:
 
 def _real_power(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     if not is_float(node.dtype):
-        return uninterpreted()(scalars, node, args)
+        return uninterpreted_function()(scalars, node, args)
     return scalars.algebra.to_the(*args)
 
 
@@ -295,7 +295,7 @@ def _truncate(algebra: Algebra, value: Rat) -> Rat:
 
 def _real_remainder(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     if not (is_float(node.dtype) or _divides(scalars, node)):
-        return uninterpreted(of_dtype=True)(scalars, node, args)
+        return uninterpreted_function(of_dtype=True)(scalars, node, args)
     algebra = scalars.algebra
     quotient = _truncate(algebra, algebra.div(*args))
     return algebra.sub(args[0], algebra.mul(args[1], quotient))

@@ -145,7 +145,7 @@ def arithmetic(
 
 
 def without_rounding(function: Callable[..., Rounded]) -> Callable[..., Rounded]:
-    """Returns a function of intervals that has no rounding of its own."""
+    """Returns a function of intervals whose result is not rounded."""
     return lambda *args: function(*args[:-1])
 
 

@@ -12,7 +12,7 @@ from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.primitives import intervals
 from equivalence_tests.proof.primitives.faces import arithmetic, either
 from equivalence_tests.proof.primitives.primitive import always, define
-from equivalence_tests.proof.primitives.reals import real, uninterpreted
+from equivalence_tests.proof.primitives.reals import real, uninterpreted_function
 
 
 def _log(algebra: Algebra, value: Rat) -> Rat:
@@ -172,7 +172,7 @@ for _name, (_of_balls, _of_arrays, _rounding) in _UNKNOWN.items():
     define(
         _name,
         numbers=either(_method(_of_balls), _of_arrays),
-        reals=uninterpreted(),
+        reals=uninterpreted_function(),
         rounding=_rounding,
     )
-define("atan2", reals=uninterpreted())
+define("atan2", reals=uninterpreted_function())

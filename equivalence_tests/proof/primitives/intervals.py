@@ -134,7 +134,7 @@ def after_rounding(
       relative: the same, relative; None if unknown.
       precision: that of the result.
       units: how many roundings.
-      nonneg: whether the result is 0 or more whatever the operands' errors are.
+      nonneg: whether the result is 0 or more for all errors of the operands.
     """
     low, high = least(ends), most(ends)
     size = abs(low).max(abs(high)) + error

@@ -50,7 +50,7 @@ from equivalence_tests.proof.primitives.reals import (
     infinity_above,
     real,
     round_to_integer,
-    uninterpreted,
+    uninterpreted_function,
 )
 
 # Comparisons
@@ -165,7 +165,7 @@ def _logical(of_bools: OfArrays, of_bits: OfArrays) -> OnNumbers:
 def _of_bits(of: Callable[[Algebra, list[Rat]], Rat]) -> OnReals:
     def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         if node.dtype != np.bool_:
-            return uninterpreted()(scalars, node, args)
+            return uninterpreted_function()(scalars, node, args)
         return of(scalars.algebra, args)
 
     return face
@@ -243,7 +243,7 @@ for _name in (
     "shift_right_logical",
     "population_count",
 ):
-    define(_name, reals=uninterpreted())
+    define(_name, reals=uninterpreted_function())
 
 # Selections
 
@@ -334,7 +334,7 @@ def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         fits = represents_integers(source, target) or (
             jnp.iinfo(target).max >= jnp.iinfo(source).max and scalars.algebra.nonneg(args[0])
         )
-        return args[0] if fits else uninterpreted("as", integer=True)(scalars, node, args)
+        return args[0] if fits else uninterpreted_function("as", integer=True)(scalars, node, args)
     narrower = is_float(target) and jnp.finfo(target).bits < 32 and is_integer(source)
     if is_float(source) and is_float(target):
         narrower = jnp.finfo(target).bits < jnp.finfo(source).bits
@@ -432,4 +432,4 @@ define(
     signs=all_of,
 )
 define("round", reals=round_to_integer, signs=all_of)
-define("nextafter", reals=uninterpreted(of_dtype=True))
+define("nextafter", reals=uninterpreted_function(of_dtype=True))

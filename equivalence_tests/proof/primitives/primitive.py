@@ -202,7 +202,7 @@ def is_elementwise(op: str) -> bool:
 
 
 def is_commutative(op: str) -> bool:
-    """True if the order of an operation's operands decides no bit, whatever their dtype."""
+    """True if the order of an operation's operands decides no bit, in any dtype."""
     return op in PRIMITIVES and PRIMITIVES[op].commutative is True
 
 

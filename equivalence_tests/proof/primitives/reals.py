@@ -1,4 +1,4 @@
-"""What primitives are as functions of real numbers, in the algebra.
+"""Primitives as functions of real numbers, in the algebra.
 
 Rounding is left out. What has no row is an uninterpreted function, and still equal to itself.
 """
@@ -24,7 +24,7 @@ def wrapping(face: OnReals) -> OnReals:
     return lambda scalars, node, args: scalars.wrap(node, face(scalars, node, args))
 
 
-def uninterpreted(
+def uninterpreted_function(
     name: str | None = None, *, integer: bool | None = None, of_dtype: bool = False
 ) -> OnReals:
     """Returns an unknown function of numbers, equal to itself alone.
@@ -63,7 +63,7 @@ def round_to_integer(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         scalars.algebra.assumptions[NO_OVERFLOW] = None
         return args[0]
     name = "trunc" if node.op == "convert_element_type" else None
-    return uninterpreted(name, integer=True)(scalars, node, args)
+    return uninterpreted_function(name, integer=True)(scalars, node, args)
 
 
 def if_finite(scalars: Scalars, answer: int) -> Rat:

@@ -70,7 +70,7 @@ def jaxpr_and_consts(jaxpr: AnyJaxpr) -> tuple[core.Jaxpr, Sequence[np.ndarray]]
 
 
 def aval_of(atom: Var | Literal) -> Aval:
-    """Shape and dtype of what a variable or a literal stands for."""
+    """Shape and dtype of a variable or a literal."""
     return cast(Aval, atom.aval)
 
 
@@ -142,7 +142,7 @@ class _Run:
         if name == "bitcast_convert_type" and _is_computed(args[0]):
             # A NaN's sign and payload show here, which the graph does not follow.
             params = (params, object())
-        if name == "rng_uniform":  # draws anew each time, and is no function
+        if name == "rng_uniform":  # draws another number each time, and is no function
             params = (params, object())
         outs = [aval_of(var) for var in eqn.outvars]
         if len(outs) == 1:
@@ -316,7 +316,7 @@ def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
 
 
 def _rows_of(rows: Sequence[Node]) -> Node | None:
-    """The array of which these are all rows in order; None if there is none."""
+    """The array of which these are all rows in order; None of other rows."""
     array = None
     for number, row in enumerate(rows):
         cut = row.args[0] if row.op == "reshape" else row

@@ -115,7 +115,7 @@ jax.tree_util.register_pytree_node(
 
 
 def unwrap(value: Any) -> Any:
-    """A symbol as the traced value, anything else as it is."""
+    """The traced value of a symbol, or the value itself."""
     return value.traced if isinstance(value, Symbol) else value
 
 

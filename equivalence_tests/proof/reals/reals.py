@@ -43,7 +43,7 @@ class Reals:
         Args:
           graph: the graph.
           algebra: where values are made.
-          cut: nodes that are taken for inputs, whatever they are computed of.
+          cut: nodes that are taken for inputs, with any value.
           in_full: whether short sums are written out, entry by entry.
         """
         self.graph, self.algebra, self.cut, self.in_full = graph, algebra, cut, in_full

@@ -12,7 +12,7 @@ from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.traced_sides import Inputs, check_inputs
+from equivalence_tests.proof.reading.sides import Inputs, check_inputs
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.rounding.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.sides.adapt import SideLike

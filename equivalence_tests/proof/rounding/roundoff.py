@@ -5,7 +5,7 @@ rounds worst on a box is bounded from above there; the box with the largest boun
 bound and worst case lie close together. Every node rounds by itself on each side, however XLA
 compiles it: it may round a product or not (where it fuses it with a sum), and sum up in any order.
 What both sides compute with the same operations of the same operands, and XLA fuses with nothing,
-is one number; where the sides are equal whatever this number is, its error does not part them.
+is one number; where the sides are equal for any such number, its error does not part them.
 """
 
 import functools
@@ -32,7 +32,7 @@ from equivalence_tests.proof.reals.indexing import MOVES, indices
 Range = tuple[float, float]
 Box = dict[str, Range]
 _WITHIN = 1.05  # of the worst case; the search ends there
-_PATIENCE = 40  # boxes; it ends as well where these have not improved the bound by 1 %
+_PATIENCE = 40  # boxes; it ends as well where these improve the bound by less than 1 %
 _PRODUCTS = ("mul", "div", "integer_pow", "dot_general", "square")
 _ADDS = ("add", "sub", "reduce_sum", "cumsum", "dot_general")
 _THROUGH = frozenset(
@@ -118,7 +118,7 @@ def common_inputs(lhs: Node, rhs: Node, comparer: Comparer) -> frozenset[int]:
 
 
 def _is_inexact(value: np.ndarray) -> bool:
-    """True if a constant is not the number that it stands for."""
+    """True if a constant is not the number that it means."""
     if value.shape or not is_float(value.dtype) or not np.isfinite(value):
         return False
     return decimal(value[()])[0] != _fraction(value)
@@ -276,7 +276,7 @@ class Roundoff:
     def _values(self, box: Box) -> list[Value]:
         """Each row: a `Rounded`, a whole number, or whether something holds.
 
-        None stands for a condition that is open.
+        None is an open condition.
         """
         values: list[Value] = []
         with interpreter.precise(80):

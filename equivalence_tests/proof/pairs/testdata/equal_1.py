@@ -72,15 +72,15 @@ def _():
 
 @pair("cautious mask")
 def _():
-    def left(t, g, p, m):
+    def first(t, g, p, m):
         m = 0.9 * m + 0.1 * g
         return -0.1 * jnp.where(m * g > 0, m, 0.0), m
 
-    def right(t, g, p, m):
+    def second(t, g, p, m):
         m = 0.9 * m + 0.1 * g
         return -0.1 * m * (jnp.sign(m) * jnp.sign(g) > 0).astype(g.dtype), m
 
-    return rule(left, 0.0), rule(right, 0.0)
+    return rule(first, 0.0), rule(second, 0.0)
 
 
 @pair("adan by hand")
@@ -99,17 +99,17 @@ def _():
 
 @pair("mean of a mean")
 def _():
-    def left(t, g, p, a, b):
+    def first(t, g, p, a, b):
         a = 0.9 * a + 0.1 * g
         b = 0.9 * b + 0.1 * a
         return 2 * a - b, a, b
 
-    def right(t, g, p, a, b):
+    def second(t, g, p, a, b):
         a = a + (g - a) / 10
         b = b + (a - b) / 10
         return a + (a - b), a, b
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("rmsprop with powers")
@@ -140,12 +140,12 @@ def _():
 
 @pair("global norm of one long vector")
 def _():
-    def clipped(grads):
+    def clip_update(grads):
         flat, back = jax.flatten_util.ravel_pytree(grads)
         norm = jnp.sqrt(jnp.dot(flat, flat))
         return back(jnp.where(norm < 1.0, flat, flat / norm))
 
-    return optax.clip_by_global_norm(1.0), whole(clipped)
+    return optax.clip_by_global_norm(1.0), whole(clip_update)
 
 
 @pair("softplus by logaddexp")
@@ -213,12 +213,12 @@ def _():
 
 @pair("clipped by the global norm, as a factor")
 def _():
-    def clipped(grads):
+    def clip_update(grads):
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
         factor = 1.0 / jnp.maximum(1.0, norm)
         return jax.tree.map(lambda g: g * factor, grads)
 
-    return optax.clip_by_global_norm(1.0), whole(clipped)
+    return optax.clip_by_global_norm(1.0), whole(clip_update)
 
 
 @pair("the transformer's schedule")
@@ -245,10 +245,10 @@ def _():
 
 @pair("centralized gradients by hand")
 def _():
-    def centred(g):
+    def centre(g):
         return g if g.ndim < 2 else g - jnp.sum(g, axis=1, keepdims=True) / g.shape[1]
 
-    return optax.centralize(), direct(centred)
+    return optax.centralize(), direct(centre)
 
 
 @pair("lars by hand")
@@ -278,17 +278,17 @@ def _():
 
 @pair("belief from the mean before")
 def _():
-    def left(t, g, p, m, s):
+    def first(t, g, p, m, s):
         new = 0.9 * m + 0.1 * g
         s = 0.99 * s + 0.01 * (g - new) ** 2
         return -0.01 * new / (jnp.sqrt(s) + 1e-8), new, s
 
-    def right(t, g, p, m, s):
+    def second(t, g, p, m, s):
         gap = g - m
         new, s = m + 0.1 * gap, 0.99 * s + 0.01 * 0.81 * gap * gap
         return -0.01 * new / (jnp.sqrt(s) + 1e-8), new, s
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("warm-up by a minimum")

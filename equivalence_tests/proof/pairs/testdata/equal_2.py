@@ -67,11 +67,11 @@ def _():
 
 @pair("centred rmsprop by hand")
 def _():
-    def centred(t, g, p, m, v):
+    def centre(t, g, p, m, v):
         m, v = 0.9 * m + 0.1 * g, 0.9 * v + 0.1 * g * g
         return -0.01 * g * jax.lax.rsqrt(v - m * m + 1e-8), m, v
 
-    return optax.rmsprop(0.01, centered=True), rule(centred, 0.0, 0.0)
+    return optax.rmsprop(0.01, centered=True), rule(centre, 0.0, 0.0)
 
 
 @pair("a sum in a loop")
@@ -85,28 +85,28 @@ def _():
 
 @pair("one second moment for a leaf")
 def _():
-    def left(t, g, p, v):
+    def first(t, g, p, v):
         v = 0.9 * v + 0.1 * jnp.mean(g**2)
         return -0.01 * g / (jnp.sqrt(v) + 1e-8), v
 
-    def right(t, g, p, v):
+    def second(t, g, p, v):
         v = 0.9 * v + 0.1 * jnp.linalg.norm(g) ** 2 / g.size
         return -0.01 * g * (1 / (jnp.sqrt(v) + 1e-8)), v
 
-    return rule(left, 0.0), rule(right, 0.0)
+    return rule(first, 0.0), rule(second, 0.0)
 
 
 @pair("centred rmsprop by a running variance")
 def _():
-    def left(t, g, p, m, v):
+    def first(t, g, p, m, v):
         m, v = 0.9 * m + 0.1 * g, 0.9 * v + 0.1 * g * g
         return -0.01 * g / jnp.sqrt(v - m**2 + 1e-3), m, v
 
-    def right(t, g, p, m, variance):
+    def second(t, g, p, m, variance):
         variance = 0.9 * (variance + 0.1 * (g - m) ** 2)
         return -0.01 * g / jnp.sqrt(variance + 1e-3), m + 0.1 * (g - m), variance
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("correction kept as a logarithm")
@@ -127,11 +127,11 @@ def _():
 
 @pair("debiased mean kept itself")
 def _():
-    def kept(t, g, p, mean):
+    def by_state(t, g, p, mean):
         mean = mean + (1 - 0.9) / (1 - 0.9**t) * (g - mean)
         return mean, mean
 
-    return optax.ema(0.9), rule(kept, 0.0)
+    return optax.ema(0.9), rule(by_state, 0.0)
 
 
 @pair("cosine decay by hand")
@@ -158,16 +158,16 @@ def _():
 
 @pair("clip relative to the parameter")
 def _():
-    def left(t, g, p):
+    def first(t, g, p):
         a, b = jnp.maximum(jnp.linalg.norm(p), 1e-3), jnp.linalg.norm(g)
         return (jnp.where(b > 0.01 * a, g * (0.01 * a / jnp.maximum(b, 1e-6)), g),)
 
-    def right(t, g, p):
+    def second(t, g, p):
         a, b = jnp.maximum(jnp.sqrt(jnp.sum(p * p)), 1e-3), jnp.sqrt(jnp.sum(g * g))
         scale = jnp.where(b <= a * 0.01, 1.0, 0.01 * a / jnp.maximum(b, 1e-6))
         return (scale * g,)
 
-    return rule(left), rule(right)
+    return rule(first), rule(second)
 
 
 @pair("clipped by value with absolute values")

@@ -128,6 +128,28 @@ def check_inputs(
     return Inputs(jax.tree.map(shape_and_dtype, params), paths, free, fixed)
 
 
+def as_functions(
+    pair: tuple[SideLike | MakeSide, SideLike | MakeSide],
+    hyper_params: Mapping[str, float] | None,
+    names: tuple[str, str] = ("left", "right"),
+) -> tuple[MakeSide, MakeSide]:
+    """Returns both sides as functions of hyper-parameters, which they are where there are some.
+
+    Raises:
+      ProofError: there are hyper-parameters, and a side is no function.
+    """
+    lhs, rhs = pair
+    if hyper_params is None:
+        return (lambda hp: lhs), (lambda hp: rhs)
+    for name, side in zip(names, pair, strict=True):
+        if not callable(side):
+            raise ProofError(
+                f"{name} side: with hyper_params it has to be a function of them; found "
+                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
+            )
+    return lhs, rhs  # pyright: ignore[reportReturnType]
+
+
 @dataclass(frozen=True)
 class _Functions:
     """A side as functions, for one trace."""

@@ -1,6 +1,6 @@
 """Operations that move entries about, sort, round or run along them, on arrays of exact numbers.
 
-Where entries go, JAX itself says: it runs the primitive on whole numbers that stand for them.
+Where entries go, JAX itself says: it runs the primitive on integers in their place.
 """
 
 import functools
@@ -118,7 +118,7 @@ def _move_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
 
 
 def _scatter(eqn: JaxprEqn, args: Sequence[Array], combine: Combine) -> Array:
-    """Each update where JAX puts a 1 that stands for it."""
+    """Each update where JAX puts a 1 in its place."""
     operand, indices, updates = args
     result = np.empty(operand.shape, object)
     result[...] = operand
