@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from equivalence_tests.output_files import write_text
 from equivalence_tests.proof.certificate.checker import CertificateError, check
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.sides import as_functions, check_inputs, trace_side
@@ -54,7 +54,7 @@ class Outcome:
     held: bool = True
     note: str = ""
     seconds: float = 0.0
-    certificates: tuple[dict[str, Any], ...] = ()
+    certificates: tuple[Json, ...] = ()
     text: str = ""
     remembered: int = 0
 
@@ -104,7 +104,7 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
         claim, asked = statements(task)
     except UnsupportedSetting as error:
         return Outcome(task, None, note=str(error))
-    certificates, texts, remembered = list[dict[str, Any]](), list[str](), 0
+    certificates, texts, remembered = list[Json](), list[str](), 0
     verdicts = list[str]()
     try:
         for each in asked:
@@ -145,7 +145,7 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     )
 
 
-def _checked_certificate(folder: Path, statement: Statement) -> dict[str, Any] | None:
+def _checked_certificate(folder: Path, statement: Statement) -> Json | None:
     """Returns the stored certificate of a statement once it is checked; None without one."""
     file = _file_of(folder, statement)
     try:

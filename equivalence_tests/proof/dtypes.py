@@ -15,6 +15,7 @@ import numpy as np
 from flint import fmpq
 from jax.typing import DTypeLike
 
+Json = dict[str, Any]  # plain data, as JSON holds it
 DType = np.dtype  # or that of typed random keys, which NumPy does not know
 NO_OVERFLOW = "whole numbers do not overflow"
 # What overflows at fewer steps than this is not assumed away: a product of two counts, say.
@@ -102,7 +103,7 @@ def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
 _MOST_DENOMINATOR = 99
 
 
-def decimal(value: Any) -> tuple[fmpq, bool]:
+def decimal(value: np.floating) -> tuple[fmpq, bool]:
     """The number that a floating-point constant means: the shortest decimal that rounds to it.
 
     What Python has computed in float64, 1 - 0.9 say, is read as a short decimal within a few units
@@ -129,7 +130,7 @@ def decimal(value: Any) -> tuple[fmpq, bool]:
     return _fraction(text), True
 
 
-def _simple(value: Any) -> fmpq | None:
+def _simple(value: np.floating) -> fmpq | None:
     """A fraction with a small denominator, times a power of ten, that rounds to the constant.
 
     For example a third of 0.1. None without such a fraction.

@@ -5,12 +5,12 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
 from equivalence_tests.proof.certificate.certificate import VERSION, obligation_rows
 from equivalence_tests.proof.counterexample.example import Counterexample
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.induction.world import Obligation, World
@@ -59,7 +59,7 @@ class CaseProof:
         """The obligations that could not be proved."""
         return [o for o in self.induction.obligations if o.equality.level is Level.UNKNOWN]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The case's part of the certificate as plain data."""
         example = self.counterexample
         return {
@@ -160,7 +160,7 @@ class Proof:
         """True if it holds for parameters of any shape that have elements."""
         return self.scope.coverage == ANY
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The certificate as plain data.
 
         Returns:

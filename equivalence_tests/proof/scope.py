@@ -13,14 +13,14 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType, FrameType, ModuleType
 
 import jax
 import numpy as np
 from jax import export
 
 from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction.world import World
 from equivalence_tests.proof.reading.sides import Inputs, MakeSide, Program, trace_side
@@ -55,7 +55,7 @@ class Scope:
     settings: tuple[str, ...] = ()
     fixed: Mapping[str, float] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The scope as plain data; `steps` is always `any`, by induction."""
         return {
             "leaves": dict(self.leaves),
@@ -177,7 +177,7 @@ def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Par
     JAX itself treats axes of length 1 apart, so a tree of these is among them.
     """
 
-    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[Any, ...]]) -> Params:
+    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[object, ...]]) -> Params:
         def with_shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape(leaf), leaf.dtype)
 
@@ -191,7 +191,7 @@ def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Par
     yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
 
 
-def _folder_of(module: Any) -> str:
+def _folder_of(module: ModuleType) -> str:
     return str(Path(module.__file__).parent) + os.sep
 
 

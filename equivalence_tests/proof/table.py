@@ -1,6 +1,6 @@
 """The claims of the correspondence: every case, exact and stock, in every dtype."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +104,7 @@ def _claim(entry: Entry, case: Case, recipe: str) -> Claim | None:
         return None
 
 
-def _choice(optimizer: Any, recipe: str) -> Choice:
+def _choice(optimizer: legacy_optim.OptimizerDef, recipe: str) -> Choice:
     return choose_recipe(optimizer, "exact" if recipe == "exact" else "standalone")
 
 
@@ -211,9 +211,13 @@ def _with_sources(described: object, hp: HyperParams, prefix: str) -> Any:
 
 
 def _replace_numbers(
-    described: Described, hp: HyperParams, prefix: str, inner: Any, leaf: Any
+    described: Described,
+    hp: HyperParams,
+    prefix: str,
+    inner: Callable[..., object],
+    leaf: Callable[[str, HyperParam], object],
 ) -> dict[str, Any]:
-    def value_of(name_in: str, value: object) -> Any:
+    def value_of(name_in: str, value: object) -> object:
         if isinstance(value, Described):
             return inner(value, hp, f"{prefix}{name_in}.")
         if isinstance(value, tuple):

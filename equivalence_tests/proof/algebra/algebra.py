@@ -17,6 +17,7 @@ from equivalence_tests.proof.algebra.quotients import CapacityExceeded as Capaci
 from equivalence_tests.proof.errors import Undecided
 
 Exponents = tuple[int, ...]  # of a monomial
+Bounds = tuple[tuple[str, int], ...]  # the indices of a sum and their sizes
 
 
 class Algebra(Powers):
@@ -170,7 +171,7 @@ class Algebra(Powers):
 
     def _sum_atom(self, body: Rat, bounds: list[tuple[str, int]]) -> Rat:
         depth = max((self.atoms[gen].depth for gen in self.atoms_of(body)), default=0)
-        best: tuple[Any, ...] | None = None
+        best: tuple[tuple[list[int], tuple[str, ...]], Bounds, Rat] | None = None
         orders = itertools.permutations(bounds) if len(bounds) <= 4 else [tuple(bounds)]
         for order in orders:
             names = {name: f"b{depth}.{number}" for number, (name, _) in enumerate(order)}
@@ -200,7 +201,7 @@ class Algebra(Powers):
         """A symbol for an index that occurs nowhere else."""
         return f"u{next(self._fresh)}"
 
-    def rename(self, value: Rat, names: Mapping[Any, str]) -> Rat:
+    def rename(self, value: Rat, names: Mapping[Index, str]) -> Rat:
         """A value with symbols of indices replaced."""
         gens = [gen for gen in self.atoms_of(value) if self.atoms[gen].free & names.keys()]
         if not gens:
@@ -220,7 +221,7 @@ class Algebra(Powers):
         first, second = parts
         return self.make(first.num * second.den, first.den * second.num)
 
-    def _rename_atom(self, gen: int, names: Mapping[Any, str]) -> Rat:
+    def _rename_atom(self, gen: int, names: Mapping[Index, str]) -> Rat:
         atom = self.atoms[gen]
         index = tuple(_rename_index(item, names) for item in atom.index)
         if atom.kind == "leaf":
@@ -247,7 +248,7 @@ def _fields(atom: Atom) -> dict[str, Any]:
     return {name: getattr(atom, name) for name in atom.__dataclass_fields__}
 
 
-def _rename_index(index: Index, names: Mapping[Any, str]) -> Index:
+def _rename_index(index: Index, names: Mapping[Index, str]) -> Index:
     if not isinstance(index, int) and index in names:
         return names[index]
     if isinstance(index, tuple):

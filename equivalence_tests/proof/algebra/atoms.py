@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from flint import fmpq, fmpq_mpoly
 
+from equivalence_tests.proof.dtypes import Json
+
 
 class Rat(NamedTuple):
     """A quotient of polynomials without common factor, the denominator with leading term 1."""
@@ -165,7 +167,7 @@ def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
 
 
-def to_lists(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
+def to_lists(atoms: Sequence[Atom], *values: Rat) -> Json:
     """Values as plain data, for the certificate.
 
     Returns:
@@ -174,7 +176,7 @@ def to_lists(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
       first.
     """
     numbers: dict[int, int] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
 
     def quotient(value: Rat) -> list[Any]:
         return [
@@ -189,7 +191,7 @@ def to_lists(atoms: Sequence[Atom], *values: Rat) -> dict[str, Any]:
         if gen not in numbers:
             source = atoms[gen]
             args = [quotient(arg) for arg in source.args]
-            row: dict[str, Any] = {"kind": source.kind, "name": source.name, "args": args}
+            row: Json = {"kind": source.kind, "name": source.name, "args": args}
             if source.index:
                 row["index"] = list(source.index)
             if source.bound:

@@ -3,12 +3,11 @@
 import re
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
 from equivalence_tests.proof.algebra.atoms import Atom, Rat, format_atom
-from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
+from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients, Substitution
 
 _MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
 
@@ -165,7 +164,7 @@ class Conditions(Quotients):
         It does not depend on what indices are called, nor on which atom came first.
         """
 
-        def key(term: tuple[Any, fmpq]) -> Any:
+        def key(term: tuple[Sequence[int], fmpq]) -> tuple[object, ...]:
             factors = [(self.label(gen), power) for gen, power in enumerate(term[0]) if power]
             return sorted(factors), term[0]
 
@@ -265,7 +264,7 @@ class Conditions(Quotients):
 
     def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
         """True if two values are equal where none of some conditions holds."""
-        names: dict[str | int, Any] = {f"g{gen}": 0 for gen in conditions}
+        names: Substitution = {f"g{gen}": 0 for gen in conditions}
         a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
         return self.equal(a, b)
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from flint import arb, fmpq
 
+from equivalence_tests.proof.dtypes import Json
+
 # A term is a rational number as text, and pairs of an atom and its power. An index: `atoms.Index`.
 Index = int | str | Sequence[Any]
 Term = tuple[str, Sequence[tuple[int, int]]]
@@ -18,7 +20,7 @@ class NotEvaluable(Exception):
 
 
 def evaluate(
-    tables: Mapping[str, Any],
+    tables: Json,
     which: int,
     inputs: Mapping[str, np.ndarray],
     values: Mapping[str, int],
@@ -43,7 +45,7 @@ _BEYOND = arb(fmpq(37, 16))
 
 
 class _Evaluation:
-    def __init__(self, tables: Mapping[str, Any], inputs: Mapping[str, np.ndarray]):
+    def __init__(self, tables: Json, inputs: Mapping[str, np.ndarray]):
         self.atoms, self.quotients, self.inputs = tables["atoms"], tables["quotients"], inputs
 
     def quotient(self, which: int, values: dict[str, int]) -> arb:

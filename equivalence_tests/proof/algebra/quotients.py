@@ -13,7 +13,7 @@ is its own square, and excludes that of the opposite condition.
 
 import itertools
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
@@ -23,6 +23,7 @@ from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
+Substitution = dict[str | int, Any]  # name of a generator -> its value, as FLINT has it
 
 
 class CapacityExceeded(Undecided):
@@ -46,7 +47,7 @@ class Quotients:
         self.work, self.guarded = work, guarded
         self.denominators: dict[str, Rat] = {}
         self.atoms: list[Atom] = []
-        self.by_key: dict[Any, int] = {}
+        self.by_key: dict[Hashable, int] = {}
         self.assumptions: dict[str, None] = {}
         self._fresh = itertools.count()
         self._special: set[int] = set()
@@ -81,7 +82,7 @@ class Quotients:
         """A polynomial as one in a single atom: exponent -> coefficient."""
         self._count_work(len(poly))
         rows, factorial = dict[int, fmpq_mpoly](), 1
-        without: dict[str | int, Any] = {f"g{gen}": 0}
+        without: Substitution = {f"g{gen}": 0}
         for power in range(int(poly.degrees()[gen]) + 1):
             if power:  # by Taylor's series, which FLINT has sooner than its terms are sorted
                 poly, factorial = poly.derivative(gen), factorial * power
@@ -185,7 +186,7 @@ class Quotients:
         if self.work < 0:
             raise Undecided("the normal form takes too long")
 
-    def number(self, value: Any) -> Rat:
+    def number(self, value: fmpq | int) -> Rat:
         """A rational number."""
         return Rat(self.ctx.constant(fmpq(value)), self.one)
 
@@ -290,7 +291,7 @@ class Quotients:
             square = lead * number.leading_coefficient() / root.args[0].den.leading_coefficient()
             if square < 0 or not (square.p.is_square() and square.q.is_square()):
                 continue
-            names: dict[str | int, Any] = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
+            names: Substitution = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
             if not den.subs(names).is_zero():
                 poly = poly.subs(names)
         return poly
@@ -349,7 +350,7 @@ class Quotients:
 
     # Atoms
 
-    def atom(self, key: Any, atom: Atom) -> Rat:
+    def atom(self, key: Hashable, atom: Atom) -> Rat:
         """An atom as a value: the one that there is, or a new one."""
         number = self.by_key.get(key)
         if number is None:

@@ -41,9 +41,9 @@ class Graph:
       never_negative: names of inputs that are known to be 0 or more.
     """
 
-    nodes: dict[Hashable, Node] = field(default_factory=dict)
-    values: dict[int, np.ndarray] = field(default_factory=dict)
-    never_negative: set[str] = field(default_factory=set)
+    nodes: dict[Hashable, Node] = field(default_factory=dict[Hashable, Node])
+    values: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+    never_negative: set[str] = field(default_factory=set[str])
 
     def leaf(self, name: str, shape: Sequence[int], dtype: DType) -> Node:
         """An input."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from equivalence_tests.proof.dtypes import Json
+
 Numbers = float | list[Any]  # of an array, as nested lists
 
 
@@ -43,7 +45,7 @@ class Counterexample:
         """The distance between both values."""
         return abs(self.left - self.right)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The same as plain data."""
         return {
             "hyper_params": dict(self.hyper_params),

@@ -7,7 +7,6 @@ is taken with ordinary gradients, and followed in exact arithmetic as well.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +103,7 @@ def _lift(leaf: np.ndarray) -> np.ndarray:
     return interpreter.to_balls(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
-def _advancing(side: Program) -> Any:
+def _advancing(side: Program) -> Callable[..., list[jax.Array]]:
     count = len(side.paths)
     step = core.jaxpr_as_fun(side.step)
 
@@ -115,7 +114,7 @@ def _advancing(side: Program) -> Any:
     return advance
 
 
-def probes(sides: Sequence[Program], shapes: Sequence[Any]) -> Iterator[Arrays]:
+def probes(sides: Sequence[Program], shapes: Sequence[jax.ShapeDtypeStruct]) -> Iterator[Arrays]:
     """Yields gradients for the step that is to tell: ordinary ones, and around large numbers."""
     yield full_arrays(shapes, alternating)
     for size in sizes(sides)[:_FIRST_SIZES]:
@@ -124,7 +123,7 @@ def probes(sides: Sequence[Program], shapes: Sequence[Any]) -> Iterator[Arrays]:
 
 
 def far_runs(
-    sides: Sequence[Program], shapes: Sequence[Any], numbers: Sequence[int]
+    sides: Sequence[Program], shapes: Sequence[jax.ShapeDtypeStruct], numbers: Sequence[int]
 ) -> Iterator[tuple[FarRun, int]]:
     """Yields both sides at the steps around each number, by two ways: gradients of 0, and of 1."""
     start = full_arrays(shapes, alternating)

@@ -5,7 +5,6 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +34,7 @@ from equivalence_tests.proof.counterexample.runs import (
     step_distances,
     trajectory,
 )
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear, Undefined
 from equivalence_tests.proof.reading.sides import (
     Inputs,
@@ -377,7 +377,7 @@ class Search:
         arithmetic: str,
     ) -> Counterexample:
         paths = self.inputs.paths
-        by_id: dict[int, dict[str, Any]] = {}  # of many equal steps one mapping is enough
+        by_id: dict[int, Json] = {}  # of many equal steps one mapping is enough
         for each in grads:
             if id(each) not in by_id:
                 pairs = zip(paths, each, strict=True)

@@ -4,7 +4,6 @@ import enum
 import math
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import numpy as np
 from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded, Rat
 from equivalence_tests.proof.algebra.atoms import format_quotient, to_lists
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import DType
+from equivalence_tests.proof.dtypes import DType, Json
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.induction.random_values import Numeric
 from equivalence_tests.proof.reals.indexing import indices
@@ -52,7 +51,7 @@ class Equality:
     assumptions: list[str] = field(default_factory=list)
     general: bool = False
     forms: tuple[str, str] | None = None
-    terms: dict[str, Any] | None = None
+    terms: Json | None = None
     stopped: str = ""
     hard: bool = False
 

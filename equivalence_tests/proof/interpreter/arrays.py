@@ -5,8 +5,7 @@ Where entries go, JAX itself says: it runs the primitive on integers in their pl
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from flint import arb
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from equivalence_tests.proof.node import Settings
 from equivalence_tests.proof.reading.programs import aval_of
 
 Array = np.ndarray
@@ -134,7 +134,7 @@ def _scatter(eqn: JaxprEqn, args: Sequence[Array], combine: Combine) -> Array:
     return result
 
 
-def _accumulate(params: Mapping[str, Any], array: Array, combine: Combine) -> Array:
+def _accumulate(params: Settings, array: Array, combine: Combine) -> Array:
     """Returns a running maximum, minimum or the like along an axis."""
     axis, result = params["axis"], array.copy()
     rows = np.moveaxis(result, axis, 0)
@@ -167,7 +167,7 @@ def _order(values: Sequence[arb | int]) -> list[int]:
     return sorted(range(len(values)), key=functools.cmp_to_key(compare))
 
 
-def _sort(params: Mapping[str, Any], args: Sequence[Array]) -> list[Array] | None:
+def _sort(params: Settings, args: Sequence[Array]) -> list[Array] | None:
     """Arrays in the order of the first."""
     if params["num_keys"] != 1:
         return None

@@ -6,8 +6,7 @@ followed one by one, without rewriting anything.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import flint
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike
 from equivalence_tests.proof.dtypes import Aval, decimal, is_float, is_key
 from equivalence_tests.proof.errors import NoRule
 from equivalence_tests.proof.interpreter.arrays import run_on_balls
+from equivalence_tests.proof.node import Settings
 from equivalence_tests.proof.primitives import PRIMITIVES
 from equivalence_tests.proof.primitives.faces import ties_are_equal as ties_are_equal
 from equivalence_tests.proof.reading import programs
@@ -47,7 +47,7 @@ def run(jaxpr: AnyJaxpr, args: Sequence[Array], exact: bool = False) -> list[Arr
     inner, consts = programs.jaxpr_and_consts(jaxpr)
     values: dict[Var, Array] = {}
 
-    def constant(value: Any, aval: Aval) -> Array:
+    def constant(value: ArrayLike, aval: Aval) -> Array:
         if is_key(aval.dtype):
             return value
         array = np.asarray(value, aval.dtype)
@@ -155,7 +155,7 @@ def _example_function(args: list[Array]) -> Array:
     return np.asarray(1 / sum((np.sum(np.asarray(arg, float)) for arg in args), 2.0))
 
 
-def _while(params: Mapping[str, Any], args: list[Array], exact: bool) -> list[Array]:
+def _while(params: Settings, args: list[Array], exact: bool) -> list[Array]:
     n, m = params["cond_nconsts"], params["body_nconsts"]
     of_cond, of_body, state = args[:n], args[n : n + m], args[n + m :]
     while bool(run(params["cond_jaxpr"], [*of_cond, *state], exact)[0]):
@@ -163,7 +163,7 @@ def _while(params: Mapping[str, Any], args: list[Array], exact: bool) -> list[Ar
     return state
 
 
-def _scan(params: Mapping[str, Any], args: list[Array], exact: bool) -> list[Array]:
+def _scan(params: Settings, args: list[Array], exact: bool) -> list[Array]:
     n, m = constants_and_carry(params)
     consts, state, rows = args[:n], args[n : n + m], args[n + m :]
     order = range(params["length"])

@@ -17,7 +17,7 @@ from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
 from equivalence_tests.proof.primitives.faces import (
     Array,
-    Params,
+    Settings,
     arithmetic,
     as_rounded,
     either,
@@ -167,7 +167,7 @@ def _product_sign(node: Node, signs: Sequence[bool]) -> bool:
     return node.args[0] is node.args[1] or all(signs)
 
 
-def _quotient(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _quotient(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     if a.dtype != object and is_integer(a.dtype):
         return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
     return a / b
@@ -187,7 +187,7 @@ def _divides(scalars: Scalars, node: Node) -> bool:
     return is_integer(node.dtype) and by is not None and int(by) not in (0, -1)
 
 
-def _remainder(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _remainder(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     return remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
 
 
@@ -232,7 +232,7 @@ def _integer_power_rules(site: Site, power: int) -> Node | None:
     return arg if power == 1 else site.apply("mul", arg, arg)
 
 
-def _integer_pow(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _integer_pow(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     power = params["y"]
     if not power:
         return np.ones_like(x)
@@ -245,7 +245,7 @@ def _rounded_integer_pow(node: Node, args: Sequence[Value]) -> Rounded:
     return intervals.power(as_rounded(args[0]), exponent, Precision.of(node.dtype))
 
 
-def _power(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _power(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     if a.dtype != object:
         return np.power(a.astype(aval.dtype), b.astype(aval.dtype))
     return np.asarray(np.frompyfunc(_one_power, 2, 1)(a, b))
@@ -378,7 +378,7 @@ def _real_clamp(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return value if infinite[2] else scalars.algebra.least(value, most)
 
 
-def _clamp(params: Params, aval: Aval, low: Array, x: Array, high: Array) -> ArrayLike:
+def _clamp(params: Settings, aval: Aval, low: Array, x: Array, high: Array) -> ArrayLike:
     return _SMALLEST(params, aval, np.asarray(_LARGEST(params, aval, x, low)), high)
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Never
 
 import numpy as np
@@ -12,12 +12,11 @@ from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.dtypes import Aval, is_float, is_in_range
 from equivalence_tests.proof.errors import Unclear, Undefined
-from equivalence_tests.proof.node import Node
+from equivalence_tests.proof.node import Node, Settings
 from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import OnNumbers, Rounding, Value
 
 Array = np.ndarray
-Params = Mapping[str, Any]
 OfArrays = Callable[..., ArrayLike]
 
 
@@ -25,7 +24,7 @@ def either(of_balls: Callable[..., arb], of_numbers: OfArrays, count: int = 1) -
     """Returns a function of so many numbers by NumPy, of balls element by element."""
     spread = np.frompyfunc(of_balls, count, 1)
 
-    def rule(params: Params, aval: Aval, *args: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, *args: Array) -> ArrayLike:
         return np.asarray((spread if args[0].dtype == object else of_numbers)(*args))
 
     return rule
@@ -77,7 +76,7 @@ def compare(function: Callable[[Any, Any], bool]) -> OnNumbers:
 
     spread = np.frompyfunc(certain, 2, 1)
 
-    def rule(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
         if object in (a.dtype, b.dtype):
             return np.asarray(spread(a, b)).astype(bool)
         return np.asarray(function(a, b))
@@ -88,7 +87,7 @@ def compare(function: Callable[[Any, Any], bool]) -> OnNumbers:
 def reduce(of_two: Callable[[Any, Any], Any], of_numbers: OfArrays, empty: Any) -> OnNumbers:
     """Returns a reduction over the axes that the equation names."""
 
-    def rule(params: Params, aval: Aval, x: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, x: Array) -> ArrayLike:
         axes = tuple(params["axes"])
         if x.dtype != object:
             return of_numbers(x, axis=axes)

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,8 +9,8 @@ from flint import arb
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.faces import arithmetic, either
-from equivalence_tests.proof.primitives.primitive import always, define
+from equivalence_tests.proof.primitives.faces import OfArrays, arithmetic, either
+from equivalence_tests.proof.primitives.primitive import Rounding, always, define
 from equivalence_tests.proof.primitives.reals import real, uninterpreted_function
 
 
@@ -152,7 +151,7 @@ define(
 
 # Those of which an equation says no more than that equal arguments give equal results: how a ball
 # is computed, how an array is, and how it rounds where that is known.
-_UNKNOWN: dict[str, tuple[str, Any, Any]] = {
+_UNKNOWN: dict[str, tuple[str, OfArrays, Rounding | None]] = {
     "sin": ("sin", np.sin, arithmetic(intervals.wave(arb.sin))),
     "cos": ("cos", np.cos, arithmetic(intervals.wave(arb.cos))),
     "tan": ("tan", np.tan, None),

@@ -9,11 +9,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 from flint import arb
 
+from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.errors import Unclear
 
 # Functions that XLA approximates are taken for good to so many units in the last place.
@@ -38,7 +38,7 @@ class Precision:
 
     @staticmethod
     @functools.cache
-    def of(dtype: Any) -> "Precision":
+    def of(dtype: DType) -> "Precision":
         """That of a floating-point dtype."""
         info = jnp.finfo(dtype)
         return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)), float(info.max))
@@ -80,7 +80,7 @@ class Rounded:
         self.nonneg = nonneg or bool(low >= error)
 
     @staticmethod
-    def exact(low: Any, high: Any = None) -> "Rounded":
+    def exact(low: arb | float, high: arb | float | None = None) -> "Rounded":
         """A value without an error."""
         first = arb(low)
         return Rounded(first, first if high is None else arb(high), _ZERO, _ZERO)

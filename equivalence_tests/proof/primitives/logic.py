@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +23,7 @@ from equivalence_tests.proof.primitives import intervals
 from equivalence_tests.proof.primitives.faces import (
     Array,
     OfArrays,
-    Params,
+    Settings,
     compare,
     comparison,
     either,
@@ -156,7 +155,7 @@ define(
 
 
 def _logical(of_bools: OfArrays, of_bits: OfArrays) -> OnNumbers:
-    def rule(params: Params, aval: Aval, *args: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, *args: Array) -> ArrayLike:
         return (of_bools if aval.dtype == np.bool_ else of_bits)(*args)
 
     return rule
@@ -248,7 +247,7 @@ for _name in (
 # Selections
 
 
-def _select(params: Params, aval: Aval, which: Array, *cases: Array) -> ArrayLike:
+def _select(params: Settings, aval: Aval, which: Array, *cases: Array) -> ArrayLike:
     which = np.broadcast_to(np.asarray(which).astype(int), aval.shape)
     result = np.empty(aval.shape, cases[0].dtype)
     spread = [np.broadcast_to(case, aval.shape) for case in cases]
@@ -297,7 +296,7 @@ define(
 _not_zero = compare(operator.ne)
 
 
-def _convert(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _convert(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     if x.dtype != object:
         if is_float(x.dtype) and is_integer(aval.dtype):
             return _saturate(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
@@ -405,7 +404,7 @@ def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return args[0]
 
 
-def _identity(x: Any) -> Any:
+def _identity(x: Array) -> Array:
     return x
 
 

@@ -11,7 +11,7 @@ from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.primitives.faces import (
     Array,
     OfArrays,
-    Params,
+    Settings,
     of_arrays,
     of_operand,
     reduce,
@@ -29,25 +29,25 @@ COPIES = (
 )
 
 
-def _broadcast(params: Params, aval: Aval, x: Array, *_: Array) -> ArrayLike:
+def _broadcast(params: Settings, aval: Aval, x: Array, *_: Array) -> ArrayLike:
     shape = [1] * len(aval.shape)
     for axis, size in zip(params["broadcast_dimensions"], x.shape, strict=True):
         shape[axis] = size
     return np.broadcast_to(x.reshape(shape), aval.shape)
 
 
-def _reshape(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _reshape(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     order = params.get("dimensions")
     return (x if order is None else x.transpose(order)).reshape(aval.shape)
 
 
-def _iota(params: Params, aval: Aval) -> ArrayLike:
+def _iota(params: Settings, aval: Aval) -> ArrayLike:
     shape, axis = params["shape"], params["dimension"]
     row = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     return np.broadcast_to(row, shape)
 
 
-def _dot(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _dot(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     (lc, rc), (lb, rb) = params["dimension_numbers"]
     lf = [axis for axis in range(a.ndim) if axis not in (*lc, *lb)]
     rf = [axis for axis in range(b.ndim) if axis not in (*rc, *rb)]
@@ -60,14 +60,14 @@ def _dot(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
     return np.array(rows).reshape(aval.shape)
 
 
-def _slice(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _slice(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     strides = params["strides"] or [1] * x.ndim
     bounds = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
     return x[tuple(slice(*each) for each in bounds)]
 
 
 def _accumulate(function: OfArrays) -> OnNumbers:
-    def rule(params: Params, aval: Aval, x: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, x: Array) -> ArrayLike:
         axis = params["axis"]
         if params["reverse"]:
             return np.flip(function(np.flip(x, axis), axis=axis), axis)
@@ -76,7 +76,7 @@ def _accumulate(function: OfArrays) -> OnNumbers:
     return rule
 
 
-def _same_order(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _same_order(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     return x.reshape(aval.shape)
 
 

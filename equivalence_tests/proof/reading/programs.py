@@ -3,8 +3,8 @@
 Short loops whose end is known beforehand are followed step by step, others stay whole.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, cast
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeGuard, cast
 
 import numpy as np
 from jax.extend import core
@@ -14,6 +14,7 @@ from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.bits.segments import segment
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.node import Settings
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise
 from equivalence_tests.sides.scanned import constants_and_carry
 
@@ -182,7 +183,7 @@ class _Run:
         stacked = [_stack_rows(graph, column) for column in columns]
         return [*state, *stacked]
 
-    def loop(self, params: Mapping[str, Any], args: list[Node]) -> list[Node] | None:
+    def loop(self, params: Settings, args: list[Node]) -> list[Node] | None:
         """A loop whose end is known beforehand, step by step; None if it is not."""
         n, m = params["cond_nconsts"], params["body_nconsts"]
         of_cond, of_body, state = args[:n], args[n : n + m], args[n + m :]
@@ -252,7 +253,7 @@ def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterat
         start += size
 
 
-def _slice_of(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
+def _slice_of(graph: Graph, array: Node, params: Settings) -> Node:
     """A slice: of arrays that stand one behind the other perhaps one of them."""
     rows = zip(params["start_indices"], params["limit_indices"], strict=True)
     for axis, (begin, end) in enumerate(rows):

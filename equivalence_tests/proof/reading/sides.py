@@ -16,13 +16,18 @@ from jax.extend import core
 import legacy_optim
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.reading.symbols import NotASymbol, Questions, Symbol, unwrap
+from equivalence_tests.proof.reading.symbols import (
+    HyperParam,
+    NotASymbol,
+    Questions,
+    Symbol,
+    unwrap,
+)
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
 from equivalence_tests.sides.held_values import changed, plain_values
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
-HyperParam = Any  # a number, what JAX traces, or a `Symbol`
 MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
 
 

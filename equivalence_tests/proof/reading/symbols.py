@@ -9,6 +9,9 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof.reading.programs import UNKNOWN
 
+HyperParam = Any  # a number, what JAX traces, or a `Symbol`
+Operator = Callable[[HyperParam, HyperParam], HyperParam]
+
 
 class Questions:
     """The comparisons of symbols with numbers that programs have made: `(name, number)`.
@@ -49,13 +52,13 @@ class Symbol:
     def __repr__(self) -> str:
         return self.name
 
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> HyperParam:
         return self._compare(other, False)
 
-    def __ne__(self, other: object) -> Any:
+    def __ne__(self, other: object) -> HyperParam:
         return self._compare(other, True)
 
-    def _compare(self, other: Any, answer: bool) -> Any:
+    def _compare(self, other: HyperParam, answer: bool) -> HyperParam:
         if isinstance(other, bool | int | float):
             self._questions.asked[(self.name, float(other))] = None
             return answer
@@ -72,7 +75,7 @@ class Symbol:
 
     __int__ = __index__ = __float__  # type: ignore[assignment]
 
-    def _order(self, other: Any) -> bool:
+    def _order(self, other: HyperParam) -> bool:
         raise NotASymbol(self.name, "a comparison by size")
 
     __lt__ = __le__ = __gt__ = __ge__ = _order
@@ -84,11 +87,13 @@ class Symbol:
         return abs(self.traced)
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    def forward(self: Symbol, other: Any) -> Any:
+def _binary(
+    function: Callable[[HyperParam, HyperParam], HyperParam],
+) -> tuple[HyperParam, HyperParam]:
+    def forward(self: Symbol, other: HyperParam) -> HyperParam:
         return function(self.traced, unwrap(other))
 
-    def backward(self: Symbol, other: Any) -> Any:
+    def backward(self: Symbol, other: HyperParam) -> HyperParam:
         return function(unwrap(other), self.traced)
 
     return forward, backward
@@ -114,12 +119,12 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def unwrap(value: Any) -> Any:
+def unwrap(value: HyperParam) -> HyperParam:
     """The traced value of a symbol, or the value itself."""
     return value.traced if isinstance(value, Symbol) else value
 
 
-def unknown_schedule(name: str) -> Callable[[Any], jax.Array]:
+def unknown_schedule(name: str) -> Callable[[HyperParam], jax.Array]:
     """A schedule of which a proof knows nothing, so that it holds for every one.
 
         rate = unknown_schedule("rate")
@@ -132,7 +137,7 @@ def unknown_schedule(name: str) -> Callable[[Any], jax.Array]:
       A function of the count. Where it is run, for a counterexample, it is 1 / (2 + count).
     """
 
-    def schedule(count: Any) -> jax.Array:
+    def schedule(count: HyperParam) -> jax.Array:
         return 1 / (2 + jnp.asarray(count, jnp.result_type(float)))
 
     schedule.__name__ = f"{UNKNOWN}{name}"

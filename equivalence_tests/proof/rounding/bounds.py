@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import is_float
+from equivalence_tests.proof.dtypes import DType, is_float
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.prover import prove_equivalence
@@ -16,6 +15,7 @@ from equivalence_tests.proof.reading.sides import Inputs, check_inputs
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.rounding.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.metadata.trees import Params
 
 _MOST_BOXES = 400
 
@@ -57,7 +57,7 @@ class Bound:
 def rounding_bound(
     left: SideLike,
     right: SideLike,
-    params: Any,
+    params: Params,
     ranges: Mapping[str, Range],
     *,
     count: int = 1,
@@ -122,9 +122,9 @@ def _is_real(node: Node) -> bool:
 
 def _leaves(
     induction: Induction, inputs: Inputs
-) -> Iterator[tuple[str, Any, tuple[Node, Node], Node]]:
+) -> Iterator[tuple[str, DType, tuple[Node, Node], Node]]:
     """Returns the leaves that a step changes: name, dtype, both sides' values, the value before."""
-    seen = set[Any]()
+    seen = set[tuple[int, ...]]()
     for row in induction.obligations:
         if row.when != "step" or not _is_real(row.nodes[0]):
             continue
