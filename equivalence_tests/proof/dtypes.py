@@ -103,7 +103,7 @@ def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
 _MOST_DENOMINATOR = 99
 
 
-def decimal(value: np.floating) -> tuple[fmpq, bool]:
+def decimal(value: np.ndarray | np.generic) -> tuple[fmpq, bool]:
     """The number that a floating-point constant means: the shortest decimal that rounds to it.
 
     What Python has computed in float64, 1 - 0.9 say, is read as a short decimal within a few units
@@ -130,7 +130,7 @@ def decimal(value: np.floating) -> tuple[fmpq, bool]:
     return _fraction(text), True
 
 
-def _simple(value: np.floating) -> fmpq | None:
+def _simple(value: np.ndarray | np.generic) -> fmpq | None:
     """A fraction with a small denominator, times a power of ten, that rounds to the constant.
 
     For example a third of 0.1. None without such a fraction.

@@ -192,7 +192,7 @@ def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Par
 
 
 def _folder_of(module: ModuleType) -> str:
-    return str(Path(module.__file__).parent) + os.sep
+    return str(Path(module.__file__ or "").parent) + os.sep
 
 
 # Code that looks at shapes for its own ends: JAX's rules, which are the same for every program; the

@@ -18,6 +18,7 @@ from equivalence_tests.proof.errors import Undecided
 
 Exponents = tuple[int, ...]  # of a monomial
 Bounds = tuple[tuple[str, int], ...]  # the indices of a sum and their sizes
+Names = Mapping[Any, str]  # index, or its symbol -> the symbol that replaces it
 
 
 class Algebra(Powers):
@@ -201,7 +202,7 @@ class Algebra(Powers):
         """A symbol for an index that occurs nowhere else."""
         return f"u{next(self._fresh)}"
 
-    def rename(self, value: Rat, names: Mapping[Index, str]) -> Rat:
+    def rename(self, value: Rat, names: Names) -> Rat:
         """A value with symbols of indices replaced."""
         gens = [gen for gen in self.atoms_of(value) if self.atoms[gen].free & names.keys()]
         if not gens:
@@ -221,7 +222,7 @@ class Algebra(Powers):
         first, second = parts
         return self.make(first.num * second.den, first.den * second.num)
 
-    def _rename_atom(self, gen: int, names: Mapping[Index, str]) -> Rat:
+    def _rename_atom(self, gen: int, names: Names) -> Rat:
         atom = self.atoms[gen]
         index = tuple(_rename_index(item, names) for item in atom.index)
         if atom.kind == "leaf":
@@ -248,7 +249,7 @@ def _fields(atom: Atom) -> dict[str, Any]:
     return {name: getattr(atom, name) for name in atom.__dataclass_fields__}
 
 
-def _rename_index(index: Index, names: Mapping[Index, str]) -> Index:
+def _rename_index(index: Index, names: Names) -> Index:
     if not isinstance(index, int) and index in names:
         return names[index]
     if isinstance(index, tuple):

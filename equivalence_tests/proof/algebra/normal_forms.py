@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from flint import arb, fmpq
 
-from equivalence_tests.proof.dtypes import Json
-
 # A term is a rational number as text, and pairs of an atom and its power. An index: `atoms.Index`.
 Index = int | str | Sequence[Any]
 Term = tuple[str, Sequence[tuple[int, int]]]
+Tables = Mapping[str, Any]  # of a certificate
 
 
 class NotEvaluable(Exception):
@@ -20,7 +19,7 @@ class NotEvaluable(Exception):
 
 
 def evaluate(
-    tables: Json,
+    tables: Tables,
     which: int,
     inputs: Mapping[str, np.ndarray],
     values: Mapping[str, int],
@@ -45,7 +44,7 @@ _BEYOND = arb(fmpq(37, 16))
 
 
 class _Evaluation:
-    def __init__(self, tables: Json, inputs: Mapping[str, np.ndarray]):
+    def __init__(self, tables: Tables, inputs: Mapping[str, np.ndarray]):
         self.atoms, self.quotients, self.inputs = tables["atoms"], tables["quotients"], inputs
 
     def quotient(self, which: int, values: dict[str, int]) -> arb:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any
 
-from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
+from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx, fmpz
 
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_quotient, symbols_of
 from equivalence_tests.proof.errors import Undecided
@@ -186,7 +186,7 @@ class Quotients:
         if self.work < 0:
             raise Undecided("the normal form takes too long")
 
-    def number(self, value: fmpq | int) -> Rat:
+    def number(self, value: fmpq | fmpz | int) -> Rat:
         """A rational number."""
         return Rat(self.ctx.constant(fmpq(value)), self.one)
 

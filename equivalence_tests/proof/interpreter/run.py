@@ -25,6 +25,7 @@ from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr, aval_of
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.scanned import constants_and_carry
+from optax_bridge.metadata.trees import Leaf
 
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray
@@ -47,7 +48,7 @@ def run(jaxpr: AnyJaxpr, args: Sequence[Array], exact: bool = False) -> list[Arr
     inner, consts = programs.jaxpr_and_consts(jaxpr)
     values: dict[Var, Array] = {}
 
-    def constant(value: ArrayLike, aval: Aval) -> Array:
+    def constant(value: Leaf, aval: Aval) -> Array:
         if is_key(aval.dtype):
             return value
         array = np.asarray(value, aval.dtype)
