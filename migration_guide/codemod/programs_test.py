@@ -252,9 +252,8 @@ def test_files_of_a_program_tell_each_other(tmp_path: Path, case: str):
     report = driver.migrate([tmp_path], options)
     assert [m for r in report.results for m in r.messages if m.by_hand and "clip" in m.text] == []
     codes = {str(r.path.relative_to(tmp_path)): r.code for r in report.changed_files}
-    is_main = isinstance(program.expected, str)
-    expected = {"main.py": [program.expected]} if is_main else program.expected
-    for name, parts in expected.items():
+    expected = program.expected
+    for name, parts in ({"main.py": [expected]} if isinstance(expected, str) else expected).items():
         assert [part for part in parts if part not in codes[name]] == []
         assert not program.absent or program.absent not in codes[name]
     driver.save(report.results)

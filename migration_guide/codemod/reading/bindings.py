@@ -42,8 +42,8 @@ class Scope:
     parent: "Scope | None" = None
     is_class: bool = False
     is_comprehension: bool = False
-    bound: dict[str, list[Assignment]] = field(default_factory=dict)
-    elsewhere: dict[str, "Scope"] = field(default_factory=dict)
+    bound: dict[str, list[Assignment]] = field(default_factory=dict[str, list[Assignment]])
+    elsewhere: "dict[str, Scope]" = field(default_factory=lambda: dict[str, Scope]())
 
     @property
     def is_module(self) -> bool:

@@ -158,7 +158,7 @@ def _without_aliases(
     named = list(imports.aliases(node))
     if len(named) != len(node.names):
         return node  # a relative import
-    remaining = []
+    remaining: list[cst.ImportAlias] = []
     for alias, triple in zip(node.names, named, strict=True):
         if not is_dead(*triple):
             remaining.append(alias)

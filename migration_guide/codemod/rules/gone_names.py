@@ -262,5 +262,4 @@ def _can_be_written(context: Context, new: str) -> bool:
     """True if a builtin's name means the builtin in this file."""
     if "." in new:
         return True
-    scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
-    return not any(a.name == new for scope in scopes for a in scope.assignments)
+    return all(new not in scope.bound for scope in set(context.analysis.scopes.values()))
