@@ -1,7 +1,7 @@
 """Everything that decides bits here: versions, devices and flags."""
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -12,6 +12,13 @@ _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_pro
 
 
 PLATFORMS = ("cpu", "gpu", "tpu")
+
+
+class Device(Protocol):
+    """A device of JAX."""
+
+    platform: str
+    device_kind: str
 
 
 def first_device(platform: str | None) -> Any:
@@ -36,7 +43,7 @@ def xla_flags(devices: int) -> str:
     return " ".join([*others, f"{flag}={devices}"])
 
 
-def environment(device: Any) -> dict[str, Any]:
+def environment(device: Device) -> dict[str, Any]:
     """Versions, devices and flags, as plain data."""
     return {
         "versions": versions(),

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.judgement import one_function_remark
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.trajectory import Driven, driver
 from optax_bridge.correspondence import ENTRIES
@@ -79,7 +79,7 @@ def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
         part = next(parts)
     done, difference, last = part
     first = "" if difference.first is None else str(difference.first)
-    if why := one_function.remark(difference):
+    if why := one_function_remark(difference):
         first += f" ({why})"
     return Soak(entry, kind, done, last, first, time.perf_counter() - started)
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 
-from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
-from equivalence_tests.compare.judgement import Judgement, Nature
+from equivalence_tests.compare.judgement import Judgement, Nature, one_function_remark
 from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
@@ -180,7 +179,7 @@ class Report:
                 *_distances(comparison.counts),
                 f"  nature: {judgement.explained}",
             ]
-            if self.nature is Nature.ROUNDING and (why := one_function.remark(comparison)):
+            if self.nature is Nature.ROUNDING and (why := one_function_remark(comparison)):
                 lines.append(f"  {why}")
         return "\n".join(lines)
 

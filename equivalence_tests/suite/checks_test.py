@@ -6,8 +6,8 @@ of it, and `--equivalence-full` does so here.
 
 import pytest
 
-from equivalence_tests.suite.case import SYNTHETIC, largest_ulp_by_claim
-from equivalence_tests.suite.checks import TRAINED, Check, checks, groups, run
+from equivalence_tests.suite.case import SYNTHETIC, groups, largest_ulp_by_claim
+from equivalence_tests.suite.checks import TRAINED, Check, checks, run
 from optax_bridge.correspondence import seen
 
 QUICK = 100  # steps; the claims are for as many

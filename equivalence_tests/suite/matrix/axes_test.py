@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from equivalence_tests.sides.trajectory import DRIVES
+from equivalence_tests.suite.case import groups
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
-from equivalence_tests.suite.matrix.run import groups
 from equivalence_tests.suite.matrix.run_test import in_slice
 from optax_bridge.correspondence import ENTRIES
 

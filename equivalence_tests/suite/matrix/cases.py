@@ -24,6 +24,11 @@ class MatrixCase(Case):
       stream: one of `axes.STREAMS`.
     """
 
+    axes = (
+        ("entry",), ("tree",), ("dtype",), ("rate",), ("drive",), ("recipe",), ("mode",),
+        ("stream",),
+    )  # fmt: skip
+
     entry: str
     setting: int = 0
     tree: str = "plain"

@@ -37,7 +37,7 @@ _legs = functools.lru_cache(maxsize=2)(Legs)
 @pytest.mark.filterwarnings("ignore:Some donated buffers:UserWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_matrix(case: MatrixCase):
-    result = run_case(case, _legs(case.program), keep=True)
+    result = run_case(case, _legs(case.program))
     assert result.held, (str(case), result.note, result.comparison)
     assert result.comparison is not None
     assert result.comparison.leaves > 1

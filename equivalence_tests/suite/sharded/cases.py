@@ -4,9 +4,8 @@ Where no sum is split over devices, every bit must be the same. Whether one is, 
 says: it then has an all-reduce that adds floating-point numbers.
 """
 
-import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 from rich import box
@@ -34,30 +33,16 @@ from optax_bridge.correspondence.recipe import render
 ROUNDING_ULP = 64.0
 
 
-def cases() -> list[ShardedCase]:
-    """Every layout in a closed loop, two on given gradients, and two in two processes."""
+def cases(full: bool) -> list[ShardedCase]:
+    """Every layout in a closed loop, two on given gradients; if all, two in two processes."""
     selected = []
     for name in OPTIMIZERS:
         selected += [ShardedCase(name, layout) for layout in LAYOUTS]
         selected += [ShardedCase(name, layout, GIVEN) for layout in ("FSDP", "data and tensor")]
-    selected.append(ShardedCase("adam", "optimizer state", processes=2))  # which splits no sum
-    return [*selected, ShardedCase("adafactor", "FSDP", processes=2)]
-
-
-def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
-    """The cases that fit every name.
-
-    Args:
-      only: names of optimizers, layouts or the problem; empty for all. Cases must fit in each of
-        the three of which something is named; a name of anything else fits none.
-      full: whether to run in several processes as well.
-    """
-    selected = [case for case in cases() if full or case.processes == 1]
-    for axis in ("entry", "layout", "problem"):
-        named = {*only} & {getattr(case, axis) for case in selected}
-        selected = [case for case in selected if not named or getattr(case, axis) in named]
-        only = [name for name in only if name not in named]
-    return [] if only else selected
+    if full:
+        selected.append(ShardedCase("adam", "optimizer state", processes=2))  # splits no sum
+        selected.append(ShardedCase("adafactor", "FSDP", processes=2))
+    return selected
 
 
 def can_run() -> bool:
@@ -74,7 +59,7 @@ def run(case: ShardedCase) -> Result:
     """
     started = time.perf_counter()
     recipe = render(OPTIMIZERS[case.entry])
-    result = Result(case, described(case), source=recipe)
+    result = Result(case, layout_text(case), source=recipe)
     try:
         alone, _ = reference(case.entry, case.drive)
         seen, split = (training if case.processes == 1 else two_processes).run(case)
@@ -112,20 +97,6 @@ def summary(split: Sequence[str]) -> str:
     return f"split sums: {counts}"
 
 
-def jobs(some: Sequence[ShardedCase]) -> list[tuple[str, Callable[[], list[Result]]]]:
-    """The cases as jobs of `running.run_all`; those of one optimizer share their reference."""
-
-    def job(group: list[ShardedCase]) -> tuple[str, Callable[[], list[Result]]]:
-        return f"{group[0].entry} on {DEVICES} devices", lambda: list(map(run, group))
-
-    return [job(list(group)) for _, group in itertools.groupby(some, lambda case: case.entry)]
-
-
-def is_sharded(result: Result) -> bool:
-    """True if a result is of such a case."""
-    return isinstance(result.case, ShardedCase)
-
-
 def table(results: Sequence[Result]) -> Table:
     """One row for each case among the results: the outcome, and which sums are split."""
     shown = Table(
@@ -151,7 +122,7 @@ def table(results: Sequence[Result]) -> Table:
             outcome = result.verdict.value + far
         shown.add_row(
             name if name != previous else "",
-            described(case),
+            layout_text(case),
             outcome,
             "[green]yes[/]" if result.held else "[bold red]NO[/]",
             escape(result.note),
@@ -160,7 +131,7 @@ def table(results: Sequence[Result]) -> Table:
     return shown
 
 
-def described(case: ShardedCase) -> str:
+def layout_text(case: ShardedCase) -> str:
     """Returns the layout of a case, for a table's cell."""
     processes = f", {case.processes} processes" if case.processes > 1 else ""
     return case.layout + processes + (", given gradients" if case.drive == GIVEN else "")

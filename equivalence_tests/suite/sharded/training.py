@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Compiled
 
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.sides.precision import pin_precision
@@ -110,6 +111,7 @@ class ShardedCase(Case):
     """
 
     problem = "transformer"
+    axes = (("entry",), ("layout",), ("problem",))
 
     entry: str
     layout: str
@@ -124,6 +126,11 @@ class ShardedCase(Case):
     def column(self) -> str:
         """Its column in the report's picture."""
         return f"{DEVICES} devices: {self.layout}"
+
+    @property
+    def program(self) -> str:
+        """The optimizer, whose run on one device is the reference of all layouts."""
+        return self.entry
 
 
 def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -177,48 +184,31 @@ def _drive(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
-    Gradients and step are a program each: in one, the compiler would fuse the end of the one with
-    the beginning of the other, and contract products and sums in another way on another layout.
+    Returns:
+      Loss, gradients, parameters and state after every step, by path, and the sums that the
+      programs split over devices.
     """
-    job, data = digits.task("transformer"), digits.batches(STEPS)
-
-    def gradients(params: Params, batch: PyTree) -> Updates:
-        (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
-        return loss, grads
+    data, is_given = digits.batches(STEPS), fixed_grads is not None
 
     def at(tree: PyTree, index: int, where: Any) -> PyTree:
         return jax.tree.map(lambda leaf, w: _place(leaf[index], w), tree, where)
 
-    options = compiler_options()
     start = jax.tree.map(_place, start, shardings)
-    jitted = jax.jit(
-        lambda state, grads: state.apply_gradients(grads=grads),
-        in_shardings=(shardings, shardings.params),
-        out_shardings=shardings,
-        compiler_options=options,
-    )
-    take = jitted.lower(start, start.params).compile()
+    programs = [_compile_step(start, shardings)]
+    if not is_given:
+        where = ((shardings.params, (batch, batch)), (everywhere, shardings.params))
+        programs.append(_compile_gradients(start.params, at(data, 0, where[0][1]), *where))
     gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
-    take_grads = None
-    if fixed_grads is None:
-        jitted = jax.jit(
-            gradients,
-            in_shardings=(shardings.params, (batch, batch)),
-            out_shardings=(everywhere, shardings.params),
-            compiler_options=options,
-        )
-        with pin_precision():
-            take_grads = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
 
-    def inputs(index: int, _: Any) -> tuple[Any]:
-        if fixed_grads is None:
-            return (at(data, index, (batch, batch)),)
-        return (at(fixed_grads, index, shardings.params),)
+    def inputs(index: int, _: Any) -> tuple[PyTree]:
+        if is_given:
+            return (at(fixed_grads, index, shardings.params),)
+        return (at(data, index, (batch, batch)),)
 
     def step(state: PyTree, row: PyTree) -> PyTree:
         state, *_ = state
-        loss, grads = (jnp.zeros([]), row) if take_grads is None else take_grads(state.params, row)
-        return take(state, grads), loss, grads
+        loss, grads = (jnp.zeros([]), row) if is_given else programs[1](state.params, row)
+        return programs[0](state, grads), loss, grads
 
     def view(state: PyTree) -> dict[str, np.ndarray]:
         state, loss, grads = state
@@ -228,14 +218,38 @@ def _drive(
 
     side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
     seen = trajectory(driver(side, "eager"), None, inputs, STEPS)
-    return seen, sorted(
-        {
-            name
-            for program in (take_grads, take)
-            if program
-            for name in split_sums(program.as_text() or "")
-        }
+    return seen, sorted({name for each in programs for name in split_sums(each.as_text() or "")})
+
+
+# Gradients and step are a program each: in one, the compiler would fuse the end of the one with the
+# beginning of the other, and contract products and sums in another way on another layout.
+def _compile_step(start: PyTree, shardings: PyTree) -> Compiled:
+    """The optimizer's step, with what XLA chooses by shapes pinned."""
+    jitted = jax.jit(
+        lambda state, grads: state.apply_gradients(grads=grads),
+        in_shardings=(shardings, shardings.params),
+        out_shardings=shardings,
+        compiler_options=compiler_options(),
     )
+    return jitted.lower(start, start.params).compile()
+
+
+def _compile_gradients(params: Params, batch: PyTree, inputs: PyTree, outputs: PyTree) -> Compiled:
+    """Loss and gradients of the transformer, pinned too; `inputs` and `outputs` are shardings."""
+    job = digits.task("transformer")
+
+    def gradients(params: Params, batch: PyTree) -> tuple[jax.Array, Updates]:
+        (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
+        return loss, grads
+
+    jitted = jax.jit(
+        gradients,
+        in_shardings=inputs,
+        out_shardings=outputs,
+        compiler_options=compiler_options(),
+    )
+    with pin_precision():
+        return jitted.lower(params, batch).compile()
 
 
 @functools.cache
