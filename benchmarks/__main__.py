@@ -26,7 +26,7 @@ MEASUREMENTS: dict[str, Measurement] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints each figure as it comes, and writes the page; 0 whatever the figures are."""
+    """Measures, prints each figure as it comes, and writes the page; returns 0 for any figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("only", nargs="*", choices=[*MEASUREMENTS, []], metavar="MEASUREMENT",
                         help=f"one of {', '.join(MEASUREMENTS)}; all if none is named")  # fmt: skip
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcomes.append(outcome)
                 print(_line(outcome), flush=True)
     if options.results is not None:
-        write_text(options.results, page.markdown(outcomes, time.perf_counter() - began))
+        write_text(options.results, page.to_markdown(outcomes, time.perf_counter() - began))
     return 0
 
 

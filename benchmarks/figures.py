@@ -47,7 +47,7 @@ class NotRun:
 
 
 Outcome = Figure | NotRun
-# A measurement: quick or not -> outcomes, each as soon as it is there.
+# A measurement: quick or not -> outcomes, each as soon as it has been taken.
 Measurement = Callable[[bool], Iterator[Outcome]]
 
 

@@ -34,10 +34,10 @@ def measure(quick: bool) -> Iterator[Outcome]:
     params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
     for count in (2,) if quick else GROUPS:
         subject = f"{count} groups, {len(params)} leaves"
-        yield from _stages(subject, params, _grouped(count), quick)
+        yield from _stages(subject, params, _group(count), quick)
 
 
-def _grouped(count: int) -> dict[str, Transformation]:
+def _group(count: int) -> dict[str, Transformation]:
     """Returns the same groups three ways: leaf number modulo `count`, each with its own rate."""
 
     def number(path: str) -> int:

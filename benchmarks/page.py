@@ -21,7 +21,7 @@ def ratio_text(ratio: Spread) -> str:
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def markdown(outcomes: Sequence[Outcome], seconds: float) -> str:
+def to_markdown(outcomes: Sequence[Outcome], seconds: float) -> str:
     """Returns the page: the machine, how many figures are above their bar, a table a section.
 
     Args:

@@ -22,7 +22,7 @@ class Spread:
 def interval(values: list[float], confidence: float = 0.95) -> Spread:
     """Returns the median, and the interval that holds the true one with that probability.
 
-    By ranks (the sign test turned around), whatever the values' distribution; fewer than six
+    By ranks (the sign test turned around), for any distribution of the values; fewer than six
     values give their whole range.
     """
     ranked, count = sorted(values), len(values)

@@ -84,7 +84,7 @@ def check(
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
-    content = _content(results, outcomes, ran, compilations.compiled, environment(device))
+    content = _content(results, outcomes, ran, compilations.count, environment(device))
     title = f"{LIBRARIES[origin]} against Optax on {device.platform}"
     written = _write(outputs, content, results, environment(device) | ran, title, shown)
     console.print(report.closing_line(results))
@@ -119,7 +119,7 @@ def _load_recording(against: Path | None, steps: int) -> recording.Recording | N
     """Returns the recording to compare with.
 
     Raises:
-      ValueError: the file is none, or has another number of steps.
+      ValueError: it is not a recording, or has another number of steps.
     """
     if against is None:
         return None

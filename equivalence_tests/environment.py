@@ -22,7 +22,7 @@ class Device(Protocol):
 
 
 def first_device(platform: str | None) -> Any:
-    """Returns the first device of a platform, of the default one if None; None if there is none.
+    """Returns the first device of a platform, of the default one if None; None if it is missing.
 
     Raises:
       ValueError: it is no name of a platform.

@@ -39,7 +39,7 @@ class Soak:
       entry: name of the correspondence entry.
       kind: `"decaying rate"`, given per call, float32 and down to 0 at the last step; or
         `"half precision"`, a constant rate, with leaves in bfloat16 and float32.
-      steps: the step of the first difference, the last one if there is none.
+      steps: the step of the first difference, the last one if nothing differs.
       last: largest magnitude of the parameters at the end, which must be finite.
       first: the first difference, as text; empty if every bit is the same.
       seconds: time taken by both sides.
@@ -65,7 +65,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
-    """Runs both sides beside one another and compares every bit of every step."""
+    """Runs both sides in parallel and compares every bit of every step."""
     about = ENTRIES[entry]
     setting = about.cases[0]
     decays = kind == "decaying rate"

@@ -19,6 +19,7 @@ from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.jobs import cache_folder, select_cases
 from equivalence_tests.suite.matrix.cases import matrix
 from equivalence_tests.suite.sharded import cases as sharded
+from equivalence_tests.suite.sharded.training import ShardedCase
 from optax_bridge.correspondence.claim import identical
 
 
@@ -215,3 +216,20 @@ def test_the_checks_against_pytorch_are_listed_by_its_optimizers(
     assert {line.split("-")[0] for line in listed} == {"torch.adamw", "torch.sgd"}
     assert check(["adamv"], origin="torch") == 2
     assert check(["sgd"], origin="torch", full=True) == 2
+
+
+@pytest.mark.parametrize(
+    ("only", "full", "number"),
+    [
+        ((), False, 24),
+        ((), True, 26),
+        (("FSDP",), False, 6),
+        (("FSDP", "adafactor"), True, 3),
+        (("adam", "momentum"), False, 16),
+        (("transformer", "tensor"), False, 3),
+        (("adam", "thousand"), True, 0),
+    ],
+)
+def test_every_name_narrows_the_choice_of_layouts(only: Any, full: bool, number: int):
+    chosen = [case for case in select_cases(only, full) if isinstance(case, ShardedCase)]
+    assert len(chosen) == number

@@ -12,7 +12,7 @@ from equivalence_tests.compare.extent import extent_after_poison, extent_before_
 from optax_bridge.correspondence import Verdict
 
 # Rounding shrinks with the spacing of the numbers, by 2^29 from float32 to float64; what another
-# formula gives stays as large as it is. Halfway, in powers of two, stands between them.
+# formula gives stays equally large. Halfway, in powers of two, stands between them.
 _HALFWAY = 2.0**-14
 
 # 0.1 in float32 is 0.1 + 1.5e-9, so a learning rate given as `jnp.float32(0.1)` on one side and as
@@ -125,7 +125,7 @@ class Judgement:
         return f"after {_POISON}: {poison.place}"
 
     @property
-    def explained(self) -> str:
+    def explanation(self) -> str:
         """The nature with what decided it."""
         nature, wide = self.nature, self.wide
         remark = f" ({self.about_wide})" if self.about_wide else ""

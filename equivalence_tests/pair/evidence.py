@@ -10,7 +10,7 @@ from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, Proof
 from equivalence_tests.proof.scope import ANY, ANY_SIZE
 from equivalence_tests.report.pair import Report
-from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.adapt import SideLike, as_side
 from equivalence_tests.sides.side import Side
 from optax_bridge.correspondence import Verdict
 
@@ -129,7 +129,7 @@ def prove_sides(*sides: SideLike | Callable[..., Any], **options: Any) -> tuple[
     if options.get("hyper_params") is None:
         for side in sides:
             if runs_outside(side):
-                return None, f"{adapted(side).name} runs outside of JAX, where nothing is traced"
+                return None, f"{as_side(side).name} runs outside of JAX, where nothing is traced"
     try:
         return prove_equivalence(*sides, **options), ""
     except ProofError as error:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import legacy_optim
-from equivalence_tests.sides.adapt import EquivalenceError, adapted
-from equivalence_tests.sides.frameworks import keras, pytorch
-from equivalence_tests.sides.frameworks.foreign import arguments_text
+from equivalence_tests.sides import frameworks
+from equivalence_tests.sides.adapt import EquivalenceError, as_side
+from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
@@ -21,7 +21,7 @@ from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
-_FRAMEWORKS = {"torch": pytorch.import_torch, "keras": keras.import_keras}
+_FRAMEWORKS = {"torch": frameworks.import_torch, "keras": frameworks.import_keras}
 
 # What a learning rate is called.
 RATES = ("learning_rate", "lr", "step_size", "rate")
@@ -72,7 +72,7 @@ class NamedSide:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):
             return {}
-        tensors = [None] if pytorch.is_torch_optimizer(self.function) else []
+        tensors = [None] if frameworks.is_torch_optimizer(self.function) else []
         bound = signature.bind_partial(*tensors, *self.args, **(self.kwargs or {}))
         bound.apply_defaults()
         skipped = next(iter(signature.parameters)) if tensors else None
@@ -156,10 +156,10 @@ class ObjectSide:
 
 def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function itself, or what makes a side of another framework's class."""
-    if pytorch.is_torch_optimizer(function):
-        return functools.partial(pytorch.torch_side, function)
-    if keras.is_keras_optimizer(function):
-        return functools.partial(keras.keras_side, function)
+    if frameworks.is_torch_optimizer(function):
+        return functools.partial(frameworks.torch_side, function)
+    if frameworks.is_keras_optimizer(function):
+        return functools.partial(frameworks.keras_side, function)
     return function
 
 
@@ -182,7 +182,7 @@ def named_side(name: str, arguments: str = "") -> NamedSide:
         parsed, never evaluated.
 
     Raises:
-      EquivalenceError: it is none of these, or does not take the arguments.
+      EquivalenceError: it is something else, or does not take the arguments.
     """
     return _check(_unchecked_side(name, arguments))
 
@@ -229,7 +229,7 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
 def _import_framework(name: str) -> str:
     """Imports the library of a name; returns the name, or that of this project's own class.
 
-    Where PyTorch is not installed, the class of the same name in PyTorch's arithmetic stands in.
+    Where PyTorch is not installed, the class of the same name in PyTorch's arithmetic replaces it.
     """
     module, _, attribute = name.partition(":")
     is_known = module == TORCH.origin and attribute in entries_by_class(TORCH)
@@ -244,7 +244,7 @@ def _import_framework(name: str) -> str:
 def _check(side: NamedSide) -> NamedSide:
     """Returns the side, if what it makes is one."""
     try:
-        adapted(side.build())
+        as_side(side.build())
     except EquivalenceError as error:
         text = str(error)
         raise EquivalenceError(text if text.startswith(side.name) else f"{side}: {error}") from None

@@ -12,7 +12,7 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
-from equivalence_tests.sides.held_values import changed, plain_values
+from equivalence_tests.sides.held_values import plain_values, python_changes
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
@@ -67,7 +67,7 @@ class Setup:
     steps: int
     closed_loop: bool
 
-    def poisoned(self, params: Params) -> dict[str, int]:
+    def steps_with_poison(self, params: Params) -> dict[str, int]:
         """Returns the first step at which given gradients are not finite, for `compare`.
 
         Of gradients of their own: that they are not finite is what the sides came to.
@@ -151,7 +151,7 @@ class _Checked:
             state = side.step(state, *inputs)
             if side.compiled:
                 after = plain_values(side.step)
-                self.changed = changed(before, after, new=self.changed is None)
+                self.changed = python_changes(before, after, new=self.changed is None)
             return state, side.view(state)
 
         self.plain, self.body = body, jax.jit(body) if side.compiled else body

@@ -163,19 +163,19 @@ def _verdict_with(
 
 def _changed_side(side: Settings, changes: Sequence[_Change]) -> Any:
     changed = side.build(**_kwargs(changes))
-    for decay in _coupled(changes):
+    for decay in _coupled_decays(changes):
         changed = optax.chain(optax.add_decayed_weights(decay), changed)
     return changed
 
 
 def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
     text = side.call(_kwargs(changes))
-    for decay in _coupled(changes):
+    for decay in _coupled_decays(changes):
         text = f"optax.chain(optax.add_decayed_weights({decay!r}), {text})"
     return text
 
 
-def _coupled(changes: Sequence[_Change]) -> list[float]:
+def _coupled_decays(changes: Sequence[_Change]) -> list[float]:
     """Returns the weight decays that join the gradient."""
     return [change.before for change in changes if change.before is not None]
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.adapt import SideLike, as_side
 from equivalence_tests.sides.held_values import functions_within, settings_of
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.side import Side
@@ -63,7 +63,7 @@ def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Sha
     """
     reached: list[Shape] = []
     for side in sides:
-        functions = adapted(side)
+        functions = as_side(side)
         numbers = sorted(_numbers(side), key=str)
         if not functions.compiled:  # to trace it would change what it counts in Python
             reached += list(_shapes_near(numbers))[:_UNTRACED]
@@ -90,7 +90,7 @@ class _Outlines:
         if shape not in self.known:
             try:
                 self.known[shape] = self._trace(shape)
-            except Exception:  # a shape that the side does not take is none to run it on
+            except Exception:  # a shape that the side does not take is not run
                 self.known[shape] = None
         return self.known[shape]
 

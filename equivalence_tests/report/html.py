@@ -75,8 +75,8 @@ def _summary(items: Sequence[Item]) -> tuple[str, str]:
     if len(items) == 1 and not items[0].claims:
         return items[0].headline, f"as-{_class(items[0])}"
     if any(one.claims for one in items):
-        held = "every claim held" if not bad else f"{bad} claims did NOT hold"
-        return f"{len(items)} cases; {held}", "bad" if bad else "good"
+        claims = "every claim held" if not bad else f"{bad} claims did NOT hold"
+        return f"{len(items)} cases; {claims}", "bad" if bad else "good"
     counts = Counter(one.outcome for one in items)
     shown = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     return f"{len(items)} comparisons: {shown}", ""

@@ -173,7 +173,7 @@ def broken_lines(result: Result) -> list[str]:
             f"claimed: {claim_text(result.claim)}",
             f"found: {judgement.headline}; first {judgement.comparison.first}",
             *filter(None, [judgement.after_poison]),
-            f"nature: {judgement.explained}",
+            f"nature: {judgement.explanation}",
         ]
     return lines if result.proof_held else [*lines, f"proved: {result.proved}"]
 
@@ -186,5 +186,5 @@ def _facts(judgement: Judgement) -> dict[str, str]:
     return {
         "first difference": str(comparison.first),
         "distances (ULP)": comparison.counts,
-        "nature": judgement.explained,
+        "nature": judgement.explanation,
     }

@@ -74,12 +74,12 @@ class Report:
         Within the bound, what float64 shows to be another algorithm is different still.
         """
         verdict = self.agreeing.within(self.bound)
-        judgement = self._judged(self.agreeing, verdict, self.wide)
+        judgement = self._judgement_of(self.agreeing, verdict, self.wide)
         if verdict is Verdict.ROUNDING and self.wide and judgement.nature is not Nature.ROUNDING:
             return replace(judgement, verdict=Verdict.DIFFERENT)
         return judgement
 
-    def _judged(
+    def _judgement_of(
         self, comparison: Comparison, verdict: Verdict, wide: Comparison | None
     ) -> Judgement:
         return Judgement(comparison, verdict, self.bound, wide, self.about_wide, self.bound)
@@ -137,7 +137,7 @@ class Report:
         if alone.within(self.bound) is Verdict.DIFFERENT:
             return ""
         wide = self.parameters_wide  # in which they may be of another algorithm, however near
-        there = self._judged(alone, Verdict.DIFFERENT, wide)
+        there = self._judgement_of(alone, Verdict.DIFFERENT, wide)
         if wide is not None and there.nature is Nature.ALGORITHM:
             return ""
         distance = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
@@ -177,7 +177,7 @@ class Report:
                 *([f"  {after_poison}"] if (after_poison := judgement.after_poison) else []),
                 f"  first difference: {comparison.first}",
                 *_distances(comparison.counts),
-                f"  nature: {judgement.explained}",
+                f"  nature: {judgement.explanation}",
             ]
             if self.nature is Nature.ROUNDING and (why := one_function_remark(comparison)):
                 lines.append(f"  {why}")
@@ -236,8 +236,8 @@ class Report:
 
         It is empty where the two are identical.
         """
-        whole = self._judged(self.comparison, self.verdict, self.wide)
-        return divergence(whole, f"{self.names[0]} / {self.names[1]}")
+        judgement = self._judgement_of(self.comparison, self.verdict, self.wide)
+        return divergence(judgement, f"{self.names[0]} / {self.names[1]}")
 
     def _repr_html_(self) -> str:
         return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"

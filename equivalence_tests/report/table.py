@@ -259,7 +259,7 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 
 def natures_line(results: Sequence[Result]) -> str:
-    """Returns the nature of the differences, and what decided it; empty if there are none."""
+    """Returns the nature of the differences, and what decided it; empty where all is identical."""
     judgements = [result.judgement for result in results if result.judgement is not None]
     numbers = Counter(
         (judgement.nature, judgement.wide is not None)

@@ -30,8 +30,8 @@ def old_checkpoint(checkpoint: Path) -> Read:
       checkpoint: the file, or a folder of which the latest counts.
 
     Raises:
-      EquivalenceError: there is none, or the migrated program wrote it. Restoring would return the
-        template in the first case, on both sides, and they would be equal.
+      EquivalenceError: nothing is there, or the migrated program wrote it. Restoring would return
+        the template in the first case, on both sides, and they would be equal.
       CheckpointError: it cannot be read.
     """
     latest = flax_checkpoints.latest_checkpoint
@@ -47,11 +47,11 @@ def old_checkpoint(checkpoint: Path) -> Read:
     if not any(True for _ in optimizers(read.tree)) and (
         read.format == ORBAX or any(True for _ in find_states(read.tree))
     ):
-        beside = "" if Path(path) == checkpoint.absolute() else f" ({_held_by(checkpoint)})"
+        folder_content = "" if Path(path) == checkpoint.absolute() else f" ({_held_by(checkpoint)})"
         raise EquivalenceError(
             f"{path}: expected a checkpoint of flax.optim, found {read.description}: this is a "
             "checkpoint of the migrated program. Name the old one, the file itself where both are "
-            f"in one folder{beside}"
+            f"in one folder{folder_content}"
         )
     return read
 

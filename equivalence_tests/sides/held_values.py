@@ -43,7 +43,7 @@ def with_settings(value: object, before: Mapping[str, Any], changes: Mapping[str
     """Returns a copy of an object in which some of its settings have other values.
 
     Args:
-      value: the object; it stays as it is.
+      value: the object, which is not changed.
       before: `settings_of` it.
       changes: name in `before` -> new value.
     """
@@ -115,7 +115,7 @@ class _Part(NamedTuple):
     path: str
 
     def below(self, path: str) -> str:
-        """Where the value is, of an object at a path; a variable stands for itself."""
+        """Returns the path of the value in an object at a path; a variable has its name alone."""
         return path + self.path if self.path[:1] in (".", "[") else self.path
 
 
@@ -174,7 +174,7 @@ def plain_values(function: Callable[..., Any]) -> dict[str, object]:
     return values
 
 
-def changed(
+def python_changes(
     before: Mapping[str, object], after: Mapping[str, object], *, new: bool
 ) -> dict[str, str]:
     """Returns the values that changed: where -> both values as text.

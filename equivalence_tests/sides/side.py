@@ -19,6 +19,10 @@ from optax_bridge.legacy import from_legacy, to_legacy
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 
+class EquivalenceError(ValueError):
+    """Something that keeps two sides from being compared; says which side, step and leaf."""
+
+
 @dataclass(frozen=True)
 class Side:
     """One way to train.

@@ -213,14 +213,14 @@ def _replicated_driver(
     devices = list(mesh.devices.flat)
 
     @functools.cache
-    def compiled(arguments: int) -> Callable[..., Any]:
+    def parallel_program(arguments: int) -> Callable[..., Any]:
         axes = (1, *[None] * (arguments - 1))
         return jax.pmap(scan, axis_name="batch", in_axes=(0, axes), devices=devices)
 
     def program(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         grads, *others = inputs
         each = per_device(grads, len(devices))
-        state, views = compiled(len(inputs))(state, (each, *others))
+        state, views = parallel_program(len(inputs))(state, (each, *others))
         return state, jax.tree.map(lambda leaf: leaf[0], views)
 
     return Driven(lambda params: init(params).replicate(devices), _at_once(program))

@@ -2,7 +2,7 @@
 
 Rounding shrinks in float64; another formula does not. But a formula may be chosen by the dtype, `if
 params.dtype == jnp.bfloat16: ...`, and float64 would run another one. So a side is traced with both
-dtypes. Where the two programs are the same but for their dtypes, it runs in float64 as it is.
+dtypes. Where the two programs are the same but for their dtypes, it runs in float64 unchanged.
 Otherwise the program of the real dtype, which took the branches of the real dtype, is evaluated
 with every floating-point number in float64.
 """
@@ -75,7 +75,7 @@ def widen_side(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> 
         state = side.init(jax.tree.map(jnp.asarray, params))
         step, after = _trace(side.step, state, *inputs_of_step)
         view, _ = _trace(side.view, after)
-    # A state that was made elsewhere comes along as it is, so the first one is not traced.
+    # A state that was made elsewhere is taken over, so the first one is not traced.
     first = wide(state)
     return replace(side, init=lambda _: first, step=_evaluator(step), view=_evaluator(view))
 

@@ -173,7 +173,7 @@ def decide_in_float64(
     """Compares the sides in float64 as well; without it the growth has to tell what it is.
 
     Args:
-      result: gets the comparison, or the reason why there is none.
+      result: gets the comparison, or the reason why it is missing.
       sides: the two.
       params: initial parameters, in their own dtypes.
       inputs: what is given at each step, with a leading axis of steps.

@@ -124,7 +124,7 @@ class _Synthetic:
     def reference(self) -> PyTree:
         return _run_compiled(sides.legacy(self.definition), self.params, self.inputs)
 
-    def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         side = self._side(recipe, call)
         if recipe == "exact":
             other = _run_compiled(side, self.params, self.inputs)
@@ -158,7 +158,7 @@ class _Trained:
         self.extra: dict[str, Any] = {}
         self.losses: Any = None
 
-    def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
         del recipe
         both = (
             digits.old_side(self.job, self.definition),
@@ -177,7 +177,7 @@ def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
     """Runs one check; an error on a side is in its result and stops nothing else."""
 
     def compare(result: Result, call: Call) -> None:
-        result.comparison, result.trajectory = trial.compared(check.recipe, call)
+        result.comparison, result.trajectory = trial.compare_with(check.recipe, call)
         # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose
         # trees are small; here it would double the time.
         broken = result.verdict is Verdict.DIFFERENT or not result.held

@@ -53,10 +53,10 @@ class Compilations:
         jax.monitoring.register_event_listener(self._on_event)
 
     def __str__(self) -> str:
-        return f"{self.compiled} programs compiled, {self._cached} taken from the cache"
+        return f"{self.count} programs compiled, {self._cached} taken from the cache"
 
     @property
-    def compiled(self) -> int:
+    def count(self) -> int:
         """Programs that XLA compiled."""
         return self._asked - self._cached
 
@@ -89,10 +89,10 @@ def select_cases(only: Sequence[str], full: bool) -> list[Case]:
     }
     names = names_of_entries(only, values)
     if unknown := [name for name in names if name not in values]:
-        known = {*ENTRIES, SYNTHETIC, *MODELS}
+        listed = {*ENTRIES, SYNTHETIC, *MODELS}
         raise ValueError(
             f"no optimizer or problem is called {', '.join(unknown)}"
-            f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
+            f"{did_you_mean(unknown[0], listed) or '.'} There are {', '.join(sorted(listed))}"
         )
     return [case for cases in kinds for case in _fitting(cases, {*names})]
 

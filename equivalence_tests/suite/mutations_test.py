@@ -161,7 +161,7 @@ def test_without_a_fault_it_is_identical(case: MatrixCase):
 
 def _differs(package: Any, case: MatrixCase) -> bool:
     """True if one of the streams tells the package from the legacy side."""
-    legacy, definition = driver(sides.left(case), case.drive), sides.definition(case)
+    legacy, definition = driver(sides.legacy_side(case), case.drive), sides.definition(case)
     other = driver(_side(package, case, lambda state: state_view(state, definition)), case.drive)
     params = axes.parameters(case.tree, case.dtype)
     rates = axes.rates(sides.peak(case))
@@ -184,7 +184,7 @@ def _side(package: Any, case: MatrixCase, view: Any) -> Side:
     return Side(
         "exact",
         lambda params: create(apply_fn=None, params=params, tx=tx),
-        sides.right(case).step,
+        sides.recipe_side(case).step,
         view,
     )
 
@@ -202,7 +202,7 @@ def _proved(package: Any, case: MatrixCase) -> str:
     pair: Any = definition, package.from_legacy(definition)
     options: dict[str, Any] = {"relation": relation}
     if case.rate != "constant":
-        both = sides.left(case), _side(package, case, lambda state: {"params": state.params})
+        both = sides.legacy_side(case), _side(package, case, lambda state: {"params": state.params})
         pair, options = tuple(map(_functions, both)), {}
     try:
         return prove_equivalence(pair[0], pair[1], params, **options).verdict

@@ -17,8 +17,8 @@ import legacy_optim
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.reading.symbols import NotASymbol, Questions, Symbol, unwrapped
-from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
-from equivalence_tests.sides.held_values import changed, plain_values
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
+from equivalence_tests.sides.held_values import plain_values, python_changes
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -148,7 +148,7 @@ def _live(side: SideLike) -> _Live:
             return side.apply_gradient(side.hyper_params, state[0], state[1], grads)
 
         return _Live(type(side).__name__, start, step, lambda state: state[0])
-    made = adapted(side)
+    made = as_side(side)
     return _Live(made.name, made.init, made.step, lambda state: made.view(state)["params"])
 
 
@@ -198,7 +198,7 @@ def _trace(make: MakeSide, given: Inputs, name: str, questions: Questions | None
         state = live.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
-            changed=changed(before, plain_values(live.step), new="changed" not in seen),
+            changed=python_changes(before, plain_values(live.step), new="changed" not in seen),
         )
         return _arrays(state), _arrays(live.params(state))
 

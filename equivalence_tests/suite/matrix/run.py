@@ -60,7 +60,7 @@ class Legs:
     def side(self, recipe: str) -> Side:
         """The legacy optimizer, or a recipe."""
         case = replace(self.program, recipe=recipe)
-        return (sides.left if recipe == "legacy" else sides.right)(case)
+        return (sides.legacy_side if recipe == "legacy" else sides.recipe_side)(case)
 
     def _run(self, recipe: str, stream: str, *, resumed: bool = False) -> PyTree:
         # Two halves, so that one compilation also serves the run that is interrupted in between.
@@ -78,14 +78,14 @@ def run_case(case: MatrixCase, legs: Legs) -> Result:
     def compare_sides(result: Result, recipe: Call) -> None:
         del recipe  # the right side asks for it
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
-            left, right = legs.both(case)
+            legacy, other = legs.both(case)
         inputs = legs.inputs(case.stream)
         poisoned = poisoned_from(inputs[0])
-        comparison = result.comparison = compare(left, right, poisoned=poisoned)
-        result.trajectory = right
+        comparison = result.comparison = compare(legacy, other, poisoned=poisoned)
+        result.trajectory = other
         if comparison.identical:
             return
-        if _in_one_function(case, left, right):
+        if _in_one_function(case, legacy, other):
             result.claim = _IN_ONE_FUNCTION
         if case.dtype != "float64":
             both = map(legs.side, ("legacy", case.recipe))
@@ -97,12 +97,12 @@ def run_case(case: MatrixCase, legs: Legs) -> Result:
     return measure(case, setting, definition, compare_sides)
 
 
-def _in_one_function(case: MatrixCase, left: PyTree, right: PyTree) -> bool:
+def _in_one_function(case: MatrixCase, legacy: PyTree, other: PyTree) -> bool:
     """True if only parameters of one element differ, in a loop that is compiled as one function."""
     if case.recipe != "exact" or case.drive in LOOPS or not loop_may_be_one_function():
         return False
     larger = [
         [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > len(leaf)]
-        for tree in (left, right)
+        for tree in (legacy, other)
     ]
     return compare(*larger).identical

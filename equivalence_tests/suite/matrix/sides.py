@@ -48,7 +48,7 @@ def recipe(case: MatrixCase) -> Choice:
     return choose_recipe(definition(case, schedule(case)), kind)
 
 
-def left(case: MatrixCase) -> Side:
+def legacy_side(case: MatrixCase) -> Side:
     """The legacy optimizer."""
     base = definition(case)
     scheduled = schedule(case)
@@ -67,7 +67,7 @@ def left(case: MatrixCase) -> Side:
     return replace(legacy(base), step=step)
 
 
-def right(case: MatrixCase) -> Side:
+def recipe_side(case: MatrixCase) -> Side:
     """A TrainState with the case's recipe."""
     built = build(recipe(case).call)
     side = train_state(case.recipe, definition(case), built)

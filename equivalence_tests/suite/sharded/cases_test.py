@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from equivalence_tests.suite.jobs import select_cases
 from equivalence_tests.suite.sharded import cases, training
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned, split_sums
 from equivalence_tests.suite.sharded.training import GIVEN, TRAINING, ShardedCase
@@ -99,20 +98,3 @@ def test_split_sums_of_a_program(function: Callable[..., object], expected: list
     assert program is not None
     found = split_sums(program)
     assert found == expected if XLA_KEEPS_NAMES else bool(found) == bool(expected)
-
-
-@pytest.mark.parametrize(
-    ("only", "full", "number"),
-    [
-        ((), False, 24),
-        ((), True, 26),
-        (("FSDP",), False, 6),
-        (("FSDP", "adafactor"), True, 3),
-        (("adam", "momentum"), False, 16),
-        (("transformer", "tensor"), False, 3),
-        (("adam", "thousand"), True, 0),
-    ],
-)
-def test_every_name_narrows_the_choice(only, full, number):
-    chosen = [case for case in select_cases(only, full) if isinstance(case, ShardedCase)]
-    assert len(chosen) == number
