@@ -90,7 +90,7 @@ def driver(side: Side, drive: str = "scan") -> Driven:
         return side.init(jax.tree.map(jnp.asarray, params) if side.compiled else params)
 
     def body(state: PyTree, row: Sequence[Any]) -> tuple[PyTree, PyTree]:
-        if not side.compiled:
+        if not side.compiled or drive == "eager":
             state = side.step(state, *row)
             return state, side.view(state)
         # The step is compiled for itself: what stands around it differs from side to side, and XLA
