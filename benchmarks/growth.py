@@ -4,7 +4,6 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import optax
 
@@ -12,6 +11,7 @@ import optax_bridge
 from benchmarks import problem
 from benchmarks.figures import Outcome, ratios
 from benchmarks.timing import Stepper
+from optax_bridge.metadata.trees import Params, PyTree
 
 SECTION = "growth"
 RATE = 1e-3
@@ -43,7 +43,7 @@ def _group(count: int) -> dict[str, Transformation]:
     def number(path: str) -> int:
         return int(path.rpartition("_")[2]) % count
 
-    def mask(group: int) -> Callable[[Any], Any]:
+    def mask(group: int) -> Callable[[PyTree], PyTree]:
         return lambda params: {name: number(name) == group for name in params}
 
     rates = [RATE * (1 + group) for group in range(count)]
@@ -64,7 +64,7 @@ def _group(count: int) -> dict[str, Transformation]:
 
 
 def _stages(
-    subject: str, params: Any, sides: dict[str, Transformation], quick: bool
+    subject: str, params: Params, sides: dict[str, Transformation], quick: bool
 ) -> Iterator[Outcome]:
     """Yields compile, trace and step of the first side over each other one.
 

@@ -5,9 +5,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
+
+from optax_bridge.metadata.trees import PyTree, Updates
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Stepper:
       compile_seconds: time to compile what was traced.
     """
 
-    def __init__(self, step: Callable[[Any, Any], Any], state: Any, grads: Any):
+    def __init__(self, step: Callable[[PyTree, Updates], PyTree], state: PyTree, grads: Updates):
         """Compiles the step; the state's buffers are donated to it, as a training loop would.
 
         Args:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich.console import Console
@@ -86,7 +85,7 @@ def check(
         report.print_against(console, outcomes, recorded)
     content = _content(results, outcomes, ran, compilations.count, environment(device))
     title = f"{LIBRARIES[origin]} against Optax on {device.platform}"
-    written = _write(outputs, content, results, environment(device) | ran, title, shown)
+    written = _write(outputs, content, results, environment(device) | ran, title, shown, steps)
     console.print(report.closing_line(results))
     if not written:
         return MISUSE
@@ -96,11 +95,12 @@ def check(
 
 def _write(
     outputs: Outputs,
-    content: Mapping[str, Any],
+    content: Mapping[str, object],
     results: Sequence[Result],
-    about: Mapping[str, Any],
+    about: Mapping[str, object],
     title: str,
     table: Table,
+    steps: int,
 ) -> bool:
     """Writes the files that are wanted; returns True if all could be written."""
     closing = report.closing_line(results)
@@ -111,7 +111,7 @@ def _write(
         about=about,
         headline=closing,
         svg=report.drawn(table, closing) if outputs.svg else "",
-        record=lambda file: recording.save(file, results, content, about["steps"]),
+        record=lambda file: recording.save(file, results, content, steps),
     )
 
 
@@ -165,9 +165,9 @@ def _not_run(console: Console, outputs: Outputs, platform: str | None) -> int:
     return NOT_RUN if outputs.write(content) else MISUSE
 
 
-def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str, Any]:
+def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str, object]:
     """Returns what ran, label -> text, for the terminal and the page."""
-    facts: dict[str, Any] = {"steps": steps, **report.RECIPES}
+    facts: dict[str, object] = {"steps": steps, **report.RECIPES}
     if compilations:
         facts["compilations"] = compilations
     if any(result.case.problem == SYNTHETIC for result in results):
@@ -182,7 +182,7 @@ def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str
 def _print(
     console: Console,
     results: Sequence[Result],
-    ran: Mapping[str, Any],
+    ran: Mapping[str, object],
     device: Device,
     library: str,
 ) -> Table:
@@ -210,10 +210,10 @@ def _print(
 def _content(
     results: Sequence[Result],
     outcomes: Sequence[recording.Against],
-    ran: Mapping[str, Any],
+    ran: Mapping[str, object],
     compilations: int,
-    here: Mapping[str, Any],
-) -> dict[str, Any]:
+    here: Mapping[str, object],
+) -> dict[str, object]:
     """Returns what the JSON file gets."""
     return {
         **here,

@@ -43,7 +43,7 @@ def xla_flags(devices: int) -> str:
     return " ".join([*others, f"{flag}={devices}"])
 
 
-def environment(device: Device) -> dict[str, Any]:
+def environment(device: Device) -> dict[str, object]:
     """Versions, devices and flags, as plain data."""
     return {
         "versions": versions(),

@@ -17,9 +17,11 @@ from equivalence_tests.output_files import why_not_writable
 if TYPE_CHECKING:
     from equivalence_tests.proof.result import Proof
     from equivalence_tests.report.pair import Report
+    from equivalence_tests.sides.adapt import SideLike
+    from optax_bridge.metadata.trees import Params
 
 # Test -> its row of report.json, and its case on the page, as plain data.
-_REPORTS = pytest.StashKey[dict[str, Any]]()
+_REPORTS = pytest.StashKey[dict[str, dict[str, Any]]]()
 _OUTPUT = "equivalence_reports"
 
 
@@ -76,7 +78,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     reports = request.config.stash[_REPORTS]
     folder = request.config.getoption("--equivalence-report")
 
-    def note(row: dict[str, Any], result: "Report | str", why: str = "") -> None:
+    def note(row: dict[str, object], result: "Report | str", why: str = "") -> None:
         if folder is None:
             return
         from equivalence_tests.report.item import of_message, of_report  # JAX, see above
@@ -88,7 +90,12 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
     def check(
-        left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
+        left: "SideLike",
+        right: "SideLike",
+        params: "Params",
+        *,
+        at_most: Verdict = Verdict.ROUNDING,
+        **options: Any,
     ) -> "Report":
         __tracebackhide__ = True
         report, stopped, why = None, "", ""
@@ -116,7 +123,9 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     return check
 
 
-def _explanation(left: Any, right: Any, params: Any, options: dict[str, Any], steps: int) -> str:
+def _explanation(
+    left: "SideLike", right: "SideLike", params: "Params", options: dict[str, Any], steps: int
+) -> str:
     """Returns the settings with which two sides no longer differ; empty where none is found."""
     from equivalence_tests.pair.settings import of_objects  # JAX, see above
 
@@ -138,7 +147,12 @@ def assert_proved(record_property: "Callable[[str, object], None]") -> "Callable
     from equivalence_tests import EquivalenceError, prove_equivalence  # JAX, see above
 
     def prove(
-        left: Any, right: Any, params: Any, *, at_most: str = "equal over the reals", **options: Any
+        left: "SideLike",
+        right: "SideLike",
+        params: "Params",
+        *,
+        at_most: str = "equal over the reals",
+        **options: Any,
     ) -> "Proof":
         __tracebackhide__ = True
         enough = ["identical", "equal over the reals"]

@@ -54,7 +54,7 @@ SLOW = 20  # seconds after which an input counts as one that hangs
 # What replaces a number, a name or a path in the words of a hostile file.
 _NUMBERS = [b"-1", b"0", b"1e999", b"null", b"[]", b"{}", b'"x"', b"1" + b"0" * 30, b"1.5",
             b"4611686018427387904", b"1099511627776", b"[[[[[[[[]]]]]]]]"]  # fmt: skip
-_VALUES: list[Any] = [
+_VALUES: list[object] = [
     *(-1, 0, 2**40, 2**63, None, True, 1.5, "", "..", "/etc", "../../etc", "x" * 5000, "a\0b"),
     *([], [0], [-1], [2**40], [2**62, 2**62], [0, 2**40, 2**40], [0, 2**63]),
     *([1] * 40, ["3"], {}, {"0": 3}, [[3]], b"\xff"),
@@ -106,7 +106,7 @@ class Format:
     """
 
     bases: list[Files]
-    read: Callable[[Path], Any]
+    read: Callable[[Path], object]
 
 
 def mutate(data: bytes, rng: Source) -> bytes:
@@ -193,7 +193,7 @@ def reword(data: Any, rng: Source) -> Any:
         places = list(_places(tree))
         holder, key = places[int(rng.integers(len(places)))] if places else ({}, "")
         holder[key] = _VALUES[int(rng.integers(len(_VALUES)))]
-        return msgpack.packb(tree, strict_types=True, default=_Opened.packed)
+        return msgpack.packb(tree, strict_types=True, default=_Opened.as_msgpack)
     numbers = list(re.finditer(rb"\d+|null|true|\"[^\"]*\"", data))
     spot = numbers[int(rng.integers(len(numbers)))] if numbers else re.match(b"", data)
     assert spot is not None
@@ -225,7 +225,7 @@ def write(folder: Path, files: Files) -> None:
             continue
 
 
-def outcome(read: Callable[[], Any]) -> str:
+def outcome(read: Callable[[], object]) -> str:
     """What came of it: "read", "refused" with a clear error, or the name of what escaped."""
     try:
         read()
@@ -364,7 +364,7 @@ def _files(folder: Path) -> Files:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def _alarm(number: int, frame: Any) -> None:
+def _alarm(number: int, frame: object) -> None:
     raise TimeoutError(f"more than {SLOW} seconds")
 
 

@@ -37,7 +37,7 @@ _FACTS = """() => ({
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Says nothing of each request."""
 
 

@@ -8,7 +8,6 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -92,7 +91,7 @@ def _parts(
     for first in range(0, steps, PART):
         count = min(PART, steps - first)
         grads = jax.tree.map(lambda p, n=count: _gradients(rng, n, p), params)
-        inputs: tuple[Any, ...] = (grads,)
+        inputs: tuple[PyTree, ...] = (grads,)
         if peak is not None:
             remaining = 1 - np.arange(first + 1, first + count + 1) / steps
             inputs = (grads, (peak * remaining).astype(np.float32))

@@ -18,7 +18,6 @@ A side from another version of Optax, installed with `pip install --target older
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -157,7 +156,7 @@ def _same_layout(left: Side, right: Side) -> list[Side]:
     ]
 
 
-def _checked_params(params: Params) -> Any:
+def _checked_params(params: Params) -> Params:
     # A Python float has JAX's default dtype, as it would have in training.
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)

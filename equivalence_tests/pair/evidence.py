@@ -1,7 +1,6 @@
 """Evidence on two optimizers: the runs and the proof, as one verdict."""
 
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +104,7 @@ class Evidence:
             lines.append(f"runs and proof disagree: {self.disagreement}")
         return [*lines, self.closing]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Returns everything as plain data."""
         return {
             "verdict": self.verdict.value,
@@ -119,7 +118,7 @@ class Evidence:
         }
 
 
-def prove_sides(*sides: SideLike | Callable[..., Any], **options: Any) -> tuple[Proof | None, str]:
+def prove_sides(*sides: SideLike, **options: Any) -> tuple[Proof | None, str]:
     """Returns the proof of two sides, or None and why none can be tried.
 
     Args:

@@ -6,11 +6,10 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides import frameworks
-from equivalence_tests.sides.adapt import EquivalenceError, as_side
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
 from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
@@ -44,10 +43,10 @@ class NamedSide:
     """
 
     name: str
-    function: Callable[..., Any] | None
-    value: Any = None
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] | None = None
+    function: Callable[..., object] | None
+    value: SideLike = None
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] | None = None
     text: str = ""
 
     def __str__(self) -> str:
@@ -61,7 +60,7 @@ class NamedSide:
         return arguments_text(self.args, self.kwargs or {})
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         """The function's arguments by name: those that are given, else their defaults.
 
         What has no default and is not given is left out, and so are a torch class's tensors.
@@ -83,7 +82,7 @@ class NamedSide:
             if name != skipped and signature.parameters[name].kind not in kinds
         }
 
-    def build(self, **changes: Any) -> Any:
+    def build(self, **changes: object) -> SideLike:
         """Returns the side, with some keyword arguments changed.
 
         Raises:
@@ -113,14 +112,14 @@ class NamedSide:
         except (TypeError, ValueError):
             return []
 
-    def call(self, changes: Mapping[str, Any]) -> str:
+    def call(self, changes: Mapping[str, object]) -> str:
         """The call with some arguments changed, as text."""
         explicit = dict(self.kwargs or {})
         if self.args:  # by their names, as a change may be to one of them
             explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
         return f"{self.name.replace(':', '.')}({arguments_text((), explicit | dict(changes))})"
 
-    def _in_its_program(self, value: Any) -> Any:
+    def _in_its_program(self, value: SideLike) -> SideLike:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:
@@ -136,7 +135,7 @@ class ObjectSide:
     value: object
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         """The numbers that it holds, by name."""
         return settings_of(self.value)
 
@@ -145,16 +144,16 @@ class ObjectSide:
         """The names of these."""
         return list(self.parameters)
 
-    def build(self, **changes: Any) -> Any:
+    def build(self, **changes: object) -> SideLike:
         """Returns the side, or a copy of it with some settings changed."""
         return with_settings(self.value, self.parameters, changes) if changes else self.value
 
-    def call(self, changes: Mapping[str, Any]) -> str:
+    def call(self, changes: Mapping[str, object]) -> str:
         """The side with some settings changed, as text."""
         return f"{arguments_text((), changes)} in {self.name}" if changes else self.name
 
 
-def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
+def _maker(function: Callable[..., object]) -> Callable[..., SideLike]:
     """Returns the function itself, or what makes a side of another framework's class."""
     if frameworks.is_torch_optimizer(function):
         return functools.partial(frameworks.torch_side, function)
@@ -308,13 +307,13 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
     return NamedSide(name, None, side, text=text)
 
 
-def _call_value(node: ast.expr, text: str) -> Any:
+def _call_value(node: ast.expr, text: str) -> object:
     if isinstance(node, ast.Call) and _library(ast.unparse(node.func)):
         return _library_side(node, ast.unparse(node)).build()
     return _literal(node, text)
 
 
-def parsed_arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
+def parsed_arguments(text: str, where: str) -> tuple[list[object], dict[str, object]]:
     """Returns arguments from text such as `1e-3, nesterov=True`.
 
     Args:
@@ -334,13 +333,13 @@ def parsed_arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
     return _literal_arguments(call, where)
 
 
-def _literal_arguments(call: ast.Call, where: str) -> tuple[list[Any], dict[str, Any]]:
+def _literal_arguments(call: ast.Call, where: str) -> tuple[list[object], dict[str, object]]:
     return _arguments(call, where, functools.partial(_literal, where=where))
 
 
 def _arguments(
-    call: ast.Call, where: str, value: Callable[[ast.expr], Any]
-) -> tuple[list[Any], dict[str, Any]]:
+    call: ast.Call, where: str, value: Callable[[ast.expr], object]
+) -> tuple[list[object], dict[str, object]]:
     kwargs = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in kwargs:
@@ -349,7 +348,7 @@ def _arguments(
     return [value(arg) for arg in call.args], kwargs
 
 
-def _literal(node: ast.expr, where: str) -> Any:
+def _literal(node: ast.expr, where: str) -> object:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):

@@ -9,7 +9,7 @@ import itertools
 import math
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from equivalence_tests.sides.adapt import SideLike, as_side
 from equivalence_tests.sides.held_values import functions_within, settings_of
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.side import Side
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 Shape = tuple[int, ...]
 
@@ -95,11 +95,13 @@ class _Outlines:
         return self.known[shape]
 
     def _trace(self, shape: Shape) -> Hashable:
-        def whole(params: Any, grads: Any) -> Any:
+        def take_first_step(params: Params, grads: Updates) -> PyTree:
             return self.side.view(self.side.step(self.side.init(params), grads))
 
         tree = {"w": jax.ShapeDtypeStruct(shape, jnp.float32)}
-        return tuple(_operations(jax.make_jaxpr(whole)(tree, tree).jaxpr, _follows_from(shape)))
+        return tuple(
+            _operations(jax.make_jaxpr(take_first_step)(tree, tree).jaxpr, _follows_from(shape))
+        )
 
 
 def _operations(jaxpr: core.Jaxpr, is_of_shape: Callable[[float], bool]) -> Iterator[Hashable]:
@@ -175,9 +177,9 @@ def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
     yield from (shape for shape in shapes if 0 < math.prod(shape) <= _LARGEST)
 
 
-def _numbers(side: SideLike) -> set[Any]:
+def _numbers(side: SideLike) -> set[int | Shape]:
     """Returns whole numbers and shapes in the source or the settings of a side."""
-    numbers: set[Any] = set()
+    numbers: set[int | Shape] = set()
     for value in settings_of(side).values():
         numbers |= {value} if type(value) is int else set()
     settings = getattr(getattr(side, "hyper_params", None), "__dict__", {})
@@ -188,7 +190,7 @@ def _numbers(side: SideLike) -> set[Any]:
     return {n for n in numbers if isinstance(n, tuple) or 5 < n <= _LARGEST}
 
 
-def _constants(code: types.CodeType) -> Iterator[Any]:
+def _constants(code: types.CodeType) -> Iterator[int | Shape]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _constants(constant)
@@ -202,5 +204,5 @@ def _constants(code: types.CodeType) -> Iterator[Any]:
             yield from (each for each in constant if _is_shape(each) or type(each) is int)
 
 
-def _is_shape(value: Any) -> bool:
+def _is_shape(value: object) -> TypeGuard[Shape]:
     return isinstance(value, tuple) and len(value) > 1 and all(type(n) is int for n in value)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from equivalence_tests.output_files import write_text
 from equivalence_tests.report.item import Item
@@ -19,7 +18,7 @@ NAME = "index.html"
 
 
 def page(
-    title: str, items: Sequence[Item], environment: Mapping[str, Any], headline: str = ""
+    title: str, items: Sequence[Item], environment: Mapping[str, object], headline: str = ""
 ) -> str:
     """Returns the page as HTML; nothing in it comes from the network.
 
@@ -58,7 +57,7 @@ def write(
     file: Path,
     title: str,
     items: Sequence[Item],
-    environment: Mapping[str, Any],
+    environment: Mapping[str, object],
     headline: str = "",
 ) -> None:
     """Writes the page, with the arguments of `page`, and when and by which command it was."""
@@ -130,7 +129,7 @@ def _more(one: Item) -> str:
     )
 
 
-def _definitions(pairs: Mapping[str, Any]) -> str:
+def _definitions(pairs: Mapping[str, object]) -> str:
     rows = "".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(value))}</dd>"
         for name, value in pairs.items()
@@ -138,7 +137,7 @@ def _definitions(pairs: Mapping[str, Any]) -> str:
     return f"<dl>{rows}</dl>"
 
 
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(tree: Mapping[str, object]) -> dict[str, object]:
     flat = {}
     for name, value in tree.items():
         flat.update(value if isinstance(value, Mapping) else {name: value})

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from equivalence_tests.output_files import why_no_file, why_not_writable, write_text
@@ -49,11 +48,11 @@ class Outputs:
 
     def write(
         self,
-        content: Any,
+        content: object,
         items: Sequence[Item] = (),
         *,
         title: str = "",
-        about: Mapping[str, Any] | None = None,
+        about: Mapping[str, object] | None = None,
         headline: str = "",
         svg: str = "",
         record: Callable[[Path], None] | None = None,

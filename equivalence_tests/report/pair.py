@@ -5,7 +5,6 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import jax
 
@@ -183,7 +182,7 @@ class Report:
                 lines.append(f"  {why}")
         return "\n".join(lines)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The report as plain data."""
         comparison, first = self.agreeing, self.agreeing.first
         return {

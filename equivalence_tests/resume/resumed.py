@@ -24,7 +24,7 @@ import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.report.pair import Report
 from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
-from equivalence_tests.sides.adapt import EquivalenceError, as_side, on_host
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, on_host
 from equivalence_tests.sides.programs import load_object, old_names
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
@@ -233,7 +233,7 @@ def _compare_restored(
     )
 
 
-def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
+def _restore(name: str, restore: Callable[[], PyTree]) -> PyTree:
     try:
         return restore()
     except EquivalenceError:
@@ -246,7 +246,7 @@ def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
         ) from error
 
 
-def _those(tree: PyTree, kind: type) -> dict[str, Any]:
+def _those(tree: PyTree, kind: type) -> dict[str, object]:
     """Path -> each object of a class within a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
@@ -268,7 +268,7 @@ def _description(value: object) -> str:
 def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
     """The template with legacy optimizers where it has TrainStates."""
     try:
-        named: dict[str, Any] = dict(parse_definitions(texts))
+        named: dict[str, legacy_optim.OptimizerDef] = dict(parse_definitions(texts))
     except ExpressionError as error:
         raise EquivalenceError(f"--optimizer: {error}") from None
     paths = _those(template, train_state.TrainState)
@@ -290,13 +290,13 @@ def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
     )
 
 
-def _with_rate(side: Any, learning_rate: float | None) -> Side:
+def _with_rate(side: SideLike, learning_rate: float | None) -> Side:
     own_side = as_side(side)
     rate = None if learning_rate is None else jnp.float32(learning_rate)
     if isinstance(side, legacy_optim.Optimizer):
         arguments = {} if rate is None else {"learning_rate": rate}
 
-        def step(optimizer: Any, grads: PyTree) -> Any:
+        def step(optimizer: PyTree, grads: PyTree) -> PyTree:
             with old_names():  # a definition of the program's own may use what JAX has lost since
                 return optimizer.apply_gradient(grads, **arguments)
 
@@ -308,7 +308,7 @@ def _with_rate(side: Any, learning_rate: float | None) -> Side:
     return replace(own_side, step=_with_injected_rate(side, rate))
 
 
-def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
+def _with_injected_rate(state: PyTree, rate: jax.Array) -> Callable[[PyTree, PyTree], PyTree]:
     """The step of Flax's own `TrainState`, which takes a rate in the state of Optax's injection."""
     if "learning_rate" not in getattr(state.opt_state, "hyperparams", {}):
         raise EquivalenceError(
@@ -318,7 +318,7 @@ def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
             "rate is part of the transformation"
         )
 
-    def step(state: Any, grads: PyTree) -> Any:
+    def step(state: PyTree, grads: PyTree) -> PyTree:
         before = state.opt_state.hyperparams
         new = {**before, "learning_rate": rate.astype(before["learning_rate"].dtype)}
         opt_state = state.opt_state._replace(hyperparams=new)
@@ -384,7 +384,7 @@ def _left_over() -> Iterator[list[str]]:
             )
 
 
-def _copies(those: Mapping[str, Any], *within: str) -> int | None:
+def _copies(those: Mapping[str, PyTree], *within: str) -> int | None:
     """For how many devices the steps of states are replicated; None if they are not."""
     for one in those.values():
         shape = np.shape(functools.reduce(getattr, within, one).step)

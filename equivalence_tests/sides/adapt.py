@@ -64,7 +64,7 @@ def as_side(side: SideLike) -> Side:
     raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
 
 
-def _made_by_config(side: Any) -> Any:
+def _made_by_config(side: SideLike) -> SideLike:
     """Returns the transformation of a config of `optax_bridge.spmd`; anything else unchanged."""
     optimizers = sys.modules.get("optax_bridge.spmd.optimizers")  # not imported: no config
     config = sys.modules.get("optax_bridge.spmd.config")
@@ -81,7 +81,7 @@ def _made_by_config(side: Any) -> Any:
         raise EquivalenceError(str(error)) from error
 
 
-def _description(side: Any) -> str:
+def _description(side: SideLike) -> str:
     kind, name = type(side).__name__, getattr(side, "__name__", repr(side))
     if is_torch_optimizer(side):
         return f"the class {name}: write torch_side({name}, lr=...)"
@@ -168,8 +168,8 @@ def _transformation(tx: optax.GradientTransformation) -> Side:
 _EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
 
 
-def _of_example_library(triple: Any) -> Side:
-    def step(carry: Any, grads: Updates) -> Any:
+def _of_example_library(triple: SideLike) -> Side:
+    def step(carry: PyTree, grads: Updates) -> PyTree:
         count, state = carry
         return count + 1, triple.update_fn(count, grads, state)
 
@@ -187,7 +187,7 @@ def _of_example_library(triple: Any) -> Side:
     )
 
 
-def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
+def _functions(init: Callable[..., PyTree], step: Callable[..., PyTree]) -> Side:
     def take(carry: PyTree, grads: Updates) -> PyTree:
         result = step(grads, carry[1], carry[0])
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -242,7 +242,7 @@ def _of_transformation(tx: optax.GradientTransformation) -> str:
     return f"{tx.init.__module__}.{name.split('.<locals>')[0]}"
 
 
-def _source_of(function: Callable[..., Any]) -> str:
+def _source_of(function: Callable[..., object]) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):

@@ -7,23 +7,28 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.sides.side import EquivalenceError, Side
-from optax_bridge.metadata.trees import Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
+
+Kind = TypeVar("Kind")
+Tensor = Any  # of a framework that need not be installed
+Optimizer = Any
 
 
-def arguments_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def arguments_text(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Arguments as in a call."""
     named = (f"{name}={value!r}" for name, value in kwargs.items())
     return ", ".join([*map(repr, args), *named])
 
 
-def make_instance(make: Callable[[], Any], kind: type, expected: str, what: str) -> Any:
+def make_instance(make: Callable[[], object], kind: type[Kind], expected: str, what: str) -> Kind:
     """Makes an object and returns it, if it is of a class.
 
     Args:
@@ -44,7 +49,7 @@ def make_instance(make: Callable[[], Any], kind: type, expected: str, what: str)
     return result
 
 
-def import_framework(module: str, title: str, where: str) -> Any:
+def import_framework(module: str, title: str, where: str) -> ModuleType:
     """Imports a framework.
 
     Raises:
@@ -58,14 +63,14 @@ def import_framework(module: str, title: str, where: str) -> Any:
         ) from None
 
 
-def has_base(value: Any, module: str, name: str) -> bool:
+def has_base(value: object, module: str, name: str) -> bool:
     """True if this is a class with a base of that name; imports nothing."""
     return isinstance(value, type) and any(
         base.__module__.startswith(module) and base.__name__ == name for base in value.__mro__
     )
 
 
-def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
+def torch_side(optimizer: Callable[..., object], /, *args: object, **kwargs: object) -> Side:
     """A side that steps an optimizer of PyTorch, on the CPU.
 
         check_equivalence(torch_side(torch.optim.AdamW, lr=1e-3), optax.adamw(1e-3), params)
@@ -97,7 +102,7 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
             "torch_side(torch.optim.AdamW, lr=1e-3)"
         )
 
-    def make(tensors: list[Any]) -> Any:
+    def make(tensors: list[Tensor]) -> Optimizer:
         instance = functools.partial(optimizer, tensors, *args, **kwargs)
         kind = torch.optim.Optimizer
         return make_instance(instance, kind, "torch.optim.Optimizer", f"torch_side: {name}")
@@ -127,24 +132,24 @@ def torch_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     return Side(name, init, step, view, source=source, compiled=False)
 
 
-def is_torch_optimizer(value: Any) -> bool:
+def is_torch_optimizer(value: object) -> bool:
     """True if this is a class of PyTorch optimizers; imports nothing."""
     return has_base(value, "torch.optim.optimizer", "Optimizer")
 
 
-def import_torch(where: str) -> Any:
+def import_torch(where: str) -> ModuleType:
     """PyTorch; `where` begins the message of the error without it."""
     return import_framework("torch", "PyTorch", where)
 
 
-def _tensor(torch: Any, leaf: Any) -> Any:
+def _tensor(torch: ModuleType, leaf: Leaf) -> Tensor:
     array = np.array(leaf)  # a copy: the optimizer changes its tensors in place
     if array.dtype == jnp.bfloat16:  # which NumPy does not know, so by its bits
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
         bits = tensor.view(import_torch("torch_side").int16)
@@ -152,7 +157,7 @@ def _array(tensor: Any) -> np.ndarray:
     return np.array(tensor.numpy())
 
 
-def _own_state(state: Any) -> dict[str, Any]:
+def _own_state(state: Mapping[str, Tensor]) -> dict[str, PyTree]:
     """Returns PyTorch's state of a tensor; other than tensors and numbers is left out."""
     return {
         name: _array(value) if hasattr(value, "detach") else value
@@ -161,7 +166,7 @@ def _own_state(state: Any) -> dict[str, Any]:
     }
 
 
-def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Side:
+def keras_side(optimizer: Callable[..., object], /, *args: object, **kwargs: object) -> Side:
     """A side that steps an optimizer of Keras 3 under its JAX backend.
 
         check_equivalence(keras_side(keras.optimizers.Adam, 1e-3), optax.adam(1e-3), params)
@@ -181,7 +186,7 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     keras = import_keras("keras_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
 
-    def make() -> Any:
+    def make() -> Optimizer:
         kind, expected = keras.optimizers.Optimizer, "keras.optimizers.Optimizer"
         return make_instance(
             lambda: optimizer(*args, **kwargs), kind, expected, f"keras_side: {name}"
@@ -214,12 +219,12 @@ def keras_side(optimizer: Callable[..., Any], /, *args: Any, **kwargs: Any) -> S
     return Side(name, init, step, view, source=source, compiled=False)
 
 
-def is_keras_optimizer(value: Any) -> bool:
+def is_keras_optimizer(value: object) -> bool:
     """True if this is a class of Keras optimizers; imports nothing."""
     return has_base(value, "keras.", "BaseOptimizer")
 
 
-def import_keras(where: str) -> Any:
+def import_keras(where: str) -> ModuleType:
     """Keras, on JAX unless the user's settings or program have chosen.
 
     Raises:

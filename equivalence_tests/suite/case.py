@@ -94,7 +94,7 @@ class Result:
     failed: bool = False
     source: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    trajectory: Any = None
+    trajectory: PyTree = None
     wide: Comparison | None = None
     about_wide: str = ""
     proved: str = ""

@@ -7,7 +7,6 @@ its entry says. Checks come from the table; no optimizer is named here.
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from flax.core import FrozenDict
 
@@ -117,14 +116,14 @@ class _Synthetic:
         self.params, grads = problems.problem(steps, dtypes, compact=compact)
         self.inputs = (grads,) if rates is None else (grads, rates)
         self.poisoned = poisoned_from(grads, problems.STREAMS)
-        self.extra: dict[str, Any] = {}
-        self.losses: Any = None
+        self.extra: dict[str, object] = {}
+        self.losses: tuple[list[float], list[float]] | None = None
 
     @functools.cached_property
     def reference(self) -> PyTree:
         return _run_compiled(sides.legacy(self.definition), self.params, self.inputs)
 
-    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, PyTree]:
         side = self._side(recipe, call)
         if recipe == "exact":
             other = _run_compiled(side, self.params, self.inputs)
@@ -155,10 +154,10 @@ class _Trained:
         self.setting = self.entry.cases[check.setting]
         self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
         self.job, self.data = digits.task(check.problem), digits.batches(steps)
-        self.extra: dict[str, Any] = {}
-        self.losses: Any = None
+        self.extra: dict[str, object] = {}
+        self.losses: tuple[list[float], list[float]] | None = None
 
-    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, PyTree]:
         del recipe
         both = (
             digits.old_side(self.job, self.definition),

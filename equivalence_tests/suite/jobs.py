@@ -60,11 +60,11 @@ class Compilations:
         """Programs that XLA compiled."""
         return self._asked - self._cached
 
-    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
+    def _on_duration(self, event: str, duration_secs: float, **_: object) -> None:
         del duration_secs
         self._asked += event == _COMPILED
 
-    def _on_event(self, event: str, **_: Any) -> None:
+    def _on_event(self, event: str, **_: object) -> None:
         self._cached += event == _FROM_CACHE
 
 

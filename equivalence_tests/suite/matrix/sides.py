@@ -1,7 +1,7 @@
 """The two sides of a matrix case: legacy on the left, a TrainState on the right."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES, Choice, choose_recipe
 from optax_bridge.correspondence.recipe import build
-from optax_bridge.metadata.trees import PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, PyTree, Updates
 from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
 
 # The second group's rate is twice the first one's.
@@ -24,7 +24,7 @@ def peak(case: MatrixCase) -> float:
     return ENTRIES[case.entry].cases[case.setting].learning_rate
 
 
-def definition(case: MatrixCase, learning_rate: Any = None) -> legacy_optim.OptimizerDef:
+def definition(case: MatrixCase, learning_rate: Leaf = None) -> legacy_optim.OptimizerDef:
     """The legacy definition of a case."""
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
@@ -53,8 +53,8 @@ def legacy_side(case: MatrixCase) -> Side:
     base = definition(case)
     scheduled = schedule(case)
 
-    def step(optimizer: Any, grads: Updates, rate: jax.Array | float) -> PyTree:
-        if case.rate == "schedule":
+    def step(optimizer: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:
+        if scheduled is not None:
             return optimizer.apply_gradient(grads, learning_rate=scheduled(optimizer.state.step))
         if case.rate == "per-call":
             return optimizer.apply_gradient(grads, learning_rate=rate)
@@ -83,7 +83,7 @@ def recipe_side(case: MatrixCase) -> Side:
     return replace(side, step=step)
 
 
-def schedule(case: MatrixCase) -> Any:
+def schedule(case: MatrixCase) -> Callable[[Leaf], jax.Array] | None:
     """The learning rate as a function of the step, where the case has it so, else None."""
     if case.rate != "schedule":
         return None

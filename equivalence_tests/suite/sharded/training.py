@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled
 
 from equivalence_tests.sides.inputs import digits
@@ -25,6 +25,7 @@ from optax_bridge.metadata.kept_axes import state_axes
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 DEVICES, STEPS = 8, 20
+Rule = Callable[[str, Leaf], PartitionSpec]  # of the path and the array of a parameter
 TRAINING, GIVEN = "training", "given gradients"
 
 OPTIMIZERS = {
@@ -46,17 +47,17 @@ class Layout:
     """
 
     mesh: dict[str, int]
-    rule: Callable[[str, Any], PartitionSpec]
+    rule: Rule
     batch: PartitionSpec = field(default_factory=PartitionSpec)
-    state_rule: Callable[[str, Any], PartitionSpec] | None = None
+    state_rule: Rule | None = None
 
 
-def _whole_rule(path: str, value: Any) -> PartitionSpec:
+def _whole_rule(path: str, value: Leaf) -> PartitionSpec:
     del path, value
     return PartitionSpec()
 
 
-def _first_axis_rule(path: str, value: Any) -> PartitionSpec:
+def _first_axis_rule(path: str, value: Leaf) -> PartitionSpec:
     """The first axis that can be divided over the data axis, as FSDP shards."""
     del path
     for index, size in enumerate(value.shape):
@@ -65,7 +66,7 @@ def _first_axis_rule(path: str, value: Any) -> PartitionSpec:
     return PartitionSpec()
 
 
-def _hidden_rule(path: str, value: Any) -> PartitionSpec:
+def _hidden_rule(path: str, value: Leaf) -> PartitionSpec:
     """The hidden units of the block's two dense layers."""
     del value
     return {
@@ -75,7 +76,7 @@ def _hidden_rule(path: str, value: Any) -> PartitionSpec:
     }.get(path, PartitionSpec())
 
 
-def _hidden_and_heads_rule(path: str, value: Any) -> PartitionSpec:
+def _hidden_and_heads_rule(path: str, value: Leaf) -> PartitionSpec:
     """The heads of the attention as well."""
     of_heads = {
         **{f"{name}/kernel": PartitionSpec(None, "model") for name in ("query", "key", "value")},
@@ -150,7 +151,7 @@ def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 @functools.cache
-def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
+def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], PyTree]:
     """The run on one device, and its gradients of shape (steps, ...) as a tree."""
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
     start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
@@ -165,7 +166,7 @@ def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, Tr
     """The first state on the mesh, and where its arrays lie."""
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
 
-    def create(rule: Any) -> TrainState:
+    def create(rule: Rule) -> TrainState:
         create_state: Any = TrainState.create_sharded
         return create_state(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
 
@@ -180,7 +181,7 @@ def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, Tr
 
 
 def _drive(
-    start: PyTree, fixed_grads: PyTree, shardings: Any, batch: PyTree, everywhere: Any
+    start: PyTree, fixed_grads: PyTree, shardings: PyTree, batch: Sharding, everywhere: Sharding
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
@@ -190,7 +191,7 @@ def _drive(
     """
     data, is_given = digits.batches(STEPS), fixed_grads is not None
 
-    def at(tree: PyTree, index: int, where: Any) -> PyTree:
+    def at(tree: PyTree, index: int, where: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf, w: _place(leaf[index], w), tree, where)
 
     start = jax.tree.map(_place, start, shardings)
@@ -200,7 +201,7 @@ def _drive(
         programs.append(_compile_gradients(start.params, at(data, 0, where[0][1]), *where))
     gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
 
-    def inputs(index: int, _: Any) -> tuple[PyTree]:
+    def inputs(index: int, _: PyTree) -> tuple[PyTree]:
         if is_given:
             return (at(fixed_grads, index, shardings.params),)
         return (at(data, index, (batch, batch)),)
@@ -269,7 +270,7 @@ def vanishing(entry: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _place(leaf: Leaf, where: Any) -> jax.Array:
+def _place(leaf: Leaf, where: Sharding) -> jax.Array:
     """An array where it belongs; of devices of several processes each gives its own part."""
     is_array = isinstance(leaf, jax.Array)
     if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
@@ -282,6 +283,6 @@ def _by_path(root: str, tree: PyTree) -> dict[str, PyTree]:
     return {"/".join(key_names(path)): leaf for path, leaf in leaves_with_path({root: tree})}
 
 
-def _like(where: Any, tree: PyTree) -> PyTree:
+def _like(where: Sharding, tree: PyTree) -> PyTree:
     """The same sharding for each array."""
     return jax.tree.map(lambda _: where, tree)
