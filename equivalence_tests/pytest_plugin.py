@@ -75,19 +75,6 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     device = first_device(platform)
     if device is None:
         pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
-    reports = request.config.stash[_REPORTS]
-    folder = request.config.getoption("--equivalence-report")
-
-    def note(row: dict[str, object], result: "Report | str", why: str = "") -> None:
-        if folder is None:
-            return
-        from equivalence_tests.report.item import of_message, of_report  # JAX, see above
-
-        name, number = request.node.nodeid, 2
-        while name in reports:  # a test may compare several pairs
-            name, number = f"{request.node.nodeid} ({number})", number + 1
-        item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
-        reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
     def check(
         left: "SideLike",
@@ -107,13 +94,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
             if report is not None and report.verdict is Verdict.DIFFERENT:
                 why = _explanation(left, right, params, options, report.steps)
         if report is None:  # outside of the handler, or pytest shows both errors
-            note({"verdict": "error", "error": stopped}, stopped)
+            _note(request, {"verdict": "error", "error": stopped}, stopped)
             pytest.fail(f"not compared: {stopped}", pytrace=False)
-        note({**report.as_dict(), "explanation": why}, report, why)
+        _note(request, {**report.as_dict(), "explanation": why}, report, why)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
             explained = f"\n  {why}" if why else ""
-            more = "" if folder else "\n  with --equivalence-report DIR its plot is on a page"
+            has_page = request.config.getoption("--equivalence-report")
+            more = "" if has_page else "\n  with --equivalence-report DIR its plot is on a page"
             pytest.fail(
                 f"{report.headline}; expected {at_most.value} at most\n{report}{explained}{more}",
                 False,
@@ -121,6 +109,22 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
         return report
 
     return check
+
+
+def _note(
+    request: pytest.FixtureRequest, row: dict[str, object], result: "Report | str", why: str = ""
+) -> None:
+    """Keeps a result for the report, where one is wanted."""
+    if request.config.getoption("--equivalence-report") is None:
+        return
+    from equivalence_tests.report.item import of_message, of_report  # JAX, see above
+
+    reports = request.config.stash[_REPORTS]
+    name, number = request.node.nodeid, 2
+    while name in reports:  # a test may compare several pairs
+        name, number = f"{request.node.nodeid} ({number})", number + 1
+    item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
+    reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
 
 def _explanation(

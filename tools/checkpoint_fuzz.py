@@ -226,7 +226,7 @@ def write(folder: Path, files: Files) -> None:
 
 
 def outcome(read: Callable[[], object]) -> str:
-    """What came of it: "read", "refused" with a clear error, or the name of what escaped."""
+    """Returns "read", "refused" after a clear error, or the name of any other error."""
     try:
         read()
     except (CheckpointError, UnsupportedSetting):

@@ -163,27 +163,22 @@ def _maker(function: Callable[..., object]) -> Callable[..., SideLike]:
 
 
 def named_pair(left: tuple[str, str], right: tuple[str, str]) -> list[NamedSide]:
-    """Returns both sides of names or calls and their arguments, as `named_side` does.
+    """Returns both sides of names or calls and their arguments.
 
     A side that needs a learning rate, and was given none, gets that of the other side.
+
+    Args:
+      left: name and arguments of one side. The name is `module:name` of a side, of a function that
+        makes one (`optax:adamw`), or of a class of `torch.optim`; or a constructor call,
+        `Adam(1e-3)` of flax.optim or `optax.adamw(1e-3)`. The arguments are those of the function,
+        written as in a call. These and a constructor call are parsed, never evaluated.
+      right: the other side.
+
+    Raises:
+      EquivalenceError: a name is something else, or does not take the arguments.
     """
     sides = [_unchecked_side(*left), _unchecked_side(*right)]
     return [_check(_with_rate_of(*pair)) for pair in (sides, sides[::-1])]
-
-
-def named_side(name: str, arguments: str = "") -> NamedSide:
-    """Returns the side of a name or a call.
-
-    Args:
-      name: `module:name` of a side, of a function that makes one (`optax:adamw`), or of a class of
-        `torch.optim`; or a constructor call, `Adam(1e-3)` of flax.optim or `optax.adamw(1e-3)`.
-      arguments: those of the function, written as in a call. These and a constructor call are
-        parsed, never evaluated.
-
-    Raises:
-      EquivalenceError: it is something else, or does not take the arguments.
-    """
-    return _check(_unchecked_side(name, arguments))
 
 
 def _with_rate_of(side: NamedSide, other: NamedSide) -> NamedSide:

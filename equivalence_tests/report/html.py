@@ -70,7 +70,7 @@ def write(
 
 def _summary(items: Sequence[Item]) -> tuple[str, str]:
     """Returns the page's headline, and its colour's class."""
-    bad = sum(not one.held for one in items)
+    bad = sum(not one.is_as_claimed for one in items)
     if len(items) == 1 and not items[0].claims:
         return items[0].headline, f"as-{_class(items[0])}"
     if any(one.claims for one in items):
@@ -110,11 +110,12 @@ def _case(one: Item, *, is_open: bool) -> str:
         f"<h4>{html.escape(name)}</h4><pre>{html.escape(code)}</pre>"
         for name, code in one.sources.items()
     )
-    mark = "" if one.held or not one.claims else '<b class="no">not as claimed</b>'
+    mark = "" if one.is_as_claimed or not one.claims else '<b class="no">not as claimed</b>'
     about = "".join(f"<small>{html.escape(word)}</small>" for word in one.about)
     return (
-        f'<details id="{_anchor(one)}" data-outcome="{one.outcome}" data-held="{int(one.held)}"'
-        f'{" open" if is_open else ""}><summary><i class="{_class(one)}"></i>'
+        f'<details id="{_anchor(one)}" data-outcome="{one.outcome}"'
+        f' data-held="{int(one.is_as_claimed)}"{" open" if is_open else ""}>'
+        f'<summary><i class="{_class(one)}"></i>'
         f'<span class="what"><code>{html.escape(one.title)}</code>{about}</span>'
         f'<span class="told">{html.escape(one.headline)}{mark}{_more(one)}</span></summary>'
         f"{''.join(one.pictures)}{_definitions(one.facts)}{sources}</details>"
@@ -124,7 +125,7 @@ def _case(one: Item, *, is_open: bool) -> str:
 def _more(one: Item) -> str:
     return "".join(
         f'<span class="{kind}">{html.escape(text)}</span>'
-        for kind, text in (("why", one.why), ("apart", one.apart))
+        for kind, text in (("why", one.why), ("apart", one.after_poison))
         if text
     )
 
@@ -145,7 +146,7 @@ def _flat(tree: Mapping[str, object]) -> dict[str, object]:
 
 
 def _class(one: Item) -> str:
-    return one.outcome.split()[0] + ("" if one.held or not one.claims else " broken")
+    return one.outcome.split()[0] + ("" if one.is_as_claimed or not one.claims else " broken")
 
 
 def _anchor(one: Item) -> str:

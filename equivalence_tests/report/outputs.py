@@ -128,4 +128,4 @@ def _kind(item: Item) -> str:
         return "error"
     if item.outcome == NO_RECIPE:
         return "skipped"
-    return "" if item.held else "failure"
+    return "" if item.is_as_claimed else "failure"

@@ -291,7 +291,9 @@ class _Program:
             dtypes = [getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)]
             outputs = dtypes[len(eqn.invars) :]
             # A counter that becomes a float32 is one in any mode, and so is what is made of it.
-            self.narrows |= any(_is_float(dtype) and dtype.itemsize < 8 for dtype in outputs)
+            self.narrows |= any(
+                dtype.itemsize < 8 for dtype in outputs if dtype is not None and _is_float(dtype)
+            )
             if eqn.primitive.name == "convert_element_type" and all(map(_is_float, dtypes)):
                 self._sources[eqn.outvars[0]] = eqn.invars[0]
             else:
