@@ -15,7 +15,7 @@ from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import LOOPS, Driven, driver, trajectory
 from equivalence_tests.suite.case import Result, decide_in_float64, measure
-from equivalence_tests.suite.matrix import axes, sides
+from equivalence_tests.suite.matrix import axes, cases
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.claim import rounding
@@ -29,10 +29,10 @@ _IN_ONE_FUNCTION = rounding(
 )
 
 
-def run_group(cases: Sequence[MatrixCase]) -> list[Result]:
+def run_group(group: Sequence[MatrixCase]) -> list[Result]:
     """Runs cases that share their programs; an error is in its result and stops no other."""
-    legs = Legs(cases[0].program)
-    return [run_case(case, legs) for case in cases]
+    legs = Legs(group[0].program)
+    return [run_case(case, legs) for case in group]
 
 
 class Legs:
@@ -42,7 +42,7 @@ class Legs:
         """Takes `case.program`."""
         self.params = axes.parameters(program.tree, program.dtype)
         self.steps = axes.steps_of(program.tree)
-        self.rates = axes.rates(sides.peak(program), self.steps)
+        self.rates = axes.rates(cases.peak(program), self.steps)
         self.program = program
         # Each program and each run of the left side once, whichever cases ask for it.
         self._left = functools.cache(functools.partial(self._run, "legacy"))
@@ -60,7 +60,7 @@ class Legs:
     def side(self, recipe: str) -> Side:
         """The legacy optimizer, or a recipe."""
         case = replace(self.program, recipe=recipe)
-        return (sides.legacy_side if recipe == "legacy" else sides.recipe_side)(case)
+        return (cases.legacy_side if recipe == "legacy" else cases.recipe_side)(case)
 
     def _run(self, recipe: str, stream: str, *, resumed: bool = False) -> PyTree:
         # Two halves, so that one compilation also serves the run that is interrupted in between.
@@ -93,7 +93,7 @@ def run_case(case: MatrixCase, legs: Legs) -> Result:
             decide_in_float64(result, both, legs.params, inputs, drive, poisoned)
 
     setting = ENTRIES[case.entry].cases[case.setting]
-    definition = sides.definition(case, sides.schedule(case))
+    definition = cases.definition(case, cases.schedule(case))
     return measure(case, setting, definition, compare_sides)
 
 
