@@ -1,4 +1,4 @@
-"""The axes, each a table; `axes_test.py` lints them. An entry's settings are its own cases."""
+"""The axes, each a table; `run_test.py` lints them. An entry's settings are its own cases."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
