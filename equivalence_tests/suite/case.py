@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -153,13 +153,20 @@ def measure(
     result.claim = choice.claim
     with contextlib.suppress(ValueError):  # a traversal is a function, which has no source form
         result.source = render(choice.call)
+    with record_run(result):
+        compare(result, choice.call)
+    return result
+
+
+@contextlib.contextmanager
+def record_run(result: Result) -> Generator[None]:
+    """Within it a case runs: its time, and the error that stops it, are put into the result."""
     started = time.perf_counter()
     try:
-        compare(result, choice.call)
+        yield
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
-    return result
 
 
 def decide_in_float64(

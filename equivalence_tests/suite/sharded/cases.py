@@ -4,7 +4,6 @@ Where no sum is split over devices, every bit must be the same. Whether one is, 
 says: it then has an all-reduce that adds floating-point numbers.
 """
 
-import time
 from collections.abc import Sequence
 
 import jax
@@ -13,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.suite.case import Result
+from equivalence_tests.suite.case import Result, record_run
 from equivalence_tests.suite.sharded import training, two_processes
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned
 from equivalence_tests.suite.sharded.training import (
@@ -57,10 +56,8 @@ def run(case: ShardedCase) -> Result:
       A result whose claim is derived from the compiled programs: identical where they split no sum.
       An error is in the result.
     """
-    started = time.perf_counter()
-    recipe = render(OPTIMIZERS[case.entry])
-    result = Result(case, layout_text(case), source=recipe)
-    try:
+    result = Result(case, layout_text(case), source=render(OPTIMIZERS[case.entry]))
+    with record_run(result):
         alone, _ = reference(case.entry, case.drive)
         seen, split = (training if case.processes == 1 else two_processes).run(case)
         left_out = vanishing(case.entry) if split else ()
@@ -75,9 +72,6 @@ def run(case: ShardedCase) -> Result:
             "split_sums": split,
             "left_out": list(left_out),
         }
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds = time.perf_counter() - started
     return result
 
 
