@@ -12,15 +12,11 @@ from equivalence_tests.environment import Device, environment, first_device
 from equivalence_tests.report import recording
 from equivalence_tests.report import table as report
 from equivalence_tests.report.item import of_result
-from equivalence_tests.report.outputs import DIFFERENT, MISUSE, NOT_RUN, SAME
-from equivalence_tests.report.outputs import Outputs as Outputs
+from equivalence_tests.report.outputs import DIFFERENT, MISUSE, NOT_RUN, SAME, Outputs
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Case, Result
 from equivalence_tests.suite.jobs import Compilations, run_all, select_cases
-from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garbage_seldom
-from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
-from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
 from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.suite.sharded.training import ShardedCase
 from equivalence_tests.suite.witness import STEPS, witness_checks

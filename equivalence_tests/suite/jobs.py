@@ -157,23 +157,23 @@ def run_all(
     return [result for future in names for result in future.result()]
 
 
-def use_host_devices(count: int) -> None:
-    """Splits the CPU into that many devices; before JAX first asks for its devices."""
-    os.environ["XLA_FLAGS"] = xla_flags(count)
+def prepare_process(devices: int | None) -> None:
+    """Prepares a process that runs many cases; before JAX first asks for its devices.
 
+    Compiled programs are kept between runs; JAX_COMPILATION_CACHE_DIR says where else.
 
-def collect_garbage_seldom() -> None:
-    """Else a process that traces a hundred programs looks through them all, again and again."""
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
-def use_compilation_cache() -> None:
-    """Keeps compiled programs between runs; JAX_COMPILATION_CACHE_DIR says where else."""
+    Args:
+      devices: into how many the CPU is split; None for what the environment says.
+    """
+    if devices is not None:
+        os.environ["XLA_FLAGS"] = xla_flags(devices)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "optax-bridge" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # Else a process that traces a hundred programs looks through them all, again and again.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def cache_folder() -> Path:
