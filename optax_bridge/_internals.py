@@ -43,7 +43,7 @@ class MissingNameError(RuntimeError):
 
 @functools.cache
 def _find(name: str) -> Any:
-    """Returns what a name of `PLACES` stands for; None if no place has it."""
+    """Returns the object that a name of `PLACES` refers to; None if no place has it."""
     for module, attribute in PLACES[name]:
         try:
             return getattr(importlib.import_module(module), attribute)
@@ -52,7 +52,7 @@ def _find(name: str) -> Any:
     return None
 
 
-def _need(name: str, feature: str) -> Any:
+def _require(name: str, feature: str) -> Any:
     value = _find(name)
     if value is None:
         places = ", ".join(".".join(place) for place in PLACES[name]) or "any place"
@@ -70,7 +70,7 @@ def trace_state() -> Any:
       MissingNameError: JAX does not tell.
     """
     feature = "an exact transformation within another transformation, such as optax.chain"
-    return _need("trace_state", feature)()
+    return _require("trace_state", feature)()
 
 
 def trace_state_if_known() -> Any:
@@ -84,10 +84,10 @@ def backends_are_initialized() -> bool:
     Raises:
       MissingNameError: JAX does not tell.
     """
-    return _need("backends_are_initialized", "optax_bridge.one_loop")()
+    return _require("backends_are_initialized", "optax_bridge.one_loop")()
 
 
-def staged(*values: Any) -> bool:
+def are_traced(*values: Any) -> bool:
     """True if these are all arrays of a program that is being traced, by `jax.jit` say.
 
     None may be among them. Arrays of `jax.vmap` or `jax.grad` are not: outside of `jax.jit` these

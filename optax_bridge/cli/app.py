@@ -45,9 +45,9 @@ class Subcommands(TyperGroup):
         return sorted(_entry_points())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The subcommand of that name; None if there is none."""
+        """The subcommand of that name, or None."""
         del ctx
-        return _loaded(cmd_name) if cmd_name in _entry_points() else None
+        return _load(cmd_name) if cmd_name in _entry_points() else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the subcommand of the arguments; of one that is not there says what is like it."""
@@ -92,7 +92,7 @@ def _explain(error: typer.BadParameter) -> None:
 
 
 def _input(error: typer.BadParameter) -> str:
-    """Returns "; found VALUE", as Pydantic's error has it, or "" where there is none."""
+    """Returns "; found VALUE", as Pydantic's error has it, or ""."""
     errors: Any = getattr(error.__cause__, "errors", None)
     details = cast(list[dict[str, Any]], errors()) if callable(errors) else []
     return f"; found {details[0]['input']!r}" if details else ""
@@ -104,7 +104,7 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 @functools.cache
-def _loaded(name: str) -> Any:
+def _load(name: str) -> Any:
     point = _entry_points()[name]
     try:
         for extra in point.extras:
@@ -121,7 +121,7 @@ def _loaded(name: str) -> Any:
 
 
 def _unusable(name: str, why: str) -> Any:
-    """A command that says why it cannot run, whatever it is given."""
+    """A command that says why it cannot run, for any arguments."""
 
     def say() -> None:
         typer.echo(why, err=True)

@@ -1,7 +1,7 @@
 """Programs that a user names on the command line: `package.module` or `file.py`.
 
 Each is loaded as a program of its own: with its own command line, its own absl flags, and the
-modules that lie beside it, so that an old program and the migrated one may have the same names.
+modules in its folder, so that an old program and the migrated one may have the same names.
 """
 
 import contextlib
@@ -128,14 +128,14 @@ def in_program(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def module_named(name: str) -> ModuleType:
-    """Imports a module by its name, or a file by its path; what lies beside it is found.
+    """Imports a module by its name, or a file by its path; modules in its folder are found.
 
     Args:
       name: `package.module`, looked for in the current folder as well, or `path/to/file.py`.
 
     Raises:
       ImportError: there is no such file or module.
-      Exception: whatever the program raises when it is imported.
+      Exception: anything that the program raises when it is imported.
     """
     without_note_on_tensorflow()
     program = _program(name)
@@ -146,7 +146,7 @@ def module_named(name: str) -> ModuleType:
         raise ImportError(f"there is no file {file}. Check the path")
     with with_own_arguments(name):
         is_file = file.suffix == ".py"
-        module = _executed(name, file) if is_file else importlib.import_module(name)
+        module = _execute(name, file) if is_file else importlib.import_module(name)
     if file.suffix == ".py":  # a module is found in sys.modules, or reloaded where it is gone
         program.module = module
     with with_own_arguments(name):  # which parses the flags that it has defined
@@ -159,7 +159,7 @@ def object_named(module: str, attribute: str) -> Any:
     Raises:
       ImportError: there is no such file or module.
       AttributeError: the program has nothing of that name; says which name is most like it.
-      Exception: whatever the program raises when it is imported.
+      Exception: anything that the program raises when it is imported.
     """
     program = module_named(module)
     try:
@@ -181,7 +181,7 @@ def migration_remedy(error: BaseException) -> str:
     return f"Migrate it first: optax-bridge migrate --write {shlex.quote(str(file))}"
 
 
-def _executed(name: str, file: Path) -> ModuleType:
+def _execute(name: str, file: Path) -> ModuleType:
     """Runs a file as a module of the name that the user gave it."""
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # of a .py file there always is
@@ -254,7 +254,7 @@ def _absl_flags() -> Any:
 
 
 def _keep_flags(program: _Program, flags: Any, before: set[str]) -> None:
-    """Notes which new flags are the program's, and which those of modules beside it."""
+    """Notes which new flags are the program's, and which those of modules in its folder."""
     for name in set(flags) - before:
         module = flags.find_module_defining_flag(name)
         if module == program.name:
@@ -268,19 +268,19 @@ def _parse_flags(program: _Program) -> None:
     if program not in _used:
         _used.append(program)
     flags = _absl_flags()
-    own = {**program.neighbours.flags, **program.flags}
-    if flags is None or not own or program.parsed == _arguments:
+    program_flags = {**program.neighbours.flags, **program.flags}
+    if flags is None or not program_flags or program.parsed == _arguments:
         return
     # What a program needs when it runs, it may not need to make its state.
-    required = {name: flag.validators for name, flag in own.items() if flag.value is None}
+    required = {name: flag.validators for name, flag in program_flags.items() if flag.value is None}
     for name in required:
-        own[name].validators = []
+        program_flags[name].validators = []
     before = set(flags)
     try:
         program.unknown = tuple(flags([program.name, *_arguments], known_only=True)[1:])
     finally:
         for name, validators in required.items():
-            own[name].validators = validators
+            program_flags[name].validators = validators
         # A config of ml_collections defines one for each of its fields that an argument sets.
         program.flags |= {name: flags[name] for name in set(flags) - before}
     program.parsed = _arguments

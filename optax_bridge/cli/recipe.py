@@ -43,7 +43,7 @@ def recipe(
         typer.Option(
             help="Print one recipe alone: `exact`, this project's own; `stock`, what `migrate` "
             "writes: public Optax where it is the same, else the exact one; `standalone`, public "
-            "Optax whatever it is worth."
+            "Optax in any case."
         ),
     ] = None,
     dtype: Annotated[
@@ -111,7 +111,7 @@ def _print_public(console: Console, heading: str, described: Described) -> int:
     """Prints the recipe of public Optax, with a name for a rate that every call gave."""
     from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
-    with_rate, prefix = _changed(described, _named_rate), ""
+    with_rate, prefix = _with_settings(described, _named_rate), ""
     try:
         try:
             choice = choose_recipe(described, "standalone")
@@ -164,16 +164,16 @@ def _print_choice(
 
 
 def _proof(described: Described, choice: Choice) -> str:
-    """What is proved of the recipe, and for what."""
+    """The relation that is proved, and for which inputs."""
     from optax_bridge.correspondence import ENTRIES
     from optax_bridge.correspondence.claim import HALF_PRECISION, PROVED_FOR
 
     of_flax = described.entry in ENTRIES.values()
     command = "optax-bridge prove" if of_flax else "optax-bridge prove --only torch"
-    if choice.claim.proved == "different":
+    if choice.claim.relation == "different":
         return f"proved: different, by an input that shows it (`{command}`)"
     dtypes = ", ".join(["float32", *HALF_PRECISION] if of_flax else ["float32"])
-    return f"proved (`{command}`): {choice.claim.proved}, for {PROVED_FOR} in {dtypes}"
+    return f"proved (`{command}`): {choice.claim.relation}, for {PROVED_FOR} in {dtypes}"
 
 
 def _scope(choice: Choice) -> str:
@@ -229,12 +229,12 @@ def _laid_out(node: Any, width: int, indent: int = 0, before: int = len("tx = ")
     return f"{opening}\n{lines}{' ' * indent})" if parts else text
 
 
-def _changed(described: Described, change: Callable[[str, Any], Any]) -> Described:
+def _with_settings(described: Described, change: Callable[[str, Any], Any]) -> Described:
     """An optimizer with other settings, those of the optimizers in it included."""
 
     def new(name: str, value: Any) -> Any:
         if isinstance(value, type(described)):
-            return _changed(value, change)
+            return _with_settings(value, change)
         if isinstance(value, tuple):
             return tuple(new(name, item) for item in value)
         return change(name, value)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What one entry of the correspondence says, as data."""
+"""One entry of the correspondence, as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from optax_bridge.correspondence.claim import Claim, identical
-from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled, resolve
+from optax_bridge.correspondence.recipe import Call, Setting, Source, build, resolve, substitute
 from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, OneOf, Range
 
 
@@ -22,8 +22,8 @@ class HyperParam:
     Attributes:
       legacy: argument of the legacy constructor.
       port: argument of this project's transformation.
-      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` if there
-        is none.
+      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` for
+        a required one.
       read: reads the value from a definition.
       variadic: whether the value is the tuple of all positional arguments.
       within: the numbers that it makes sense with.
@@ -41,7 +41,7 @@ class HyperParam:
 
 @dataclass(frozen=True)
 class StateField:
-    """One field of the legacy state and where its value stands in the new states.
+    """One field of the legacy state and its places in the new states.
 
     Attributes:
       legacy: field of the legacy parameter state.
@@ -145,7 +145,7 @@ class LegacyClass:
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What its constructor takes, in its order."""
+        """The parameters of its constructor, in its order."""
         return inspect.signature(self.cls).parameters
 
 
@@ -154,11 +154,11 @@ Row = tuple[tuple[str, ...], Any, Mapping[str, Any] | None]
 
 
 class Parts(Protocol):
-    """How a checkpoint shows a legacy optimizer that holds others."""
+    """Recognises in a checkpoint a legacy optimizer that holds others."""
 
     example: str  # a constructor call, for messages
 
-    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+    def matches(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
         """Whether a checkpoint may be of this optimizer.
 
         Args:
@@ -168,10 +168,10 @@ class Parts(Protocol):
         ...
 
     def rows_within(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
-        """What a checkpoint has for each of the optimizers within, or for those that differ."""
+        """The rows for each of the optimizers within, or for those that differ."""
         ...
 
-    def around(self, inner: Any) -> Any:
+    def wrap(self, inner: Any) -> Any:
         """The optimizer that holds this one, None where a checkpoint does not say enough."""
         ...
 
@@ -200,7 +200,7 @@ class Entry:
         checkpoint; None: those are its switches, which can be tried.
       excluded: values of the suite's axes that cannot be, each with the reason.
       exactness: what the exact recipe earns against the original library, and what makes it so.
-      beside: arguments of the original constructor that have no place here -> what to know of each.
+      extra_arguments: of the original constructor, without a place here -> what to know of each.
     """
 
     legacy: LegacyClass
@@ -224,7 +224,7 @@ class Entry:
     exactness: Claim = field(
         default_factory=lambda: identical("the legacy operations in the legacy order")
     )
-    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra_arguments: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def rate(self) -> str:
@@ -258,7 +258,7 @@ class Entry:
 
     def call(self, case: Case, learning_rate: float | None) -> Call:
         """The call of the legacy constructor that makes the definition of a case."""
-        settings: dict[str, Any] = filled(dict(case.settings), {RATE.name: learning_rate})
+        settings: dict[str, Any] = substitute(dict(case.settings), {RATE.name: learning_rate})
         args: tuple[Any, ...] = ()
         for hp in self.hyper_params:
             if hp.variadic:
@@ -272,14 +272,14 @@ class Entry:
         """The fields of its legacy parameter state."""
         return frozenset({field.legacy for field in self.state} | set(self.dropped))
 
-    def recognised(self, kinds: Set[frozenset[str]]) -> bool:
+    def matches(self, kinds: Set[frozenset[str]]) -> bool:
         """Whether a checkpoint may be of this optimizer.
 
         Args:
           kinds: the different sets of fields that its parameters' states have; none: no fields.
         """
         if self.parts is not None:
-            return self.parts.recognised(kinds, self.fields)
+            return self.parts.matches(kinds, self.fields)
         return (kinds or {frozenset()}) == {self.fields}
 
     @property
@@ -335,7 +335,7 @@ class Entry:
         for number, variant in enumerate(self.stock):
             if variant.fits(settings):
                 claim = replace(variant.claim, key=f"{self.name}/{number}")
-                return filled(variant.recipe, settings), claim
+                return substitute(variant.recipe, settings), claim
         raise UnsupportedSetting(
             f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
             f"{self.port}."

@@ -9,7 +9,7 @@ from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Source
-from optax_bridge.correspondence.values import expected, meant
+from optax_bridge.correspondence.values import expectation, meant
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
@@ -100,8 +100,8 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
             f"{_text(node, text)!r} is a name, no call: write {entry.legacy.__name__}(), or "
             f"{entry.legacy.__name__}(...) with the arguments that the program gives"
         )
-    settings, beside = _arguments(node, entry, text, table)
-    return Described(entry, entry.defaults() | settings, beside)
+    settings, extra_arguments = _arguments(node, entry, text, table)
+    return Described(entry, entry.defaults() | settings, extra_arguments)
 
 
 def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
@@ -123,7 +123,7 @@ def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
 
 
 def _home(node: ast.expr, text: str) -> str:
-    """What stands before a dotted name's last part."""
+    """A dotted name without its last part."""
     return _text(node.value, text) if isinstance(node, ast.Attribute) else ""
 
 
@@ -143,35 +143,35 @@ def _arguments(
     if any(hp.variadic for hp in entry.hyper_params):
         return {names[0]: _groups(node, entry, text, table)}, {}
     places = [hp.legacy for hp in entry.hyper_params if not hp.by_name]
-    args, beside = node.args, dict[str, str]()
-    if "params" in entry.beside and args:
-        beside["params"] = _parameters(args[0], text, name)
+    args, extra_arguments = node.args, dict[str, str]()
+    if "params" in entry.extra_arguments and args:
+        extra_arguments["params"] = _parameters(args[0], text, name)
         args = args[1:]
     if len(args) > len(places) or any(isinstance(arg, ast.Starred) for arg in args):
         raise ExpressionError(
             f"{_text(node, text)!r}: {name} takes {len(places)} arguments, {', '.join(places)}, "
             "each written out"
         )
-    given = list(zip(places, args, strict=False))
+    arguments = list(zip(places, args, strict=False))
     for keyword in node.keywords:
-        if keyword.arg in entry.beside and keyword.arg not in beside:
-            beside[str(keyword.arg)] = _text(keyword.value, text)
+        if keyword.arg in entry.extra_arguments and keyword.arg not in extra_arguments:
+            extra_arguments[str(keyword.arg)] = _text(keyword.value, text)
             continue
         if keyword.arg not in names:
             ports = {hp.legacy: hp.port for hp in entry.hyper_params}
-            known = meant(keyword.arg or "", ports)
-            is_meant = f"; is {known} meant?" if known else "."
+            legacy = meant(keyword.arg or "", ports)
+            is_meant = f"; is {legacy} meant?" if legacy else "."
             raise ExpressionError(
                 f"{_text(node, text)!r}: {name} has no argument {keyword.arg or '**'}{is_meant} It "
                 f"takes {', '.join(names)}"
             )
-        if keyword.arg in dict(given):
+        if keyword.arg in dict(arguments):
             raise ExpressionError(f"{_text(node, text)!r}: {keyword.arg} is given twice")
-        given.append((keyword.arg, keyword.value))
+        arguments.append((keyword.arg, keyword.value))
     values = {}
-    for key, value in given:
+    for key, value in arguments:
         values[key] = _value(value, text, table, key)
-        wanted = expected(hyper_params[key].default, hyper_params[key].within, values[key])
+        wanted = expectation(hyper_params[key].default, hyper_params[key].within, values[key])
         if wanted and not isinstance(values[key], Source):
             raise ExpressionError(
                 f"{_text(node, text)!r}: {key} is {wanted}, or an expression of the program; found "
@@ -185,7 +185,7 @@ def _arguments(
         raise ExpressionError(
             f"{_text(node, text)!r}: {required[0]} is an optimizer, e.g. {entry.parts.example}"
         )
-    return values, beside
+    return values, extra_arguments
 
 
 def _parameters(node: ast.expr, text: str, name: str) -> str:

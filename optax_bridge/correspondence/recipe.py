@@ -72,10 +72,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Source:
-    """A value with source text of its own: a variable of the program, say, or a function.
+    """A value with source text of its own: a variable of the program, for example, or a function.
 
     Attributes:
-      text: a Python expression; `render` writes it as it is.
+      text: a Python expression; `render` writes it unchanged.
       value: what `build` uses.
     """
 
@@ -88,28 +88,28 @@ def call(target: str, *args: Any, **kwargs: Any) -> Call:
     return Call(target, args, kwargs)
 
 
-def filled(node: Any, settings: Mapping[str, Any]) -> Any:
+def substitute(node: Any, settings: Mapping[str, Any]) -> Any:
     """The recipe with every `Setting` replaced by its value."""
     if isinstance(node, Setting):
         return node.of(settings)
     if isinstance(node, Call):
-        args, kwargs = filled((tuple(node.args), dict(node.kwargs)), settings)
+        args, kwargs = substitute((tuple(node.args), dict(node.kwargs)), settings)
         return Call(node.target, args, kwargs)
     if isinstance(node, tuple):
-        return tuple(filled(item, settings) for item in node)
+        return tuple(substitute(item, settings) for item in node)
     if isinstance(node, dict):
-        return {name: filled(value, settings) for name, value in node.items()}
+        return {name: substitute(value, settings) for name, value in node.items()}
     return node
 
 
-def replaced(node: Any, others: Mapping[int, Any]) -> Any:
+def replace_nodes(node: Any, others: Mapping[int, Any]) -> Any:
     """The recipe with other nodes in the places of some, which are given by their `id`."""
     if id(node) in others:
         return others[id(node)]
     if isinstance(node, Call):
-        kwargs = {name: replaced(value, others) for name, value in node.kwargs.items()}
-        return Call(node.target, tuple(replaced(arg, others) for arg in node.args), kwargs)
-    return tuple(replaced(item, others) for item in node) if isinstance(node, tuple) else node
+        kwargs = {name: replace_nodes(value, others) for name, value in node.kwargs.items()}
+        return Call(node.target, tuple(replace_nodes(arg, others) for arg in node.args), kwargs)
+    return tuple(replace_nodes(item, others) for item in node) if isinstance(node, tuple) else node
 
 
 def build(node: Any) -> Any:
@@ -119,7 +119,7 @@ def build(node: Any) -> Any:
       node: a filled recipe.
 
     Returns:
-      What it stands for: for a whole recipe, an `optax.GradientTransformation`.
+      Its value: for a whole recipe, an `optax.GradientTransformation`.
     """
     if isinstance(node, Call):
         kwargs = {name: build(value) for name, value in node.kwargs.items()}
@@ -230,6 +230,6 @@ def _split(dotted: str) -> tuple[str, tuple[str, ...]]:
 
 
 def resolve(dotted: str) -> Any:
-    """What a dotted name refers to, imported."""
+    """The object that a dotted name refers to, imported."""
     module, attributes = _split(dotted)
     return functools.reduce(getattr, attributes, importlib.import_module(module))

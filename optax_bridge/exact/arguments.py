@@ -1,9 +1,9 @@
-"""Which keyword arguments a transformation takes per call.
+"""The keyword arguments that a transformation takes per call.
 
 Optax transformations pass every extra argument on to their parts and ignore what they do not know,
 so a misspelt `learnig_rate=` would vanish. An `ExactTransformation` names what it takes, and a
 function's signature may. What neither says is tried: an argument that has no part in a trace of
-the step is one that nobody takes.
+the step is one that nothing takes.
 """
 
 import functools
@@ -15,7 +15,8 @@ import jax
 import numpy as np
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation, check_transformation, take_step
+from optax_bridge.checks import check_transformation
+from optax_bridge.exact.transformation import ExactTransformation, take_step
 from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
 
 _PROTOCOL = 3  # updates, state, params
@@ -89,15 +90,16 @@ def unused_arguments(
     trees: Any = (grads, state, params, dict(extra))
     leaves, treedef = jax.tree.flatten(trees)
     described = tuple(_shape(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
-    kept = _unused.__wrapped__ if any(map(callable, described)) else _unused  # may hold a batch
+    # A function is not kept in the cache: it may hold a batch.
+    find = _find_unused.__wrapped__ if any(map(callable, described)) else _find_unused
     try:
-        return list(kept(tx, treedef, described))
+        return list(find(tx, treedef, described))
     except TypeError:  # something that cannot be hashed
-        return list(_unused.__wrapped__(tx, treedef, described))
+        return list(_find_unused.__wrapped__(tx, treedef, described))
 
 
 @functools.lru_cache(maxsize=64)
-def _unused(
+def _find_unused(
     tx: optax.GradientTransformation, treedef: Any, leaves: tuple[Any, ...]
 ) -> tuple[str, ...]:
     *_, extra = treedef.unflatten(leaves)
@@ -107,18 +109,18 @@ def _unused(
     used = extra.keys() - {owners[i] for i in numeric}
 
     def one_step(values: list[Any]) -> Any:
-        given = dict(zip(numeric, values, strict=True))
+        leaves_by_index = dict(zip(numeric, values, strict=True))
         for index, (leaf, name) in enumerate(zip(leaves, owners, strict=True)):
             if name is not None and callable(leaf):
                 used.discard(name)
-                given[index] = _noting(leaf, name, used)
-        taken = [given.get(index, leaf) for index, leaf in enumerate(leaves)]
+                leaves_by_index[index] = _noting(leaf, name, used)
+        taken = [leaves_by_index.get(index, leaf) for index, leaf in enumerate(leaves)]
         grads, state, params, extra = treedef.unflatten(taken)
         return take_step(tx, grads, state, params, **extra)
 
     try:
         jaxpr = jax.make_jaxpr(one_step)([leaves[i] for i in numeric]).jaxpr
-    except Exception:  # whatever is wrong with the step, taking it will say so
+    except Exception:  # taking the step will say what is wrong with it
         return ()
     read = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | set(map(id, jaxpr.outvars))
     pairs = zip(jaxpr.invars, numeric, strict=True)

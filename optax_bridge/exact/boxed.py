@@ -7,7 +7,8 @@ from typing import Any, TypeVar, overload
 import jax
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation, check_transformation
+from optax_bridge.checks import check_transformation
+from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
     boxed_as,
@@ -50,17 +51,17 @@ def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransf
 
     Returns:
       The transformation, whose `init` takes parameters with or without boxes, and whose `update`
-      takes gradients with or without boxes, whatever the parameters have.
+      takes gradients with or without boxes, independent of the parameters.
 
     Raises:
       TypeError: `tx` is no transformation.
     """
     check_transformation(tx)
-    own = _WithoutBoxes(tx)
+    inner = _WithoutBoxes(tx)
     if isinstance(tx, ExactTransformation):
         record = (tx.hyper_params, tx.inner, tx.parts)
-        return ExactTransformation(own.init, own.update, own.step, *record)
-    return optax.GradientTransformationExtraArgs(own.init, own.update)
+        return ExactTransformation(inner.init, inner.update, inner.step, *record)
+    return optax.GradientTransformationExtraArgs(inner.init, inner.update)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +122,10 @@ def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def _with_boxes_if_masked(without: Callable[[], T], with_boxes: Callable[[], T]) -> T:
-    """What the first gives, or the second where a mask or labels within were made from boxes.
+    """The first one's result, or the second's where a mask or labels within were made from boxes.
 
     A mask that `jax.tree.map` made of boxed parameters is itself in boxes, and fits no tree without
-    them; nothing tells so but the attempt. Whatever else is wrong is the first one's error.
+    them; nothing tells so but the attempt. Any other error is the first one's.
     """
     try:
         return without()

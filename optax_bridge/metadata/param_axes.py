@@ -38,7 +38,7 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
     Args:
       params: parameters as `param_with_axes` makes them, without boxes; any containers.
       params_axes: the collection of that name, or what `get_axis_names` makes of it; dicts or
-        FrozenDicts, whatever `params` is.
+        FrozenDicts.
 
     Returns:
       The parameters in their containers; one without names stays without a box.
@@ -47,21 +47,21 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
       ValueError: names for a parameter that is not there, or not one name for each axis.
     """
     if has_boxes(params):
-        raise ValueError("params has boxes already: expected plain arrays beside params_axes")
+        raise ValueError("params has boxes already: expected plain arrays and params_axes")
     names = _names_by_path(params_axes)
 
     def box(path: KeyPath, leaf: Leaf) -> Any:
-        own = names.pop(key_names(path), None)
-        if own is None:
+        axes = names.pop(key_names(path), None)
+        if axes is None:
             return leaf
-        boxed = LogicallyPartitioned(leaf, own)
+        boxed = LogicallyPartitioned(leaf, axes)
         names_of(boxed, "params" + keystr(path))
         return boxed
 
     boxed = jax.tree_util.tree_map_with_path(box, params)
     if names:
-        left = ", ".join("/".join(path) for path in names)
-        raise ValueError(f"params_axes has names for {left}, which params has not")
+        unmatched = ", ".join("/".join(path) for path in names)
+        raise ValueError(f"params_axes has names for {unmatched}, which params does not have")
     return boxed
 
 

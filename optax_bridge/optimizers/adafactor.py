@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from optax_bridge.correspondence.claim import apart, rounding
+from optax_bridge.correspondence.claim import differs, rounding
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
@@ -33,7 +33,7 @@ from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Pl
 
 
 class AdafactorState(NamedTuple):
-    """State of `adafactor`; float32 whatever the parameters' dtype, and of shape (1,) where unused.
+    """State of `adafactor`; float32 for all dtypes of parameters, and of shape (1,) where unused.
 
     Attributes:
       count: steps taken, int32 scalar.
@@ -71,7 +71,7 @@ def adafactor(
 ) -> ExactTransformation:
     """Adafactor with every setting of the legacy one, and configured by axis if wanted.
 
-    By default the two longest axes of a parameter are factored, whatever they mean: of a kernel
+    By default the two longest axes of a parameter are factored, of any meaning: of a kernel
     that is scanned over 300 layers that would be the layers. Rules say what an axis is, in terms of
     `optax_bridge.Role`:
 
@@ -98,7 +98,7 @@ def adafactor(
       decay_rate: exponent of the second moment's decay, `1 - t ** -decay_rate`.
       step_offset: step at which the decay schedule starts, for fine-tuning.
       clipping_threshold: largest root mean square of the update before it is scaled, None for any.
-      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate`, whatever the
+      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate`, at any
         learning rate.
       min_dim_size_to_factor: both axes must be at least this long to be factored.
       epsilon1: added to the squared gradient.
@@ -148,10 +148,10 @@ def _momentum_dtype(dtype: Any) -> Any:
     Raises:
       TypeError: it is a number, which JAX takes for a dtype of its own, or no floating-point dtype.
     """
-    found = None if isinstance(dtype, bool | int | float) else jnp.result_type(dtype)
-    if found is None or not jnp.issubdtype(found, jnp.floating):
+    result = None if isinstance(dtype, bool | int | float) else jnp.result_type(dtype)
+    if result is None or not jnp.issubdtype(result, jnp.floating):
         raise TypeError(f"dtype_momentum: expected a floating-point dtype, found {dtype!r}")
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class _Arithmetic:
             rows, columns = factors.rows, factors.columns
             v_row = decay * v_row + mixing * jnp.mean(grad_sq, axis=columns)
             v_col = decay * v_col + mixing * jnp.mean(grad_sq, axis=rows)
-            kept = factors.without(columns, param.ndim)
-            rows_in_v_row = tuple(kept.index(axis) for axis in rows)
+            axes_of_v_row = factors.without(columns, param.ndim)
+            rows_in_v_row = tuple(axes_of_v_row.index(axis) for axis in rows)
             row_mean = jnp.mean(v_row, axis=rows_in_v_row, keepdims=True)
             row_factor = jnp.expand_dims((v_row / row_mean) ** -0.5, axis=columns)
             col_factor = jnp.expand_dims(v_col**-0.5, axis=rows)
@@ -216,8 +216,8 @@ class _Arithmetic:
 
 
 def _apply(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
-    kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
-    return (kept - decrement).astype(jnp.result_type(param))
+    decayed = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
+    return (decayed - decrement).astype(jnp.result_type(param))
 
 
 def _reduced_zeros(param: Leaf, axes: tuple[int, ...]) -> Reduced:
@@ -236,10 +236,10 @@ def _zeros(param: Leaf, axes: Sequence[int], dtype: Any) -> jax.Array:
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return jnp.zeros(shape, dtype)
     names = [*sharding.spec, *[None] * len(jnp.shape(param))]
-    own = PartitionSpec(*(names[axis] for axis in axes))
-    concrete = getattr(param, "sharding", None)  # its mesh has devices, which a type's has not
+    spec = PartitionSpec(*(names[axis] for axis in axes))
+    concrete = getattr(param, "sharding", None)  # its mesh has devices, unlike a type's
     mesh = concrete.mesh if isinstance(concrete, NamedSharding) else sharding.mesh
-    return jnp.zeros(shape, dtype, device=NamedSharding(mesh, own))
+    return jnp.zeros(shape, dtype, device=NamedSharding(mesh, spec))
 
 
 def _rms(array: jax.Array, factors: Factors) -> jax.Array:
@@ -250,7 +250,7 @@ def _rms(array: jax.Array, factors: Factors) -> jax.Array:
     return jnp.sqrt(jnp.mean(array * array, axis=over, keepdims=True))
 
 
-def _inferred(rows: Sequence[Row]) -> dict[str, Any]:
+def _infer_settings(rows: Sequence[Row]) -> dict[str, Any]:
     """Settings that factor the parameters that were, with momentum if there is some."""
     settings: dict[str, Any] = {"factored": False}
     for _, param, state in rows:
@@ -307,9 +307,9 @@ ENTRY = Entry(
             rounding(
                 16,
                 "order of operations only",
-                bfloat16=apart("the legacy statistics are float32, Optax's bfloat16"),
-                float16=apart("the legacy statistics are float32, Optax's float16"),
-                float64=apart("the legacy statistics are float32, Optax's float64"),
+                bfloat16=differs("the legacy statistics are float32, Optax's bfloat16"),
+                float16=differs("the legacy statistics are float32, Optax's float16"),
+                float64=differs("the legacy statistics are float32, Optax's float64"),
             ),
         ),
     ),
@@ -339,8 +339,8 @@ ENTRY = Entry(
     notes=(
         "`epsilon2` cannot be set in Optax. With bfloat16 parameters the legacy statistics are "
         "float32, Optax's in the parameter's dtype. `weight_decay_rate` multiplies the parameter, "
-        "whatever the learning rate."
+        "at any learning rate."
     ),
     sources=("flax.optim.adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
-    inferred=_inferred,
+    inferred=_infer_settings,
 )

@@ -1,4 +1,4 @@
-"""Which axes Adafactor reduces over: by size, by name, by path, or by the parameter's own box."""
+"""The axes that Adafactor reduces over: by size, by name, by path or by the parameter's box."""
 
 import dataclasses
 import enum
@@ -15,7 +15,7 @@ from optax_bridge.exact.leaf_rule import Leaf
 
 
 class Role(enum.StrEnum):
-    """What an axis is to Adafactor.
+    """The role of an axis in Adafactor.
 
         >>> tx = optax_bridge.adafactor(0.1, path_rules={"kernel": (Role.COLUMN, Role.ROW)})
         >>> tx.init({"kernel": jnp.ones((4, 6))}).v_row["kernel"].shape
@@ -24,7 +24,7 @@ class Role(enum.StrEnum):
     Attributes:
       ROW: the row statistic keeps it, the column statistic is a mean over it.
       COLUMN: the other way round. Several axes may join as rows or as columns.
-      BATCH: an axis along which parameters are stacked, layers of a scan, say: every index has
+      BATCH: an axis along which parameters are stacked, layers of a scan: every index has
         statistics, a scale and a clipping threshold of its own.
       NONE: both statistics keep it.
     """
@@ -110,17 +110,17 @@ def with_roles(
 
     Raises:
       TypeError: names or roles are one text.
-      ValueError: a role is none of `Role`.
+      ValueError: a role is not one of `Role`.
     """
     for sequence, of in ((names, "name or None"), (roles, "role")):
         if isinstance(sequence, str):  # whose letters would be taken for the axes'
             raise TypeError(f"with_roles: expected a {of} for each axis, found {sequence!r}")
     checked = tuple(_role(role, "with_roles") for role in roles)
 
-    def boxed(*args: Any, **kwargs: Any) -> FactoredPartitioned:
+    def init_box(*args: Any, **kwargs: Any) -> FactoredPartitioned:
         return FactoredPartitioned(init(*args, **kwargs), tuple(names), roles=checked)
 
-    return boxed
+    return init_box
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,10 @@ class Planner:
         """Checks the rules.
 
         Raises:
-          ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
+          ValueError: one name, or one expression, has two roles, or a role is not one of `Role`.
         """
         by_path = [
-            (_compiled(p), _roles(roles, f"path rule {p!r}")) for p, roles in _pairs(path_rules)
+            (_compile(p), _roles(roles, f"path rule {p!r}")) for p, roles in _pairs(path_rules)
         ]
         by_name = _checked_axis_rules(axis_rules)
         return cls(factored, min_dim_size_to_factor, by_name, by_path, as_in_t5x)
@@ -181,8 +181,8 @@ class Planner:
         named = None if not self.by_name or leaf.axes is None else _named_roles(leaf, self.by_name)
         if stated is not None and named is not None and stated[1] != named:
             raise _error(
-                leaf, f"two rules collide: {stated[0]} says {_shown(stated[1])}, the axis rules "
-                f"say {_shown(named)}. Leave one of them out, or let them agree."
+                leaf, f"two rules collide: {stated[0]} says {_join(stated[1])}, the axis rules "
+                f"say {_join(named)}. Leave one of them out, or let them agree."
             )  # fmt: skip
         roles = stated[1] if stated is not None else named
         ignored = self.as_in_t5x and len(leaf.shape) <= 2 and Role.BATCH not in (roles or ())
@@ -193,7 +193,7 @@ class Planner:
         rows, columns = axes[Role.ROW], axes[Role.COLUMN]
         if stated is not None and bool(rows) != bool(columns):
             raise _error(
-                leaf, f"a role is left over: {stated[0]} gives {_shown(roles)}, which has "
+                leaf, f"a role is left over: {stated[0]} gives {_join(roles)}, which has "
                 f"{'row' if rows else 'column'} without its counterpart. Name a row and a column "
                 "axis, or none of both."
             )  # fmt: skip
@@ -222,25 +222,25 @@ def _stated_roles(
 ) -> tuple[str, tuple[Role, ...]] | None:
     """The roles that a box or an expression gives this very parameter, and who says so."""
     path = "/".join(leaf.names)
-    said = [(f"path rule {p.pattern!r}", roles) for p, roles in by_path if p.search(path)]
+    rules = [(f"path rule {p.pattern!r}", roles) for p, roles in by_path if p.search(path)]
     if leaf.roles is not None:
         # A box of FactoredPartitioned may have had an axis narrowed away: None is no role.
         roles = tuple(
             Role.NONE if r is None else _role(r, f"box of {leaf.path}") for r in leaf.roles
         )
-        said.insert(0, ("its box", roles))
-    for who, roles in said:
+        rules.insert(0, ("its box", roles))
+    for who, roles in rules:
         if len(roles) != len(leaf.shape):
             raise _error(
-                leaf, f"{who} fits no axis: it has {len(roles)} roles, {_shown(roles)}, for "
+                leaf, f"{who} fits no axis: it has {len(roles)} roles, {_join(roles)}, for "
                 f"{len(leaf.shape)} axes. Give one role for each axis."
             )  # fmt: skip
-        if roles != said[0][1]:
+        if roles != rules[0][1]:
             raise _error(
-                leaf, f"two rules collide: {said[0][0]} says {_shown(said[0][1])}, {who} says "
-                f"{_shown(roles)}. Narrow one of them."
+                leaf, f"two rules collide: {rules[0][0]} says {_join(rules[0][1])}, {who} says "
+                f"{_join(roles)}. Narrow one of them."
             )  # fmt: skip
-    return said[0] if said else None
+    return rules[0] if rules else None
 
 
 def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
@@ -257,8 +257,8 @@ def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
 
 def _checked_axis_rules(rules: AxisRules | None) -> dict[str, Role]:
     checked: dict[str, Role] = {}
-    for name, given in _pairs(rules):
-        role = _role(given, f"axis rule {name!r}")
+    for name, value in _pairs(rules):
+        role = _role(value, f"axis rule {name!r}")
         if checked.setdefault(name, role) != role:
             raise ValueError(
                 f"adafactor: two axis rules collide: {name!r} is {checked[name]} and {role}. Leave "
@@ -287,7 +287,7 @@ def _check_all_used(
 
 
 def _roles(roles: Any, where: str) -> tuple[Role, ...]:
-    """A role for each axis; one text, whose letters would be taken for them, is none."""
+    """A role for each axis; not one text, whose letters would be taken for them."""
     if isinstance(roles, str):
         raise TypeError(f"adafactor: {where}: expected a role for each axis, found {roles!r}")
     return tuple(_role(role, where) for role in roles)
@@ -301,7 +301,7 @@ def _role(role: Any, where: str) -> Role:
     return Role(role)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -314,7 +314,7 @@ def _pairs(rules: Any) -> list[tuple[Any, Any]]:
     return list(rules.items()) if isinstance(rules, Mapping) else list(rules or ())
 
 
-def _shown(roles: Sequence[Role]) -> str:
+def _join(roles: Sequence[Role]) -> str:
     return "(" + ", ".join(str(role) for role in roles) + ")"
 
 

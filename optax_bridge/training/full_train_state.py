@@ -107,9 +107,7 @@ class FullTrainState(TrainState, kw_only=True):
 
     def step_rngs(self) -> dict[str, jax.Array]:
         """The keys of this step, for `apply_fn(..., rngs=...)`: pure, none is spent."""
-        count = self.step
-        if self.micro_step is not None:
-            count = count * self.accumulate_every + self.micro_step
+        count = calls_of(self)
         return {name: jax.random.fold_in(key, count) for name, key in (self.rngs or {}).items()}
 
     def apply_gradients(
@@ -173,12 +171,25 @@ class FullTrainState(TrainState, kw_only=True):
     def _with_average(self, new: Self) -> Self:
         if self.ema_decay is None:
             return new
-        decay = self.ema_decay
+        average = moving_average(self.ema_decay, self.ema_params, new.params)
+        return new.replace(ema_params=average)
 
-        def average(old: jax.Array, param: jax.Array) -> jax.Array:
-            return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
-        return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
+def moving_average(decay: float, averages: Params, params: Params) -> Params:
+    """The exponential moving average after one more step, in its own dtypes."""
+
+    def average(old: jax.Array, param: jax.Array) -> jax.Array:
+        return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
+
+    return jax.tree.map(average, averages, params)
+
+
+def calls_of(state: TrainState) -> jax.Array:
+    """The number of `apply_gradients` that a state has seen, which a key is folded with."""
+    micro_step = getattr(state, "micro_step", None)
+    if micro_step is None:
+        return state.step
+    return state.step * getattr(state, "accumulate_every", 1) + micro_step
 
 
 def _wide(param: jax.Array) -> jax.Array:

@@ -65,7 +65,7 @@ def learning_rate(
 
 
 def _rate_in(hyper_params: Mapping[str, Any], default: Any = None) -> Any:
-    """The learning rate among hyper-parameters, whatever its library calls it."""
+    """The learning rate among hyper-parameters, by the name of either library."""
     return next((hyper_params[name] for name in RATES if name in hyper_params), default)
 
 

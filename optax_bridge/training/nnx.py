@@ -15,6 +15,7 @@ from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.training.full_train_state import moving_average
 from optax_bridge.training.nnx_variables import (
     arrays,
     hand_over_collections,
@@ -61,10 +62,10 @@ class Optimizer(nnx.Optimizer[M]):
         set_values(self.opt_state, new_state)
         set_values(self.step, arrays(self.step) + 1)
         if self.average is not None:
-            new = jax.tree.map(
-                self._update_average, self.ema_params, arrays(nnx.state(model, self.wrt))
+            params = arrays(nnx.state(model, self.wrt))
+            set_values(
+                self.average.opt_state.ema, moving_average(self.ema_decay, self.ema_params, params)
             )
-            set_values(self.average.opt_state.ema, new)
         return difference(new_params, params, grads)
 
     # Flax's optimizer over the same parameters, whose state is the average: variables as the
@@ -72,14 +73,16 @@ class Optimizer(nnx.Optimizer[M]):
     average: Any = None
     ema_decay: float = 0.0
 
+    def keep_average(self, model: M, ema_params: Params, decay: float) -> None:
+        """Goes on with an exponential moving average of a model's parameters."""
+        self.ema_decay = decay
+        self.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=self.wrt)
+        set_values(self.average.opt_state.ema, ema_params)
+
     @property
     def ema_params(self) -> Params:
         """The exponential moving average of the parameters, arrays; None without one."""
         return None if self.average is None else arrays(self.average.opt_state.ema)
-
-    def _update_average(self, old: jax.Array, param: jax.Array) -> jax.Array:
-        decay = self.ema_decay
-        return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
 
 def hand_off(
@@ -142,10 +145,7 @@ def hand_off(
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
     if average is not None and decay is not None and isinstance(new, Optimizer):
         by_path = {path: leaf for path, (_, leaf) in zip(params, _flat(average), strict=True)}
-        new.ema_decay = decay
-        new.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=wrt)
-        values = [by_path[key_names(path)] for path, _ in flat]
-        set_values(new.average.opt_state.ema, treedef.unflatten(values))
+        new.keep_average(model, treedef.unflatten([by_path[key_names(p)] for p, _ in flat]), decay)
     elif average is not None:
         remaining.append("ema_params")
     say_left(remaining)

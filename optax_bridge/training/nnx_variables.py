@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import LeftOverWarning
 from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.training.full_train_state import calls_of
 
 # What is handed over otherwise, or belongs to the program.
 _OWN = {"step", "params", "opt_state", "apply_fn", "tx", "rngs", "ema_params", "ema_decay"}
@@ -70,7 +71,7 @@ def hand_over_collections(
     lacking = sorted("/".join(place) for place in places.keys() - filled)
     if lacking and not keep:
         raise ValueError(
-            f"the state has nothing for these variables of the module: {listed(lacking)}. Give "
+            f"the state has nothing for these variables of the module: {listing(lacking)}. Give "
             "them by collections={'batch_stats': ...}, or rename= from the state's paths to the "
             "module's; missing='keep' leaves them as they are."
         )
@@ -105,9 +106,6 @@ def hand_over_keys(state: PyTree, model: Any) -> list[str]:
       The keys that the module has no stream for, and gradients that were being accumulated.
     """
     rngs: dict[Any, Any] = dict(getattr(state, "rngs", None) or {})
-    count = state.step
-    if getattr(state, "micro_step", None) is not None:
-        count = count * state.accumulate_every + state.micro_step
     streams = nnx.state(model, nnx.RngState)
     flat = leaves_with_path(streams)
     values = [arrays(leaf) for _, leaf in flat]
@@ -118,7 +116,7 @@ def hand_over_keys(state: PyTree, model: Any) -> list[str]:
         if tag not in rngs:
             continue
         if key_names(path)[-1] == "count":
-            values[index] = jnp.asarray(count, values[index].dtype)
+            values[index] = jnp.asarray(calls_of(state), values[index].dtype)
         else:
             several = sum(t == tag for t in tags) > 2
             key = _as_typed_key(rngs[tag])
@@ -139,7 +137,7 @@ def say_left(remaining: list[str]) -> None:
     """Warns of what was not handed over."""
     if remaining:
         warnings.warn(
-            f"hand_off: {listed(remaining)} left over: neither the module nor the optimizer has a "
+            f"hand_off: {listing(remaining)} left over: neither the module nor the optimizer has a "
             "place for it. The state still has it.",
             LeftOverWarning,
             stacklevel=3,

@@ -23,6 +23,7 @@ from optax_bridge.metadata.axis_metadata import (
     keystr,
     leaves_with_path,
     names_of,
+    shapes_of,
     unboxed,
     value_of,
 )
@@ -92,8 +93,8 @@ def opt_state_shardings(
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
     with_path = zip(leaves_with_path(params), leaves, strict=True)
     boxed = treedef.unflatten([add_box(path, leaf) for (path, _), leaf in with_path])
-    state = jax.eval_shape(boxes_handled(tx).init, _shapes(boxed))
-    plain = jax.eval_shape(boxes_handled(tx).init, _shapes(params))
+    state = jax.eval_shape(boxes_handled(tx).init, shapes_of(boxed))
+    plain = jax.eval_shape(boxes_handled(tx).init, shapes_of(params))
 
     def sharding(path: KeyPath, leaf: Leaf) -> Any:
         names = leaf.spec if isinstance(leaf, _Located) else names_of(leaf)
@@ -247,10 +248,6 @@ def _axes(entry: Any) -> tuple[Any, ...]:
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
-
-
-def _shapes(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 def _form(tree: PyTree) -> PyTree:

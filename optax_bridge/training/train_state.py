@@ -12,10 +12,10 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-from optax_bridge.checks import check_no_text, check_one_copy
+from optax_bridge.checks import check_no_text, check_one_copy, check_transformation
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import check_transformation, take_step
+from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.learning_rate import learning_rate
@@ -226,8 +226,8 @@ class TrainState(train_state.TrainState):
         """
         if "tx" in kwargs:
             raise TypeError(
-                f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; another "
-                "one starts anew: state.replace(tx=tx, opt_state=tx.init(state.params))"
+                f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; for "
+                "another one: state.replace(tx=tx, opt_state=tx.init(state.params))"
             )
         from optax_bridge.legacy import to_optax  # with the correspondence: 50 ms
 

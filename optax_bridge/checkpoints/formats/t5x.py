@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import tensorstore as ts
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import stored_array
@@ -131,7 +131,7 @@ def _read(folder: Path) -> Contents:
     tree = read_msgpack(folder / INDEX)
     if not is_index(tree):
         raise CheckpointError(
-            folder / INDEX, "the index of a T5X checkpoint", shown(sorted(tree)), DAMAGED
+            folder / INDEX, "the index of a T5X checkpoint", brief(sorted(tree)), DAMAGED
         )
     if not _has_version(tree):
         contents = _rename_optimizer(_resolve(tree, (), folder, _LATEST))
@@ -172,13 +172,13 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrA
     name = _name(spec["kvstore"], folder)
     if spec["driver"] != "zarr" or not name:
         raise CheckpointError(
-            place, "a zarr array with a path", shown(spec), "No other storage is read."
+            place, "a zarr array with a path", brief(spec), "No other storage is read."
         )
     # Unlike Path.resolve, this takes links in a circle.
     outer, inside = (Path(os.path.realpath(path)) for path in (folder, folder / name))
     if os.path.isabs(name) or ".." in Path(name).parts or outer not in inside.parents:
         raise CheckpointError(
-            place, "a path within the checkpoint's folder", shown(name),
+            place, "a path within the checkpoint's folder", brief(name),
             "Nothing outside the checkpoint is ever read.",
         )  # fmt: skip
     metadata = spec.get("metadata")
@@ -189,7 +189,7 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrA
         metadata = {"compressor": {"id": "gzip", "level": 1}, **in_file, **metadata}
     shape, chunks = (_dims(metadata.get(key), place) for key in ("shape", "chunks"))
     if len(shape) != len(chunks) or not all(chunks):
-        raise CheckpointError(place, "a chunk length for each axis", shown(chunks), DAMAGED)
+        raise CheckpointError(place, "a chunk length for each axis", brief(chunks), DAMAGED)
     stored = _dtype(metadata.get("dtype") or spec.get("dtype"), place)
     dtype = np.dtype(ml_dtypes.bfloat16) if version < 3 and stored == np.uint16 else stored
     clean = {
@@ -202,11 +202,11 @@ def _leaf(spec: Any, path: tuple[str, ...], folder: Path, version: int) -> ZarrA
     kind = compressor.get("id") if isinstance(compressor, Mapping) else compressor
     if not isinstance(kind, str | None) or kind not in _RATIOS:
         raise CheckpointError(
-            place, f"compression by one of {shown(tuple(_RATIOS))}", shown(compressor),
+            place, f"compression by one of {brief(tuple(_RATIOS))}", brief(compressor),
             "T5X wrote gzip and zstd; others may promise any number of bytes.",
         )  # fmt: skip
     if clean["order"] not in ("C", "F") or clean["dimension_separator"] not in (".", "/"):
-        raise CheckpointError(place, "zarr metadata", shown(metadata), DAMAGED)
+        raise CheckpointError(place, "zarr metadata", brief(metadata), DAMAGED)
     return ZarrArray(place, tuple(shape), dtype, inside, stored, clean)
 
 
@@ -245,7 +245,7 @@ def _dims(value: Any, place: str) -> list[int]:
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
         value = value.tolist()
     if not isinstance(value, list) or not is_shape(value):
-        raise CheckpointError(place, "the lengths of the axes", shown(value), DAMAGED)
+        raise CheckpointError(place, "the lengths of the axes", brief(value), DAMAGED)
     return value
 
 
@@ -257,7 +257,7 @@ def _dtype(name: Any, place: str) -> np.dtype:
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in "biufc":
-        raise CheckpointError(place, "a numeric dtype", shown(name), DAMAGED)
+        raise CheckpointError(place, "a numeric dtype", brief(name), DAMAGED)
     return dtype
 
 

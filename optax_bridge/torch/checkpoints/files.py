@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
@@ -173,7 +173,7 @@ def described(read: Read, model: str | None = None, optimizer: str | None = None
     fields = sorted({name for state in checkpoint.states.values() for name in state})
     for number, group in enumerate(checkpoint.groups):
         settings = [
-            f"{name}={shown(value)}"
+            f"{name}={brief(value)}"
             for name, value in group.settings.items()
             if name != "param_names" and value is not None and value is not False
         ]

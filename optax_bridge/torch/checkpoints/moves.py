@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flax import serialization
 
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
@@ -189,7 +189,7 @@ def back(base: Any, state: Any, names: NamesFile, place: Path | str) -> list[str
     differing = ["/".join(path) for path in used ^ values.keys()]
     if differing:
         raise CheckpointError(
-            place, "a line for each array of the state, and no other", listed(sorted(differing)),
+            place, "a line for each array of the state, and no other", listing(sorted(differing)),
             "Mend the names file.",
         )  # fmt: skip
     model = at_path(base, checkpoint.model)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from optax_bridge._text import listed, shown
+from optax_bridge._text import brief, listing
 from optax_bridge.checkpoints.errors import CheckpointError
 
 _Shape = tuple[int, ...]
@@ -81,7 +81,7 @@ def _as_listed(
     unknown = [name for name in listed_order if name not in names]
     repeated = len({*listed_order}) < len(listed_order)
     if unknown or repeated or len(listed_order) != len(indices):
-        problem = f"no {listed(unknown)} in the model" if unknown else f"{len(listed_order)} names"
+        problem = f"no {listing(unknown)} in the model" if unknown else f"{len(listed_order)} names"
         raise CheckpointError(
             f"{place}, the optimizer's parameters",
             f"the names of {len(indices)} of the model's parameters, each once", problem,
@@ -92,7 +92,7 @@ def _as_listed(
         if shapes.get(index) not in (None, names[name]):
             raise CheckpointError(
                 f"{place}, {name}", f"a state of shape {list(names[name])}",
-                shown(list(shapes[index] or ())), "Mend the order in the names file.",
+                brief(list(shapes[index] or ())), "Mend the order in the names file.",
             )  # fmt: skip
     return by_index
 

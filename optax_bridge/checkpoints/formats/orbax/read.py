@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import read_layout
@@ -61,7 +61,7 @@ def read_orbax(folder: Path) -> PyTree:
     metadata = _json(folder / METADATA)
     entries = metadata.get("tree_metadata")
     if not isinstance(entries, Mapping):
-        raise CheckpointError(folder / METADATA, "a tree", shown(entries), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a tree", brief(entries), DAMAGED)
     context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
     tree: dict[str, PyTree] = {}
     for entry in entries.values():
@@ -77,7 +77,7 @@ def read_orbax(folder: Path) -> PyTree:
             leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
         else:
             raise CheckpointError(
-                place, "an array, a number or text", shown(kind), "Nothing else is read."
+                place, "an array, a number or text", brief(kind), "Nothing else is read."
             )
         put(tree, names, leaf, place)
     remembered = metadata.get("custom_metadata")
@@ -115,7 +115,7 @@ def _open(
         store["path"] += f"{name}/"
     else:
         raise CheckpointError(
-            place, "a name within the checkpoint's folder", shown(name),
+            place, "a name within the checkpoint's folder", brief(name),
             "Nothing outside the checkpoint is ever read.",
         )  # fmt: skip
     spec = {
@@ -128,7 +128,7 @@ def _open(
         opened = ts.open(spec, open=True, read=True, context=context).result()
     except ERRORS as error:
         raise CheckpointError(
-            place, "an array in zarr format", shown(str(error), 200), DAMAGED
+            place, "an array in zarr format", brief(str(error), 200), DAMAGED
         ) from None
     return OrbaxArray(place, tuple(opened.shape), np.dtype(opened.dtype.numpy_dtype), opened)
 
@@ -141,7 +141,7 @@ def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
     except (LookupError, TypeError):
         names, kind = (), None
     if not 0 < len(names) <= 100 or not isinstance(kind, str):
-        raise CheckpointError(folder / METADATA, "a leaf's path and type", shown(entry), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a leaf's path and type", brief(entry), DAMAGED)
     return names, kind
 
 
@@ -149,7 +149,7 @@ def _json(path: Path) -> Mapping[str, Any]:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(path, "metadata in JSON", shown(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "metadata in JSON", brief(str(error)), DAMAGED) from None
     if not isinstance(metadata, Mapping):
-        raise CheckpointError(path, "metadata in JSON", shown(metadata), DAMAGED)
+        raise CheckpointError(path, "metadata in JSON", brief(metadata), DAMAGED)
     return metadata
