@@ -1,6 +1,7 @@
 """Definitions, optimizers and their states: `flax.optim.base` on today's JAX."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
