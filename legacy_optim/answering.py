@@ -36,7 +36,7 @@ class Answering(types.ModuleType):
         self.__dict__["_explain"] = explain
         self.__dict__["_names"] = names
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             note(f"{self.__name__}.*")
             return self._names(self.__name__)
@@ -69,7 +69,7 @@ def member(module: str, path: str) -> Any:
 
 
 def value(dotted: str) -> Any:
-    """Returns what a dotted name, or the name of a builtin, stands for; or raises KeyError."""
+    """Returns what a dotted name, or the name of a builtin, refers to, or raises KeyError."""
     module, _, path = dotted.rpartition(".")
     while module:
         try:
@@ -101,7 +101,7 @@ def answer_missing(module: types.ModuleType, answer: Answer, explain: Explain) -
     return _set_class(module, {"__getattr__": read})
 
 
-def answer_missing_of(owner: object, dotted: str, answer: Answer, explain: Explain) -> Undo:
+def answer_missing_of(owner: Any, dotted: str, answer: Answer, explain: Explain) -> Undo:
     """As `answer_missing`, for an object that is the only one of its class."""
     cls = type(owner)
 

@@ -14,6 +14,7 @@ from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversa
 from legacy_optim.traverse_util import Traversal, leaf_indices
 from legacy_optim.typing import (
     Array,
+    Device,
     HyperParams,
     LossFunction,
     Override,
@@ -162,7 +163,7 @@ class OptimizerDef:
 
     def restore_state(
         self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
-    ) -> tuple[Params, OptimizerState]:
+    ) -> tuple[Params, PyTree]:
         """Target and state from what `state_dict` made.
 
         Args:
@@ -262,7 +263,7 @@ class Optimizer(struct.PyTreeNode):
         return (self.apply_gradient(grad, **hyper_param_overrides), *loss_and_aux)
 
     def replicate(
-        self, devices: Sequence[jax.Device] | None = None, axis_name: str = "batch"
+        self, devices: Sequence[Device] | None = None, axis_name: str = "batch"
     ) -> "Optimizer":
         """Copies the optimizer to several devices, for use under `jax.pmap`.
 
@@ -320,7 +321,7 @@ class ReplicatedOptimizer(OptimizerDef):
     def __init__(
         self,
         optimizer_def: OptimizerDef,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Sequence[Device] | None = None,
         axis_name: str = "batch",
     ):
         super().__init__(optimizer_def.hyper_params)
@@ -346,7 +347,7 @@ class ReplicatedOptimizer(OptimizerDef):
 
     def restore_state(
         self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
-    ) -> tuple[Params, OptimizerState]:
+    ) -> tuple[Params, PyTree]:
         copies = jax_utils.replicate(dict(state_dict), devices=self.devices)
         return self.optimizer_def.restore_state(opt_target, opt_state, copies)
 
@@ -388,7 +389,7 @@ class MultiOptimizer(OptimizerDef):
 
     def restore_state(
         self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
-    ) -> tuple[Params, OptimizerState]:
+    ) -> tuple[Params, PyTree]:
         """Target and state, in the layout of up to flax 0.3.2 as well: one state for each group."""
         groups = grouped_states(state_dict["state"])
         if groups is not None:

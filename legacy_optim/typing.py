@@ -12,6 +12,7 @@ Scalar = ArrayLike  # a number, or an array of rank 0, of JAX or NumPy
 
 PyTree = Any  # a tree of arrays, in any containers
 TreeDef = Any  # `jax.tree_util.PyTreeDef`, which to type checkers is a variable
+Device = Any  # `jax.Device`, likewise
 Params = Any  # the parameters, a tree of arrays
 Updates = Any  # gradients, a tree like the parameters
 HyperParams = Any  # a definition's own dataclass of hyper-parameters, or one for each group

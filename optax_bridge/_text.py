@@ -2,7 +2,6 @@
 """Parts of messages; imports nothing that is slow."""
 
 from collections.abc import Iterable
-from typing import Any
 
 _NAMED = 8  # names that a message has before it counts the rest
 
@@ -25,7 +24,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; is {near} meant?" if near else ""
 
 
-def brief(value: Any, limit: int = 80) -> str:
+def brief(value: object, limit: int = 80) -> str:
     """A value's `repr`, cut to a length that fits a line."""
     if isinstance(value, memoryview):  # bytes of a file that is mapped
         return f"bytes, {value.nbytes:,} of them"
@@ -33,7 +32,7 @@ def brief(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A value that was not expected: the class or function that it is, or its type and `repr`."""
     if isinstance(value, type):
         return f"the class {value.__name__}"

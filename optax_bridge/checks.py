@@ -12,7 +12,7 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 
 def is_legacy(
-    value: Any, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
+    value: object, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
 ) -> bool:
     """Whether something is an instance of a class of the old API, without importing the class.
 
@@ -22,7 +22,7 @@ def is_legacy(
     return base is not None and isinstance(value, getattr(base, kind))
 
 
-def check_definition(value: Any, where: str, *, or_transformation: bool = False) -> None:
+def check_definition(value: object, where: str, *, or_transformation: bool = False) -> None:
     """Checks that this is a definition, an instance of a class such as `legacy_optim.Adam`.
 
     Args:
@@ -91,7 +91,7 @@ def check_transformation(tx: Any, where: str = "tx") -> None:
     raise TypeError(f"{where}: expected an Optax transformation, found {describe(tx)}{remedy}")
 
 
-def _is_transformation(value: Any) -> bool:
+def _is_transformation(value: object) -> bool:
     is_instance = not isinstance(value, type)
     return is_instance and hasattr(value, "init") and hasattr(value, "update")
 
@@ -161,7 +161,7 @@ def class_named(text: str) -> str:
     return nearest(text.partition("(")[0].rpartition(".")[2].strip(), names)
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, str):
         name = class_named(value)
         meant = f"; is legacy_optim.{name}(...) meant?" if name else ""

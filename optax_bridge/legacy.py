@@ -1,7 +1,6 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import update_by_step
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import shapes_of, unboxed
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.states import extract, fill, rows_of, state_with
 
 
@@ -100,7 +99,7 @@ def only_in(
         return tx.init(params)
 
     def update(
-        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         check(updates if params is None else params)
         return optax.with_extra_args_support(tx).update(updates, state, params, **extra)
@@ -135,7 +134,7 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
     return with_axis_metadata(tx)
 
 
-def _hyper_param_values(hyper_params: Any) -> dict[str, Any]:
+def _hyper_param_values(hyper_params: object) -> dict[str, Extra]:
     """Returns what a step may override, by name; None for what each group has a value of."""
     if isinstance(hyper_params, list | tuple):
         names = dict.fromkeys(name for group in hyper_params for name in _hyper_param_values(group))
@@ -149,13 +148,13 @@ class _Wrapped:
     definition: legacy_optim.OptimizerDef
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         hyper_params = self.definition.update_hyper_params(**extra)
         return self.definition.apply_gradient(hyper_params, params, state, grads)
 
     def update(
-        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         names = _hyper_param_values(self.definition.hyper_params)
         overrides = {name: value for name, value in extra.items() if name in names}
@@ -165,7 +164,7 @@ class _Wrapped:
 
 def to_optax(
     optimizer: legacy_optim.Optimizer, exact: bool = True
-) -> tuple[optax.GradientTransformationExtraArgs, Any]:
+) -> tuple[optax.GradientTransformationExtraArgs, OptState]:
     """The transformation of a legacy optimizer, and its state in mid-training.
 
     Args:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import typer
@@ -47,7 +47,7 @@ class Interrupts:
             sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
             raise typer.Exit(INTERRUPTED) from None
 
-    def _interrupt(self, number: int, frame: Any) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._seen = True
         if self.is_starting:
             self._say()

@@ -17,10 +17,15 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from legacy_optim.logs import without_note_on_tensorflow
 from optax_bridge._text import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Flag = Any  # a flag of absl, which only programs import
+Flags = Any  # all flags of the process
 
 # What the error of a program that imports flax.optim, or asks Flax for it, is about.
 _OLD_NAMES = {"flax", "optim"}
@@ -36,7 +41,7 @@ class _Neighbours:
 
     modules: dict[str, ModuleType] = field(default_factory=dict)
     away: dict[str, ModuleType] = field(default_factory=dict)  # while another program's are there
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Flag] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -57,7 +62,7 @@ class _Program:
     folder: Path
     neighbours: _Neighbours
     module: ModuleType | None = None
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Flag] = field(default_factory=dict)
     parsed: tuple[str, ...] | None = None
     unknown: tuple[str, ...] | None = None
 
@@ -113,14 +118,14 @@ def with_own_arguments(name: str) -> Generator[None]:
             _keep_flags(program, defined, flags)
 
 
-def in_program(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def in_program(name: str, function: Callable[P, R]) -> Callable[P, R]:
     """Returns a function that runs as a part of the program; itself, if that has no flags."""
     program = _program(name)
     if not (program.flags or program.neighbours.flags):
         return function
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         with with_own_arguments(name):
             return function(*args, **kwargs)
 
@@ -207,7 +212,7 @@ def _program(name: str) -> _Program:
     return _programs[key]
 
 
-def _enter(program: _Program, flags: Any) -> None:
+def _enter(program: _Program, flags: Flags) -> None:
     """Puts a program's modules and flags in the place of another one's."""
     if str(program.folder) in sys.path:
         sys.path.remove(str(program.folder))
@@ -247,13 +252,13 @@ def _leave(program: _Program, before: set[str]) -> None:
 _OWN = ("optax_bridge", "legacy_optim", "equivalence_tests", "migration_guide")
 
 
-def _absl_flags() -> Any:
+def _absl_flags() -> Flags:
     """Returns absl's flags of the process; None where no program has imported them."""
     module = sys.modules.get("absl.flags")
     return None if module is None else module.FLAGS
 
 
-def _keep_flags(program: _Program, flags: Any, before: set[str]) -> None:
+def _keep_flags(program: _Program, flags: Flags, before: set[str]) -> None:
     """Notes which new flags are the program's, and which those of modules in its folder."""
     for name in set(flags) - before:
         module = flags.find_module_defining_flag(name)

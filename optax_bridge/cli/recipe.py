@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # JAX, which no help needs
     from rich.console import Console
 
     from optax_bridge.correspondence import Choice, Described, Entry
+    from optax_bridge.correspondence.recipe import Node
 
 
 class Dtype(enum.StrEnum):
@@ -207,7 +208,7 @@ def _print_prose(console: Console, text: str, heading: str = "", style: str = ""
     console.print(Text.assemble(*start, text, style=style))
 
 
-def _laid_out(node: Any, width: int, indent: int = 0, before: int = len("tx = ")) -> str:
+def _laid_out(node: Node, width: int, indent: int = 0, before: int = len("tx = ")) -> str:
     """A recipe as source, a call that is too long for a line with one argument on each."""
     from optax_bridge.correspondence.recipe import Call, render
 
@@ -229,23 +230,23 @@ def _laid_out(node: Any, width: int, indent: int = 0, before: int = len("tx = ")
     return f"{opening}\n{lines}{' ' * indent})" if parts else text
 
 
-def _with_settings(described: Described, change: Callable[[str, Any], Any]) -> Described:
+def _with_settings(described: Described, change: Callable[[str, Node], Node]) -> Described:
     """An optimizer with other settings, those of the optimizers in it included."""
 
-    def new(name: str, value: Any) -> Any:
+    def new(name: str, value: Node) -> Node:
         if isinstance(value, type(described)):
             return _with_settings(value, change)
         if isinstance(value, tuple):
             return tuple(new(name, item) for item in value)
         return change(name, value)
 
-    settings: Mapping[str, Any] = described.settings
+    settings: Mapping[str, Node] = described.settings
     return dataclasses.replace(
         described, settings={name: new(name, value) for name, value in settings.items()}
     )
 
 
-def _named_rate(name: str, value: Any) -> Any:
+def _named_rate(name: str, value: Node) -> Node:
     """A variable in the place of a learning rate that every call gave."""
     from optax_bridge.correspondence.recipe import Source
 
@@ -255,7 +256,7 @@ def _named_rate(name: str, value: Any) -> Any:
 def _entries(described: Described) -> list[Entry]:
     """The entries that an optimizer is made of, outermost first, each once."""
 
-    def visit(value: Any) -> Iterator[Entry]:
+    def visit(value: Node) -> Iterator[Entry]:
         if isinstance(value, type(described)):
             yield value.entry
             for item in value.settings.values():

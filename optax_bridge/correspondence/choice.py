@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import legacy_optim
 from optax_bridge.checks import check_definition
@@ -19,7 +19,7 @@ from optax_bridge.correspondence.claim import (
     identical,
 )
 from optax_bridge.correspondence.entry import Entry, UnsupportedSetting
-from optax_bridge.correspondence.recipe import Call, is_array
+from optax_bridge.correspondence.recipe import Call, Node, is_array
 from optax_bridge.correspondence.table import Described, describe, with_inner
 
 RecipeKind = Literal["exact", "stock", "standalone"]
@@ -117,7 +117,7 @@ def _names(dtypes: Iterable[str]) -> frozenset[str]:
 
 
 def _choose_single(
-    entry: Entry, settings: Mapping[str, Any], recipe: RecipeKind, possible: frozenset[str]
+    entry: Entry, settings: Mapping[str, Node], recipe: RecipeKind, possible: frozenset[str]
 ) -> Choice:
     """The choice for an optimizer that holds no others."""
     same = identical(entry.exactness.why)
@@ -139,7 +139,7 @@ def _choose_single(
 
 def _choose_outer(
     entry: Entry,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Node],
     parts: Sequence[Choice],
     recipe: RecipeKind,
     possible: frozenset[str],
@@ -179,7 +179,7 @@ def _reason(entry: Entry, claim: Claim, lacking: frozenset[str]) -> str:
     return f"{name}: public Optax is not the same {shown}" if shown else ""
 
 
-def _are_plain(settings: Mapping[str, Any]) -> bool:
+def _are_plain(settings: Mapping[str, Node]) -> bool:
     """True if no hyper-parameter is an array, which would lift half precision to its own dtype."""
     return not any(map(is_array, settings.values()))
 

@@ -11,8 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from optax_bridge.correspondence.claim import Claim, identical
-from optax_bridge.correspondence.recipe import Call, Setting, Source, build, resolve, substitute
+from optax_bridge.correspondence.recipe import (
+    Call,
+    Node,
+    Setting,
+    Source,
+    build,
+    resolve,
+    substitute,
+)
 from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, OneOf, Range
+from optax_bridge.metadata.trees import Leaf
+
+Definition = Any  # a legacy optimizer: of `legacy_optim`, or of the port of another library's
 
 
 @dataclass(frozen=True)
@@ -32,8 +43,8 @@ class HyperParam:
 
     legacy: str
     port: str
-    default: Any
-    read: Callable[[Any], Any]
+    default: Node
+    read: Callable[[Definition], Node]
     variadic: bool = False
     within: Range | OneOf = FINITE
     by_name: bool = False
@@ -76,9 +87,9 @@ class Stock:
 
     recipe: Call
     claim: Claim
-    when: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    when: Mapping[str, Node] = field(default_factory=dict[str, Node])
 
-    def fits(self, settings: Mapping[str, Any]) -> bool:
+    def fits(self, settings: Mapping[str, Node]) -> bool:
         """Whether the settings are known to be those of `when`."""
         return all(_same(settings[name], value) for name, value in self.when.items())
 
@@ -94,7 +105,7 @@ class Unsupported:
     """
 
     name: str
-    only: Any
+    only: Node
     message: str
 
 
@@ -115,7 +126,7 @@ class Case:
       learning_rate: the rate, chosen so that parameters move but stay finite.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    settings: Mapping[str, Node] = field(default_factory=dict[str, Node])
     learning_rate: float = 0.01
 
 
@@ -134,7 +145,7 @@ class LegacyClass:
         self.dotted = dotted
         self.__name__ = dotted.rpartition(".")[2]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Node, **kwargs: Node) -> Definition:
         """Makes an optimizer of it."""
         return self.cls(*args, **kwargs)
 
@@ -150,7 +161,7 @@ class LegacyClass:
 
 
 # Path in the parameters, parameter, and the fields of its state by name, None for none.
-Row = tuple[tuple[str, ...], Any, Mapping[str, Any] | None]
+Row = tuple[tuple[str, ...], Leaf, Mapping[str, Node] | None]
 
 
 class Parts(Protocol):
@@ -171,7 +182,7 @@ class Parts(Protocol):
         """The rows for each of the optimizers within, or for those that differ."""
         ...
 
-    def wrap(self, inner: Any) -> Any:
+    def wrap(self, inner: Definition) -> Definition | None:
         """The optimizer that holds this one, None where a checkpoint does not say enough."""
         ...
 
@@ -213,13 +224,13 @@ class Entry:
     unsupported: tuple[Unsupported, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
     within: Mapping[str, Range | OneOf] = field(default_factory=dict[str, Range | OneOf])
-    getters: Mapping[str, Callable[[Any], Any]] = field(
-        default_factory=dict[str, Callable[[Any], Any]]
+    getters: Mapping[str, Callable[[Definition], Node]] = field(
+        default_factory=dict[str, Callable[[Definition], Node]]
     )
     dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
     parts: Parts | None = None
-    inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
+    inferred: Callable[[Sequence[Row]], Mapping[str, Node]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
     exactness: Claim = field(
         default_factory=lambda: identical("the legacy operations in the legacy order")
@@ -247,7 +258,7 @@ class Entry:
             for name, parameter in self.legacy.parameters.items()
         )
 
-    def definition(self, case: Case, learning_rate: float | None = None) -> Any:
+    def definition(self, case: Case, learning_rate: float | None = None) -> Definition:
         """The legacy definition of a case.
 
         Args:
@@ -258,8 +269,8 @@ class Entry:
 
     def call(self, case: Case, learning_rate: float | None) -> Call:
         """The call of the legacy constructor that makes the definition of a case."""
-        settings: dict[str, Any] = substitute(dict(case.settings), {RATE.name: learning_rate})
-        args: tuple[Any, ...] = ()
+        settings: dict[str, Node] = substitute(dict(case.settings), {RATE.name: learning_rate})
+        args: tuple[Node, ...] = ()
         for hp in self.hyper_params:
             if hp.variadic:
                 args = settings.pop(hp.legacy)
@@ -287,22 +298,22 @@ class Entry:
         """Name of the entry: that of its transformation, e.g. `adam` or `torch.adam`."""
         return self.port.partition(".")[2]
 
-    def settings(self, definition: Any) -> dict[str, Any]:
+    def settings(self, definition: Definition) -> dict[str, Node]:
         """The settings of a definition: legacy name -> value."""
         return {hp.legacy: hp.read(definition) for hp in self.hyper_params}
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Node]:
         """Legacy name -> default."""
         return {hp.legacy: hp.default for hp in self.hyper_params}
 
-    def exact_recipe(self, settings: Mapping[str, Any]) -> Call:
+    def exact_recipe(self, settings: Mapping[str, Node]) -> Call:
         """The recipe in legacy arithmetic; arguments at their defaults are left out.
 
         Args:
           settings: legacy name -> value, for every hyper-parameter.
         """
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
+        args: tuple[Node, ...] = ()
+        kwargs: dict[str, Node] = {}
         for hp in self.hyper_params:
             value = settings[hp.legacy]
             if hp.variadic:
@@ -311,7 +322,7 @@ class Entry:
                 kwargs[hp.port] = value
         return Call(self.port, args, kwargs)
 
-    def stock_recipe(self, settings: Mapping[str, Any]) -> tuple[Call, Claim]:
+    def stock_recipe(self, settings: Mapping[str, Node]) -> tuple[Call, Claim]:
         """The recipe of public Optax, and what it earns.
 
         Args:
@@ -347,7 +358,7 @@ def setting(name: str, index: int | None = None) -> Setting:
     return Setting(name, index)
 
 
-def _same(value: Any, expected: Any) -> bool:
+def _same(value: Node, expected: Node) -> bool:
     """Whether a setting is known to be that value; an expression of a program's source never is."""
     if isinstance(value, Source | Call) or expected is inspect.Parameter.empty:
         return False

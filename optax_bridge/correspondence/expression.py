@@ -3,12 +3,11 @@
 import ast
 import inspect
 import warnings
-from typing import Any
 
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
-from optax_bridge.correspondence.recipe import Name, Source
+from optax_bridge.correspondence.recipe import Name, Node, Source
 from optax_bridge.correspondence.values import expectation, meant
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -135,7 +134,7 @@ def _is_of(table: Table, home: str) -> bool:
 
 def _arguments(
     node: ast.Call, entry: Entry, text: str, table: Table
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Node], dict[str, str]]:
     """The settings of a call, and what else it gives."""
     name = entry.legacy.__name__
     hyper_params = {hp.legacy: hp for hp in entry.hyper_params}
@@ -209,7 +208,7 @@ def _parameters(node: ast.expr, text: str, name: str) -> str:
     return source
 
 
-def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Any, ...]:
+def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Node, ...]:
     """The pairs that a MultiOptimizer is given."""
     groups = tuple(_value(arg, text, table) for arg in node.args)
     pairs = all(
@@ -231,7 +230,7 @@ def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Any,
     return groups
 
 
-def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Any:
+def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Node:
     try:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError):
@@ -248,7 +247,7 @@ def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Any:
     return Source(_text(node, text))
 
 
-def _setting(value: Any, node: ast.expr, text: str, name: str) -> Any:
+def _setting(value: object, node: ast.expr, text: str, name: str) -> Node:
     for item in value if isinstance(value, tuple) else ():
         _setting(item, node, text, name)
     if isinstance(value, bool | int | float | str | tuple | None):

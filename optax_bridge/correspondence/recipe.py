@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+# A part of a recipe: a `Call`, `Name`, `Setting` or `Source`, a plain value, or a tuple of these.
+Node = Any
+
 
 @dataclass(frozen=True)
 class Call:
@@ -28,8 +31,8 @@ class Call:
     """
 
     target: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Node, ...] = ()
+    kwargs: Mapping[str, Node] = field(default_factory=dict)
 
     def build(self) -> Any:
         """Evaluates the call; see `build`."""
@@ -59,7 +62,7 @@ class Setting:
     name: str
     index: int | None = None
 
-    def of(self, settings: Mapping[str, Any]) -> Any:
+    def of(self, settings: Mapping[str, Node]) -> Node:
         """Its value among settings."""
         value = settings[self.name]
         if self.index is None:
@@ -80,15 +83,15 @@ class Source:
     """
 
     text: str
-    value: Any = None
+    value: Node = None
 
 
-def call(target: str, *args: Any, **kwargs: Any) -> Call:
+def call(target: str, *args: Node, **kwargs: Node) -> Call:
     """`Call`, written like the call itself."""
     return Call(target, args, kwargs)
 
 
-def substitute(node: Any, settings: Mapping[str, Any]) -> Any:
+def substitute(node: Node, settings: Mapping[str, Node]) -> Node:
     """The recipe with every `Setting` replaced by its value."""
     if isinstance(node, Setting):
         return node.of(settings)
@@ -102,7 +105,7 @@ def substitute(node: Any, settings: Mapping[str, Any]) -> Any:
     return node
 
 
-def replace_nodes(node: Any, others: Mapping[int, Any]) -> Any:
+def replace_nodes(node: Node, others: Mapping[int, Node]) -> Node:
     """The recipe with other nodes in the places of some, which are given by their `id`."""
     if id(node) in others:
         return others[id(node)]
@@ -112,7 +115,7 @@ def replace_nodes(node: Any, others: Mapping[int, Any]) -> Any:
     return tuple(replace_nodes(item, others) for item in node) if isinstance(node, tuple) else node
 
 
-def build(node: Any) -> Any:
+def build(node: Node) -> Any:
     """Evaluates a recipe.
 
     Args:
@@ -133,7 +136,7 @@ def build(node: Any) -> Any:
     return node
 
 
-def render(node: Any) -> str:
+def render(node: Node) -> str:
     """Writes a recipe as a Python expression, on one line.
 
     Args:
@@ -159,12 +162,12 @@ def render(node: Any) -> str:
     return _literal(node)
 
 
-def imports(node: Any) -> tuple[str, ...]:
+def imports(node: Node) -> tuple[str, ...]:
     """The modules that `render(node)` needs imported, sorted."""
     return tuple(sorted(_modules(node)))
 
 
-def _modules(node: Any) -> set[str]:
+def _modules(node: Node) -> set[str]:
     if isinstance(node, Call):
         parts = [*node.args, *node.kwargs.values()]
         return {_split(node.target)[0]}.union(*map(_modules, parts))
@@ -177,7 +180,7 @@ def _modules(node: Any) -> set[str]:
     return {"jax.numpy"} if _is_dtype(node) or is_array(node) else set()
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
     if isinstance(value, float):
@@ -196,19 +199,19 @@ def _infinite(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "inf * -1"
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether this is an array of NumPy or JAX, which need not be imported to tell."""
     return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
-def _is_dtype(value: Any) -> bool:
+def _is_dtype(value: object) -> bool:
     if isinstance(value, np.dtype):
         return True
     is_numpy_type = isinstance(value, type) and issubclass(value, np.generic)
     return is_numpy_type or _is_jax_scalar_type(value)
 
 
-def _is_jax_scalar_type(value: Any) -> bool:
+def _is_jax_scalar_type(value: object) -> bool:
     """Whether this is one of `jax.numpy.float32` and its like, which are no types of numpy's."""
     return callable(value) and isinstance(getattr(value, "dtype", None), np.dtype)
 

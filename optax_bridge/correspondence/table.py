@@ -7,11 +7,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import legacy_optim
 from optax_bridge.checks import is_legacy
 from optax_bridge.correspondence.entry import Entry
+from optax_bridge.correspondence.recipe import Node
 
 
 class Table(Mapping[str, Entry]):
@@ -120,7 +120,7 @@ class Described:
     """
 
     entry: Entry
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Node]
     extra_arguments: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def remarks(self) -> list[str]:
@@ -141,10 +141,10 @@ def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.
     return Described(entry, with_inner(entry.settings(definition), describe))
 
 
-def with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def with_inner(settings: Mapping[str, Node], change: Callable[[Node], Node]) -> dict[str, Node]:
     """Settings with each optimizer in them changed."""
 
-    def change_in(value: Any) -> Any:
+    def change_in(value: Node) -> Node:
         if isinstance(value, Described) or is_legacy(value, "OptimizerDef"):
             return change(value)
         return tuple(map(change_in, value)) if isinstance(value, tuple) else value

@@ -56,7 +56,7 @@ DECAY = Range(least=0, most=1)
 CORRECTED_DECAY = Range(least=0, below=1)
 
 
-def expectation(default: Any, within: Range | OneOf, value: Any) -> str:
+def expectation(default: object, within: Range | OneOf, value: object) -> str:
     """The values that a hyper-parameter takes, if a value is not among them, else "".
 
     Args:
@@ -81,7 +81,7 @@ def expectation(default: Any, within: Range | OneOf, value: Any) -> str:
     return f"{within}, or None" if or_none else str(within)
 
 
-def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any) -> str:
+def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: object) -> str:
     fits = isinstance(value, tuple) and len(value) == len(default)  # pyright: ignore[reportUnknownArgumentType]
     fits = fits and not any(map(expectation, default, [within] * len(default), value))  # pyright: ignore[reportUnknownArgumentType]
     return "" if fits else f"a tuple of {len(default)}, each {within}"

@@ -8,8 +8,8 @@ the step is one that nothing takes.
 
 import functools
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -17,8 +17,10 @@ import optax
 
 from optax_bridge.checks import check_transformation
 from optax_bridge.exact.transformation import ExactTransformation, take_step
-from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, TreeDef, Updates
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _PROTOCOL = 3  # updates, state, params
 
 
@@ -62,7 +64,7 @@ def unused_arguments(
     grads: Updates,
     state: OptState,
     params: Params,
-    extra: Mapping[str, Any],
+    extra: Mapping[str, Extra],
 ) -> list[str]:
     """Those of some extra arguments that have no part in a step.
 
@@ -87,7 +89,7 @@ def unused_arguments(
     accepted = accepted_arguments(tx)
     if accepted is not None:
         return sorted(extra.keys() - accepted)
-    trees: Any = (grads, state, params, dict(extra))
+    trees: PyTree = (grads, state, params, dict(extra))
     leaves, treedef = jax.tree.flatten(trees)
     described = tuple(_shape(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
     # A function is not kept in the cache: it may hold a batch.
@@ -100,7 +102,7 @@ def unused_arguments(
 
 @functools.lru_cache(maxsize=64)
 def _find_unused(
-    tx: optax.GradientTransformation, treedef: Any, leaves: tuple[Any, ...]
+    tx: optax.GradientTransformation, treedef: TreeDef, leaves: tuple[Leaf, ...]
 ) -> tuple[str, ...]:
     *_, extra = treedef.unflatten(leaves)
     names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(extra)]
@@ -108,7 +110,7 @@ def _find_unused(
     numeric = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
     used = extra.keys() - {owners[i] for i in numeric}
 
-    def one_step(values: list[Any]) -> Any:
+    def one_step(values: list[Leaf]) -> PyTree:
         leaves_by_index = dict(zip(numeric, values, strict=True))
         for index, (leaf, name) in enumerate(zip(leaves, owners, strict=True)):
             if name is not None and callable(leaf):
@@ -128,11 +130,11 @@ def _find_unused(
     return tuple(sorted(extra.keys() - used))
 
 
-def _noting(function: Any, name: str, called: set[str]) -> Any:
+def _noting(function: Callable[P, R], name: str, called: set[str]) -> Callable[P, R]:
     """The function, which puts its name into a set when it is called."""
 
     @functools.wraps(function)
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def noting(*args: P.args, **kwargs: P.kwargs) -> R:
         called.add(name)
         return function(*args, **kwargs)
 

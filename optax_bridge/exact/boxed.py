@@ -23,7 +23,7 @@ from optax_bridge.metadata.axis_metadata import (
     with_axes,
 )
 from optax_bridge.metadata.kept_axes import state_axes
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, OptState, Params, PyTree, Updates
 
 T = TypeVar("T")
 
@@ -83,26 +83,26 @@ class _WithoutBoxes:
         return _with_boxes_if_masked(without_boxes, lambda: self.tx.init(boxes))
 
     def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         update = optax.with_extra_args_support(self.tx).update
         template = updates if params is None else params
         return self._run(update, template, updates, state, params, extra)
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         tx: Any = self.tx
         return self._run(tx.step, params, grads, state, params, extra)
 
     def _run(
         self,
-        take: Any,
+        take: Callable[..., tuple[PyTree, OptState]],
         template: PyTree,
         grads: Updates,
         state: OptState,
         params: Params,
-        extra: Any,
+        extra: dict[str, Extra],
     ) -> tuple[PyTree, OptState]:
         def without_boxes() -> tuple[PyTree, OptState]:
             args = (unboxed(grads), unboxed(state), unboxed(params))
@@ -157,6 +157,6 @@ def _boxed_state(tx: optax.GradientTransformation, raw: PyTree, params: Params) 
     return treedef.unflatten(placed)
 
 
-def _unboxed_values(extra: dict[str, Any]) -> dict[str, Any]:
+def _unboxed_values(extra: dict[str, Extra]) -> dict[str, Extra]:
     """Extra arguments that are trees of gradients, `grad=` for line searches, lose their boxes."""
     return {k: v if callable(v) else unboxed(v) for k, v in extra.items()}

@@ -4,7 +4,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from optax_bridge._text import describe
 
@@ -51,7 +51,9 @@ def explained(optimizer: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _problem(optimizer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _problem(
+    optimizer: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> str:
     """The problem with a call, or ""."""
     name = getattr(optimizer, "__name__", "")
     parameters = inspect.signature(optimizer).parameters
@@ -86,7 +88,7 @@ _EXPECTED = "expected a number, an array or a schedule"
 _EXPECTED_FLAG = "expected True or False"
 
 
-def is_no_number(value: Any) -> bool:
+def is_no_number(value: object) -> bool:
     """True if no hyper-parameter can take a value, though arithmetic may go on with it.
 
     True counts as 1, and a list is multiplied by an integer: neither can be meant.
@@ -94,7 +96,7 @@ def is_no_number(value: Any) -> bool:
     return isinstance(value, bool | str | bytes | Mapping | list | tuple | set | type | Iterator)
 
 
-def check_flag(value: Any, name: str) -> None:
+def check_flag(value: object, name: str) -> None:
     """Checks that an argument is True or False: a text counts as True, even "False".
 
     Raises:
@@ -104,7 +106,7 @@ def check_flag(value: Any, name: str) -> None:
         raise TypeError(f"{name}: {_EXPECTED_FLAG}, found {_describe(name, value)}")
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     """True if a value is a boolean; 0 and 1, which old programs have in such places, are ones."""
     if str(getattr(value, "dtype", "")) == "bool":
         return getattr(value, "shape", None) == ()
@@ -119,7 +121,7 @@ def _is_number(parameter: inspect.Parameter) -> bool:
     return by_position and (is_numeric or (default is None and not is_text))
 
 
-def _describe(key: str, value: Any) -> str:
+def _describe(key: str, value: object) -> str:
     if isinstance(value, Mapping):
         return (
             "a tree, which parameters are: they go to TrainState.create(params=..., tx=...) or to "

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
+from jax.typing import DTypeLike
 
 from optax_bridge._internals import are_traced
 from optax_bridge._text import describe
@@ -32,7 +33,17 @@ from optax_bridge.metadata.axis_metadata import (
     whole_or_nothing,
     with_axes,
 )
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import (
+    AxisName,
+    Extra,
+    HyperParams,
+    Leaf,
+    OptState,
+    Params,
+    PyTree,
+    TreeDef,
+    Updates,
+)
 
 # A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
 # (int32 scalar), or None, which means that every call gives it.
@@ -40,7 +51,7 @@ ScalarOrSchedule = float | jax.Array | optax.Schedule
 Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 
 
-class Leaf(NamedTuple):
+class LeafInfo(NamedTuple):
     """One parameter, as a plan sees it.
 
     Attributes:
@@ -54,8 +65,8 @@ class Leaf(NamedTuple):
     path: str
     names: tuple[str, ...]
     shape: tuple[int, ...]
-    axes: tuple[Any, ...] | None
-    roles: tuple[Any, ...] | None
+    axes: tuple[AxisName, ...] | None
+    roles: tuple[AxisName, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +97,15 @@ class LeafRule:
         every setting of the optimizer.
     """
 
-    state_type: Callable[..., Any]
-    init_leaf: Callable[..., Sequence[Any]]
-    step_leaf: Callable[..., tuple[jax.Array, Sequence[Any]]]
-    hyper_params: Mapping[str, Any]
+    state_type: Callable[..., OptState]
+    init_leaf: Callable[..., Sequence[PyTree]]
+    step_leaf: Callable[..., tuple[jax.Array, Sequence[PyTree]]]
+    hyper_params: HyperParams
     reads_params: bool = False
     decay: str | None = None
     apply: Callable[..., jax.Array] | None = None
-    plan: Callable[[list[Leaf]], Sequence[Any]] | None = None
-    per_dtype: Callable[..., Any] | None = None
+    plan: Callable[[list[LeafInfo]], Sequence[Hashable]] | None = None
+    per_dtype: Callable[..., PyTree] | None = None
     joined: Literal["other bits", "in order", "in reverse"] = "other bits"
 
     def transformation(self) -> ExactTransformation:
@@ -115,14 +126,14 @@ class LeafRule:
         return state_type(jnp.zeros([], jnp.int32), *trees)
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         """The exact path: new parameters and new state."""
         hp = resolve(self.hyper_params, state.count, extra)
         return self._run(hp, grads, state, params, self._new_param)
 
     def update(
-        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         """Optax's path: updates in the dtype of gradient and parameter, and new state.
 
@@ -165,8 +176,12 @@ class LeafRule:
         grad_leaves = map(value_of, treedef.flatten_up_to(grads))
 
         def one_leaf(
-            plan: tuple[Any, ...], at: Any, grad: jax.Array, param: jax.Array, fields: list[Any]
-        ) -> tuple[jax.Array, Sequence[Any]]:
+            plan: tuple[Hashable, ...],
+            at: PyTree,
+            grad: jax.Array,
+            param: jax.Array,
+            fields: list[Leaf],
+        ) -> tuple[jax.Array, Sequence[PyTree]]:
             decrement, new_fields = self.step_leaf(*plan, hp, at, grad, param, *fields)
             return finish(hp, grad, param, decrement), new_fields
 
@@ -190,10 +205,10 @@ class LeafRule:
         new_trees = [_unflatten_column(treedef, column) for column in new_columns]
         return treedef.unflatten(outputs), self.state_type(count + 1, *new_trees)
 
-    def _at(self, hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Any:
+    def _at(self, hp: SimpleNamespace, count: jax.Array, dtype: DTypeLike) -> PyTree:
         return count if self.per_dtype is None else self.per_dtype(hp, count, dtype)
 
-    def _plans(self, params: Params) -> list[tuple[Any, ...]]:
+    def _plans(self, params: Params) -> list[tuple[Hashable, ...]]:
         if self.plan is None:
             return [()] * len(jax.tree.leaves(params))
         return [(item,) for item in self.plan(describe_leaves(params))]
@@ -235,7 +250,7 @@ def update_by_step(
     grads: Updates,
     state: OptState,
     params: Params | None,
-    extra: Mapping[str, Any],
+    extra: HyperParams,
 ) -> tuple[Updates, OptState]:
     """Optax's update of a transformation that knows its exact step alone.
 
@@ -256,7 +271,7 @@ def update_by_step(
     return difference(new_params, params, grads), new_state
 
 
-def is_zero(value: Any) -> bool:
+def is_zero(value: PyTree) -> bool:
     """Whether a hyper-parameter is known to be zero or None; a traced value may be anything."""
     if value is None:
         return True
@@ -297,9 +312,7 @@ def direction(tx: ExactTransformation) -> optax.GradientTransformation:
     return optax.GradientTransformation(tx.init, update)
 
 
-def resolve(
-    hyper_params: Mapping[str, Any], count: jax.Array, overrides: Mapping[str, Any]
-) -> SimpleNamespace:
+def resolve(hyper_params: HyperParams, count: jax.Array, overrides: HyperParams) -> SimpleNamespace:
     """The hyper-parameters of one step: overrides, else schedules at `count`, else constants.
 
     Raises:
@@ -329,7 +342,7 @@ def resolve(
     return SimpleNamespace(**values)
 
 
-def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Powers:
+def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: DTypeLike) -> Powers:
     """A `per_dtype`: `b1 ** (count + 1)` and `b2 ** (count + 1)`, in the parameters' own dtype.
 
     In bfloat16, `0.999 ** t` is 1 for the first steps and the bias correction `1 - 0.999 ** t` 0:
@@ -341,7 +354,7 @@ def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Powers:
     return hp.b1**t, hp.b2**t
 
 
-def describe_leaves(params: Params) -> list[Leaf]:
+def describe_leaves(params: Params) -> list[LeafInfo]:
     """The parameters as a plan sees them."""
     leaves = []
     for path, leaf in leaves_with_path(params):
@@ -349,7 +362,7 @@ def describe_leaves(params: Params) -> list[Leaf]:
         leaf = box_of(path, leaf)
         roles = getattr(leaf, "roles", None)
         leaves.append(
-            Leaf(
+            LeafInfo(
                 where,
                 key_names(path),
                 jnp.shape(value_of(leaf)),
@@ -360,7 +373,7 @@ def describe_leaves(params: Params) -> list[Leaf]:
     return leaves
 
 
-def _boxed_field(leaf: Leaf, field: Any, path: KeyPath) -> Any:
+def _boxed_field(leaf: Leaf, field: PyTree, path: KeyPath) -> PyTree:
     """A field of the state in the box that it gets."""
     if field is None:
         return None
@@ -370,11 +383,11 @@ def _boxed_field(leaf: Leaf, field: Any, path: KeyPath) -> Any:
     return with_axes(leaf, reduced, "params" + keystr(path))
 
 
-def _flatten_up_to(treedef: Any, tree: PyTree) -> list[PyTree]:
+def _flatten_up_to(treedef: TreeDef, tree: PyTree) -> list[PyTree]:
     return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
 
 
-def _unflatten_column(treedef: Any, column: Sequence[PyTree]) -> PyTree:
+def _unflatten_column(treedef: TreeDef, column: Sequence[PyTree]) -> PyTree:
     if column and all(value is None for value in column):
         return None
     return treedef.unflatten(column)

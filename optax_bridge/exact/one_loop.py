@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -23,7 +24,9 @@ import jax
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, OptState, Params, PathKey, PyTree, Updates
+
+StateType = Any  # a NamedTuple type, whose fields are known when it is there
 
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
@@ -33,7 +36,7 @@ FIRST, LAST = (0, 10), (0, 11, 0)
 
 
 @functools.cache
-def last_first(state_type: Any) -> Any:
+def last_first(state_type: StateType) -> StateType:
     """The same state but for the order of its leaves, the last field's first.
 
     It is a subclass of the same name and fields, so that attributes and checkpoints, which go by
@@ -47,20 +50,20 @@ def last_first(state_type: Any) -> Any:
     """
     names: tuple[str, ...] = state_type._fields
 
-    def reduce(state: PyTree) -> Any:  # pickle finds the state's own class by its name
+    def reduce(state: PyTree) -> PyTree:  # pickle finds the state's own class by its name
         return _make_last_first, (state_type, *state)
 
     members = {"__slots__": (), "__doc__": state_type.__doc__, "__reduce__": reduce}
-    reordered: Any = type(state_type.__name__, (state_type,), members)
+    reordered: StateType = type(state_type.__name__, (state_type,), members)
     keys = [jax.tree_util.GetAttrKey(name) for name in names[::-1]]
 
-    def with_keys(state: PyTree) -> tuple[list[tuple[Any, Any]], None]:
+    def with_keys(state: PyTree) -> tuple[list[tuple[PathKey, PyTree]], None]:
         return list(zip(keys, tuple(state)[::-1], strict=True)), None
 
-    def flatten_state(state: PyTree) -> tuple[tuple[Any, ...], None]:
+    def flatten_state(state: PyTree) -> tuple[tuple[PyTree, ...], None]:
         return tuple(state)[::-1], None
 
-    def unflatten_state(aux: None, leaves: Any) -> Any:
+    def unflatten_state(aux: None, leaves: Iterable[PyTree]) -> OptState:
         del aux
         return reordered(*tuple(leaves)[::-1])
 
@@ -69,7 +72,7 @@ def last_first(state_type: Any) -> Any:
     return reordered
 
 
-def _make_last_first(state_type: Any, *fields: Any) -> Any:
+def _make_last_first(state_type: StateType, *fields: PyTree) -> OptState:
     return last_first(state_type)(*fields)
 
 
@@ -135,20 +138,20 @@ class _Joined:
     """A transformation whose step XLA compiles into one loop for each parameter."""
 
     tx: ExactTransformation
-    state_type: Any
+    state_type: StateType
     in_reverse: bool
 
     def init(self, params: Params) -> OptState:
         return self._reorder(self.tx.init(params))
 
     def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         updates, new = self.tx.update(updates, self._in_order(state), params, **extra)
         return updates, self._reorder(new)
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         state = self._in_order(state)
         # What XLA does not know to be the same it computes twice, until the loops are joined.
@@ -166,7 +169,7 @@ class _Joined:
         return self.state_type(*state) if is_reversed else state
 
 
-def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, Any]:
+def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, StateType]:
     """The rule of an optimizer whose loops can be joined, and the type of its state.
 
     Raises:
@@ -179,7 +182,7 @@ def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, Any]:
             f"{type(tx).__name__}"
         )
     rule: Any = getattr(tx.init, "__self__", None)
-    state_type: Any = getattr(rule, "state_type", type(None))
+    state_type: StateType = getattr(rule, "state_type", type(None))
     if not isinstance(rule, LeafRule) or rule.joined == "other bits":
         raise ValueError(
             "one_loop: nothing is known to be gained with the same bits for a transformation whose "

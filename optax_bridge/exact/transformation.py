@@ -14,7 +14,7 @@ is therefore kept by its `update`, which is an `ExactUpdate`.
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from optax_bridge._internals import trace_state, trace_state_if_known
-from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
+from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, Updates
 
 Step = Callable[..., tuple[Params, OptState]]
 Transformations = tuple[optax.GradientTransformation, ...]
@@ -43,12 +43,12 @@ class ExactUpdate:
 
     update: Callable[..., tuple[Updates, OptState]]
     step: Step
-    hyper_params: Mapping[str, Any]
+    hyper_params: HyperParams
     inner: Transformations = ()
     parts: Callable[[OptState, Params], Parts] | None = None
 
     def __call__(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         """As of any transformation."""
         noted = _NOTED.get()
@@ -88,7 +88,7 @@ class ExactCall(NamedTuple):
 
 class _Noted(NamedTuple):
     calls: list[ExactCall]
-    trace: Any
+    trace: object
 
 
 _NOTED: contextvars.ContextVar[_Noted | None] = contextvars.ContextVar(
@@ -132,7 +132,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         init: Callable[..., OptState],
         update: Callable[..., tuple[Updates, OptState]],
         step: Step | None = None,
-        hyper_params: Mapping[str, Any] | None = None,
+        hyper_params: HyperParams | None = None,
         inner: Sequence[optax.GradientTransformation] = (),
         parts: Callable[[OptState, Params], Parts] | None = None,
     ) -> Self:
@@ -155,10 +155,10 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         return super().__new__(cls, init, update)
 
     @classmethod
-    def _make(cls, iterable: Any) -> Self:
+    def _make(cls, iterable: Iterable[Any]) -> Self:
         return cls(*iterable)
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: object) -> Self:
         return self  # as functions are; a copy would be another static value to jax.jit
 
     @property
@@ -172,7 +172,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         return self._record.step
 
     @property
-    def hyper_params(self) -> Mapping[str, Any]:
+    def hyper_params(self) -> HyperParams:
         """The hyper-parameters as given to the constructor."""
         return self._record.hyper_params
 
@@ -192,7 +192,7 @@ def take_step(
     grads: Updates,
     state: OptState,
     params: Params,
-    **extra: Any,
+    **extra: Extra,
 ) -> tuple[Params, OptState]:
     """Takes one step with any transformation, by the exact path where it has one.
 
@@ -226,7 +226,11 @@ def take_step(
 
 
 def noted_update(
-    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
+    tx: optax.GradientTransformation,
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    **extra: Extra,
 ) -> tuple[Updates, OptState, list[ExactCall]]:
     """`tx.update(...)`, and the exact updates that it called."""
     calls: list[ExactCall] = []

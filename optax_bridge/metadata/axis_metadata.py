@@ -11,14 +11,14 @@ import dataclasses
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax.core import meta
 from jax.tree_util import KeyPath
 
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import AxisName, Leaf, Params, PathKey, PyTree
 
 # For each axis of an array, the axis of its parameter that it is, or None.
 Axes = tuple[int | None, ...]
@@ -100,7 +100,7 @@ def boxes_remembered(params: Params) -> Iterator[None]:
         _REMEMBERED.reset(token)
 
 
-def box_of(path: Iterable[Any], leaf: Leaf) -> Leaf:
+def box_of(path: Iterable[PathKey], leaf: Leaf) -> Leaf:
     """The box that a parameter was in before `boxes_remembered`; the leaf itself if in none."""
     if is_box(leaf):
         return leaf
@@ -117,7 +117,7 @@ def in_remembered_boxes(params: Params) -> Params:
     return jax.tree_util.tree_map_with_path(put_in_box, params, is_leaf=is_box)
 
 
-_REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Any]] = contextvars.ContextVar(
+_REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Leaf]] = contextvars.ContextVar(
     "boxes of the parameters, by path", default=types.MappingProxyType({})
 )
 
@@ -127,7 +127,7 @@ def leaves_with_path(tree: PyTree) -> list[tuple[KeyPath, Leaf]]:
     return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box)
 
 
-def names_of(box: Leaf, where: str = "") -> tuple[Any, ...] | None:
+def names_of(box: Leaf, where: str = "") -> tuple[AxisName, ...] | None:
     """The names of a boxed array's axes.
 
     Args:
@@ -186,7 +186,7 @@ def with_axes(box: Leaf, reduced: Reduced, where: str = "") -> Leaf:
         return box.replace(value, **{_names_key(box): narrowed})
     if not dataclasses.is_dataclass(box) or not hasattr(box, "names"):
         return value
-    changes: dict[str, Any] = {"names": narrowed}
+    changes: dict[str, AxisName] = {"names": narrowed}
     if (roles := getattr(box, "roles", None)) is not None:
         changes["roles"] = tuple(None if axis is None else roles[axis] for axis in axes)
     return boxed_like(dataclasses.replace(box, **changes), value)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def check_names(tree: PyTree, root: str = "params") -> None:
         names_of(leaf, root + keystr(path))
 
 
-def add_axis(tree: PyTree, index: int, name: Any) -> PyTree:
+def add_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
     """Gives every box of a tree one more axis, as `nn.scan` and `nn.vmap` do.
 
         >>> box = add_axis(nn.Partitioned(jnp.ones((3, 2)), ("embed",)), 0, "layers")
@@ -229,7 +229,7 @@ def add_axis(tree: PyTree, index: int, name: Any) -> PyTree:
     return meta.add_axis(tree, index, {meta.PARTITION_NAME: name})
 
 
-def remove_axis(tree: PyTree, index: int, name: Any) -> PyTree:
+def remove_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
     """Takes an axis from every box of a tree.
 
     Args:
@@ -259,17 +259,17 @@ def remove_axis(tree: PyTree, index: int, name: Any) -> PyTree:
     return meta.remove_axis(tree, index, {meta.PARTITION_NAME: name})
 
 
-def keystr(path: Iterable[Any]) -> str:
+def keystr(path: Iterable[PathKey]) -> str:
     """A path as it reads everywhere: `['dense']['kernel']`."""
     return jax.tree_util.keystr(tuple(path))
 
 
-def key_names(path: Iterable[Any]) -> tuple[str, ...]:
+def key_names(path: Iterable[PathKey]) -> tuple[str, ...]:
     """A path without its containers' types: a dict's mask fits the same names in a FrozenDict."""
     return tuple(_key_name(key) for key in path)
 
 
-def _key_name(key: Any) -> str:
+def _key_name(key: PathKey) -> str:
     """As `keystr(simple=True)`, in a tenth of its time: large models ask for every leaf."""
     attribute = _KEY_ATTRIBUTES.get(type(key))
     if attribute is None:
@@ -290,12 +290,12 @@ def _names_key(variable: Leaf) -> str:
     return "sharding_names" if "sharding_names" in variable.get_metadata() else "out_sharding"
 
 
-def _names(box: Leaf) -> tuple[Any, ...] | None:
+def _names(box: Leaf) -> tuple[AxisName, ...] | None:
     """The names in a box or in the boxes within it."""
     while isinstance(box, meta.AxisMetadata) or is_variable(box):
         if is_variable(box):
-            metadata: Any = box
-            names: Any = metadata.get_metadata().get(_names_key(box))
+            metadata: Leaf = box
+            names: AxisName = metadata.get_metadata().get(_names_key(box))
         else:
             names = getattr(box, "names", None)
         if isinstance(names, Sequence):
@@ -306,7 +306,7 @@ def _names(box: Leaf) -> tuple[Any, ...] | None:
 
 def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
     """Paths and leaves as a nested dict by the names in the paths; a lone leaf itself."""
-    tree: dict[str, Any] = {}
+    tree: dict[str, PyTree] = {}
     for path, leaf in leaves:
         *above, last = key_names(path) or ("",)
         if not path:
@@ -318,6 +318,6 @@ def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
     return tree
 
 
-def _check_index(index: Any) -> None:
+def _check_index(index: object) -> None:
     if isinstance(index, bool) or not isinstance(index, int):
         raise TypeError(f"index: expected the number of an axis, found {index!r}")

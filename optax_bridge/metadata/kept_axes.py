@@ -9,7 +9,6 @@ under a mesh of named axes.
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +106,7 @@ def _settle(
 
 
 def owners_of(
-    paths: list[KeyPath], by_path: dict[tuple[str, ...], Any]
+    paths: list[KeyPath], by_path: dict[tuple[str, ...], object]
 ) -> list[tuple[int, int] | None]:
     """The place of a parameter's path in the path of each leaf of a state.
 
@@ -119,7 +118,7 @@ def owners_of(
       Start and end of the parameter's path; None for a leaf that belongs to no parameter.
     """
     candidates: list[list[tuple[int, int]]] = []
-    covered: dict[tuple[str, ...], set[Any]] = {}
+    covered: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     longest = max(map(len, by_path), default=0)
     for path in paths:
         names, within = key_names(path), []
@@ -134,7 +133,7 @@ def owners_of(
         names = key_names(path)
 
         def rank(
-            span: tuple[int, int], path: KeyPath = path, names: Any = names
+            span: tuple[int, int], path: KeyPath = path, names: tuple[str, ...] = names
         ) -> tuple[int, ...]:
             # The fields of a state stand before its parameters' paths; then the longest path, and
             # of a list's index and another list's within it, the one where all parameters are.
@@ -212,11 +211,11 @@ def _axes_seen_in_a_trace(
     names = tuple(f"axis{index}" for index in range(rank))
     mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)
 
-    def with_names(leaf: Leaf) -> Any:
+    def with_names(leaf: Leaf) -> Leaf:
         sharding = NamedSharding(mesh, PartitionSpec(*names[: jnp.ndim(leaf)]))
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
 
-    def one_step(params: Params) -> Any:
+    def one_step(params: Params) -> OptState:
         return unboxed(tx.update(params, tx.init(params), params)[1])
 
     try:

@@ -1,7 +1,5 @@
 """From the `params_axes` collection of `flax.linen.partitioning` to boxes, and back."""
 
-from typing import Any
-
 import jax
 from flax.core import unfreeze
 from flax.linen.partitioning import AxisMetadata
@@ -18,7 +16,7 @@ from optax_bridge.metadata.axis_metadata import (
     nested_dict,
     unboxed,
 )
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import AxisName, Leaf, Params, PyTree
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
 
@@ -50,7 +48,7 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
         raise ValueError("params has boxes already: expected plain arrays and params_axes")
     names = _names_by_path(params_axes)
 
-    def box(path: KeyPath, leaf: Leaf) -> Any:
+    def box(path: KeyPath, leaf: Leaf) -> Leaf:
         axes = names.pop(key_names(path), None)
         if axes is None:
             return leaf
@@ -84,8 +82,8 @@ def param_axes_from_boxes(params: Params) -> tuple[Params, dict[str, PyTree]]:
     return unboxed(params), nested_dict(axes)
 
 
-def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
-    by_path: dict[tuple[str, ...], tuple[Any, ...]] = {}
+def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[AxisName, ...]]:
+    by_path: dict[tuple[str, ...], tuple[AxisName, ...]] = {}
 
     def walk(node: PyTree, path: tuple[str, ...]) -> None:
         names = getattr(node, "names", node)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from optax_bridge.correspondence.claim import differs, rounding
 from optax_bridge.correspondence.entry import (
@@ -22,13 +23,13 @@ from optax_bridge.correspondence.entry import (
     squares,
 )
 from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import Name, call
+from optax_bridge.correspondence.recipe import Name, Node, call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE, Range
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
-from optax_bridge.metadata.trees import Leaf, Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
@@ -142,7 +143,7 @@ def adafactor(
     ).transformation()
 
 
-def _momentum_dtype(dtype: Any) -> Any:
+def _momentum_dtype(dtype: PyTree) -> DTypeLike:
     """The dtype, by its name, its class or an array that has it.
 
     Raises:
@@ -160,9 +161,9 @@ class _Arithmetic:
 
     multiply_by_parameter_scale: bool
     has_momentum: bool
-    dtype_momentum: Any
+    dtype_momentum: DTypeLike
 
-    def init(self, factors: Factors, param: Leaf) -> tuple[Any, ...]:
+    def init(self, factors: Factors, param: Leaf) -> tuple[PyTree, ...]:
         shape = jnp.shape(param)
         v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
         if factors.columns:
@@ -224,7 +225,7 @@ def _reduced_zeros(param: Leaf, axes: tuple[int, ...]) -> Reduced:
     return Reduced(_zeros(param, axes, jnp.float32), axes)
 
 
-def _zeros(param: Leaf, axes: Sequence[int], dtype: Any) -> jax.Array:
+def _zeros(param: Leaf, axes: Sequence[int], dtype: DTypeLike) -> jax.Array:
     """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes.
 
     There the sharding is part of an array's type: a step gives its means that of the parameter, and
@@ -250,9 +251,9 @@ def _rms(array: jax.Array, factors: Factors) -> jax.Array:
     return jnp.sqrt(jnp.mean(array * array, axis=over, keepdims=True))
 
 
-def _infer_settings(rows: Sequence[Row]) -> dict[str, Any]:
+def _infer_settings(rows: Sequence[Row]) -> dict[str, Node]:
     """Settings that factor the parameters that were, with momentum if there is some."""
-    settings: dict[str, Any] = {"factored": False}
+    settings: dict[str, Node] = {"factored": False}
     for _, param, state in rows:
         arrays = (param, *(state or {}).values())
         if state is None or not all(hasattr(array, "shape") for array in arrays):

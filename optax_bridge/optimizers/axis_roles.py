@@ -5,13 +5,16 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, ParamSpec, Self
 
 import numpy as np
 from flax import struct
 from flax.core import meta
+from jax import Array
 
-from optax_bridge.exact.leaf_rule import Leaf
+from optax_bridge.exact.leaf_rule import LeafInfo
+
+P = ParamSpec("P")
 
 
 class Role(enum.StrEnum):
@@ -69,7 +72,7 @@ class FactoredPartitioned(meta.Partitioned):
       roles: a `Role`, or its name, for each axis.
     """
 
-    roles: tuple[Any, ...] = struct.field(default=(), pytree_node=False)
+    roles: tuple[Role | str | None, ...] = struct.field(default=(), pytree_node=False)
 
     def add_axis(self, index: int, params: dict[Any, Any]) -> Self:
         """The box with one more axis, as `AxisMetadata.add_axis`."""
@@ -88,8 +91,8 @@ ROLE = "factor_role"  # key in the `metadata_params` of nn.scan and nn.vmap
 
 
 def with_roles(
-    init: Callable[..., Any], names: Sequence[str | None], roles: Sequence[Role | str]
-) -> Callable[..., FactoredPartitioned]:
+    init: Callable[P, Array], names: Sequence[str | None], roles: Sequence[Role | str]
+) -> Callable[P, FactoredPartitioned]:
     """An initializer whose parameter carries names and roles of its axes.
 
         >>> zeros = nn.initializers.zeros
@@ -117,7 +120,7 @@ def with_roles(
             raise TypeError(f"with_roles: expected a {of} for each axis, found {sequence!r}")
     checked = tuple(_role(role, "with_roles") for role in roles)
 
-    def init_box(*args: Any, **kwargs: Any) -> FactoredPartitioned:
+    def init_box(*args: P.args, **kwargs: P.kwargs) -> FactoredPartitioned:
         return FactoredPartitioned(init(*args, **kwargs), tuple(names), roles=checked)
 
     return init_box
@@ -161,7 +164,7 @@ class Planner:
         by_name = _checked_axis_rules(axis_rules)
         return cls(factored, min_dim_size_to_factor, by_name, by_path, as_in_t5x)
 
-    def __call__(self, leaves: list[Leaf]) -> list[Factors]:
+    def __call__(self, leaves: list[LeafInfo]) -> list[Factors]:
         """The axes of each parameter by role.
 
         Raises:
@@ -171,7 +174,7 @@ class Planner:
         _check_all_used(leaves, self.by_name, self.by_path)
         return plan
 
-    def factors(self, leaf: Leaf) -> Factors:
+    def factors(self, leaf: LeafInfo) -> Factors:
         """The axes of one parameter by role.
 
         Raises:
@@ -201,7 +204,7 @@ class Planner:
         pair = (rows, columns) if self.factored and rows and columns else ((), ())
         return Factors(*pair, axes[Role.BATCH])
 
-    def differing_in_t5x(self, leaves: list[Leaf]) -> list[Leaf]:
+    def differing_in_t5x(self, leaves: list[LeafInfo]) -> list[LeafInfo]:
         """The parameters that T5X, by the same rules, would factor in another way."""
         t5x = dataclasses.replace(self, as_in_t5x=True)
         return [leaf for leaf in leaves if self.factors(leaf) != t5x.factors(leaf)]
@@ -218,7 +221,7 @@ def _largest_two(shape: tuple[int, ...], min_size: int) -> Factors | None:
 
 
 def _stated_roles(
-    leaf: Leaf, by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]]
+    leaf: LeafInfo, by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]]
 ) -> tuple[str, tuple[Role, ...]] | None:
     """The roles that a box or an expression gives this very parameter, and who says so."""
     path = "/".join(leaf.names)
@@ -243,7 +246,7 @@ def _stated_roles(
     return rules[0] if rules else None
 
 
-def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
+def _named_roles(leaf: LeafInfo, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
     roles = []
     for name in leaf.axes or ():
         if name is not None and name not in by_name:
@@ -268,7 +271,7 @@ def _checked_axis_rules(rules: AxisRules | None) -> dict[str, Role]:
 
 
 def _check_all_used(
-    leaves: Iterable[Leaf],
+    leaves: Iterable[LeafInfo],
     by_name: Mapping[str, Role],
     by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]],
 ) -> None:
@@ -293,7 +296,7 @@ def _roles(roles: Any, where: str) -> tuple[Role, ...]:
     return tuple(_role(role, where) for role in roles)
 
 
-def _role(role: Any, where: str) -> Role:
+def _role(role: object, where: str) -> Role:
     if role not in [*Role]:
         raise ValueError(
             f"adafactor: {where}: expected a role of {', '.join(Role)}, found {role!r}"
@@ -318,7 +321,7 @@ def _join(roles: Sequence[Role]) -> str:
     return "(" + ", ".join(str(role) for role in roles) + ")"
 
 
-def _error(leaf: Leaf, what: str) -> ValueError:
+def _error(leaf: LeafInfo, what: str) -> ValueError:
     return ValueError(
         f"adafactor: {leaf.path} of shape {leaf.shape} with axes {leaf.axes or 'unnamed'}: {what}"
     )

@@ -1,7 +1,7 @@
 """The leaves that selectors choose for each group, and how many they are."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from optax_bridge.metadata.axis_metadata import keystr, nested_dict
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, TreeDef
 from optax_bridge.optimizers.selectors import ParamLeaves, Selector, select
 
 
@@ -22,9 +22,9 @@ class Group(NamedTuple):
     """
 
     indices: tuple[int, ...]
-    treedef: Any
+    treedef: TreeDef
 
-    def tree(self, leaves: Sequence[Any]) -> Any:
+    def tree(self, leaves: Sequence[Leaf]) -> PyTree:
         """The group's part of a list of as many leaves as there are parameters."""
         return self.treedef.unflatten([leaves[index] for index in self.indices])
 
@@ -105,7 +105,7 @@ def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
     return groups
 
 
-def _selector(group: Any) -> Selector:
+def _selector(group: PyTree) -> Selector:
     """The selector of a pair, or the selector itself."""
     is_tuple = isinstance(group, tuple) and not hasattr(group, "update")
     is_pair = is_tuple and len(group) == 2 and hasattr(group[1], "update")

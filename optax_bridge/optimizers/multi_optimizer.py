@@ -1,8 +1,8 @@
 """Groups of leaves with a transformation each; what no group holds never moves and has no state."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +10,19 @@ import optax
 
 from optax_bridge._text import describe
 from optax_bridge.checks import check_transformation
-from optax_bridge.correspondence.entry import RATE, Case, Entry, LegacyClass, Row
-from optax_bridge.correspondence.recipe import Name, call
+from optax_bridge.correspondence.entry import RATE, Case, Definition, Entry, LegacyClass, Row
+from optax_bridge.correspondence.recipe import Name, Node, call
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.calls import check_flag
 from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
 from optax_bridge.metadata.axis_metadata import boxed_as, boxed_like, is_box, value_of
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.optimizers.groups import Group, groups_of
 from optax_bridge.optimizers.selectors import ParamLeaves, Selector, say_nothing_selected, select
+
+# `take_step`, or Optax's `update` in its place.
+Take = Callable[..., tuple[PyTree, OptState]]
 
 
 class MultiOptimizerState(NamedTuple):
@@ -31,7 +34,7 @@ class MultiOptimizerState(NamedTuple):
     """
 
     count: jax.Array
-    inner: tuple[Any, ...]
+    inner: tuple[OptState, ...]
 
 
 def multi_optimizer(
@@ -92,7 +95,7 @@ class _Groups:
     inner: tuple[optax.GradientTransformation, ...]
     strict: bool
     # Of the last parameters' structure and shapes.
-    cache: dict[Any, list[Group]] = field(default_factory=dict, repr=False)
+    cache: dict[Hashable, list[Group]] = field(default_factory=dict, repr=False)
 
     def groups(self, params: Params) -> list[Group]:
         leaves, treedef = jax.tree.flatten(params)
@@ -122,7 +125,7 @@ class _Groups:
         return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
 
     def step(
-        self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Any
+        self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Extra
     ) -> tuple[Params, MultiOptimizerState]:
         return self._run(take_step, lambda param: param, grads, state, params, extra)
 
@@ -131,7 +134,7 @@ class _Groups:
         grads: Updates,
         state: MultiOptimizerState,
         params: Params | None = None,
-        **extra: Any,
+        **extra: Extra,
     ) -> tuple[Updates, MultiOptimizerState]:
         if params is None:
             raise ValueError(
@@ -140,15 +143,21 @@ class _Groups:
         return self._run(_update, jnp.zeros_like, grads, state, params, extra)
 
     def _run(
-        self, take: Any, untouched: Any, grads: Updates, state: OptState, params: Params, extra: Any
-    ) -> tuple[Any, MultiOptimizerState]:
+        self,
+        take: Take,
+        untouched: Callable[[Leaf], Leaf],
+        grads: Updates,
+        state: OptState,
+        params: Params,
+        extra: Mapping[str, Extra],
+    ) -> tuple[PyTree, MultiOptimizerState]:
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         grad_leaves = treedef.flatten_up_to(grads)
         outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
         new_states = []
         overrides = _per_group(extra.get("hyper_params"), len(self.inner))
         rest = {name: value for name, value in extra.items() if name != "hyper_params"}
-        parts: list[tuple[Any, Any, Any, Any]] = []
+        parts: list[tuple[optax.GradientTransformation, Updates, OptState, Params]] = []
         for group, tx, old in zip(self.groups(params), self.inner, state.inner, strict=True):
             group_params = group.tree(leaves)
             group_grads = boxed_as(group_params, group.tree(grad_leaves))
@@ -194,7 +203,7 @@ def frozen(
       NothingSelectedWarning: by `init`, where the selector holds no parameter.
     """
 
-    def others(params: Params) -> Any:
+    def others(params: Params) -> PyTree:
         leaves = ParamLeaves(params)
         chosen = select(selector, leaves)
         if not any(chosen):
@@ -205,14 +214,16 @@ def frozen(
 
 
 def _update(
-    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
-) -> tuple[Any, Any]:
+    tx: optax.GradientTransformation,
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    **extra: Extra,
+) -> tuple[Updates, OptState]:
     return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
 
 
-def _per_group(
-    overrides: Sequence[Mapping[str, Any]] | None, count: int
-) -> Sequence[Mapping[str, Any]]:
+def _per_group(overrides: Sequence[HyperParams] | None, count: int) -> Sequence[HyperParams]:
     if overrides is None:
         return [{}] * count
     is_list = isinstance(overrides, list | tuple)
@@ -229,13 +240,13 @@ def _per_group(
     return overrides
 
 
-def is_matrix(path: str, value: Any) -> bool:
+def is_matrix(path: str, value: Leaf) -> bool:
     """Selects the leaves of rank 2 or more, for the suite's cases."""
     del path
     return len(value.shape) >= 2
 
 
-def is_vector(path: str, value: Any) -> bool:
+def is_vector(path: str, value: Leaf) -> bool:
     """Selects the leaves of rank 1, for the suite's cases."""
     del path
     return len(value.shape) == 1
@@ -261,11 +272,11 @@ class _Parts:
                 groups.setdefault(frozenset(row[2]), []).append(row)
         return list(groups.values())
 
-    def wrap(self, inner: Any) -> None:
+    def wrap(self, inner: Definition) -> None:
         return None  # which leaves are in a group, no file says
 
 
-def _pairs(definition: Any) -> tuple[Any, ...]:
+def _pairs(definition: Definition) -> tuple[Node, ...]:
     return tuple(zip(definition.traversals, definition.sub_optimizers, strict=True))
 
 

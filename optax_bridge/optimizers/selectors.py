@@ -25,7 +25,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
-from optax_bridge.metadata.trees import Leaf, Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # A text, which is a glob on '/'-joined paths, `"*/bias"`; a traversal (anything with `iterate`); a
 # tree of booleans like the parameters, or a function to such a tree.
@@ -55,16 +55,16 @@ class ParamLeaves:
             for names, (_, leaf) in zip(self.names, flat, strict=True)
         ]
 
-    def where(self, predicate: Callable[[str, Any], Any]) -> list[bool]:
+    def where(self, predicate: Callable[[str, Leaf], object]) -> list[bool]:
         """Of which leaves it holds, by the '/'-joined path and the array."""
         return [_answer(predicate(path, value), path) for path, value in self._asked]
 
-    def like(self, chosen: Sequence[bool]) -> Any:
+    def like(self, chosen: Sequence[bool]) -> PyTree:
         """Booleans in the containers of the parameters, without boxes."""
         return jax.tree.structure(self.params, is_leaf=is_box).unflatten(chosen)
 
 
-def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], Any]:
+def traversal_mask(traversal: Selector, *, strict: bool = False) -> Callable[[Params], PyTree]:
     """A mask for `optax.masked` and `multi_optimizer` from a traversal.
 
         >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/kernel"))
@@ -95,8 +95,8 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
 
 
 def path_mask(
-    predicate: str | Callable[[str, Any], bool], *, strict: bool = False
-) -> Callable[[Any], Any]:
+    predicate: str | Callable[[str, Leaf], bool], *, strict: bool = False
+) -> Callable[[Params], PyTree]:
     """A mask for `optax.masked` and `multi_optimizer` from a glob or a function on paths.
 
         >>> path_mask("*/kernel")({"kernel": jnp.ones(2), "bias": jnp.ones(2)})
@@ -145,7 +145,7 @@ class _Mask:
         self.selector = selector
         self.strict = strict
 
-    def __call__(self, params: Params) -> Any:
+    def __call__(self, params: Params) -> PyTree:
         leaves = ParamLeaves(params)
         chosen = select(self, leaves)
         if not any(chosen):
@@ -216,7 +216,7 @@ def _matches(pattern: str, path: str, leaf: Leaf) -> bool:
     return fnmatch.fnmatchcase(path, pattern)
 
 
-def _answer(answer: Any, path: str) -> bool:
+def _answer(answer: object, path: str) -> bool:
     """A predicate's answer for a path, as a boolean.
 
     Raises:
@@ -246,7 +246,7 @@ def _mask_leaf(path: KeyPath, leaf: Leaf) -> bool:
     )
 
 
-def _check_selector(selector: Callable[..., Any]) -> None:
+def _check_selector(selector: Callable[..., PyTree]) -> None:
     """Raises TypeError for a function of path and leaf, which is no function of all parameters."""
     try:
         inspect.signature(selector).bind(None)
@@ -260,7 +260,7 @@ def _check_selector(selector: Callable[..., Any]) -> None:
         ) from None
 
 
-def _select_by_traversal(traversal: Any, leaves: ParamLeaves) -> list[bool]:
+def _select_by_traversal(traversal: Selector, leaves: ParamLeaves) -> list[bool]:
     plain = unboxed(leaves.params)
     if isinstance(plain, Mapping) and not isinstance(plain, dict | FrozenDict):
         plain = nested_dict(leaves_with_path(plain))  # an nnx.State: traversals go over dicts

@@ -1,9 +1,9 @@
 """Weight normalisation (Salimans and Kingma 2016), as `flax.optim.WeightNorm` does it."""
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,22 @@ import optax
 import legacy_optim
 from optax_bridge.checks import check_transformation
 from optax_bridge.correspondence.claim import by_measurement, rounding
-from optax_bridge.correspondence.entry import RATE, Case, Entry, LegacyClass, Row, StateField
+from optax_bridge.correspondence.entry import (
+    RATE,
+    Case,
+    Definition,
+    Entry,
+    LegacyClass,
+    Row,
+    StateField,
+)
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import ScalarOrSchedule, resolve, update_by_step
 from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
-from optax_bridge.metadata.trees import Params, Updates
+from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, PyTree, Updates
 
 
 class WeightNormState(NamedTuple):
@@ -35,9 +43,9 @@ class WeightNormState(NamedTuple):
     """
 
     count: jax.Array
-    inner: Any
-    direction: Any
-    scale: Any
+    inner: OptState
+    direction: Params
+    scale: PyTree
 
 
 @explained
@@ -73,7 +81,7 @@ def weight_norm(
 @dataclass(frozen=True, eq=False)
 class _WeightNorm:
     inner: optax.GradientTransformation
-    hyper_params: Mapping[str, Any]
+    hyper_params: HyperParams
 
     def init(self, params: Params) -> WeightNormState:
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
@@ -81,7 +89,7 @@ class _WeightNorm:
         count = jnp.zeros([], jnp.int32)
         hp = resolve(self.hyper_params, count, {})
 
-        def split(param: jax.Array) -> tuple[Any, Any]:
+        def split(param: jax.Array) -> tuple[Leaf, PyTree]:
             if not _is_split(param):
                 # A copy: a loop that donates parameters and state cannot donate an array twice.
                 return jnp.copy(param), ()
@@ -100,12 +108,12 @@ class _WeightNorm:
         return [(self.inner, state.inner, {"direction": state.direction, "scale": state.scale})]
 
     def step(
-        self, grads: Updates, state: WeightNormState, params: Params, **extra: Any
+        self, grads: Updates, state: WeightNormState, params: Params, **extra: Extra
     ) -> tuple[Params, WeightNormState]:
         hp = resolve(self.hyper_params, state.count, extra)
         treedef = jax.tree.structure(params)
 
-        def merge(direction: Any, scale: Any) -> Any:
+        def merge(direction: Params, scale: PyTree) -> Params:
             pairs = zip(treedef.flatten_up_to(direction), treedef.flatten_up_to(scale), strict=True)
             return treedef.unflatten([_merge(d, s, hp.wn_eps) for d, s in pairs])
 
@@ -128,7 +136,7 @@ class _WeightNorm:
         return jax.tree.map(_in_place_of, params, merged), new_state
 
     def update(
-        self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Any
+        self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, WeightNormState]:
         return update_by_step(self.step, "weight_norm", grads, state, params, extra)
 
@@ -151,7 +159,7 @@ def _squared_norm(param: jax.Array) -> jax.Array:
     return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
 
 
-def _merge(direction: jax.Array, scale: Any, eps: Any) -> jax.Array:
+def _merge(direction: jax.Array, scale: Leaf, eps: Leaf) -> jax.Array:
     if not _is_split(direction):
         return direction
     return direction * (scale * jax.lax.rsqrt(_squared_norm(direction) + eps))
@@ -174,7 +182,7 @@ class _Parts:
             ]
         ]
 
-    def wrap(self, inner: Any) -> legacy_optim.WeightNorm:
+    def wrap(self, inner: Definition) -> legacy_optim.WeightNorm:
         return legacy_optim.WeightNorm(inner)
 
 

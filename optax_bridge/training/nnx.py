@@ -14,7 +14,7 @@ from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.training.full_train_state import moving_average
 from optax_bridge.training.nnx_variables import (
     arrays,
@@ -26,6 +26,9 @@ from optax_bridge.training.nnx_variables import (
 from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
+Filter = Any  # chooses variables of a module, as `nnx.state` takes it
+# What comes before a parameter's path in a path of a state, the parameter, and what comes after.
+Key = tuple[tuple[str, ...], int | None, tuple[str, ...]]
 
 
 class Optimizer(nnx.Optimizer[M]):
@@ -42,7 +45,7 @@ class Optimizer(nnx.Optimizer[M]):
         1
     """
 
-    def update(self, model: M, grads: Updates, /, **kwargs: Any) -> Updates:  # type: ignore[override]
+    def update(self, model: M, grads: Updates, /, **kwargs: Extra) -> Updates:  # type: ignore[override]
         """Takes one step.
 
         Args:
@@ -90,7 +93,7 @@ def hand_off(
     model: M,
     *,
     rename: Callable[[str], str] = lambda path: path,
-    wrt: Any = nnx.Param,
+    wrt: Filter = nnx.Param,
     optimizer: type[nnx.Optimizer[Any]] = Optimizer,
     collections: Mapping[str, PyTree] | None = None,
     missing: str = "error",
@@ -153,7 +156,7 @@ def hand_off(
 
 
 def _params_of_module(
-    params: PyTree, expected: list[tuple[Any, Leaf]], rename: Callable[[str], str]
+    params: PyTree, expected: list[tuple[KeyPath, Leaf]], rename: Callable[[str], str]
 ) -> dict[tuple[str, ...], Leaf]:
     """Returns the state's parameters by their paths in the module.
 
@@ -180,7 +183,7 @@ def _params_of_module(
 
 
 def _check_numbers(
-    state: TrainState, params: list[tuple[Any, Leaf, Leaf]], allow_nan: bool
+    state: TrainState, params: list[tuple[KeyPath, Leaf, Leaf]], allow_nan: bool
 ) -> None:
     """Checks types and numbers as restoring does, from the module's parameters and the state's."""
     fit = Fit("hand_off", allow_nan=allow_nan)
@@ -194,7 +197,10 @@ def _check_numbers(
 
 
 def _moved_state(
-    template: PyTree, state: TrainState, moved: list[tuple[str, ...]], indices: dict[Any, int]
+    template: PyTree,
+    state: TrainState,
+    moved: list[tuple[str, ...]],
+    indices: dict[tuple[str, ...], int],
 ) -> OptState:
     """The optimizer's state in the structure that it has over the module's parameters."""
     old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
@@ -212,13 +218,13 @@ def _moved_state(
 
 def _leaves_by_key(
     opt_state: OptState, indices: dict[tuple[str, ...], int]
-) -> list[tuple[Any, Any]]:
+) -> list[tuple[Key, Leaf]]:
     """The leaves of a state by what stands before and after their parameter's path."""
     flat = _flat(opt_state)
     keyed = []
     for (path, leaf), span in zip(flat, owners_of([p for p, _ in flat], indices), strict=True):
         names = key_names(path)
-        key: Any = (names, None, ())
+        key: Key = (names, None, ())
         if span is not None:
             start, end = span
             key = (names[:start], indices[names[start:end]], names[end:])

@@ -3,7 +3,6 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +21,9 @@ _OWN |= {"accumulate_every", "accumulated", "micro_step"}
 
 def hand_over_collections(
     state: PyTree,
-    model: Any,
+    model: nnx.Module,
     rename: Callable[[str], str],
-    wrt: Any,
+    wrt: PyTree,
     collections: Mapping[str, PyTree],
     keep: bool,
 ) -> list[str]:
@@ -96,7 +95,7 @@ def _rename(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, 
         return names
 
 
-def hand_over_keys(state: PyTree, model: Any) -> list[str]:
+def hand_over_keys(state: PyTree, model: nnx.Module) -> list[str]:
     """Puts the state's keys into the module's streams of the same names.
 
     A stream hands out its key folded with its count, as `FullTrainState.step_rngs` folds a key with
@@ -105,11 +104,11 @@ def hand_over_keys(state: PyTree, model: Any) -> list[str]:
     Returns:
       The keys that the module has no stream for, and gradients that were being accumulated.
     """
-    rngs: dict[Any, Any] = dict(getattr(state, "rngs", None) or {})
+    rngs: dict[str, jax.Array] = dict(getattr(state, "rngs", None) or {})
     streams = nnx.state(model, nnx.RngState)
     flat = leaves_with_path(streams)
     values = [arrays(leaf) for _, leaf in flat]
-    numbers: dict[Any, int] = dict.fromkeys(rngs, 0)
+    numbers: dict[str, int] = dict.fromkeys(rngs, 0)
     tags = [getattr(leaf, "tag", None) for _, leaf in flat]
     for index, (path, _) in enumerate(flat):
         tag = tags[index]
@@ -153,7 +152,7 @@ def arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(raw, tree, is_leaf=is_variable)
 
 
-def set_values(variables: Any, values: PyTree) -> None:
+def set_values(variables: PyTree, values: PyTree) -> None:
     """Puts values into the variables of a tree."""
     flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
     for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):
