@@ -130,25 +130,21 @@ def hand_off(
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     target = nnx.state(model, wrt)
-    flat = leaves_with_path(target)
-    params = _params_of_module(state.params, flat, rename)
-    _check_numbers(
-        state, [(path, arrays(leaf), params[key_names(path)]) for path, leaf in flat], allow_nan
-    )
+    leaves = {key_names(path): arrays(leaf) for path, leaf in leaves_with_path(target)}
+    params = _params_of_module(state.params, leaves, rename)
+    _check_numbers(state, leaves, params, allow_nan)
     treedef = jax.tree.structure(unboxed(target))
-    nnx.update(model, treedef.unflatten([params[key_names(path)] for path, _ in flat]))
+    nnx.update(model, treedef.unflatten([params[path] for path in leaves]))
     new = optimizer(model, state.tx, wrt=wrt)
-    indices = {key_names(path): index for index, (path, _) in enumerate(flat)}
+    indices = {path: index for index, path in enumerate(leaves)}
     set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), indices))
     set_values(new.step, jnp.asarray(state.step, jnp.uint32))
-    remaining = hand_over_collections(
-        state, model, rename, wrt, collections or {}, missing == "keep"
-    )
+    remaining = hand_over_collections(state, model, rename, wrt, collections or {}, missing)
     remaining += hand_over_keys(state, model)
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
     if average is not None and decay is not None and isinstance(new, Optimizer):
-        by_path = {path: leaf for path, (_, leaf) in zip(params, _flat(average), strict=True)}
-        new.keep_average(model, treedef.unflatten([by_path[key_names(p)] for p, _ in flat]), decay)
+        by_path = dict(zip(params, jax.tree.leaves(unboxed(average)), strict=True))
+        new.keep_average(model, treedef.unflatten([by_path[path] for path in leaves]), decay)
     elif average is not None:
         remaining.append("ema_params")
     say_left(remaining)
@@ -156,7 +152,7 @@ def hand_off(
 
 
 def _params_of_module(
-    params: PyTree, expected: list[tuple[KeyPath, Leaf]], rename: Callable[[str], str]
+    params: PyTree, expected: Mapping[tuple[str, ...], Leaf], rename: Callable[[str], str]
 ) -> dict[tuple[str, ...], Leaf]:
     """Returns the state's parameters by their paths in the module.
 
@@ -164,31 +160,32 @@ def _params_of_module(
       ValueError: the module has other parameters, or one of another shape.
     """
     renamed = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(params)}
-    differing = renamed.keys() ^ {key_names(path) for path, _ in expected}
+    differing = renamed.keys() ^ expected.keys()
     if differing:
         names = sorted("/".join(path) for path in differing)
         raise ValueError(
             f"the module's parameters are not those of the state: they differ at {names[:5]}. "
             "Give rename=, a function from the state's paths to the module's."
         )
-    for path, leaf in expected:
-        shape = jnp.shape(renamed[key_names(path)])
-        module_shape = jnp.shape(jax.tree.leaves(leaf)[0])
+    for path, leaf in expected.items():
+        shape, module_shape = jnp.shape(renamed[path]), jnp.shape(leaf)
         if shape != module_shape:
             raise ValueError(
-                f"{'/'.join(key_names(path))}: the module has shape {module_shape}, the state "
-                f"{shape}"
+                f"{'/'.join(path)}: the module has shape {module_shape}, the state {shape}"
             )
     return renamed
 
 
 def _check_numbers(
-    state: TrainState, params: list[tuple[KeyPath, Leaf, Leaf]], allow_nan: bool
+    state: TrainState,
+    expected: Mapping[tuple[str, ...], Leaf],
+    params: Mapping[tuple[str, ...], Leaf],
+    allow_nan: bool,
 ) -> None:
     """Checks types and numbers as restoring does, from the module's parameters and the state's."""
     fit = Fit("hand_off", allow_nan=allow_nan)
-    for path, expected, value in params:
-        fit.leaf(expected, value, ("params", *key_names(path)), "params")
+    for path, leaf in expected.items():
+        fit.leaf(leaf, params[path], ("params", *path), "params")
     fit.compare_types(("params",))
     fit.note_ranges(state.opt_state, ("opt_state",))
     for path, leaf in _flat(state.opt_state):

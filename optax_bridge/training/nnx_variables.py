@@ -25,7 +25,7 @@ def hand_over_collections(
     rename: Callable[[str], str],
     wrt: PyTree,
     collections: Mapping[str, PyTree],
-    keep: bool,
+    missing: str,
 ) -> list[str]:
     """Puts batch statistics and the like into the module's variables.
 
@@ -35,7 +35,7 @@ def hand_over_collections(
       rename: path of a Linen variable to the module's.
       wrt: which variables are optimized, and are there already.
       collections: those that the state has no field for.
-      keep: whether variables may keep their values.
+      missing: "keep" where variables may keep their values, else "error".
 
     Returns:
       What of the state has no place in the module.
@@ -68,7 +68,7 @@ def hand_over_collections(
             values[places[place]] = leaf
             filled.add(place)
     lacking = sorted("/".join(place) for place in places.keys() - filled)
-    if lacking and not keep:
+    if lacking and missing != "keep":
         raise ValueError(
             f"the state has nothing for these variables of the module: {listing(lacking)}. Give "
             "them by collections={'batch_stats': ...}, or rename= from the state's paths to the "
