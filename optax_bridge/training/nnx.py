@@ -136,8 +136,7 @@ def hand_off(
     treedef = jax.tree.structure(unboxed(target))
     nnx.update(model, treedef.unflatten([params[path] for path in leaves]))
     new = optimizer(model, state.tx, wrt=wrt)
-    indices = {path: index for index, path in enumerate(leaves)}
-    set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), indices))
+    set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), list(leaves)))
     set_values(new.step, jnp.asarray(state.step, jnp.uint32))
     remaining = hand_over_collections(state, model, rename, wrt, collections or {}, missing)
     remaining += hand_over_keys(state, model)
@@ -197,9 +196,17 @@ def _moved_state(
     template: PyTree,
     state: TrainState,
     moved: list[tuple[str, ...]],
-    indices: dict[tuple[str, ...], int],
+    paths: list[tuple[str, ...]],
 ) -> OptState:
-    """The optimizer's state in the structure that it has over the module's parameters."""
+    """The optimizer's state in the structure that it has over the module's parameters.
+
+    Args:
+      template: the state that the optimizer has for the module.
+      state: the training state.
+      moved: the paths of the state's parameters in the module.
+      paths: the same, in the module's order.
+    """
+    indices = {path: index for index, path in enumerate(paths)}
     old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
     values = {}
     for key, leaf in _leaves_by_key(state.opt_state, old_indices):
