@@ -14,7 +14,7 @@ from optax_bridge.correspondence.claim import HALF_PRECISION, Verdict
 from optax_bridge.correspondence.entry import UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, build, replace_nodes
 from optax_bridge.exact.boxed import with_axis_metadata
-from optax_bridge.exact.leaf_rule import update_by_step
+from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import shapes_of, unboxed
 from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
@@ -156,10 +156,12 @@ class _Wrapped:
     def update(
         self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
+        if params is None:
+            raise ValueError(f"{type(self.definition).__name__}: update(grads, state, params)")
         names = _hyper_param_values(self.definition.hyper_params)
         overrides = {name: value for name, value in extra.items() if name in names}
-        name = type(self.definition).__name__
-        return update_by_step(self.step, name, grads, state, params, overrides)
+        new_params, new_state = self.step(grads, state, params, **overrides)
+        return difference(new_params, params, grads), new_state
 
 
 def to_optax(

@@ -19,7 +19,7 @@ from optax_bridge._internals import are_traced
 from optax_bridge._text import describe
 from optax_bridge.checks import check_like, check_no_text
 from optax_bridge.exact.calls import is_no_number
-from optax_bridge.exact.transformation import ExactTransformation, Step
+from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
     box_of,
@@ -242,33 +242,6 @@ def _as_update(update: jax.Array, grad: jax.Array, param: jax.Array) -> jax.Arra
 def difference(new_params: Params, params: Params, grads: Updates) -> Updates:
     """The update that leads, up to rounding, from parameters to new ones."""
     return jax.tree.map(lambda n, p, g: _as_update(n - p, g, p), new_params, params, grads)
-
-
-def update_by_step(
-    step: Step,
-    name: str,
-    grads: Updates,
-    state: OptState,
-    params: Params | None,
-    extra: HyperParams,
-) -> tuple[Updates, OptState]:
-    """Optax's update of a transformation that knows its exact step alone.
-
-    Args:
-      step: see `ExactTransformation`.
-      name: of the transformation, for the message.
-      grads: gradients, a tree like the parameters.
-      state: the transformation's state.
-      params: the parameters.
-      extra: further arguments of the step.
-
-    Raises:
-      ValueError: there are no parameters.
-    """
-    if params is None:
-        raise ValueError(f"{name}'s update needs the parameters: update(grads, state, params)")
-    new_params, new_state = step(grads, state, params, **extra)
-    return difference(new_params, params, grads), new_state
 
 
 def is_zero(value: PyTree) -> bool:

@@ -25,7 +25,7 @@ from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.calls import explained
-from optax_bridge.exact.leaf_rule import ScalarOrSchedule, resolve, update_by_step
+from optax_bridge.exact.leaf_rule import ScalarOrSchedule, difference, resolve
 from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
 from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, PyTree, Updates
 
@@ -138,7 +138,10 @@ class _WeightNorm:
     def update(
         self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, WeightNormState]:
-        return update_by_step(self.step, "weight_norm", grads, state, params, extra)
+        if params is None:
+            raise ValueError("weight_norm: update(grads, state, params) needs the parameters")
+        new_params, new_state = self.step(grads, state, params, **extra)
+        return difference(new_params, params, grads), new_state
 
 
 def _is_split(param: jax.Array) -> bool:
