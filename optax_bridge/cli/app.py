@@ -27,7 +27,7 @@ from optax_bridge.cli.installed import MissingExtraError, require, versions
 from optax_bridge.cli.signals import INTERRUPTED, end, interrupt
 
 GROUP = "optax_bridge.commands"
-Command = Any  # of Click, which Typer may have within
+Context = Command = Any  # of Click, which Typer may have within
 
 # How every subcommand is shown; completion belongs to the command as a whole.
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -40,18 +40,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class Subcommands(TyperGroup):
     """A group whose commands are the entry points of `GROUP`, loaded when asked for."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Context) -> list[str]:
         """The names of all subcommands, sorted."""
         del ctx
         return sorted(_entry_points())
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Command:
+    def get_command(self, ctx: Context, cmd_name: str) -> Command:
         """The subcommand of that name, or None."""
         del ctx
         return _load(cmd_name) if cmd_name in _entry_points() else None
 
     def resolve_command(
-        self, ctx: typer.Context, args: list[str]
+        self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command, list[str]]:
         """Finds the subcommand of the arguments; of one that is not there says what is like it."""
         if args and not args[0].startswith("-") and args[0] not in _entry_points():
@@ -60,7 +60,7 @@ class Subcommands(TyperGroup):
             ctx.fail(f"No such command {args[0]!r}{near}")
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Context) -> object:
         """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
         if signal.getsignal(signal.SIGINT) is end:
             signal.signal(signal.SIGINT, interrupt)

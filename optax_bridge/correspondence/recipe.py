@@ -180,7 +180,7 @@ def _modules(node: Node) -> set[str]:
     return {"jax.numpy"} if _is_dtype(node) or is_array(node) else set()
 
 
-def _literal(value: object) -> str:
+def _literal(value: Node) -> str:
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
     if isinstance(value, float):

@@ -81,7 +81,7 @@ def expectation(default: object, within: Range | OneOf, value: object) -> str:
     return f"{within}, or None" if or_none else str(within)
 
 
-def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: object) -> str:
+def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any) -> str:
     fits = isinstance(value, tuple) and len(value) == len(default)  # pyright: ignore[reportUnknownArgumentType]
     fits = fits and not any(map(expectation, default, [within] * len(default), value))  # pyright: ignore[reportUnknownArgumentType]
     return "" if fits else f"a tuple of {len(default)}, each {within}"

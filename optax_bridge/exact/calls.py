@@ -4,7 +4,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from optax_bridge._text import describe
 
@@ -121,7 +121,7 @@ def _is_number(parameter: inspect.Parameter) -> bool:
     return by_position and (is_numeric or (default is None and not is_text))
 
 
-def _describe(key: str, value: object) -> str:
+def _describe(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return (
             "a tree, which parameters are: they go to TrainState.create(params=..., tx=...) or to "

@@ -8,7 +8,7 @@ under a mesh of named axes.
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +106,7 @@ def _settle(
 
 
 def owners_of(
-    paths: list[KeyPath], by_path: dict[tuple[str, ...], object]
+    paths: list[KeyPath], by_path: Mapping[tuple[str, ...], object]
 ) -> list[tuple[int, int] | None]:
     """The place of a parameter's path in the path of each leaf of a state.
 
