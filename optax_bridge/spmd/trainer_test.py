@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import math
 import shutil
@@ -275,7 +276,7 @@ def test_an_input_that_begins_anew_is_said(tmp_path, caplog, before):
         caplog.clear()
         cfg = one(steps=2, save_input_iterator=now)
         trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
-        with trainer.mesh_scope():
+        with trainer.mesh_scope(), contextlib.closing(trainer.summary_writer):
             assert trainer._prepare_training(KEY)
         assert ("input begins anew" in caplog.text) is not (before and now)
 
