@@ -93,7 +93,7 @@ def optimizer(name: str) -> Optimizer:
 
 def _inlined(jaxpr: AnyJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
     """The results of a program, its calls taken apart."""
-    inner, consts = programs.opened(jaxpr)
+    inner, consts = programs.jaxpr_and_consts(jaxpr)
     values = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
 
     def read(atom: core.Var | core.Literal) -> Any:
@@ -101,7 +101,7 @@ def _inlined(jaxpr: AnyJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
 
     for eqn in inner.eqns:
         given = [read(atom) for atom in eqn.invars]
-        program = programs.called(eqn)
+        program = programs.callee(eqn)
         if program is not None:
             results = _inlined(program, given)
         else:

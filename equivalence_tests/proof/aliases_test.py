@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.testing import proved
+from equivalence_tests.proof.testing import assert_proved
 
 
 def _chain(*pieces: Any) -> Callable[[], Any]:
@@ -157,4 +157,4 @@ ALIASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", ALIASES)
 def test_an_alias_is_its_pieces(name: str):
     left, right, verdict = ALIASES[name]
-    proved(left(), right(), verdict)
+    assert_proved(left(), right(), verdict)

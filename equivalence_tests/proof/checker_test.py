@@ -98,7 +98,7 @@ def test_programs_are_followed_as_jax_runs_them(function: Callable[[Any], Any]):
     program = jax.make_jaxpr(function)(x)
     (found,) = interpreter.run(program, [x])
     np.testing.assert_allclose(found, function(x), rtol=1e-5, atol=1e-6)
-    balls = interpreter.lifted(x)
+    balls = interpreter.to_balls(x)
     (exact,) = interpreter.exactly(program, [balls])
     np.testing.assert_allclose(exact.astype(float), found, rtol=1e-5, atol=1e-6)
 

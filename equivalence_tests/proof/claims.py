@@ -16,16 +16,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from equivalence_tests.output_files import write_text
 from equivalence_tests.proof.certificate.checker import CertificateError, check
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.traced_sides import inputs, traced
+from equivalence_tests.proof.reading.sides import as_functions, check_inputs, trace_side
 from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS
 from equivalence_tests.proof.table import Statement, Task, is_held, statements
 from equivalence_tests.sides.programs import silence_deprecations
@@ -39,7 +39,7 @@ class Outcome:
     Attributes:
       task: the claim.
       claim: the verdict that the correspondence claims; None if there is no such recipe.
-      verdict: that of the weakest proof; None if there is none.
+      verdict: that of the weakest proof; None without a proof.
       held: whether what is proved is what is claimed, or more.
       note: why there is no proof.
       seconds: time taken.
@@ -54,7 +54,7 @@ class Outcome:
     held: bool = True
     note: str = ""
     seconds: float = 0.0
-    certificates: tuple[dict[str, Any], ...] = ()
+    certificates: tuple[Json, ...] = ()
     text: str = ""
     remembered: int = 0
 
@@ -104,19 +104,19 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
         claim, asked = statements(task)
     except UnsupportedSetting as error:
         return Outcome(task, None, note=str(error))
-    certificates, texts, remembered = list[dict[str, Any]](), list[str](), 0
+    certificates, texts, remembered = list[Json](), list[str](), 0
     verdicts = list[str]()
     try:
         for each in asked:
-            kept = None if folder is None else _kept(folder, each)
-            if kept is not None:
-                certificates.append(kept)
-                verdicts.append(str(kept["verdict"]))
+            checked = None if folder is None else _checked_certificate(folder, each)
+            if checked is not None:
+                certificates.append(checked)
+                verdicts.append(str(checked["verdict"]))
                 remembered += 1
                 continue
             proof = prove_equivalence(
-                each.left,
-                each.right,
+                each.legacy,
+                each.recipe,
                 each.params,
                 hyper_params=each.hyper_params,
                 names=("legacy", task.recipe),
@@ -145,12 +145,12 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     )
 
 
-def _kept(folder: Path, statement: Statement) -> dict[str, Any] | None:
-    """Returns the certificate that is kept of a statement, checked; None if there is none."""
+def _checked_certificate(folder: Path, statement: Statement) -> Json | None:
+    """Returns the stored certificate of a statement once it is checked; None without one."""
     file = _file_of(folder, statement)
     try:
         certificate = json.loads(file.read_text(encoding="utf-8"))
-        sides = statement.left, statement.right, statement.params
+        sides = statement.legacy, statement.recipe, statement.params
         check(certificate, *sides, hyper_params=statement.hyper_params, points=1, steps=2)
     except (OSError, ValueError, KeyError, TypeError, CertificateError):
         return None
@@ -164,14 +164,10 @@ def _file_of(folder: Path, statement: Statement) -> Path:
 def fingerprint(statement: Statement) -> str:
     """Returns a hash of both programs of a statement, of the prover and of JAX's version."""
     digest = hashlib.sha256(_prover_hash().encode())
-    given = inputs(statement.params, statement.hyper_params)
-    left, right = statement.left, statement.right
-    pair: tuple[Any, Any] = left, right  # with hyper-parameters, functions of them
-    if statement.hyper_params is None:
-        pair = (lambda _: left), (lambda _: right)  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType]
-    for make in pair:
-        program = traced(make, given, "side")
-        parts: list[object] = [program.paths, program.avals, program.asked, given.numbers]
+    inputs = check_inputs(statement.params, statement.hyper_params)
+    for make in as_functions((statement.legacy, statement.recipe), statement.hyper_params):
+        program = trace_side(make, inputs, "side")
+        parts: list[object] = [program.paths, program.avals, program.asked, inputs.numbers]
         for jaxpr in (program.start, program.step):
             parts.append(str(jaxpr))
             parts += [np.asarray(const).tobytes() for const in jaxpr.consts]

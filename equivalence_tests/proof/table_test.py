@@ -22,7 +22,7 @@ def test_what_is_claimed_is_proved(task: Task):
         return
     for certificate, of in zip(row.certificates, statements(task)[1], strict=True):
         checked = check(
-            certificate, of.left, of.right, of.params, hyper_params=of.hyper_params, points=1
+            certificate, of.legacy, of.recipe, of.params, hyper_params=of.hyper_params, points=1
         )
         assert checked.values > 0
 

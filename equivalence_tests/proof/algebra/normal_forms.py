@@ -11,6 +11,7 @@ from flint import arb, fmpq
 # A term is a rational number as text, and pairs of an atom and its power. An index: `atoms.Index`.
 Index = int | str | Sequence[Any]
 Term = tuple[str, Sequence[tuple[int, int]]]
+Tables = Mapping[str, Any]  # of a certificate
 
 
 class NotEvaluable(Exception):
@@ -18,7 +19,7 @@ class NotEvaluable(Exception):
 
 
 def evaluate(
-    tables: Mapping[str, Any],
+    tables: Tables,
     which: int,
     inputs: Mapping[str, np.ndarray],
     values: Mapping[str, int],
@@ -43,7 +44,7 @@ _BEYOND = arb(fmpq(37, 16))
 
 
 class _Evaluation:
-    def __init__(self, tables: Mapping[str, Any], inputs: Mapping[str, np.ndarray]):
+    def __init__(self, tables: Tables, inputs: Mapping[str, np.ndarray]):
         self.atoms, self.quotients, self.inputs = tables["atoms"], tables["quotients"], inputs
 
     def quotient(self, which: int, values: dict[str, int]) -> arb:
@@ -98,8 +99,8 @@ class _Evaluation:
     def function(name: str, args: list[arb]) -> arb:
         if name == "pow":
             base, exponent = args
-            whole = exponent.unique_fmpz() if exponent.is_exact() else None
-            return base ** int(whole) if whole is not None else (base.log() * exponent).exp()
+            power = exponent.unique_fmpz() if exponent.is_exact() else None
+            return base ** int(power) if power is not None else (base.log() * exponent).exp()
         if name not in _FUNCTIONS:
             raise NotEvaluable(name)
         return _FUNCTIONS[name](args[0])

@@ -25,9 +25,16 @@ from flint import arb, fmpq
 
 from equivalence_tests.proof.algebra import normal_forms
 from equivalence_tests.proof.dtypes import is_key
+from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, inputs, traced
+from equivalence_tests.proof.reading.sides import (
+    Inputs,
+    MakeSide,
+    Program,
+    check_inputs,
+    trace_side,
+)
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, MOST_AXES
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Params
@@ -113,28 +120,32 @@ def check(
     for case in data["cases"]:
         numbers = hyper_params or {}
         fixed = {name: case["fixed"][name] for name in case["fixed"]}
-        given = inputs(params, {k: v for k, v in numbers.items() if k not in fixed}, fixed)
+        inputs = check_inputs(params, {k: v for k, v in numbers.items() if k not in fixed}, fixed)
         names = data["names"]
-        sides = tuple(traced(make, given, name) for make, name in zip(pair, names, strict=True))
-        _check_scope(data["scope"], given)
+        sides = tuple(
+            trace_side(make, inputs, name) for make, name in zip(pair, names, strict=True)
+        )
+        _check_scope(data["scope"], inputs)
         if case["verdict"] not in ("identical", "equal over the reals"):
             continue
-        for other in _other_shapes(data["scope"], given, rng):
-            sides_there = tuple(traced(make, other, n) for make, n in zip(pair, names, strict=True))
+        for other in _other_shapes(data["scope"], inputs, rng):
+            sides_there = tuple(
+                trace_side(make, other, n) for make, n in zip(pair, names, strict=True)
+            )
             with interpreter.precise():
                 _Run({**case, "obligations": []}, sides_there, other, checked, rng).exactly(steps)
             checked.shapes += 1
         for _ in range(points):
             with interpreter.precise():
-                _Run(case, sides, given, checked, rng).exactly(steps)
+                _Run(case, sides, inputs, checked, rng).exactly(steps)
             if case["verdict"] == "identical":
-                _Run(case, sides, given, checked, rng).bit_for_bit(steps)
+                _Run(case, sides, inputs, checked, rng).bit_for_bit(steps)
     return checked
 
 
-def _check_scope(scope: Mapping[str, Any], given: Inputs) -> None:
+def _check_scope(scope: Mapping[str, Any], inputs: Inputs) -> None:
     """Raises unless the scope names the parameters' leaves, dtypes and shapes."""
-    leaves = list(zip(given.paths, given.shapes, strict=True))
+    leaves = list(zip(inputs.paths, inputs.shapes, strict=True))
     expected = {path: [str(leaf.dtype), list(leaf.shape)] for path, leaf in leaves}
     actual = {path: [dtype, scope["shapes"].get(path)] for path, dtype in scope["leaves"].items()}
     if actual != expected:
@@ -147,7 +158,7 @@ def _check_scope(scope: Mapping[str, Any], given: Inputs) -> None:
 
 
 def _other_shapes(
-    scope: Mapping[str, Any], given: Inputs, rng: np.random.Generator
+    scope: Mapping[str, Any], inputs: Inputs, rng: np.random.Generator
 ) -> Iterator[Inputs]:
     """Yields inputs of other shapes that the scope covers: no axes, the most, and two."""
     if scope["coverage"] == GIVEN:
@@ -155,9 +166,9 @@ def _other_shapes(
     for axes in (0, 2, MOST_AXES):
         sizes = tuple(int(size) for size in rng.integers(1, 3 if axes > 2 else 6, axes))
         params = jax.tree.map(
-            lambda leaf, sizes=sizes: jax.ShapeDtypeStruct(sizes, leaf.dtype), given.params
+            lambda leaf, sizes=sizes: jax.ShapeDtypeStruct(sizes, leaf.dtype), inputs.params
         )
-        yield replace(given, params=params)
+        yield replace(inputs, params=params)
 
 
 class _Run:
@@ -165,22 +176,22 @@ class _Run:
         self,
         case: Mapping[str, Any],
         sides: tuple[Program, ...],
-        given: Inputs,
+        inputs: Inputs,
         checked: Checked,
         rng: np.random.Generator,
     ):
-        self.case, self.sides, self.given = case, sides, given
+        self.case, self.sides, self.inputs = case, sides, inputs
         self.checked, self.rng = checked, rng
 
     def exactly(self, steps: int) -> None:
         """Follows both sides in exact arithmetic from one random input."""
-        hyper = [interpreter.lifted(np.asarray(v)) for v in self._hyper()]
-        params = [self._rational(leaf.shape) for leaf in self.given.shapes]
+        hyper = [interpreter.to_balls(np.asarray(v)) for v in self._hyper()]
+        params = [self._rational(leaf.shape) for leaf in self.inputs.shapes]
         try:
             states, shown = self._both(lambda s: (s.start, [*hyper, *params]), exact=True)
             self._agree(shown, "at the start")
             for step in range(steps):
-                grads = [self._rational(leaf.shape) for leaf in self.given.shapes]
+                grads = [self._rational(leaf.shape) for leaf in self.inputs.shapes]
                 before = states
                 states, shown = self._both(
                     lambda s, h=before, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
@@ -191,31 +202,31 @@ class _Run:
                 if step > 0 or self.case.get("after_first") is None:
                     self._forms(hyper, before, grads, states, shown)
             self.checked.points += 1
-        except interpreter.NoRule as error:
+        except NoRule as error:
             self.checked.skipped[f"exact arithmetic: {error}"] = None
-        except interpreter.Unclear as error:
+        except Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
 
     def bit_for_bit(self, steps: int) -> None:
         """Follows both sides in their own dtype, through special values."""
         hyper = [np.asarray(v, jnp.result_type(float)) for v in self._hyper()]
-        params = [self._special(leaf) for leaf in self.given.shapes]
+        params = [self._special(leaf) for leaf in self.inputs.shapes]
         try:
             states, shown = self._both(lambda s: (s.start, [*hyper, *params]), exact=False)
             self._same_bits(shown, "at the start")
             for step in range(steps):
-                grads = [self._special(leaf) for leaf in self.given.shapes]
+                grads = [self._special(leaf) for leaf in self.inputs.shapes]
                 states, shown = self._both(
                     lambda s, h=states, g=grads: (s.step, [*hyper, *h[self.sides.index(s)], *g]),
                     exact=False,
                 )
                 self._same_bits(shown, f"after step {step + 1}")
-        except interpreter.NoRule as error:
+        except NoRule as error:
             self.checked.skipped[f"bits: {error}"] = None
 
     def _hyper(self) -> list[float]:
         """Hyper-parameters somewhat below those that were given."""
-        numbers = self.given.numbers
+        numbers = self.inputs.numbers
         return [numbers[name] * int(self.rng.integers(8, 17)) / 16 for name in sorted(numbers)]
 
     def _rational(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -245,7 +256,7 @@ class _Run:
         return states, shown
 
     def _agree(self, shown: Pair, when: str) -> None:
-        for path, a, b in zip(self.given.paths, *shown, strict=True):
+        for path, a, b in zip(self.inputs.paths, *shown, strict=True):
             self._equal(a, b, f"{path} {when}")
 
     def _check_relation(self, states: Pair, when: str) -> None:
@@ -274,8 +285,8 @@ class _Run:
             self.checked.skipped[f"{where}: too few digits are left to tell"] = None
 
     def _forms(self, hyper: Arrays, before: Pair, grads: Arrays, states: Pair, shown: Pair) -> None:
-        known = dict(zip(sorted(self.given.numbers), hyper, strict=True))
-        paths = [path.replace("params", "grads", 1) for path in self.given.paths]
+        known = dict(zip(sorted(self.inputs.numbers), hyper, strict=True))
+        paths = [path.replace("params", "grads", 1) for path in self.inputs.paths]
         known |= dict(zip(paths, grads, strict=True))
         for names, values in zip(self.case["symbols"], before, strict=True):
             pairs = zip(names, values, strict=True)
@@ -311,7 +322,7 @@ class _Run:
                 self.checked.forms += 1
 
     def _same_bits(self, shown: Pair, when: str) -> None:
-        for path, a, b in zip(self.given.paths, *shown, strict=True):
+        for path, a, b in zip(self.inputs.paths, *shown, strict=True):
             both_nan = np.isnan(a.astype(float)) & np.isnan(b.astype(float))
             same = both_nan | (_bits(a) == _bits(b))
             if not same.all():

@@ -21,20 +21,22 @@ from equivalence_tests.proof.induction.derived import (
     Derived,
     Factor,
     Term,
-    combined,
-    joined,
+    binary_constant,
+    concatenation_of,
+    function_of_count,
+    linear_combination,
     log_of,
+    multiple_by_count,
+    multiple_of,
     of_fraction,
+    progression_of,
     root_of,
-    scaled,
-    signed,
-    summed,
-    turned,
+    transpose_of,
+    with_sign,
 )
-from equivalence_tests.proof.induction.progressions import counted, multiplied, progression_of
 from equivalence_tests.proof.induction.world import Slot
 from equivalence_tests.proof.interpreter import run as interpreter
-from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+from equivalence_tests.proof.reading.sides import Inputs, Program
 
 _SIZES = (1, 4, 1, 64, 2, 16)  # by which gradients are divided, so that maxima are no averages
 _MOST_SOURCES, _MOST_AXES = 8, 4
@@ -48,12 +50,12 @@ _MOST = 10**6  # numerator or denominator of a constant
 class Fits:
     """Both sides' states along one run."""
 
-    def __init__(self, sides: tuple[Program, Program], given: Inputs):
+    def __init__(self, sides: tuple[Program, Program], inputs: Inputs):
         """Runs both.
 
         Args:
           sides: the programs.
-          given: what both get.
+          inputs: what both get.
 
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
@@ -62,29 +64,29 @@ class Fits:
         self.sides = sides
         with interpreter.precise(), interpreter.ties_are_equal():
             rng = np.random.default_rng(5)
-            self.numbers = {name: _ball(value) for name, value in given.numbers.items()}
+            self.numbers = {name: _ball(value) for name, value in inputs.numbers.items()}
             settings = [_array(self.numbers[name]) for name in sorted(self.numbers)]
-            params = [_random(rng, leaf.shape) for leaf in given.shapes]
+            params = [_random(rng, leaf.shape) for leaf in inputs.shapes]
             grads = [
-                [_random(rng, leaf.shape) * arb(fmpq(1, size)) for leaf in given.shapes]
+                [_random(rng, leaf.shape) * arb(fmpq(1, size)) for leaf in inputs.shapes]
                 for size in _SIZES
             ]
             self.runs = [_run(side, settings, params, grads) for side in sides]
 
-    def derived(self) -> list[Derived]:
+    def guesses(self) -> list[Derived]:
         """Guesses for leaves that have no equal on the other side."""
-        guesses: dict[Slot, Derived] = {}
+        by_slot: dict[Slot, Derived] = {}
         used = set[Slot]()
         with interpreter.precise():
             alone = self._alone()
             # The right side's state as a function of the left side's, else the other way round.
             for slot in [at for at in alone if at[0] == 1] + [at for at in alone if at[0] == 0]:
-                others = [at for at in self._all() if at != slot and at not in guesses]
+                others = [at for at in self._all() if at != slot and at not in by_slot]
                 guess = None if slot in used else next(self._guesses(slot, others), None)
                 if guess is not None:
-                    guesses[slot] = guess
+                    by_slot[slot] = guess
                     used |= set(guess.sources)
-        return list(guesses.values())
+        return list(by_slot.values())
 
     def _all(self) -> list[Slot]:
         return [
@@ -122,12 +124,12 @@ class Fits:
     def _of_count(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
         """A function of a count, the same for every element."""
         aval, values = self._aval(slot), [_uniform(row) for row in self._rows(slot)]
-        known = [value for value in values if value is not None]
-        for count in counts if len(known) == len(values) else ():
+        numbers = [value for value in values if value is not None]
+        for count in counts if len(numbers) == len(values) else ():
             if (
-                progression := progression_of(known, self._numbers(count), self._factor)
+                progression := progression_of(numbers, self._numbers(count), self._factor)
             ) is not None:
-                yield counted(slot, count, aval, progression)
+                yield function_of_count(slot, count, aval, progression)
 
     def _multiple(self, slot: Slot, other: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
         """Another times a constant, or times a function of a count."""
@@ -135,7 +137,7 @@ class Fits:
         ratios = [[_ratio(a, b) for a, b in _pairs([x], [y])] for x, y in pairs]
         constant = self._constant([ratio for row in ratios for ratio in row])
         if constant is not None:
-            yield scaled(slot, other, constant)
+            yield multiple_of(slot, other, constant)
             return
         squares = [
             _ratio(_plain(a) ** 2, b) for a, b in _pairs(self._rows(slot), self._rows(other))
@@ -147,10 +149,10 @@ class Fits:
         for count in counts:
             pairs = zip(values, self._numbers(count), strict=True)
             rows = [(value, number) for value, number in pairs if value is not None]
-            known = [value for value, _ in rows]
-            progression = progression_of(known, [number for _, number in rows], self._factor)
+            numbers = [value for value, _ in rows]
+            progression = progression_of(numbers, [number for _, number in rows], self._factor)
             if progression is not None:
-                yield multiplied(slot, other, count, progression)
+                yield multiple_by_count(slot, other, count, progression)
 
     def _never_negative(self, slot: Slot) -> bool:
         return all(value >= 0 for value in _column(self._rows(slot)))
@@ -175,11 +177,11 @@ class Fits:
                     continue
                 rows = [row.transpose(order) for row in self._rows(other)]
                 if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
-                    yield turned(slot, other, order, shape)
+                    yield transpose_of(slot, other, order, shape)
         for axis in range(len(shape)):
             row = self._in_a_row(slot, fit, axis)
             if row is not None:
-                yield joined(slot, row, self._aval(slot), axis)
+                yield concatenation_of(slot, row, self._aval(slot), axis)
 
     def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
         """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
@@ -190,24 +192,24 @@ class Fits:
         for other in sources:
             theirs, rows = self._aval(other).shape, self._rows(other)
             if axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0:
-                parts[other] = [row.ravel() for row in rows]  # whatever its axes are
+                parts[other] = [row.ravel() for row in rows]  # of any axes
             elif theirs == rest:
                 parts[other] = [row.ravel() for row in rows]
             elif len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest:
                 parts[other] = [np.moveaxis(row, axis, 0).ravel() for row in rows]
-        found: list[Slot] = []
+        segments: list[Slot] = []
         at = 0
         while at < mine[0].size:
             for other, theirs in parts.items():
                 size = theirs[0].size
                 part = [row[at : at + size] for row in mine]
                 if part[0].size == size > 0 and _all_equal(part, theirs):
-                    found.append(other)
+                    segments.append(other)
                     at += size
                     break
             else:
                 return None
-        return found
+        return segments
 
     def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """A sum of two or three others or their squares, each times a constant.
@@ -226,18 +228,18 @@ class Fits:
                     continue
                 factors = self._factors(mine, [columns[each] for each in chosen])
                 if factors is not None:
-                    yield summed(slot, chosen, factors)
+                    yield linear_combination(slot, chosen, factors)
 
     def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
         """Of those with the same values the first."""
-        found: list[Slot] = []
+        distinct: list[Slot] = []
         for at in slots:
             mine = _column(self._rows(at))
             if any(_are_equal(a, 0) is False for a in mine) and not any(
-                all(map(_are_equal, mine, _column(self._rows(other)))) for other in found
+                all(map(_are_equal, mine, _column(self._rows(other)))) for other in distinct
             ):
-                found.append(at)
-        return found
+                distinct.append(at)
+        return distinct
 
     def _factors(
         self, mine: Sequence[arb], columns: Sequence[Sequence[arb]]
@@ -259,25 +261,25 @@ class Fits:
             return None
         numbers = [solved[i, 0] for i in range(count)]
         for value, row in zip(mine, rows, strict=True):
-            made = sum((a * b for a, b in zip(numbers, row, strict=True)), arb(0))
-            if not made.overlaps(value):
+            predicted = sum((a * b for a, b in zip(numbers, row, strict=True)), arb(0))
+            if not predicted.overlaps(value):
                 return None
         factors = [self._constant([number]) for number in numbers]
-        known = [factor for factor in factors if factor is not None]
-        return known if len(known) == count else None
+        constants = [factor for factor in factors if factor is not None]
+        return constants if len(constants) == count else None
 
     def _constant(self, ratios: Sequence[arb | None]) -> Factor | None:
-        """Returns the simple number that all values are; None if there is none."""
-        known = [ratio for ratio in ratios if ratio is not None]
-        if not known or not all(each.is_finite() and each.overlaps(known[0]) for each in known):
+        """Returns the simple number that all values are; None of others."""
+        finite = [ratio for ratio in ratios if ratio is not None]
+        if not finite or not all(each.is_finite() and each.overlaps(finite[0]) for each in finite):
             return None
-        number = known[0]
+        number = finite[0]
         if abs(number) < _CLOSE or number.rad() > _CLOSE * abs(number):
             return None
         for text, value, build in self._settings():
             for sign in (1, -1):
                 if number.overlaps(sign * value):
-                    return Factor(f"{'-' if sign < 0 else ''}{text}", signed(sign, build))
+                    return Factor(f"{'-' if sign < 0 else ''}{text}", with_sign(sign, build))
         if (fraction := _fraction(number)) is not None:
             return Factor(str(fraction), lambda graph, kind: of_fraction(graph, fraction, kind))
         if (power := _fraction(number.exp())) is not None:
@@ -292,10 +294,14 @@ class Fits:
             parts.append((f"(1 - {name})", 1 - value, self._symbol(name, True)))
         for text, value, build in parts:
             yield text, value, build
-            yield f"1 / {text}", 1 / value, combined("div", lambda g, k: g.const(1, k), build)
+            yield (
+                f"1 / {text}",
+                1 / value,
+                binary_constant("div", lambda g, k: g.const(1, k), build),
+            )
         for (a, x, f), (b, y, g) in itertools.permutations(parts, 2):
-            yield f"{a} * {b}", x * y, combined("mul", f, g)
-            yield f"{a} / {b}", x / y, combined("div", f, g)
+            yield f"{a} * {b}", x * y, binary_constant("mul", f, g)
+            yield f"{a} / {b}", x / y, binary_constant("div", f, g)
 
     def _symbol(self, name: str, rest: bool) -> Build:
         def build(graph: Graph, kind: DType) -> Node:
@@ -354,8 +360,8 @@ def _column(rows: Rows) -> list[arb]:
     return [_plain(value) for row in rows for value in row.flat]
 
 
-def _pairs(left: Rows, right: Rows) -> Iterator[tuple[Number, Number]]:
-    for a, b in zip(left, right, strict=True):
+def _pairs(lhs: Rows, rhs: Rows) -> Iterator[tuple[Number, Number]]:
+    for a, b in zip(lhs, rhs, strict=True):
         yield from zip(a.flat, b.flat, strict=True)
 
 
@@ -411,5 +417,5 @@ def _fraction(number: arb) -> fmpq | None:
     return None
 
 
-def _all_equal(left: Rows, right: Rows) -> bool:
-    return all(_are_equal(a, b) for a, b in _pairs(left, right))
+def _all_equal(lhs: Rows, rhs: Rows) -> bool:
+    return all(_are_equal(a, b) for a, b in _pairs(lhs, rhs))

@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_a_pair_that_people_write_is_proved(name: str):
-    EQUAL_PAIRS.hold(name, UNDECIDED)
+    EQUAL_PAIRS.check_pair(name, UNDECIDED)
 
 
 def test_nine_of_ten_are_decided():

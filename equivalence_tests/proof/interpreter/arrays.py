@@ -1,12 +1,11 @@
 """Operations that move entries about, sort, round or run along them, on arrays of exact numbers.
 
-Where entries go, JAX itself says: it runs the primitive on whole numbers that stand for them.
+Where entries go, JAX itself says: it runs the primitive on integers in their place.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +14,13 @@ from flint import arb
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from equivalence_tests.proof.node import Settings
 from equivalence_tests.proof.reading.programs import aval_of
 
 Array = np.ndarray
-Meet = Callable[..., arb]
+Combine = Callable[..., arb]
 # Those that only move entries, and those that put several in one place.
-_MOVES = (
+_MOVING = (
     "gather",
     "dynamic_slice",
     "dynamic_update_slice",
@@ -30,21 +30,21 @@ _MOVES = (
     "split",
     "tile",
 )
-_MEETINGS: dict[str, Meet] = {
+_SCATTER_COMBINE: dict[str, Combine] = {
     "scatter-add": lambda a, b: a + b,
     "scatter-sub": lambda a, b: a - b,
     "scatter-mul": lambda a, b: a * b,
     "scatter-min": lambda a, b: a.min(b),
     "scatter-max": lambda a, b: a.max(b),
 }
-_ALONG: dict[str, Meet] = {
+_CUMULATIVE: dict[str, Combine] = {
     "cummax": lambda a, b: a.max(b),
     "cummin": lambda a, b: a.min(b),
     "cumlogsumexp": lambda a, b: (a.exp() + b.exp()).log(),
 }
 
 
-def moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
+def run_on_balls(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
     """The results of an operation on exact numbers; None if it is not one of those here.
 
     Args:
@@ -52,21 +52,21 @@ def moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
       args: arrays; exact numbers are arrays of objects.
     """
     name = eqn.primitive.name
-    if name in _MOVES:
-        return _moved(eqn, args)
-    if name in _MEETINGS or name.replace("_", "-") in _MEETINGS:
-        return [_scatter(eqn, args, _MEETINGS[name.replace("_", "-")])]
-    if name in _ALONG:
-        return [_along(eqn.params, args[0], _ALONG[name])]
+    if name in _MOVING:
+        return _move_entries(eqn, args)
+    if name in _SCATTER_COMBINE or name.replace("_", "-") in _SCATTER_COMBINE:
+        return [_scatter(eqn, args, _SCATTER_COMBINE[name.replace("_", "-")])]
+    if name in _CUMULATIVE:
+        return [_accumulate(eqn.params, args[0], _CUMULATIVE[name])]
     if name == "sort":
-        return _sorted(eqn.params, args)
+        return _sort(eqn.params, args)
     if name in ("argmax", "argmin"):
         return [_extreme(eqn, args[0])]
     if name == "round":
         even = eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
         return [np.asarray(np.frompyfunc(lambda value: _nearest(value, even), 1, 1)(args[0]))]
     if name == "top_k":
-        return _top(eqn, args[0])
+        return _top_k(eqn, args[0])
     return None
 
 
@@ -96,19 +96,19 @@ def _bind(eqn: JaxprEqn, args: Sequence[Array]) -> list[np.ndarray]:
     return [np.asarray(each) for each in results]
 
 
-def _moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
+def _move_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
     """By numbers from 1 on for the entries; 0 and less is what JAX itself fills in."""
     entries: list[arb] = []
-    given: list[Array] = []
+    arguments: list[Array] = []
     for arg in args:
         if arg.dtype != object:
-            given.append(arg)
+            arguments.append(arg)
             continue
         first = len(entries) + 1
         entries += list(arg.reshape(-1))
-        given.append(np.arange(first, len(entries) + 1, dtype=np.int32).reshape(arg.shape))
+        arguments.append(np.arange(first, len(entries) + 1, dtype=np.int32).reshape(arg.shape))
     results = []
-    for numbers in _bind(eqn, given):
+    for numbers in _bind(eqn, arguments):
         result = np.empty(numbers.shape, object)
         for index in np.ndindex(numbers.shape):
             number = int(numbers[index])
@@ -117,8 +117,8 @@ def _moved(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
     return results
 
 
-def _scatter(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
-    """Each update where JAX puts a 1 that stands for it."""
+def _scatter(eqn: JaxprEqn, args: Sequence[Array], combine: Combine) -> Array:
+    """Each update where JAX puts a 1 in its place."""
     operand, indices, updates = args
     result = np.empty(operand.shape, object)
     result[...] = operand
@@ -130,17 +130,17 @@ def _scatter(eqn: JaxprEqn, args: Sequence[Array], meet: Meet) -> Array:
         )
         for target in np.argwhere(at):
             where = tuple(int(i) for i in target)
-            result[where] = meet(result[where], updates[index])
+            result[where] = combine(result[where], updates[index])
     return result
 
 
-def _along(params: Mapping[str, Any], array: Array, meet: Meet) -> Array:
+def _accumulate(params: Settings, array: Array, combine: Combine) -> Array:
     """Returns a running maximum, minimum or the like along an axis."""
     axis, result = params["axis"], array.copy()
     rows = np.moveaxis(result, axis, 0)
     order = range(len(rows))
     steps = list(reversed(order)) if params["reverse"] else list(order)
-    spread = np.frompyfunc(meet, 2, 1)
+    spread = np.frompyfunc(combine, 2, 1)
     for before, here in itertools.pairwise(steps):
         rows[here] = spread(rows[before], rows[here])
     return result
@@ -167,7 +167,7 @@ def _order(values: Sequence[arb | int]) -> list[int]:
     return sorted(range(len(values)), key=functools.cmp_to_key(compare))
 
 
-def _sorted(params: Mapping[str, Any], args: Sequence[Array]) -> list[Array] | None:
+def _sort(params: Settings, args: Sequence[Array]) -> list[Array] | None:
     """Arrays in the order of the first."""
     if params["num_keys"] != 1:
         return None
@@ -194,7 +194,7 @@ def _extreme(eqn: JaxprEqn, array: Array) -> np.ndarray:
     return result
 
 
-def _top(eqn: JaxprEqn, array: Array) -> list[Array]:
+def _top_k(eqn: JaxprEqn, array: Array) -> list[Array]:
     """The largest, and where they are."""
     k = eqn.params["k"]
     values = np.empty((*array.shape[:-1], k), object)

@@ -1,36 +1,30 @@
-"""Helpers for what primitives compute on arrays of numbers and on arrays of balls."""
+"""Helpers for what primitives compute: of numbers, of balls, of intervals with rounding errors."""
 
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Never
 
 import numpy as np
 from flint import arb
 from numpy.typing import ArrayLike
 
-from equivalence_tests.proof.dtypes import Aval
-from equivalence_tests.proof.primitives.primitive import OnNumbers
+from equivalence_tests.proof.dtypes import Aval, is_float, is_in_range
+from equivalence_tests.proof.errors import Unclear, Undefined
+from equivalence_tests.proof.node import Node, Settings
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
+from equivalence_tests.proof.primitives.primitive import OnNumbers, Rounding, Value
 
 Array = np.ndarray
-Params = Mapping[str, Any]
 OfArrays = Callable[..., ArrayLike]
-
-
-class Unclear(Exception):
-    """A branch that cannot be decided: a ball holds numbers on both sides."""
-
-
-class Undefined(Unclear):
-    """A comparison with what is no number: something was divided by 0."""
 
 
 def either(of_balls: Callable[..., arb], of_numbers: OfArrays, count: int = 1) -> OnNumbers:
     """Returns a function of so many numbers by NumPy, of balls element by element."""
     spread = np.frompyfunc(of_balls, count, 1)
 
-    def rule(params: Params, aval: Aval, *args: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, *args: Array) -> ArrayLike:
         return np.asarray((spread if args[0].dtype == object else of_numbers)(*args))
 
     return rule
@@ -82,7 +76,7 @@ def compare(function: Callable[[Any, Any], bool]) -> OnNumbers:
 
     spread = np.frompyfunc(certain, 2, 1)
 
-    def rule(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
         if object in (a.dtype, b.dtype):
             return np.asarray(spread(a, b)).astype(bool)
         return np.asarray(function(a, b))
@@ -93,7 +87,7 @@ def compare(function: Callable[[Any, Any], bool]) -> OnNumbers:
 def reduce(of_two: Callable[[Any, Any], Any], of_numbers: OfArrays, empty: Any) -> OnNumbers:
     """Returns a reduction over the axes that the equation names."""
 
-    def rule(params: Params, aval: Aval, x: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, x: Array) -> ArrayLike:
         axes = tuple(params["axes"])
         if x.dtype != object:
             return of_numbers(x, axis=axes)
@@ -105,3 +99,70 @@ def reduce(of_two: Callable[[Any, Any], Any], of_numbers: OfArrays, empty: Any) 
         return result
 
     return rule
+
+
+def raise_unclear() -> Never:
+    """Ends the search on an interval.
+
+    Raises:
+      Unclear: always.
+    """
+    raise Unclear("a whole number depends on what is open")
+
+
+def as_rounded(value: Value) -> Rounded:
+    """Returns a value as a real number."""
+    if value is None:
+        raise_unclear()
+    return value if isinstance(value, Rounded) else Rounded.exact(int(value))
+
+
+def integer_of_dtype(node: Node, value: int) -> int:
+    """Returns a whole number, if the node's dtype has it: else it wraps round."""
+    if node.dtype == np.bool_:
+        return bool(value)
+    return value if is_in_range(value, node.dtype) else raise_unclear()
+
+
+def _no_integers(*_: int) -> Never:
+    raise_unclear()
+
+
+def arithmetic(
+    of_reals: Callable[..., Rounded], of_integers: Callable[..., int] = _no_integers
+) -> Rounding:
+    """Returns a face from a function of intervals and a precision, and one of whole numbers."""
+
+    def rule(node: Node, args: Sequence[Value]) -> Value:
+        if not is_float(node.dtype):
+            if any(arg is None or isinstance(arg, Rounded) for arg in args):
+                return None if node.dtype == np.bool_ else raise_unclear()
+            return integer_of_dtype(node, of_integers(*args))
+        return of_reals(*map(as_rounded, args), Precision.of(node.dtype))
+
+    return rule
+
+
+def without_rounding(function: Callable[..., Rounded]) -> Callable[..., Rounded]:
+    """Returns a function of intervals whose result is not rounded."""
+    return lambda *args: function(*args[:-1])
+
+
+def comparison(of: Callable[[Rounded, Rounded], bool | None]) -> Rounding:
+    """Returns the face of a comparison."""
+
+    def rule(node: Node, args: Sequence[Value]) -> bool | None:
+        return None if any(arg is None for arg in args) else of(*map(as_rounded, args))
+
+    return rule
+
+
+def negate(answer: Value) -> bool | None:
+    """Returns the opposite of an answer, None of an open one."""
+    return None if answer is None else not answer
+
+
+def of_operand(node: Node, args: Sequence[Value]) -> Value:
+    """The face of what only moves entries."""
+    del node
+    return args[0]

@@ -16,13 +16,18 @@ from jax.extend import core
 import legacy_optim
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.reading.symbols import NotASymbol, Questions, Symbol, unwrapped
+from equivalence_tests.proof.reading.symbols import (
+    HyperParam,
+    NotASymbol,
+    Questions,
+    Symbol,
+    unwrap,
+)
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
 from equivalence_tests.sides.held_values import changed, plain_values
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
-HyperParam = Any  # a number, what JAX traces, or a `Symbol`
 MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
 
 
@@ -76,7 +81,7 @@ class Inputs:
         return jax.tree.leaves(self.params)
 
 
-def inputs(
+def check_inputs(
     params: Params,
     hyper_params: Mapping[str, float] | None,
     fixed: Mapping[str, float] | None = None,
@@ -119,17 +124,39 @@ def inputs(
                 "out what is no number, and set it inside of the side"
             )
 
-    def described(leaf: Leaf) -> jax.ShapeDtypeStruct:
+    def shape_and_dtype(leaf: Leaf) -> jax.ShapeDtypeStruct:
         dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
         return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype)
 
     fixed = dict(fixed or {})
     free = {name: float(v) for name, v in (hyper_params or {}).items() if name not in fixed}
-    return Inputs(jax.tree.map(described, params), paths, free, fixed)
+    return Inputs(jax.tree.map(shape_and_dtype, params), paths, free, fixed)
+
+
+def as_functions(
+    pair: tuple[SideLike | MakeSide, SideLike | MakeSide],
+    hyper_params: Mapping[str, float] | None,
+    names: tuple[str, str] = ("left", "right"),
+) -> tuple[MakeSide, MakeSide]:
+    """Returns both sides as functions of hyper-parameters, which they are where there are some.
+
+    Raises:
+      ProofError: there are hyper-parameters, and a side is no function.
+    """
+    lhs, rhs = pair
+    if hyper_params is None:
+        return (lambda hp: lhs), (lambda hp: rhs)
+    for name, side in zip(names, pair, strict=True):
+        if not callable(side):
+            raise ProofError(
+                f"{name} side: with hyper_params it has to be a function of them; found "
+                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
+            )
+    return lhs, rhs  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
-class _Live:
+class _Functions:
     """A side as functions, for one trace."""
 
     kind: str
@@ -138,7 +165,7 @@ class _Live:
     params: Callable[[PyTree], Params]
 
 
-def _live(side: SideLike) -> _Live:
+def _functions_of(side: SideLike) -> _Functions:
     if isinstance(side, legacy_optim.OptimizerDef):  # its state must not have symbols in it
 
         def start(params: Params) -> PyTree:
@@ -147,67 +174,69 @@ def _live(side: SideLike) -> _Live:
         def step(state: PyTree, grads: Updates) -> PyTree:
             return side.apply_gradient(side.hyper_params, state[0], state[1], grads)
 
-        return _Live(type(side).__name__, start, step, lambda state: state[0])
-    made = adapted(side)
-    return _Live(made.name, made.init, made.step, lambda state: made.view(state)["params"])
+        return _Functions(type(side).__name__, start, step, lambda state: state[0])
+    adapter = adapted(side)
+    return _Functions(
+        adapter.name, adapter.init, adapter.step, lambda state: adapter.view(state)["params"]
+    )
 
 
-def _made(
-    make: MakeSide, given: Inputs, traced: Mapping[str, HyperParam], questions: Questions | None
-) -> _Live:
+def _build(
+    make: MakeSide, inputs: Inputs, numbers: Mapping[str, HyperParam], questions: Questions | None
+) -> _Functions:
     if questions is not None:
-        traced = {name: Symbol(name, value, questions) for name, value in traced.items()}
-    return _live(make({**traced, **given.fixed}))
+        numbers = {name: Symbol(name, value, questions) for name, value in numbers.items()}
+    return _functions_of(make({**numbers, **inputs.fixed}))
 
 
-def traced(make: MakeSide, given: Inputs, name: str) -> Program:
+def trace_side(make: MakeSide, inputs: Inputs, name: str) -> Program:
     """A side's programs; symbols that answer questions only where there are questions.
 
     Args:
       make: from hyper-parameters to the side.
-      given: what both sides get.
+      inputs: what both sides get.
       name: of the side, for messages.
 
     Raises:
       ProofError: it is no side, it cannot be traced, or a step changes what it holds.
     """
     try:
-        return _trace(make, given, name, None)
-    except _Asked:
-        return _trace(make, given, name, Questions())
+        return _trace(make, inputs, name, None)
+    except _DecidesByValue:
+        return _trace(make, inputs, name, Questions())
 
 
-def _trace(make: MakeSide, given: Inputs, name: str, questions: Questions | None) -> Program:
-    numbers = {key: float(value) for key, value in given.numbers.items()}
+def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | None) -> Program:
+    numbers = {key: float(value) for key, value in inputs.numbers.items()}
     can_ask = bool(numbers) and questions is None
     seen: dict[str, Any] = {}
 
     def start(hyper_params: Mapping[str, HyperParam], params: Params) -> tuple[Leaves, Leaves]:
-        live = _made(make, given, hyper_params, questions)
-        state = live.start(params)
+        side = _build(make, inputs, hyper_params, questions)
+        state = side.start(params)
         rows = jax.tree_util.tree_flatten_with_path(state)[0]
-        seen.update(kind=live.kind, paths=[jax.tree_util.keystr(path) for path, _ in rows])
-        return _arrays(state), _arrays(live.params(state))
+        seen.update(kind=side.kind, paths=[jax.tree_util.keystr(path) for path, _ in rows])
+        return _arrays(state), _arrays(side.params(state))
 
     def step(
         hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates
     ) -> tuple[Leaves, Leaves]:
-        live = _made(make, given, hyper_params, questions)
-        structure = jax.tree.structure(jax.eval_shape(live.start, given.params))
-        before = plain_values(live.step)
-        state = live.step(structure.unflatten(leaves), grads)
+        side = _build(make, inputs, hyper_params, questions)
+        structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
+        before = plain_values(side.step)
+        state = side.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
-            changed=changed(before, plain_values(live.step), new="changed" not in seen),
+            changed=changed(before, plain_values(side.step), new="changed" not in seen),
         )
-        return _arrays(state), _arrays(live.params(state))
+        return _arrays(state), _arrays(side.params(state))
 
     with _with_explanation(f"{name} side, at its start", can_ask):
-        first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, given.params)
+        first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, inputs.params)
     with _with_explanation(f"{name} side ({seen['kind']}), in its step", can_ask):
-        second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], given.params)
+        second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], inputs.params)
         if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
-            jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], given.params)
+            jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], inputs.params)
     where = f"{name} side ({seen['kind']})"
     if seen["changed"]:
         path, values = next(iter(seen["changed"].items()))
@@ -224,9 +253,9 @@ def _trace(make: MakeSide, given: Inputs, name: str, questions: Questions | None
                 f"{where}: a step makes of `{path}`, {old.dtype}{list(old.shape)}, "
                 f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
             )
-    for paths, shown in ((given.paths, shapes[1]), (given.paths, after[1])):
+    for paths, shown in ((inputs.paths, shapes[1]), (inputs.paths, after[1])):
         actual = [(leaf.shape, leaf.dtype) for leaf in shown]
-        if actual != [(leaf.shape, leaf.dtype) for leaf in given.shapes]:
+        if actual != [(leaf.shape, leaf.dtype) for leaf in inputs.shapes]:
             raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
     return Program(
         name,
@@ -239,15 +268,15 @@ def _trace(make: MakeSide, given: Inputs, name: str, questions: Questions | None
     )
 
 
-def traced_relation(
-    relate: Relate, make: MakeSide, given: Inputs, right: Program
+def trace_relation(
+    relate: Relate, make: MakeSide, inputs: Inputs, right: Program
 ) -> core.ClosedJaxpr:
     """A given relation as a program: (hyper-parameters, left leaves) -> right leaves.
 
     Args:
       relate: (hyper-parameters, what the left side holds) -> what the right one holds then.
       make: the left side.
-      given: what both sides get.
+      inputs: what both sides get.
       right: the right side, for whose leaves it is.
 
     Raises:
@@ -256,37 +285,39 @@ def traced_relation(
 
     def start(params: Params, numbers: Mapping[str, float]) -> PyTree:
         try:
-            return _made(make, given, numbers, None).start(params)
+            return _build(make, inputs, numbers, None).start(params)
         except jax.errors.ConcretizationTypeError:
-            return _made(make, given, numbers, Questions()).start(params)
+            return _build(make, inputs, numbers, Questions()).start(params)
 
-    leaves, structure = jax.tree.flatten(jax.eval_shape(start, given.params, dict(given.numbers)))
+    leaves, structure = jax.tree.flatten(jax.eval_shape(start, inputs.params, dict(inputs.numbers)))
 
-    def related(hyper_params: Mapping[str, HyperParam], leaves: Leaves) -> Leaves:
-        made = relate({**hyper_params, **given.fixed}, structure.unflatten(leaves))
-        return _arrays(made)
+    def program_of_relation(hyper_params: Mapping[str, HyperParam], leaves: Leaves) -> Leaves:
+        related_state = relate({**hyper_params, **inputs.fixed}, structure.unflatten(leaves))
+        return _arrays(related_state)
 
     with _with_explanation("the relation of the states"):
-        program, shapes = jax.make_jaxpr(related, return_shape=True)(dict(given.numbers), leaves)
+        program, shapes = jax.make_jaxpr(program_of_relation, return_shape=True)(
+            dict(inputs.numbers), leaves
+        )
     actual = [(leaf.shape, leaf.dtype) for leaf in shapes]
     if actual != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
         raise ProofError(
             "relation: expected the leaves that the right side holds, "
-            f"{', '.join(map(_described, right.avals, right.paths))}; "
-            f"found {', '.join(map(_described, shapes))}"
+            f"{', '.join(map(_leaf_text, right.avals, right.paths))}; "
+            f"found {', '.join(map(_leaf_text, shapes))}"
         )
     return program
 
 
-def _described(leaf: Aval, path: str = "") -> str:
+def _leaf_text(leaf: Aval, path: str = "") -> str:
     return f"{path}{': ' if path else ''}{leaf.dtype}{list(leaf.shape)}"
 
 
 def _arrays(tree: PyTree) -> list[jax.Array]:
-    return [jnp.asarray(unwrapped(leaf)) for leaf in jax.tree.leaves(tree)]
+    return [jnp.asarray(unwrap(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
-class _Asked(Exception):
+class _DecidesByValue(Exception):
     """A side decides in Python by an array's value, which may be a hyper-parameter's."""
 
 
@@ -305,7 +336,7 @@ def _with_explanation(where: str, can_ask: bool = False) -> Iterator[None]:
         ) from None
     except jax.errors.ConcretizationTypeError as error:
         if can_ask:
-            raise _Asked from None
+            raise _DecidesByValue from None
         raise ProofError(
             f"{where}: it decides in Python by the value of an array; use jnp.where or "
             f"jax.lax.cond ({_first_line(error)})"
