@@ -1,4 +1,3 @@
-# pyright: strict
 """Leaves of a state as functions of other leaves, and of a count."""
 
 import itertools

@@ -1,4 +1,3 @@
-# pyright: strict
 """Relations of states that are guessed from a run: a sign, a factor, a power of a count.
 
 Both sides are run in exact arithmetic on one random input; a part of one side's state that is, in
