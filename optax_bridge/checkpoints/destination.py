@@ -272,5 +272,5 @@ def _foreign(folder: Path, file_pattern: str | None) -> list[str]:
     return foreign
 
 
-def _refusal(destination: Path, found: str) -> CheckpointError:
-    return CheckpointError(destination, "a checkpoint to replace", found, _REMEDY)
+def _refusal(destination: Path, actual: str) -> CheckpointError:
+    return CheckpointError(destination, "a checkpoint to replace", actual, _REMEDY)

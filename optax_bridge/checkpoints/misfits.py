@@ -1,5 +1,5 @@
 # pyright: strict
-"""What of a checkpoint does not fit a template: a list of it, and the error or warning about it."""
+"""The list of all that does not fit a template, and the error or the warning about it."""
 
 import warnings
 

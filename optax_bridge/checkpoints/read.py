@@ -152,7 +152,7 @@ def written_as(option: str) -> Format:
 
 
 def format_of(path: Path) -> tuple[Format, Path] | None:
-    """The format of a path that exists, and the checkpoint it names; None if it is of none."""
+    """The format of a path that exists, and the checkpoint it names; None if it is of no format."""
     located = ((format, format.find(path)) for format in formats().values())
     return next(((format, root) for format, root in located if root is not None), None)
 
@@ -180,7 +180,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def item_of(folder: Path) -> Path | None:
-    """The state within the folder of a step that a manager saved, None if there is none."""
+    """The state within the folder of a step that a manager saved, None without one."""
     items = (folder / item for item in _ITEMS)
     return next((item for item in items if is_checkpoint(item)), None)
 

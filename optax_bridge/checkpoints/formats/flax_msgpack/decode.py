@@ -6,14 +6,13 @@ constructed but dicts, lists, numbers, text and arrays.
 """
 
 import struct
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, leaf_name, shown
 from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 MAX_DEPTH = 100
 # Containers, numbers and text; a checkpoint of a large model has some ten thousand.
@@ -78,11 +77,11 @@ class _Decoder:
         self.at, self.nodes = 0, 0
 
     def error(
-        self, path: tuple[str, ...], expected: str, found: str, remedy: str = DAMAGED
+        self, path: tuple[str, ...], expected: str, actual: str, remedy: str = DAMAGED
     ) -> CheckpointError:
         return CheckpointError(
             f"{self.place}, {leaf_name(path) or 'top level'} (byte {self.start + self.at})",
-            expected, found, remedy,
+            expected, actual, remedy,
         )  # fmt: skip
 
     def take(self, count: int, path: tuple[str, ...], what: str) -> memoryview:
@@ -95,7 +94,7 @@ class _Decoder:
         self.at += count
         return part
 
-    def number(self, code: str, path: tuple[str, ...]) -> Any:
+    def number(self, code: str, path: tuple[str, ...]) -> Leaf:
         return struct.unpack(code, self.take(struct.calcsize(code), path, "a number"))[0]
 
     def value(self, path: tuple[str, ...], depth: int) -> PyTree:
@@ -141,7 +140,7 @@ class _Decoder:
         except UnicodeDecodeError:
             raise self.error(path, "text", "bytes that are no UTF-8") from None
 
-    def sequence(self, length: int, path: tuple[str, ...], depth: int) -> list[Any]:
+    def sequence(self, length: int, path: tuple[str, ...], depth: int) -> list[PyTree]:
         self.check_count(length, path)
         return [self.value((*path, str(index)), depth + 1) for index in range(length)]
 
@@ -161,7 +160,7 @@ class _Decoder:
         if count > len(self.data) - self.at:
             raise self.error(path, f"{count} values", f"{len(self.data) - self.at} bytes")
 
-    def extension(self, length: int, path: tuple[str, ...]) -> Any:
+    def extension(self, length: int, path: tuple[str, ...]) -> Leaf:
         code = self.number(">b", path)
         payload = self.take(length, path, "an array")
         if self.is_inner:  # as deep as the file is long, if it were followed
@@ -223,7 +222,7 @@ class _Decoder:
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
 
 
-def _values_by_number(node: PyTree) -> list[Any] | None:
+def _values_by_number(node: PyTree) -> list[PyTree] | None:
     """The values of `{'0': a, '1': b}`, or None if that is not what it is."""
     if isinstance(node, list):
         return node

@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -61,7 +60,7 @@ def write_orbax(
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     # Arrays are written side by side, as far as this many bytes go.
     largest = max((leaf.nbytes for leaf in arrays), default=0)
-    options: dict[str, Any] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
+    options: dict[str, PyTree] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
     if "use_compression" in inspect.signature(ocp.PyTreeCheckpointHandler).parameters:
         options["use_compression"] = False  # older versions always compress, which takes longer
     if any(leaf.size == 0 for leaf in arrays):
