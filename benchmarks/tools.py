@@ -20,7 +20,7 @@ from benchmarks.timing import interval
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import tasks as proof_tasks
 from migration_guide.codemod import driver
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 
 SECTION = "tools"

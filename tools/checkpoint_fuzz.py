@@ -41,7 +41,7 @@ from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import convert_tree
 from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli import inspect
-from optax_bridge.cli.inspect import described
+from optax_bridge.cli.inspect import description_of
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
@@ -343,7 +343,7 @@ def _make_formats(folder: Path) -> dict[str, Format]:
         with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
             with contextlib.suppress(CheckpointError):
                 for part in find_parts(tree, path):
-                    described(part, path)
+                    description_of(part, path)
                 convert_tree(tree, allow_nan=True)
             return as_arrays(convert_tree(tree, definition, allow_nan=True).tree())
 

@@ -29,7 +29,7 @@ def test_hyper_params_are_any_numbers():
     assert any("is less than 2147483647" in text for text in proof.assumptions)
 
 
-def test_both_cases_of_a_question_areproved():
+def test_both_cases_of_a_question_are_proved():
     proof = assert_proved(
         lambda hp: legacy_optim.LAMB(hp["rate"], weight_decay=hp["decay"]),
         lambda hp: optax_bridge.lamb(unwrap(hp["rate"]), weight_decay=unwrap(hp["decay"])),

@@ -68,8 +68,9 @@ def of_result(result: Result) -> Item:
     if result.failed:
         outcome = ERROR
     if claim is not None:
-        seen = "" if claim.seen is None else f"; in the suite's own runs {claim.seen:g} at most"
-        facts["claimed"] = claim_text(claim) + seen
+        ulp = claim.measured_ulp
+        measured = "" if ulp is None else f"; in the suite's own runs {ulp:g} at most"
+        facts["claimed"] = claim_text(claim) + measured
     if result.losses is not None:
         pictures += loss_figure(*result.losses, str(case))
     if judgement is not None:

@@ -73,7 +73,7 @@ def _made_by_config(side: SideLike) -> SideLike:
         optimizers is not None and isinstance(side, optimizers.PartitionedGradientTransformation)
     ):
         return side
-    from optax_bridge.spmd.transformation import transformation_of
+    from optax_bridge.spmd.trainer.state import transformation_of
 
     try:
         return transformation_of(side)

@@ -8,7 +8,7 @@ import pytest
 
 from equivalence_tests.suite.case import SYNTHETIC, groups, largest_ulp_by_claim
 from equivalence_tests.suite.checks import TRAINED, Check, checks, run
-from optax_bridge.correspondence import seen
+from optax_bridge.correspondence.claim import MARGIN, measurements
 
 QUICK = 100  # steps; the claims are for as many
 FRAME = ("adam", "multi_optimizer")
@@ -39,7 +39,7 @@ def test_claim_on_odd_shapes(group: list[Check]):
         assert result.held, (str(result.case), result.note, result.comparison)
         for key, ulp in largest_ulp_by_claim([result]).items():
             again = "run python -m tools.record_seen"
-            most = 1 + seen.MARGIN * seen.recorded().get(key, 0.0)
+            most = 1 + MARGIN * measurements().get(key, 0.0)
             assert ulp <= most, f"{key}: {ulp} ULP; {again}"
 
 

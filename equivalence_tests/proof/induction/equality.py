@@ -241,7 +241,7 @@ class Comparer:
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
         stopped = "" if same else "their normal forms differ"
         if not same and unknown:
-            stopped += f"; {unknown} is known here only as equal to itself"
+            stopped += f"; of {unknown} it is known only that it equals itself"
         return Equality(
             Level.REALS if same else Level.UNKNOWN,
             list(algebra.assumptions),

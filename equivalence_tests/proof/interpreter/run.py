@@ -6,6 +6,7 @@ followed one by one, without rewriting anything.
 """
 
 import contextlib
+import contextvars
 from collections.abc import Iterator, Sequence
 
 import flint
@@ -30,6 +31,9 @@ from optax_bridge.metadata.trees import Leaf
 # Typed random keys are JAX's own arrays; all others are NumPy's.
 Array = np.ndarray
 PRECISION = 200
+# Digits of its largest entry that float64 leaves of what an unknown primitive computes.
+_DIGITS_OF_UNKNOWN = 9
+_measures_unknown = contextvars.ContextVar("measures_unknown", default=False)
 
 
 def run(jaxpr: AnyJaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
@@ -84,6 +88,19 @@ def precise(bits: int = PRECISION) -> Iterator[None]:
         flint.ctx.prec = before
 
 
+@contextlib.contextmanager
+def unknown_by_float64() -> Iterator[None]:
+    """Within it, a primitive without an exact rule gives what float64 makes of it, as wide balls.
+
+    What cancels is then no number any more. For examples, not for proofs.
+    """
+    token = _measures_unknown.set(True)
+    try:
+        yield
+    finally:
+        _measures_unknown.reset(token)
+
+
 def to_balls(array: Array) -> Array:
     """Floating-point numbers as an array of balls."""
     result = np.empty(array.shape, object)
@@ -114,7 +131,7 @@ def _equation(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
     if name == "scan":
         return _scan(eqn.params, args, exact)
     outs = [aval_of(var) for var in eqn.outvars]
-    if name in ("pjit", "jit"):  # an unknown function: any will do
+    if name == "jit":  # an uninterpreted function: any will do
         return [_as_typed(_example_function(args), aval, exact) for aval in outs]
     keyed = any(is_key(aval_of(var).dtype) for var in (*eqn.invars, *eqn.outvars))
     row = PRIMITIVES.get(name)
@@ -135,9 +152,11 @@ def _as_typed(result: ArrayLike, aval: Aval, exact: bool) -> Array:
 def _by_jax(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
     """A primitive that has no rule, as JAX computes it; not of exact numbers."""
     if any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args):
-        if (results := run_on_balls(eqn, args)) is None:
+        if (results := run_on_balls(eqn, args)) is not None:
+            return results
+        if not _measures_unknown.get():
             raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
-        return results
+        return _by_float64(eqn, args)
     wide = any(aval_of(var).dtype.itemsize >= 8 for var in (*eqn.invars, *eqn.outvars))
     with float64() if wide else contextlib.nullcontext():  # as when this was traced
         arguments = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
@@ -149,6 +168,23 @@ def _by_jax(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
         to_balls(array.astype(float)) if exact and is_float(array.dtype) else array
         for array in arrays
     ]
+
+
+def _by_float64(eqn: JaxprEqn, args: list[Array]) -> list[Array]:
+    """A primitive of exact numbers as float64 computes it, around which balls leave some digits."""
+    with float64():
+        arguments = [jnp.asarray(x.astype(float) if x.dtype == object else x) for x in args]
+        results = eqn.primitive.bind(*arguments, **eqn.params)
+    results = results if eqn.primitive.multiple_results else [results]
+    return [_around(np.asarray(each)) for each in results]
+
+
+def _around(array: Array) -> Array:
+    if not is_float(array.dtype):
+        return array
+    finite = array[np.isfinite(array)]
+    radius = np.abs(finite).max(initial=0.0) * 10.0**-_DIGITS_OF_UNKNOWN
+    return to_balls(array) + arb(0, radius)
 
 
 def _example_function(args: list[Array]) -> Array:

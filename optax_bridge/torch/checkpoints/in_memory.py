@@ -1,8 +1,8 @@
 """From a model and an optimizer of PyTorch, in the middle of their training, to a `TrainState`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import legacy_optim
 from optax_bridge.checkpoints.errors import CheckpointError
@@ -10,9 +10,14 @@ from optax_bridge.checkpoints.formats.pytorch import as_tree
 from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 from optax_bridge.legacy import from_legacy
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
+from optax_bridge.torch.definition import ScalarOrSchedule
 from optax_bridge.torch.from_torch import torch_definition
+
+if TYPE_CHECKING:
+    import torch
 
 State = TypeVar("State")
 _PLACE = "optimizer"
@@ -20,15 +25,15 @@ _PLACE = "optimizer"
 
 def state_from_torch(
     cls: type[State],
-    optimizer: Any,
-    params: Any,
-    names: Path | str | Mapping[str, Any],
+    optimizer: "torch.optim.Optimizer",
+    params: PyTree,
+    names: Path | str | Mapping[str, PyTree],
     apply_fn: Callable[..., Any] | None,
     *,
-    lr: Any,
+    lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None,
     step: int | None,
     exact: bool,
-    fields: dict[str, Any],
+    fields: dict[str, PyTree],
 ) -> State:
     """See `TrainState.from_torch`."""
     tensors = params.state_dict() if hasattr(params, "state_dict") else dict(params)
@@ -52,9 +57,11 @@ def state_from_torch(
     return state_class.create(apply_fn=apply_fn, tx=tx, **{**collections, **fields})
 
 
-def _names_of_groups(optimizer: Any, tensors: Mapping[str, Any]) -> list[list[str]]:
+def _names_of_groups(
+    optimizer: "torch.optim.Optimizer", tensors: Mapping[str, "torch.Tensor"]
+) -> list[list[str]]:
     """The names of the parameters that each group has: where a tensor lies says which it is."""
-    by_place: dict[Any, str] = {}
+    by_place: dict[object, str] = {}
     for name, tensor in tensors.items():
         by_place.setdefault((tensor.data_ptr(), tensor.shape), name)
     groups = [

@@ -7,14 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from flax.serialization import to_state_dict
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.layout import is_layout
 from optax_bridge.checkpoints.trees import is_array, leaves
@@ -61,7 +60,7 @@ def write_orbax(
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     # Arrays are written side by side, as far as this many bytes go.
     largest = max((leaf.nbytes for leaf in arrays), default=0)
-    options: dict[str, Any] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
+    options: dict[str, PyTree] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
     if "use_compression" in inspect.signature(ocp.PyTreeCheckpointHandler).parameters:
         options["use_compression"] = False  # older versions always compress, which takes longer
     if any(leaf.size == 0 for leaf in arrays):
@@ -76,7 +75,7 @@ def write_orbax(
                 checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             raise CheckpointError(
-                place or folder, "that Orbax writes the checkpoint", shown(str(error), 300),
+                place or folder, "that Orbax writes the checkpoint", brief(str(error), 300),
                 "Is the disk full? --format msgpack writes one file without Orbax.",
             ) from error  # fmt: skip
 

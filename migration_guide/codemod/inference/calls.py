@@ -1,11 +1,8 @@
-"""Follows kinds through calls and annotations: JAX's transformations, checkpoints, containers."""
-
-from collections.abc import Iterator, Sequence
+"""The kinds of what calls return and annotations state: JAX's transformations, containers."""
 
 import libcst as cst
 
 from migration_guide.codemod.inference.expressions import Expressions
-from migration_guide.codemod.inference.facts import Callable_, fields, parameters
 from migration_guide.codemod.inference.kinds import (
     ARRAY,
     CLASS,
@@ -81,7 +78,7 @@ _UNIONS = {"Optional", "Union", "Annotated", "ClassVar", "Final", "Type"}
 _TUPLES = {"Tuple", "tuple"}
 
 
-def call(a: Expressions, node: cst.Call) -> Kind:
+def call_kind(a: Expressions, node: cst.Call) -> Kind:
     """Returns the kind of a call's result."""
     if node in a.external:
         return only(DEFINITION)
@@ -129,7 +126,7 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
         if a.names.of(node.args[0].value) == OPTIM:
             return only(CLASS) if last == "getattr" else frozenset([Items(only(CLASS))])
         name = text_of(argument(node, 1))
-        return _field(a, name) if name else None
+        return a.field_kind(name) if name else None
     if a.project.follows_arrays and imported.startswith(_MAKE_ARRAYS):
         return only(ARRAY)
     method = isinstance(node.func, cst.Attribute) and not imported
@@ -150,7 +147,7 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
     if last == "eval_shape":
         function = argument(node, 0)
         return _call_result(a, a.kind(function)) if function is not None else NOTHING
-    if node.args and last in ("map", "filter") and _is_builtin(a, node.func):
+    if node.args and last in ("map", "filter") and a.is_plain_name(node.func):
         result = _call_result(a, a.kind(node.args[0].value))
         return frozenset([Items(result)]) if last == "map" else a.kind(node.args[-1].value)
     if last == "unreplicate" and node.args:
@@ -209,10 +206,6 @@ def _method_call(a: Expressions, node: cst.Call) -> Kind | None:
     return base if method in ("replace", "_replace") and base else None
 
 
-def _is_builtin(a: Expressions, node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and a.names.of(node) is None
-
-
 def _call_result(a: Expressions, kind: Kind) -> Kind:
     results = [a.return_kind(atom.node) for atom in kind if isinstance(atom, Function)]
     return join_kinds(
@@ -229,118 +222,7 @@ def _bound(kind: Kind, count: int, node: cst.Call) -> Kind:
     )
 
 
-def arguments(a: Expressions, node: cst.Call) -> None:
-    """Moves what is given to a call into parameters and fields."""
-    last = last_name(node.func)
-    if last == "partial" and node.args:
-        _assign_parameters(a, a.kind(node.args[0].value), node.args[1:])
-    if last == "scan" and len(node.args) > 1:
-        _assign_parameters(a, a.kind(node.args[0].value), [node.args[1]])
-    if last == "while_loop" and len(node.args) > 2:
-        for function in node.args[:2]:
-            _assign_parameters(a, a.kind(function.value), [node.args[2]])
-    if last == "fori_loop" and len(node.args) > 3:
-        _assign_parameters(a, a.kind(node.args[2].value), [node.args[0], node.args[3]])
-    if last == "cond" and len(node.args) > 3:
-        for function in node.args[1:3]:
-            _assign_parameters(a, a.kind(function.value), node.args[3:])
-    if last in ("append", "add") and isinstance(node.func, cst.Attribute) and len(node.args) == 1:
-        inside = a.kind(node.args[0].value)
-        if inside:
-            a.assign(node.func.value, frozenset([Items(inside)]))
-    if last in ("map", "filter") and _is_builtin(a, node.func):
-        for atom in a.kind(node.args[0].value) if node.args else ():
-            if isinstance(atom, Function):
-                free = parameters(atom.node)[atom.bound :]
-                for parameter, arg in zip(free, node.args[1:], strict=False):
-                    a.assign_parameter(atom.node, parameter, item(a.kind(arg.value)))
-    is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
-    if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
-        for atom in a.kind(node.args[0].value):
-            if isinstance(atom, Function) and len(parameters(atom.node)) == 1:
-                leaf = _leaves(a.kind(node.args[1].value))
-                a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
-    _assign_parameters(a, a.kind(node.func), node.args)
-    a.share_arguments(node)
-    if _makes_object(a, node):
-        for arg in node.args:
-            if arg.keyword is not None:
-                a.assign_field(arg.keyword.value, a.kind(arg.value))
-    for atom in a.kind(node.func):
-        if isinstance(atom, Instance):
-            for name, arg in zip(fields(atom.node), node.args, strict=False):
-                if arg.keyword is None and not arg.star:
-                    a.assign_field(name, a.kind(arg.value))
-            for method in a.facts.methods.get("__init__", ()):
-                if a.facts.owner.get(method) is atom.node:
-                    _assign_parameters(a, frozenset([Function(method, bound=1)]), node.args)
-
-
-def parameter_kinds(a: Expressions, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
-    """Yields a call's arguments, each with the kind of the parameter or field that it goes into."""
-    for value, function, parameter in _parameters(a.kind(node.func), node.args):
-        yield value, a.parameter_kind(function, parameter)
-    if _makes_object(a, node):
-        for arg in node.args:
-            if arg.keyword is not None:
-                yield arg.value, _field(a, arg.keyword.value)
-    for atom in a.kind(node.func):
-        if isinstance(atom, Instance):
-            for name, arg in zip(fields(atom.node), node.args, strict=False):
-                if arg.keyword is None and not arg.star:
-                    yield arg.value, _field(a, name)
-
-
-def _field(a: Expressions, name: str) -> Kind:
-    """Returns the kind of fields of a name, in this file or another one of the project."""
-    return join_kinds([a.fields.get(name, NOTHING), a.project.fields.get(name, NOTHING)])
-
-
-def _makes_object(a: Expressions, node: cst.Call) -> bool:
-    last = last_name(node.func)
-    by_name = last in ("replace", "_replace", "cls") or last[:1].isupper()
-    return by_name and a.names.entry(node.func) is None
-
-
-def _leaves(kind: Kind) -> Kind:
-    """Returns the kind of a tree's leaves, at any depth."""
-    containers = frozenset(atom for atom in kind if isinstance(atom, Items | Several))
-    if not containers:
-        return kind
-    return join_kinds([kind - containers, _leaves(item(containers))])
-
-
-def _assign_parameters(a: Expressions, kind: Kind, args: Sequence[cst.Arg]) -> None:
-    for value, function, parameter in _parameters(kind, args):
-        a.assign_parameter(function, parameter, a.kind(value))
-
-
-def _parameters(
-    kind: Kind, args: Sequence[cst.Arg]
-) -> Iterator[tuple[cst.BaseExpression, Callable_, cst.Param]]:
-    """Yields the arguments of functions, each with the parameter that it goes into."""
-    for atom in kind:
-        if not isinstance(atom, Function):
-            continue
-        names = parameters(atom.node)
-        by_name = {p.name.value: p for p in names}
-        # `f.bound` of a function in which `self` was found by attribute on a plain module is
-        # harmless: it only shifts what is guessed, and what is guessed must agree with use.
-        positional = names[atom.bound :]
-        for arg in args:
-            if arg.star:
-                break
-            if arg.keyword is None:
-                if not positional:
-                    break
-                parameter, *positional = positional
-            else:
-                parameter = by_name.get(arg.keyword.value)
-            if parameter is not None:
-                yield arg.value, atom.node, parameter
-
-
-def annotation(a: Expressions, node: cst.BaseExpression) -> Kind:
+def annotation_kind(a: Expressions, node: cst.BaseExpression) -> Kind:
     """Returns the kind that an annotation states."""
     if isinstance(node, cst.SimpleString):
         try:
@@ -357,9 +239,10 @@ def annotation(a: Expressions, node: cst.BaseExpression) -> Kind:
         kind = plain.get(name.removeprefix(f"{OPTIM}.")) if name.startswith(f"{OPTIM}.") else None
         return only(kind) if kind else NOTHING
     if isinstance(node, cst.BinaryOperation):
-        return join_kinds([annotation(a, node.left), annotation(a, node.right)])
+        return join_kinds([annotation_kind(a, node.left), annotation_kind(a, node.right)])
     if isinstance(node, cst.Subscript):
-        inner = [annotation(a, s.slice.value) for s in node.slice if isinstance(s.slice, cst.Index)]
+        indices = [part.slice for part in node.slice]
+        inner = [annotation_kind(a, i.value) for i in indices if isinstance(i, cst.Index)]
         last = last_name(node.value)
         if last in _UNIONS:
             return join_kinds(inner)
