@@ -122,13 +122,13 @@ def test_a_trainer_with_it(tmp_path):
     """One learner for all parameters is that learner, to the bit."""
     losses = []
     for kind in ("plain", "composite"):
-        cfg = regression.trainer(steps=3, mesh_shape=(2, 2)).set(dir=str(tmp_path / kind))
+        cfg = regression.trainer(steps=2, mesh_shape=(1, 1)).set(dir=str(tmp_path / kind))
         if kind == "composite":
             learners = {"one": cfg.learner, "two": cfg.learner}
             rules = [("first/.*", "one"), (".*", "two")]
             cfg.learner = CompositeLearner.default_config().set(learners=learners, rules=rules)
-        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
+        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
         losses.append({})
         trainer.add_listener(losses[-1].__setitem__)
         trainer.run(jax.random.PRNGKey(0))
-    assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2, 3]
+    assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2]

@@ -18,10 +18,9 @@ from optax_bridge.spmd.checkpointer import (
     read_state_spec,
 )
 from optax_bridge.spmd.checkpointer.checkpointer import parse_step
-from optax_bridge.spmd.checkpointer.retention import set_aside
+from optax_bridge.spmd.checkpointer.policies import set_aside
 from optax_bridge.spmd.evaler import every_n_steps_policy as evaluates_every_n_steps
 from optax_bridge.spmd.input import ArrayBatches
-from optax_bridge.spmd.mesh import mesh_in_scope
 from optax_bridge.spmd.metrics import WeightedSummary
 from optax_bridge.spmd.trees import TensorSpec
 
@@ -29,7 +28,7 @@ from optax_bridge.spmd.trees import TensorSpec
 @pytest.fixture(autouse=True)
 def mesh():
     devices = np.array(jax.devices()[:4]).reshape(2, 2)
-    with mesh_in_scope(Mesh(devices, ("data", "model"))) as scope:
+    with jax.set_mesh(Mesh(devices, ("data", "model"))) as scope:
         yield scope
 
 

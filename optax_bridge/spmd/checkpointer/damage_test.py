@@ -12,7 +12,7 @@ from optax_bridge.spmd.checkpointer import (
     DamagedCheckpointError,
     MissingPositionError,
 )
-from optax_bridge.spmd.checkpointer.damage import damage_of
+from optax_bridge.spmd.checkpointer.handlers import damage_of
 from optax_bridge.spmd.input import ArrayBatches
 
 NEWEST = "step_00000006"

@@ -148,7 +148,8 @@ def test_summaries_below_a_path_are_not_those_of_a_longer_name():
     assert norms == {"comp_1": 3.0, "comp_1/w": 3.0, "comp_10/": 4.0}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Of each way to combine transformations one.
+@pytest.mark.parametrize("name", ["adafactor", "adastar", "skip, by averages", "offloaded"])
 def test_an_instance_is_as_good_as_its_config(name):
     """What a config holds it copies, and so it must be able to."""
     cfg = OPTIMIZERS[name]
