@@ -19,9 +19,9 @@ from flax import serialization
 from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
 
 import legacy_optim
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.correspondence import ENTRIES, Entry, all_entries
-from optax_bridge.correspondence.recipe import build, filled
+from optax_bridge.correspondence.recipe import build, substitute
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
@@ -359,7 +359,7 @@ def _stock_states() -> dict[ChainTypes, list[Entry]]:
     for entry in ENTRIES.values():
         for variant in entry.stock:
             settings = entry.defaults() | {entry.rate: 0.1} | dict(variant.when)
-            types = _types(jax.eval_shape(build(filled(variant.recipe, settings)).init, shapes))
+            types = _types(jax.eval_shape(build(substitute(variant.recipe, settings)).init, shapes))
             if entry not in entries_by_types.setdefault(types, []):
                 entries_by_types[types].append(entry)
     return entries_by_types
@@ -412,4 +412,4 @@ def _types(chain: OptState) -> ChainTypes:
 
 
 def _list_of(keys: Iterable[Names]) -> str:
-    return listed([keystr(map(DictKey, key)) for key in keys])
+    return listing([keystr(map(DictKey, key)) for key in keys])

@@ -12,7 +12,7 @@ import optax
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.locate import (
     Part,
@@ -22,7 +22,7 @@ from optax_bridge.checkpoints.trees import Names, is_array, leaves
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
-from optax_bridge.exact.leaf_rule import LeafRule, described
+from optax_bridge.exact.leaf_rule import LeafRule, describe_leaves
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
@@ -177,7 +177,7 @@ def shape_of_state(
         raise
     except (ValueError, TypeError, LookupError) as error:
         raise CheckpointError(
-            place, f"parameters that {name} takes", shown(str(error), 300),
+            place, f"parameters that {name} takes", brief(str(error), 300),
             "Give the optimizer that the checkpoint was written with; a checkpoint has no names of "
             "axes: say with path_rules what an axis is.",
         ) from error  # fmt: skip
@@ -198,7 +198,7 @@ def check_axes_of_t5x(
     differing = differing_in_t5x(tx, opt_state, shapes_of(params))
     if differing:
         raise CheckpointError(
-            f"{place}, {shown(differing)}", "statistics along the axes that the rules name",
+            f"{place}, {brief(differing)}", "statistics along the axes that the rules name",
             "T5X's checkpoints, where a rule without a batch axis has no say over parameters of "
             "rank 2 and below",
             "To go on as T5X did, pass optax_bridge.adafactor(..., as_in_t5x=True).",
@@ -212,7 +212,7 @@ def differing_in_t5x(
     groups = groups_of(tx, opt_state, params)
     rule = getattr(tx.init, "__self__", None)
     if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
-        return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
+        return [leaf.path for leaf in rule.plan.differing_in_t5x(describe_leaves(params))]
     return [path for group in groups for path in differing_in_t5x(*group)]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import groups_of
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
@@ -119,7 +119,7 @@ class LegacyFit(Fit):
         if len(parts) != 1:
             if is_new and self.by_hand and not path:
                 others = saved.keys() - {*fields_of(template), LAYOUT}
-                self.remedy = _TAKE_OUT.format(shown(sorted(others))) if others else self.remedy
+                self.remedy = _TAKE_OUT.format(brief(sorted(others))) if others else self.remedy
             return super().state(template, saved, path)
         (optimizer_path,) = parts
         optimizer = saved
@@ -156,7 +156,7 @@ class LegacyFit(Fit):
         step_path = (*path, "state", "step")
         if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
             self.wrong.append(
-                (step_path, "one number of steps", shown([s.tolist() for s in steps]))
+                (step_path, "one number of steps", brief([s.tolist() for s in steps]))
             )
             return expected
         if not self.check_step(steps[0], step_path):

@@ -26,7 +26,7 @@ from jax.core import Tracer
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
     Place,
-    shown,
+    brief,
 )
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
 from optax_bridge.checkpoints.misfits import Misfits
@@ -241,7 +241,7 @@ class Fit(Misfits):
                 self._over(saved, path, owner)
                 saved = {}
             else:
-                self.wrong.append((path, f"a level with {shown(sorted(expected))}", kind(saved)))
+                self.wrong.append((path, f"a level with {brief(sorted(expected))}", kind(saved)))
                 return expected
         if set(saved) == _NAMED_TUPLE != set(expected):
             saved = _of_named_tuple(saved)
@@ -270,7 +270,7 @@ class Fit(Misfits):
             return None
         if not array_like(expected) and not in_state:
             return saved
-        description = f"a level with {shown(sorted(saved))}"
+        description = f"a level with {brief(sorted(saved))}"
         self.wrong.append(
             (path, f"{kind(expected)} (is it in a box of its own class?)", description)
         )
@@ -378,7 +378,7 @@ class Fit(Misfits):
             return True
         array = np.asarray(step)
         if array.size > 0 and not is_number_of_steps(array):
-            self.wrong.append((path, STEPS, shown(array.tolist())))
+            self.wrong.append((path, STEPS, brief(array.tolist())))
             self.remedy = _NO_STEPS
             return False
         return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, with_indices
@@ -99,7 +99,7 @@ def read_layout(saved: PyTree, place: Place) -> Layout:
     if numbers is None or sorted(part or ()) != sorted(numbers) or not texts or not kinds:
         raise CheckpointError(
             f"{place}, {leaf_name((LAYOUT,))}", "where the optimizer stood, and the steps beside "
-            "it", shown(saved), "It is damaged: convert the legacy checkpoint again.",
+            "it", brief(saved), "It is damaged: convert the legacy checkpoint again.",
         )  # fmt: skip
     assert part is not None and steps is not None
     return Layout(tuple(part[number] for number in numbers), dict(steps))

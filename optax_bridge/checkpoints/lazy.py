@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.metadata.trees import Leaf
 
 MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
@@ -69,7 +69,7 @@ class LazyArray:
             raise
         except Exception as error:  # of the library that reads it
             raise CheckpointError(
-                self.place, "an array that can be read", shown(str(error), 200), DAMAGED
+                self.place, "an array that can be read", brief(str(error), 200), DAMAGED
             ) from error
         if array.shape != self.shape or array.dtype != self.dtype:
             raise CheckpointError(

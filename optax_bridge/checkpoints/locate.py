@@ -11,7 +11,7 @@ import numpy as np
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
@@ -171,7 +171,7 @@ def _step(value: Leaf, path: Names, place: Place) -> tuple[int, int | None]:
     wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
     if wrong or (array != array.flat[0]).any():
         raise CheckpointError(
-            f"{place}, {leaf_name(path)}", STEPS, shown(value),
+            f"{place}, {leaf_name(path)}", STEPS, brief(value),
             "An optimizer's state has its step there; is this one?",
         )  # fmt: skip
     return int(array.flat[0]), array.size if array.ndim else None
@@ -227,7 +227,7 @@ def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) 
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
             raise CheckpointError(
-                where(), "the fields of a parameter's state", shown(type(state).__name__),
+                where(), "the fields of a parameter's state", brief(type(state).__name__),
                 "Target and state do not belong together.",
             )  # fmt: skip
         yield path, target, state
@@ -237,7 +237,7 @@ def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) 
     if not isinstance(state, Mapping) or set(state) != set(target):
         names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
         raise CheckpointError(
-            where(), f"the names of the target, {shown(sorted(target))}", shown(sorted(names)),
+            where(), f"the names of the target, {brief(sorted(target))}", brief(sorted(names)),
             "Leaves are missing or too many: target and state do not belong together.",
         )  # fmt: skip
     for name, value in target.items():
@@ -271,7 +271,7 @@ def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
     if part.is_grouped:
         return ["MultiOptimizer"]
     kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
-    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.recognised(kinds))
+    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.matches(kinds))
 
 
 def refuse_older(param_states: PyTree, path: Names, place: Place) -> None:
@@ -350,7 +350,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
             "Restore it with Orbax; --to legacy converts it back.",
         )  # fmt: skip
     if not parts:
-        names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
+        names = brief(sorted(tree)) if isinstance(tree, Mapping) else brief(tree)
         raise CheckpointError(
             place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
             "A file of parameters alone has no state to convert, and bytes within one are not "
@@ -383,7 +383,7 @@ def _check_parameters(part: Part, place: Place) -> None:
     for path, leaf in leaves(part.target):
         where = f"{place}, {leaf_name((*target_path, *path))}"
         if not is_array(leaf):
-            raise CheckpointError(where, "an array", shown(leaf), "Parameters must be arrays.")
+            raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
         if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
             raise CheckpointError(
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
@@ -406,7 +406,7 @@ def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDe
     if entry is not None and entry.parts is not None:
         inner = within(part, entry, place)
         if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
-            outer = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
+            outer = [entry.parts.wrap(d) for d in infer_definitions(inner[0], place)]
             return [definition for definition in outer if definition is not None]
     if entry is None or entry.parts is not None:
         parts = None if entry is None else entry.parts

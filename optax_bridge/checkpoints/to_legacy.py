@@ -10,7 +10,7 @@ import optax
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
@@ -114,8 +114,8 @@ def _check_is_of(tx: optax.GradientTransformation, opt_state: OptState, params: 
     shapes, expected = ([np.shape(x) for x in jax.tree.leaves(s)] for s in (opt_state, template))
     if type(opt_state) is not type(template) or shapes != expected:
         raise CheckpointError(
-            "opt_state", f"a {type(template).__name__} of the shapes {shown(expected)}",
-            f"a {type(opt_state).__name__} of {shown(shapes)}",
+            "opt_state", f"a {type(template).__name__} of the shapes {brief(expected)}",
+            f"a {type(opt_state).__name__} of {brief(shapes)}",
             "Pass the transformation that the state is of.",
         )  # fmt: skip
 
@@ -146,7 +146,7 @@ def back(
             "Name one: --part NAME, or part= in Python.",
         )  # fmt: skip
     if not states:
-        names = shown(sorted(read.tree)) if isinstance(read.tree, Mapping) else shown(read.tree)
+        names = brief(sorted(read.tree)) if isinstance(read.tree, Mapping) else brief(read.tree)
         raise CheckpointError(
             read.path, "a TrainState: step, params, opt_state", names, "Is it a legacy checkpoint?"
         )
@@ -200,7 +200,7 @@ def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
-        f"leaves that differ: {shown(sorted(set(differing)))}",
+        f"leaves that differ: {brief(sorted(set(differing)))}",
         "Give the optimizer whose transformation wrote it.",
     )  # fmt: skip
 

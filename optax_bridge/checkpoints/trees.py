@@ -15,8 +15,8 @@ from flax import serialization
 from flax.training import train_state
 from jax.typing import DTypeLike
 
-from optax_bridge._text import listed
-from optax_bridge.checkpoints.errors import leaf_name, shown
+from optax_bridge._text import listing
+from optax_bridge.checkpoints.errors import brief, leaf_name
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
@@ -166,12 +166,12 @@ def kind(leaf: Leaf) -> str:
     if leaf is None:
         return "nothing"
     if isinstance(leaf, Mapping):
-        return f"a level with {shown(sorted(leaf))}"
+        return f"a level with {brief(sorted(leaf))}"
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return f"{leaf.dtype}{list(leaf.shape)}"
-    return shown(leaf)
+    return brief(leaf)
 
 
 def listed_leaves(paths: list[Names]) -> str:
     """The first leaves by name, and how many more there are."""
-    return listed(sorted(leaf_name(path) for path in paths))
+    return listing(sorted(leaf_name(path) for path in paths))

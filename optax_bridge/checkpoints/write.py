@@ -8,7 +8,7 @@ import numpy as np
 from flax import serialization
 
 from optax_bridge.checkpoints.destination import written_whole
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.read import contents_of, written_as
@@ -72,7 +72,7 @@ def compare(path: Path, tree: PyTree, name: Path, format: Format, tell: Progress
         pair = expected.get(leaf_path), actual.get(leaf_path)
         if not same(*pair):
             raise CheckpointError(
-                f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
+                f"{name}, {leaf_name(leaf_path)}", "what was written", brief(pair[1]),
                 "Writing failed, nothing was left behind: is the disk full or failing?",
             )  # fmt: skip
         done += getattr(pair[0], "nbytes", 0)

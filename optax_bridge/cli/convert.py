@@ -429,12 +429,12 @@ def template_named(name: str) -> "PyTree":
     Raises:
       CheckpointError: there is nothing of that name, or it fails.
     """
-    from optax_bridge.checkpoints.errors import CheckpointError, shown
+    from optax_bridge.checkpoints.errors import CheckpointError, brief
 
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise CheckpointError(
-            name, "module:function, e.g. train.py:make_state", shown(name),
+            name, "module:function, e.g. train.py:make_state", brief(name),
             "Name the function that makes what the program saves.",
         )  # fmt: skip
     try:
@@ -449,6 +449,6 @@ def template_named(name: str) -> "PyTree":
             "belongs below if __name__ == '__main__', or the function into a file of its own."
         )
         raise CheckpointError(
-            name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
+            name, "what a program saves", f"{type(error).__name__}: {brief(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip

@@ -143,18 +143,18 @@ def print_checkpoint(
 def _step(read: "Read", path: "Names") -> object:
     import numpy as np
 
-    from optax_bridge._text import shown
+    from optax_bridge._text import brief
     from optax_bridge.checkpoints.locate import at_path
     from optax_bridge.checkpoints.trees import is_array
 
     step = at_path(read.tree, path)["step"]
     if is_array(step) and step.size != 1:
         return f"{step.dtype}{list(step.shape)}"
-    return np.asarray(step).tolist() if is_array(step) else shown(step)
+    return np.asarray(step).tolist() if is_array(step) else brief(step)
 
 
 def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> dict[str, object]:
-    from optax_bridge._text import shown
+    from optax_bridge._text import brief
     from optax_bridge.checkpoints.locate import candidates
     from optax_bridge.checkpoints.trees import is_array, leaves
 
@@ -166,7 +166,7 @@ def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> 
         for part in parts
     ]  # fmt: skip
     leaf_facts = [
-        {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
+        {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": brief(leaf)})
         for path, leaf in leaves(read.tree)
     ]
     step = {"step": states[()]} if () in states else {}
@@ -222,7 +222,7 @@ def print_outline(
 
 def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
     """Adds a line for each level and leaf, in order; returns how many are left out."""
-    from optax_bridge._text import shown
+    from optax_bridge._text import brief
     from optax_bridge.checkpoints.trees import is_array
 
     count = 0
@@ -238,13 +238,13 @@ def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
         is_level = isinstance(value, Mapping | list | tuple)
         below = tree
         if limit is None or count <= limit:
-            label = shown(str(name))[1:-1]
+            label = brief(str(name))[1:-1]
             if is_level:
                 label = label if value else f"{label} (empty)"
             elif is_array(value):
                 label = f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"
             else:
-                label = f"{label} {shown(value)}"
+                label = f"{label} {brief(value)}"
             below = tree.add(label)
         if is_level:
             waiting.append((below, _items(value)))

@@ -8,7 +8,7 @@ import typer
 
 
 class Recipe(enum.StrEnum):
-    """What a legacy optimizer becomes; see `optax_bridge.correspondence.choose_recipe`."""
+    """The kinds of recipe; see `optax_bridge.correspondence.choose_recipe`."""
 
     EXACT = "exact"
     STOCK = "stock"

@@ -11,7 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Contents, Format, put
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
 from optax_bridge.metadata.trees import Params, PyTree
@@ -80,11 +80,11 @@ def read_npz(path: Path) -> PyTree:
             names = tuple(info.filename.removesuffix(".npy").split("/"))
             if len(names) > 100:
                 raise CheckpointError(
-                    path, "names of at most 100 parts", shown("/".join(names)), DAMAGED
+                    path, "names of at most 100 parts", brief("/".join(names)), DAMAGED
                 )
             put(tree, names, _array(archive, info, path, names), f"{path}, {leaf_name(names)}")
     except _BAD_ZIP as error:
-        raise CheckpointError(path, "an npz file", shown(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "an npz file", brief(str(error)), DAMAGED) from None
     return _optimizer_under_opt(tree)
 
 
@@ -112,7 +112,7 @@ def _array(
             shape, _, dtype = read(file)
         except _BAD_HEADER as error:
             raise CheckpointError(
-                where, "an array of NumPy's format", shown(str(error)), DAMAGED
+                where, "an array of NumPy's format", brief(str(error)), DAMAGED
             ) from None
         start = file.tell()
     if dtype.hasobject or dtype.names is not None or dtype.kind not in "biufcV":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
 from optax_bridge.checkpoints.trees import Names
@@ -55,13 +55,13 @@ def load(path: Path) -> PyTree:
         code = _code_in(path) if isinstance(error, pickle.UnpicklingError) else []
         if code:
             raise CheckpointError(
-                path, "tensors, numbers and text", shown(f"code: {', '.join(code)}", 200),
+                path, "tensors, numbers and text", brief(f"code: {', '.join(code)}", 200),
                 _STATE_DICTS,
             ) from None  # fmt: skip
         lines = str(error).splitlines() or [type(error).__name__]
         what = next((line.strip() for line in lines if "Unpickler error" in line), lines[0])
         raise CheckpointError(
-            path, "a file that torch.save wrote", shown(what, 200), DAMAGED
+            path, "a file that torch.save wrote", brief(what, 200), DAMAGED
         ) from None
 
 
@@ -94,7 +94,7 @@ def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
         array = as_array(value)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(
-            where, "a dense tensor of numbers", shown(str(error).partition("\n")[0], 200),
+            where, "a dense tensor of numbers", brief(str(error).partition("\n")[0], 200),
             "Save it as one: tensor.to_dense(), tensor.dequantize().",
         ) from None  # fmt: skip
     if array.nbytes > value.untyped_storage().nbytes():

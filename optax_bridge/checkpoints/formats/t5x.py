@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import ArrayFolder, StoredArray
@@ -71,7 +71,7 @@ def _read(folder: Path) -> Contents:
     tree = read_msgpack(folder / INDEX)
     if not is_index(tree):
         raise CheckpointError(
-            folder / INDEX, "the index of a T5X checkpoint", shown(sorted(tree)), DAMAGED
+            folder / INDEX, "the index of a T5X checkpoint", brief(sorted(tree)), DAMAGED
         )
     version: int | None = tree.pop("version") if _has_version(tree) else None
     if version is not None and not 1 <= version <= _LATEST:
@@ -112,7 +112,7 @@ def _array(
     name = _name(spec["kvstore"], arrays.folder)
     if spec["driver"] != "zarr" or not name:
         raise CheckpointError(
-            place, "a zarr array with a path", shown(spec), "No other storage is read."
+            place, "a zarr array with a path", brief(spec), "No other storage is read."
         )
     options: dict[str, PyTree] = {"fill_missing_data_reads": False}
     if not arrays.has_one_store and not (arrays.folder / name / ".zarray").is_file():
@@ -123,7 +123,7 @@ def _array(
     stored = array.store.spec().to_json(include_defaults=True)["metadata"]
     if (stored["compressor"] or {}).get("id") not in _COMPRESSORS:
         raise CheckpointError(
-            place, f"compression by one of {shown(_COMPRESSORS)}", shown(stored["compressor"]),
+            place, f"compression by one of {brief(_COMPRESSORS)}", brief(stored["compressor"]),
             "T5X wrote gzip and zstd; others may promise any number of bytes.",
         )  # fmt: skip
     return array
@@ -140,7 +140,7 @@ def _metadata_in_index(spec: Mapping[str, PyTree], place: str, folder: Path) -> 
     try:
         dtype = dtype if dtype == "bfloat16" else np.dtype(dtype).str
     except TypeError:
-        raise CheckpointError(place, "a numeric dtype", shown(dtype), DAMAGED) from None
+        raise CheckpointError(place, "a numeric dtype", brief(dtype), DAMAGED) from None
     return {
         "zarr_format": 2, "dtype": dtype, "compressor": {"id": "gzip", "level": 1}, "order": "C",
         "fill_value": None, "filters": None, **metadata,

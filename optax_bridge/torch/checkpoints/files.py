@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
@@ -175,7 +175,7 @@ def description_of(
     fields = sorted({name for state in checkpoint.states.values() for name in state})
     for number, group in enumerate(checkpoint.groups):
         settings = [
-            f"{name}={shown(value)}"
+            f"{name}={brief(value)}"
             for name, value in group.settings.items()
             if name != "param_names" and value is not None and value is not False
         ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optax_bridge._text import listed, shown
+from optax_bridge._text import brief, listing
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
@@ -117,7 +117,7 @@ class TorchCheckpoint:
             others = [f"{order.name(i)} {n:g}" for i, n in steps.items() if n != usual]
             raise CheckpointError(
                 self.place, "one number of steps for all parameters",
-                f"{usual:g}, but {listed(others)}",
+                f"{usual:g}, but {listing(others)}",
                 "PyTorch counts for each parameter; Optax and Flax count once, and cannot go on "
                 "alike. Those that have no gradient in some steps need an optimizer of their own.",
             )  # fmt: skip
@@ -131,7 +131,7 @@ class TorchCheckpoint:
             )  # fmt: skip
         if number != int(number) or not 0 <= number < 2**31:
             raise CheckpointError(
-                self.place, "the number of steps, an integer from 0 to 2**31 - 1", shown(number),
+                self.place, "the number of steps, an integer from 0 to 2**31 - 1", brief(number),
                 "Is the file damaged?",
             )  # fmt: skip
         return int(number)
@@ -218,7 +218,7 @@ def torch_checkpoint(
     if surplus or len(state.get("state", {})) != len(states):
         raise CheckpointError(
             f"{place}, {leaf_name(optimizer_path or ())}", "a state for each parameter, by index",
-            shown([str(i) for i in surplus] or sorted(map(str, state["state"]))),
+            brief([str(i) for i in surplus] or sorted(map(str, state["state"]))),
             "Save optimizer.state_dict() as PyTorch makes it.",
         )  # fmt: skip
     return checkpoint
@@ -252,7 +252,7 @@ def _group(group: Mapping[str, PyTree], place: Place) -> Group:
     params = list(with_indices(group.get("params", {})).values())
     if not all(type(index) is int for index in params):
         raise CheckpointError(
-            place, "a group's parameters by index", shown(params),
+            place, "a group's parameters by index", brief(params),
             "Save optimizer.state_dict() as PyTorch makes it.",
         )  # fmt: skip
     return Group({n: v for n, v in group.items() if n != "params"}, params)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from flax import serialization
 
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
@@ -187,7 +187,7 @@ def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[st
     differing = ["/".join(path) for path in used ^ values.keys()]
     if differing:
         raise CheckpointError(
-            place, "a line for each array of the state, and no other", listed(sorted(differing)),
+            place, "a line for each array of the state, and no other", listing(sorted(differing)),
             "Mend the names file.",
         )  # fmt: skip
     model = at_path(base, checkpoint.model)

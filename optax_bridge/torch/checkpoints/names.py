@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optax_bridge._text import did_you_mean, listed, shown
+from optax_bridge._text import brief, did_you_mean, listing
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.trees import Names
 from optax_bridge.metadata.trees import PyTree
@@ -126,7 +126,7 @@ class NamesFile:
         ):
             if wrong:
                 near = did_you_mean(wrong[0], names) if wrong is unknown else ""
-                raise CheckpointError(self.path, expected, listed(wrong) + near, remedy)
+                raise CheckpointError(self.path, expected, listing(wrong) + near, remedy)
         return rules
 
     def _rule(self, name: str, entry: PyTree) -> Rule:
@@ -144,7 +144,7 @@ class NamesFile:
             or not are_sizes
             or not isinstance(text, str if sizes else str | None)
         ):
-            raise CheckpointError(place, _SYNTAX, shown(entry), _MEND)
+            raise CheckpointError(place, _SYNTAX, brief(entry), _MEND)
         paths = tuple(tuple(target.split("/")) for target in targets)
         if text is None:
             return Rule(place, name, paths, None)
@@ -153,7 +153,7 @@ class NamesFile:
         try:
             return Rule(place, name, paths, Rearrangement.parse(text, sizes))
         except ValueError as error:
-            raise CheckpointError(place, str(error), shown(text), _MEND) from None
+            raise CheckpointError(place, str(error), brief(text), _MEND) from None
 
 
 def read_names(path: Path | str) -> NamesFile:
@@ -165,10 +165,10 @@ def read_names(path: Path | str) -> NamesFile:
     try:
         tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        what = shown(error.strerror or str(error))
+        what = brief(error.strerror or str(error))
         raise CheckpointError(path, "a names file", what, _SEE) from None
     except ValueError as error:
-        raise CheckpointError(path, "TOML", shown(str(error), 200), _MEND) from None
+        raise CheckpointError(path, "TOML", brief(str(error), 200), _MEND) from None
     return parse_names(tree, path)
 
 
@@ -187,12 +187,12 @@ def parse_names(tree: Mapping[str, PyTree], place: Place) -> NamesFile:
     )
     are_texts = isinstance(model, str | None) and isinstance(optimizer, str | None)
     if unknown or not are_lists or not are_texts or not isinstance(entries, Mapping):
-        what = f"{unknown[0]!r}{did_you_mean(unknown[0], _KEYS)}" if unknown else shown(dict(tree))
+        what = f"{unknown[0]!r}{did_you_mean(unknown[0], _KEYS)}" if unknown else brief(dict(tree))
         expected = "model, optimizer, drop, order and [names]"
         raise CheckpointError(place, expected, what, f"Write {_SYNTAX}")
     if UNSURE_ORDER in tree:
         raise CheckpointError(
-            f"{place}, order", "what a person has decided", f"a draft: {shown(tree[UNSURE_ORDER])}",
+            f"{place}, order", "what a person has decided", f"a draft: {brief(tree[UNSURE_ORDER])}",
             "List the parameters as the optimizer was given them, group after group, and take out "
             f"`{UNSURE_ORDER}`.",
         )  # fmt: skip

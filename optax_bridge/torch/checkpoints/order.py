@@ -8,7 +8,7 @@ be, and whether it is the only way; where they do not, a person says it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optax_bridge._text import listed, shown
+from optax_bridge._text import brief, listing
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 
 _Shape = tuple[int, ...]
@@ -80,7 +80,7 @@ def _as_listed(
     unknown = [name for name in listed_order if name not in names]
     repeated = len({*listed_order}) < len(listed_order)
     if unknown or repeated or len(listed_order) != len(indices):
-        problem = f"no {listed(unknown)} in the model" if unknown else f"{len(listed_order)} names"
+        problem = f"no {listing(unknown)} in the model" if unknown else f"{len(listed_order)} names"
         raise CheckpointError(
             f"{place}, the optimizer's parameters",
             f"the names of {len(indices)} of the model's parameters, each once", problem,
@@ -91,7 +91,7 @@ def _as_listed(
         if shapes.get(index) not in (None, names[name]):
             raise CheckpointError(
                 f"{place}, {name}", f"a state of shape {list(names[name])}",
-                shown(list(shapes[index] or ())), "Mend the order in the names file.",
+                brief(list(shapes[index] or ())), "Mend the order in the names file.",
             )  # fmt: skip
     return by_index
 

@@ -10,7 +10,7 @@ import struct
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
 from optax_bridge.metadata.trees import Leaf, PyTree
 
@@ -151,7 +151,7 @@ class _Decoder:
             key = self.value(path, depth + 1)
             if not isinstance(key, str) or key in tree:
                 what = "the same name twice" if isinstance(key, str) else type(key).__name__
-                raise self.error(path, "names, each once", f"{what}: {shown(key)}")
+                raise self.error(path, "names, each once", f"{what}: {brief(key)}")
             tree[key] = self.value((*path, key), depth + 1)
         return self.join(tree, path) if CHUNKED in tree else tree
 
@@ -174,7 +174,7 @@ class _Decoder:
             parts = inner.value(path, MAX_DEPTH - 2)
             if isinstance(parts, list) and [type(part) for part in parts] == [float, float]:
                 return complex(*parts)
-            raise self.error(path, "a complex number", shown(parts))
+            raise self.error(path, "a complex number", brief(parts))
         raise self.error(
             path, "one of Flax's extension types (array, complex, scalar)", f"type {code}",
             "Only what flax.serialization writes is read; pickled objects never are.",
@@ -183,17 +183,17 @@ class _Decoder:
     def array(self, path: tuple[str, ...]) -> np.ndarray:
         triple = self.value(path, MAX_DEPTH - 2)
         if not isinstance(triple, list) or len(triple) != 3 or self.at != len(self.data):
-            raise self.error(path, "an array: shape, dtype, data", shown(type(triple).__name__))
+            raise self.error(path, "an array: shape, dtype, data", brief(type(triple).__name__))
         shape, name, buffer = triple
         if not isinstance(buffer, memoryview):
             raise self.error(path, "the bytes of an array", type(buffer).__name__)
         if not is_shape(shape):
-            raise self.error(path, "a shape", shown(shape))
+            raise self.error(path, "a shape", brief(shape))
         dims: list[int] = shape
         name = bytes(name).decode("latin-1") if isinstance(name, memoryview) else name
         if not isinstance(name, str) or name not in DTYPES:
             raise self.error(
-                path, "a numeric dtype", shown(name), "Arrays of objects and records are not read."
+                path, "a numeric dtype", brief(name), "Arrays of objects and records are not read."
             )
         dtype, size = DTYPES[name], 1
         for dim in dims:
@@ -209,10 +209,10 @@ class _Decoder:
         shape, chunks = (_values_by_number(tree.get(key)) for key in ("shape", "chunks"))
         pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
         if shape is None or not pieces_fit or len({c.dtype for c in chunks or ()}) != 1:
-            raise self.error(path, "a chunked array: its shape, its pieces", shown(list(tree)))
+            raise self.error(path, "a chunked array: its shape, its pieces", brief(list(tree)))
         assert chunks is not None
         if not is_shape(shape):
-            raise self.error(path, "the shape of a chunked array", shown(shape))
+            raise self.error(path, "the shape of a chunked array", brief(shape))
         size, total = sum(chunk.size for chunk in chunks), 1
         for dim in shape:
             total *= dim

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import tensorstore as ts
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import read_layout
@@ -73,7 +73,7 @@ class ArrayFolder:
         parts = Path(name).parts
         if not parts or os.path.isabs(name) or ".." in parts or "\0" in name or len(name) > 4096:
             raise CheckpointError(
-                place, "a path within the checkpoint's folder", shown(name),
+                place, "a path within the checkpoint's folder", brief(name),
                 "Nothing outside the checkpoint is ever read.",
             )  # fmt: skip
         base = {"driver": "file", "path": f"{self.folder.absolute()}/"}
@@ -88,7 +88,7 @@ class ArrayFolder:
             ).result()  # fmt: skip
         except ERRORS as error:
             raise CheckpointError(
-                place, "an array in zarr format", shown(str(error), 200), DAMAGED
+                place, "an array in zarr format", brief(str(error), 200), DAMAGED
             ) from None
         stored = np.dtype(opened.dtype.numpy_dtype)
         array = StoredArray(place, tuple(opened.shape), dtype or stored, opened)
@@ -125,7 +125,7 @@ def read_orbax(folder: Path) -> PyTree:
     }
     entries = metadata.get("tree_metadata")
     if not isinstance(entries, Mapping):
-        raise CheckpointError(folder / METADATA, "a tree", shown(entries), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a tree", brief(entries), DAMAGED)
     tree: dict[str, PyTree] = {}
     for entry in entries.values():
         names, kind = _entry(entry, folder)
@@ -139,7 +139,7 @@ def read_orbax(folder: Path) -> PyTree:
             leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
         else:
             raise CheckpointError(
-                place, "an array, a number or text", shown(kind), "Nothing else is read."
+                place, "an array, a number or text", brief(kind), "Nothing else is read."
             )
         put(tree, names, leaf, place)
     remembered = metadata.get("custom_metadata")
@@ -156,7 +156,7 @@ def _entry(entry: PyTree, folder: Path) -> tuple[tuple[str, ...], str]:
     except (LookupError, TypeError):
         names, kind = (), None
     if not 0 < len(names) <= 100 or not isinstance(kind, str):
-        raise CheckpointError(folder / METADATA, "a leaf's path and type", shown(entry), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a leaf's path and type", brief(entry), DAMAGED)
     return names, kind
 
 
@@ -164,7 +164,7 @@ def _json(path: Path) -> Mapping[str, PyTree]:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(path, "metadata in JSON", shown(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "metadata in JSON", brief(str(error)), DAMAGED) from None
     if not isinstance(metadata, Mapping):
-        raise CheckpointError(path, "metadata in JSON", shown(metadata), DAMAGED)
+        raise CheckpointError(path, "metadata in JSON", brief(metadata), DAMAGED)
     return metadata

@@ -13,7 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.serialization import to_state_dict
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.layout import is_layout
 from optax_bridge.checkpoints.trees import is_array, leaves
@@ -75,7 +75,7 @@ def write_orbax(
                 checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             raise CheckpointError(
-                place or folder, "that Orbax writes the checkpoint", shown(str(error), 300),
+                place or folder, "that Orbax writes the checkpoint", brief(str(error), 300),
                 "Is the disk full? --format msgpack writes one file without Orbax.",
             ) from error  # fmt: skip
 
