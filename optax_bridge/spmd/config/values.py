@@ -229,7 +229,7 @@ def _is_pretrained(value: object) -> bool:
 
 
 def _instance_of(module: str, name: str) -> Callable[[object], bool]:
-    """A test for instances of a class; where its module is not imported, there are none."""
+    """A test for instances of a class; False where its module is not imported."""
 
     def is_instance(value: object) -> bool:
         loaded = sys.modules.get(module)
