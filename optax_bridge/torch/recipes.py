@@ -1,4 +1,4 @@
-"""What the entries of PyTorch's optimizers share."""
+"""Recipes and claims that the entries of PyTorch's optimizers share."""
 
 from collections.abc import Mapping
 from typing import Any
