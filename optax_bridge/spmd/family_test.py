@@ -23,10 +23,10 @@ from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
-from optax_bridge.spmd.learner import Learner
+from optax_bridge.spmd.learner import CompositeLearner, Learner
 from optax_bridge.spmd.trainer import learner_transformation, legacy_checkpoint
 from optax_bridge.spmd.trainer.legacy import _check as check
-from optax_bridge.spmd.transformation import transformation_of
+from optax_bridge.spmd.trainer.state import transformation_of
 from optax_bridge.spmd.trees import flatten_items
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -123,11 +123,14 @@ def test_convert_writes_the_old_programs_file(run, tmp_path):
     np.testing.assert_array_equal(moment, state.mu["net"]["params"]["Dense_0"]["kernel"])
     batches.set_state({"position": 3})
 
-    def loss_of(params):
-        batch = next(batches)
-        return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
+    @jax.jit
+    def step(old, batch):
+        def loss_of(params):
+            return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
 
-    old.apply_gradient(jax.grad(loss_of)(old.target))  # the old program goes on
+        return old.apply_gradient(jax.grad(loss_of)(old.target))
+
+    step(old, next(batches))  # the old program goes on
 
 
 def _sides():
@@ -181,7 +184,7 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
     definition = getattr(legacy_optim, name)(**settings)
     net: Any = Net()
     batches = ArrayBatches(regression.samples(), global_batch_size=16)
-    old: Any = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
+    old: Any = definition.create(jax.jit(net.init)(KEY, jnp.ones((1, 8)))["params"])
 
     @jax.jit
     def step(old, batch):
@@ -267,3 +270,19 @@ def test_a_checkpoint_that_does_not_fit_names_every_leaf():
         "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
         "  step: int32[] in the checkpoint, float32[] in the trainer",
     ]
+
+
+def test_several_learners_that_are_alike_are_one(tmp_path):
+    """One learner for all parameters is that learner, to the bit."""
+    losses = []
+    for kind in ("plain", "composite"):
+        cfg = regression.trainer(steps=2, mesh_shape=(1, 1)).set(dir=str(tmp_path / kind))
+        if kind == "composite":
+            learners = {"one": cfg.learner, "two": cfg.learner}
+            rules = [("first/.*", "one"), (".*", "two")]
+            cfg.learner = CompositeLearner.default_config().set(learners=learners, rules=rules)
+        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+        losses.append({})
+        trainer.add_listener(losses[-1].__setitem__)
+        trainer.run(KEY)
+    assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2]

@@ -116,7 +116,7 @@ def _counts(
 
 
 def _general(symbols: Sequence[Node], constant_nodes: Sequence[Node | None]) -> Leaves:
-    """A general state: what never changes is no symbol."""
+    """A general state: a symbol for each leaf that changes."""
     return [s if n is None else n for s, n in zip(symbols, constant_nodes, strict=True)]
 
 
@@ -304,7 +304,7 @@ class _Search:
         )
         states = lhs, rhs
         for (side, leaf), each in self.derived.items():
-            states[side][leaf] = each.build(graph, [states[s][i] for s, i in each.sources])
+            states[side][leaf] = each.node(self.world, states)
         return states
 
     def result(self) -> Induction:
@@ -347,8 +347,7 @@ class _Search:
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """Returns the expected and the actual node of a leaf, the left side's first."""
-        sources = [states[side][leaf] for side, leaf in derived.sources]
-        expected = derived.build(self.world.graph, sources)
+        expected = derived.node(self.world, states)
         side, leaf = derived.slot
         actual = states[side][leaf]
         return (expected, actual) if side == 1 else (actual, expected)
@@ -386,7 +385,7 @@ def _at(a: int, b: int, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:
 
 
 def _above(name: str, least: int) -> str:
-    """The name of what a count is above a number."""
+    """The name of a count's excess over its least value."""
     return f"({name} - {least})"
 
 

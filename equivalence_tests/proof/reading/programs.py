@@ -23,19 +23,8 @@ AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # known that equal arguments give equal results, and nothing else.
 UNKNOWN = "unknown_"
 _UNROLLED = 16  # steps of a loop that are followed one by one
-_CALLS = {
-    "pjit": "jaxpr",
-    "jit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "checkpoint": "jaxpr",
-    "remat2": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_lin": "call_jaxpr",
-}
+# Primitives that call the one jaxpr among their parameters.
+_CALLS = ("jit", "call", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
 # What says how, not what: it is left out of a node.
 _HINTS = {
     "sharding",
@@ -49,15 +38,9 @@ _HINTS = {
 
 def callee(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
-    name = eqn.primitive.name
-    if name not in _CALLS:
+    if eqn.primitive.name not in _CALLS or str(eqn.params.get("name", "")).startswith(UNKNOWN):
         return None
-    if name in ("pjit", "jit") and str(eqn.params.get("name", "")).startswith(UNKNOWN):
-        return None
-    inner = eqn.params.get(_CALLS[name])
-    if inner is None:  # another version's name for it
-        inner = next((value for value in eqn.params.values() if is_jaxpr(value)), None)
-    return inner
+    return next(filter(is_jaxpr, eqn.params.values()), None)
 
 
 def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
@@ -282,7 +265,7 @@ def _stack(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ..
 
 
 def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
-    """Rows as one array: what is computed of each row alike is computed of all at once."""
+    """Rows as one array, by one operation on whole arrays where each row has the same one."""
     first, shape = rows[0], (len(rows), *rows[0].shape)
     if all(row is first for row in rows):
         dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
@@ -309,7 +292,7 @@ def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
 
 
 def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
-    """The operands of a row, with what all rows have in common in one place."""
+    """The operands of a row, those common to all rows first."""
     if not is_commutative(rows[0].op):
         return lambda row: row.args
     common = set.intersection(*({arg.id for arg in row.args} for row in rows))
