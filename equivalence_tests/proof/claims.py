@@ -22,7 +22,8 @@ import jax
 import numpy as np
 
 from equivalence_tests.output_files import write_text
-from equivalence_tests.proof.certificate.checker import CertificateError, check
+from equivalence_tests.proof.certificate.check import check
+from equivalence_tests.proof.certificate.checker import CertificateError
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.traced_sides import inputs, traced

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof.algebra import normal_forms
+from equivalence_tests.proof.certificate import normal_forms
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.bits.graph import Graph
 from equivalence_tests.proof.induction.equality import Comparer, Level

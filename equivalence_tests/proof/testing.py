@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import optax_bridge
-from equivalence_tests.proof.certificate.checker import check
+from equivalence_tests.proof.certificate.check import check
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.traced_sides import MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED, Proof
