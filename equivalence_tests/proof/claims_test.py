@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from equivalence_tests.proof import claims
 from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.table import Task
 
@@ -34,3 +35,16 @@ def test_claims_are_proved_in_several_processes(processes: int):
     outcomes = {outcome.task: outcome for outcome in prove_all(tasks, processes=processes)}
     assert outcomes.keys() == set(tasks)
     assert all(outcome.held and outcome.certificates for outcome in outcomes.values())
+
+
+def test_what_was_told_apart_before_is_told_apart_by_its_example(tmp_path: Path):
+    task = Task("adagrad", 0, "stock", "float32")
+    first, second = prove_task(task, tmp_path), prove_task(task, tmp_path)
+    assert (first.verdict, first.remembered) == ("different", 0)
+    assert (second.verdict, second.remembered) == ("different", 1)
+
+
+def test_a_proof_is_not_kept_for_another_prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    prove_task(TASK, tmp_path)
+    monkeypatch.setattr(claims, "sources_hash", lambda: "of other sources")
+    assert prove_task(TASK, tmp_path).remembered == 0

@@ -14,9 +14,9 @@ import pytest
 from jax import lax
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof.certificate import normal_forms
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.bits.graph import Graph
+from equivalence_tests.proof.certificate import normal_forms
 from equivalence_tests.proof.induction.equality import Comparer, Level
 from equivalence_tests.proof.reals import indexing
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS

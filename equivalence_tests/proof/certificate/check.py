@@ -22,6 +22,7 @@ def check(
     hyper_params: Mapping[str, float] | None = None,
     points: int = 2,
     steps: int = 3,
+    shapes: int = 3,
     seed: int = 0,
 ) -> Checked:
     """Checks the certificate of a proof, `proof.to_json()`, against both sides.
@@ -34,6 +35,7 @@ def check(
       hyper_params: as they were handed to the prover.
       points: random inputs for each case.
       steps: steps from each.
+      shapes: other shapes to try where the proof is for these too, 3 at most.
       seed: of the inputs.
 
     Returns:
@@ -61,4 +63,4 @@ def check(
         sides = traced(pair[0], given, ours), traced(pair[1], given, theirs)
         return Programs(sides, given.paths, given.shapes, given.numbers)
 
-    return check_programs(data, trace, points, steps, seed)
+    return check_programs(data, trace, points, steps, shapes, seed)
