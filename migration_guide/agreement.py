@@ -1,12 +1,10 @@
 """Compares what the old half of a page computed with what the new half did."""
 
-from typing import Any
-
 import jax
 import numpy as np
 
 
-def agree(old: Any, new: Any, *, ulp: float = 0.0) -> None:
+def agree(old: object, new: object, *, ulp: float = 0.0) -> None:
     """Prints how far two results are apart, and fails where that is further than the page says.
 
         >>> agree({"w": np.ones(3)}, {"w": np.ones(3)})
@@ -38,7 +36,7 @@ def agree(old: Any, new: Any, *, ulp: float = 0.0) -> None:
         print(f"Same but for rounding: {what}, at most {distances[worst]:.2g} ULP apart.")
 
 
-def _arrays(tree: Any) -> dict[str, np.ndarray]:
+def _arrays(tree: object) -> dict[str, np.ndarray]:
     """Path -> array; a list of losses is one array."""
     if isinstance(tree, list):
         tree = np.asarray([np.asarray(each) for each in tree])

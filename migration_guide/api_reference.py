@@ -4,9 +4,9 @@
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
 
 # Every module whose names are public. A name that several have is documented with the first.
 MODULES = (
@@ -39,6 +39,11 @@ MODULES = (
 )
 
 
+# Every span of code, so that what stands between two spans is not one.
+_CODE = re.compile(r"(`[^`\n]+`)(\w?)")
+_RETURNS = ("Returns:", "Yields:")
+
+
 @functools.cache
 def public_names(module_name: str) -> tuple[str, ...]:
     """The public names of a module or package, sorted without regard to case.
@@ -57,7 +62,7 @@ def public_names(module_name: str) -> tuple[str, ...]:
     return tuple(sorted(public, key=str.lower))
 
 
-def _is_own(module: ModuleType, name: str, value: Any) -> bool:
+def _is_own(module: ModuleType, name: str, value: object) -> bool:
     home = getattr(value, "__module__", None) or ""
     is_below = home == module.__name__ or home.startswith(f"{module.__name__}.")
     return not name.startswith("_") and is_below and (callable(value) or inspect.isclass(value))
@@ -91,7 +96,7 @@ def api_markdown(module_name: str) -> str:
     return "\n".join([text, "", "```{eval-rst}", *lines, "```"])
 
 
-def _directive(module_name: str, name: str, value: Any) -> Iterable[str]:
+def _directive(module_name: str, name: str, value: object) -> Iterable[str]:
     full = f"{module_name}.{name}"
     if inspect.isclass(value):
         yield f".. autoclass:: {full}"
@@ -101,3 +106,38 @@ def _directive(module_name: str, name: str, value: Any) -> Iterable[str]:
     else:
         yield f".. autodata:: {full}"
     yield ""
+
+
+def as_rest(lines: list[str]) -> list[str]:
+    r"""The lines of a docstring as Sphinx reads them: ours are Markdown, autodoc wants reST.
+
+    An indented block after an empty line is code, code in backticks may have letters behind it, and
+    what a function returns has no type in front of a colon:
+
+        >>> as_rest(["Two `Call`s:", "", "    x = f(1)"])
+        ['Two `Call`\\ s:', '', '.. code-block:: python', '', '    x = f(1)']
+
+    Args:
+      lines: the docstring without its common indentation.
+    """
+    result: list[str] = []
+    above = 0  # indentation of the last line of prose
+    code: int | None = None
+    for index, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if not line.strip():
+            result.append(line)
+            continue
+        if code is not None and indent < code:
+            code = None
+        if code is None and indent >= above + 4 and index and not lines[index - 1].strip():
+            code = indent
+            kind = "pycon" if line.lstrip().startswith(">>>") else "python"
+            result += [f"{' ' * above}.. code-block:: {kind}", ""]
+        if code is None:
+            above = indent
+            line = _CODE.sub(lambda m: f"{m[1]}\\ {m[2]}" if m[2] else m[1], line)
+            if index and lines[index - 1].strip() in _RETURNS:
+                line = f"{line[:indent]}: {line[indent:]}"
+        result.append(line)
+    return result

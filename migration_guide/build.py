@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSE
     from sphinx.cmd.build import build_main  # slow to import, and not always installed
 
-    # A fresh environment: what the pages show must have run against the code as it is now.
+    # A fresh environment: what the pages show must have run against today's code.
     flags = ["--fail-on-warning", "--keep-going", "--fresh-env"]
     with tempfile.TemporaryDirectory() as doctrees:
         failed = build_main([*flags, "--doctree-dir", doctrees, str(SOURCE), str(output)])

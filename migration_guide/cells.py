@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 SOURCE = Path(__file__).parent / "source"
 
@@ -46,7 +45,7 @@ def cells(page: Path) -> Iterator[Cell]:
         yield Cell(code, text.count("\n", 0, start))
 
 
-def run(page: Path) -> dict[str, Any]:
+def run(page: Path) -> dict[str, object]:
     """Runs the cells of a page one after the other, as a reader would.
 
     Args:
@@ -58,7 +57,7 @@ def run(page: Path) -> dict[str, Any]:
     Raises:
       Exception: what a cell raises.
     """
-    namespace: dict[str, Any] = {"__name__": f"page_{page.stem}"}
+    namespace: dict[str, object] = {"__name__": f"page_{page.stem}"}
     for cell in cells(page):
         exec(compile("\n" * cell.line + cell.source, str(page), "exec"), namespace)
     return namespace
@@ -68,15 +67,15 @@ def shell(command: str) -> None:
     """Runs a command as in a terminal and prints both, for pages that show it.
 
     Args:
-      command: see `printed`.
+      command: see `shell_output`.
 
     Raises:
       RuntimeError: the command failed; says what it printed.
     """
-    print(f"$ {command}", printed(command), sep="\n")
+    print(f"$ {command}", shell_output(command), sep="\n")
 
 
-def printed(command: str) -> str:
+def shell_output(command: str) -> str:
     """Runs a command as in a terminal.
 
     Args:

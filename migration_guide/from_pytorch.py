@@ -1,6 +1,6 @@
 """Trainings of PyTorch that go on in Flax: `python -m migration_guide.from_pytorch` records them.
 
-Each is trained half-way in PyTorch, converted by the command with the names file beside it, and
+Each is trained half-way in PyTorch, converted by the command with its names file, and
 goes on in PyTorch, Linen and NNX, and in Linen without the moments. `results.json` has the losses.
 """
 
@@ -47,7 +47,7 @@ def convert(*arguments: str) -> None:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
 
 
-def moved(name: str, saved: Path, folder: Path, *, nnx: bool = False) -> Path:
+def convert_checkpoint(name: str, saved: Path, folder: Path, *, nnx: bool = False) -> Path:
     """A checkpoint of PyTorch, converted.
 
     Args:
@@ -65,9 +65,8 @@ def moved(name: str, saved: Path, folder: Path, *, nnx: bool = False) -> Path:
 
 def go_on(name: str, saved: Path, folder: Path, stop: int) -> dict[str, list[float]]:
     """The losses of each way to go on from a checkpoint of PyTorch."""
-    linen, nnx = (
-        str(moved(name, saved, folder / each, nnx=each == "nnx")) for each in ("a", "nnx")
-    )
+    linen = str(convert_checkpoint(name, saved, folder / "linen"))
+    nnx = str(convert_checkpoint(name, saved, folder / "nnx", nnx=True))
     end = ("--stop", str(stop))
     return {
         "PyTorch": run(f"{name}_torch", "--start", str(saved), *end),
@@ -89,8 +88,8 @@ def main(names: Sequence[str] = tuple(TITLES)) -> None:
     RESULTS.write_text(json.dumps(results) + "\n", encoding="utf-8")
 
 
-def recorded() -> Losses:
-    """What `main` wrote."""
+def recorded_losses() -> Losses:
+    """Returns the losses that `main` wrote."""
     return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 
@@ -102,7 +101,7 @@ def apart(losses: dict[str, list[float]], way: str) -> list[float]:
 def pictures() -> Html:
     """The losses of PyTorch under those of Linen and of a restart, and the distances."""
     drawn: dict[str, str] = {}
-    for name, losses in recorded().items():
+    for name, losses in recorded_losses().items():
         title = TITLES[name]
         for way, label in (("Linen", "moved"), ("without moments", "without moments")):
             series = {"PyTorch goes on": losses["PyTorch"], label: losses[way]}
@@ -119,7 +118,7 @@ def table() -> Markdown:
     """The largest distance of each way, and the last loss."""
     lines = [
         (TITLES[name], way, f"{losses[way][-1]:.6f}", f"{max(apart(losses, way)):.1e}")
-        for name, losses in recorded().items()
+        for name, losses in recorded_losses().items()
         for way in losses
     ]
     return rows(("training", "goes on in", "last loss", "largest distance from PyTorch"), lines)

@@ -9,7 +9,7 @@ import pytest
 from migration_guide import from_pytorch
 from migration_guide.from_pytorch import HALF, HERE
 
-RECORDED = from_pytorch.recorded()
+RECORDED = from_pytorch.recorded_losses()
 
 
 @pytest.mark.parametrize("name", from_pytorch.TITLES)

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide import build, cells
-from migration_guide.api_reference import MODULES, home, public_names
-from migration_guide.command_reference import GROUP, commands_markdown
-from migration_guide.docstrings import as_rest
-from migration_guide.generated import PARTS, filled_in, marks
+from migration_guide.api_reference import MODULES, as_rest, home, public_names
+from migration_guide.generated import GROUP, PARTS, commands_markdown, filled_in, marks
 from migration_guide.rules_page import COLUMN
 from migration_guide.tables import optimizers_markdown, overview_markdown
 from optax_bridge.correspondence import ENTRIES

@@ -4,13 +4,12 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 _LONGEST = 700
 _FOLDERS = re.compile(r"\(/\S*/site-packages/")
 
 
-def raises(quoted: str, function: Callable[[], Any], *, before: str | None = None) -> None:
+def raises(quoted: str, function: Callable[[], object], *, before: str | None = None) -> None:
     """Prints the error that a function raises, and fails where it does not say what is quoted.
 
     Args:

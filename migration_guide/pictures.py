@@ -5,19 +5,19 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from migration_guide.cells import printed
+from migration_guide.cells import shell_output
 from migration_guide.tables import table
 
 
 class Html(str):
-    """HTML that a notebook shows as it is."""
+    """HTML that a notebook shows unchanged."""
 
     def _repr_html_(self) -> str:
         return str(self)
 
 
 class Markdown(str):
-    """Markdown that a notebook shows as it is."""
+    """Markdown that a notebook shows unchanged."""
 
     def _repr_markdown_(self) -> str:
         return str(self)
@@ -27,7 +27,7 @@ def figures(pictures: Mapping[str, str]) -> Html:
     """SVG pictures side by side, as many as fit.
 
     Args:
-      pictures: caption -> SVG. They stand in the page itself, so that `currentColor` is its colour.
+      pictures: caption -> SVG. They are part of the page, so that `currentColor` is its colour.
     """
     parts = (
         f"<figure><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>"
@@ -53,13 +53,15 @@ def program(file: str, text: str) -> Markdown:
 
 
 def listing(file: str) -> Markdown:
-    """A program as it is in its file by now."""
+    """The program that its file holds now."""
     return _code("python", Path(file).read_text(encoding="utf-8"))
 
 
 def diff(command: str) -> Markdown:
     """Runs a command that prints a diff, and shows both, the diff in colours."""
-    return Markdown(_code("console", f"$ {command}\n") + "\n" + _code("diff", printed(command)))
+    return Markdown(
+        _code("console", f"$ {command}\n") + "\n" + _code("diff", shell_output(command))
+    )
 
 
 def _code(language: str, text: str) -> Markdown:

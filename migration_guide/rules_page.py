@@ -18,7 +18,7 @@ _EXAMPLE = re.compile(
 
 
 @dataclass(frozen=True)
-class Described:
+class RuleText:
     """The parts of a rule's docstring.
 
     Attributes:
@@ -36,7 +36,7 @@ class Described:
     why: str
 
 
-def described(name: str) -> Described:
+def rule_text(name: str) -> RuleText:
     """Reads the docstring of a rule.
 
     Raises:
@@ -48,20 +48,20 @@ def described(name: str) -> Described:
     if match is None:
         raise ValueError(f"rule {name!r}: no 'Before:' and 'After:' in its docstring")
     before, after, why = match.groups()
-    return Described(name, summary, _dedented(before), _dedented(after), why.strip())
+    return RuleText(name, summary, _without_indent(before), _without_indent(after), why.strip())
 
 
-def _dedented(lines: str) -> str:
+def _without_indent(lines: str) -> str:
     return textwrap.dedent(lines).strip()
 
 
 def rules_markdown() -> str:
     """A section for each rule, by name."""
     names = sorted(rule.name for rule in RULES)
-    return "\n\n".join(_section(described(name)) for name in names)
+    return "\n\n".join(_section(rule_text(name)) for name in names)
 
 
-def _section(rule: Described) -> str:
+def _section(rule: RuleText) -> str:
     halves = [
         f"::::{{container}} {side}\n```python\n{code}\n```\n::::"
         for side, code in (("before", rule.before), ("after", rule.after))

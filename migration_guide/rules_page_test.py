@@ -5,9 +5,9 @@ import re
 import pytest
 
 from migration_guide.codemod.registry import RULES
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
-from migration_guide.rules_page import described, rules_markdown
+from migration_guide.rules_page import rule_text, rules_markdown
 
 IMPORTS = """import flax
 import jax
@@ -54,7 +54,7 @@ def _squeezed(code: str) -> str:
 def test_a_rule_writes_what_its_docstring_shows(subtests: pytest.Subtests):
     for name in sorted(rule.name for rule in RULES):
         with subtests.test(str(name)):
-            rule = described(name)
+            rule = rule_text(name)
             above, below = AROUND.get(name, (IMPORTS + SETUP, ""))
             written = _squeezed(rewrite(f"{above}{rule.before}\n{below}", Options()).code)
             position = 0

@@ -1,4 +1,4 @@
-"""The page of all optimizers, written from the correspondence."""
+"""Tables of the guide about all optimizers, written from the correspondence."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -17,6 +17,7 @@ from optax_bridge.correspondence import (
     choose_recipe,
     describe,
 )
+from optax_bridge.correspondence.recipe import Setting, resolve
 
 _NONE = "none"
 _WIDTH = 64
@@ -41,7 +42,7 @@ def _overview(entries: Sequence[Entry]) -> str:
     for entry in entries:
         name = entry.legacy.__name__
         verdicts = dict.fromkeys(stock.claim.verdict.value for stock in entry.stock)
-        proved = dict.fromkeys(stock.claim.proved for stock in entry.stock)
+        proved = dict.fromkeys(stock.claim.relation for stock in entry.stock)
         targets = dict.fromkeys(code(stock.recipe.target) for stock in entry.stock)
         cells = [", ".join(targets), " or ".join(verdicts), " or ".join(proved)]
         if entry.parts is not None:
@@ -135,6 +136,49 @@ def _verdict(claim: Claim) -> str:
     if claim.step is not None:
         bound += f" in 100 steps, {claim.step.ulp:g} in one by analysis"
     return claim.verdict.value + bound
+
+
+def differences_markdown() -> str:
+    """A table: what `flax.optim` and Optax take where the program says nothing."""
+    rows = [row for entry in _entries() for row in dict.fromkeys(_differing_defaults(entry))]
+    return table(("flax.optim", "argument", "default", "in Optax", "argument", "default"), rows)
+
+
+def _differing_defaults(entry: Entry) -> Iterable[tuple[str, ...]]:
+    for stock in entry.stock:
+        for alias in _aliases(stock.recipe):
+            parameters = inspect.signature(resolve(alias.target)).parameters
+            for name, value in alias.kwargs.items():
+                is_ours = isinstance(value, Setting)
+                ours = entry.defaults()[value.name] if is_ours else value
+                theirs = parameters[name].default
+                if _differ(ours, theirs):
+                    yield (
+                        entry.legacy.__name__,
+                        code(value.name) if is_ours else "*none, it is always*",
+                        default(ours),
+                        code(alias.target),
+                        code(name),
+                        default(theirs),
+                    )
+
+
+def _aliases(recipe: Any) -> Iterable[Call]:
+    """The calls within a recipe that name an optimizer of Optax, not a part of one."""
+    if isinstance(recipe, Call):
+        is_part = ".scale_by" in recipe.target or recipe.target.startswith("optax.add")
+        if recipe.target.startswith("optax.") and recipe.kwargs and not is_part:
+            yield recipe
+        for value in (*recipe.args, *recipe.kwargs.values()):
+            yield from _aliases(value)
+
+
+def _differ(ours: Any, theirs: Any) -> bool:
+    """True if two defaults differ; no rate in the constructor is a rate per call."""
+    empty = (None, inspect.Parameter.empty)
+    if ours in empty and theirs in empty:
+        return False
+    return bool(ours != theirs)
 
 
 def default(value: Any) -> str:

@@ -4,6 +4,6 @@ from .certificate.check import check as check
 from .certificate.checker import CertificateError as CertificateError
 from .errors import ProofError as ProofError
 from .prover import prove_equivalence as prove_equivalence
-from .reading.unknown import unknown_schedule as unknown_schedule
+from .reading.symbols import unknown_schedule as unknown_schedule
 from .result import Proof as Proof
 from .rounding.bounds import rounding_bound as rounding_bound

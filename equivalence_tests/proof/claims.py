@@ -19,7 +19,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
 import optax
@@ -29,6 +28,7 @@ import legacy_optim
 import optax_bridge
 from equivalence_tests.output_files import write_text
 from equivalence_tests.proof.certificate.check import check
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED, VERDICTS
@@ -44,7 +44,7 @@ class Outcome:
     Attributes:
       task: the claim.
       claim: the verdict that the correspondence claims; None if there is no such recipe.
-      verdict: that of the weakest proof; None if there is none.
+      verdict: that of the weakest proof; None without a proof.
       held: whether what is proved is what is claimed, or more.
       note: why there is no proof.
       seconds: time taken.
@@ -59,7 +59,7 @@ class Outcome:
     held: bool = True
     note: str = ""
     seconds: float = 0.0
-    certificates: tuple[dict[str, Any], ...] = ()
+    certificates: tuple[Json, ...] = ()
     text: str = ""
     remembered: int = 0
 
@@ -109,20 +109,20 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
         claim, asked = statements(task)
     except UnsupportedSetting as error:
         return Outcome(task, None, note=str(error))
-    certificates, texts, remembered = list[dict[str, Any]](), list[str](), 0
+    certificates, texts, remembered = list[Json](), list[str](), 0
     verdicts = list[str]()
     try:
         for number, each in enumerate(asked):
             file = None if folder is None else _file_of(folder, task, number)
-            kept = None if file is None else _kept(file, each)
-            if kept is not None:
-                certificates.append(kept)
-                verdicts.append(str(kept["verdict"]))
+            checked = None if file is None else _checked_certificate(file, each)
+            if checked is not None:
+                certificates.append(checked)
+                verdicts.append(str(checked["verdict"]))
                 remembered += 1
                 continue
             proof = prove_equivalence(
-                each.left,
-                each.right,
+                each.legacy,
+                each.recipe,
                 each.params,
                 hyper_params=each.hyper_params,
                 names=("legacy", task.recipe),
@@ -151,13 +151,14 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     )
 
 
-def _kept(file: Path, statement: Statement) -> dict[str, Any] | None:
-    """Returns the certificate in a file, checked; None if there is none that holds."""
-    sides = statement.left, statement.right, statement.params
+def _checked_certificate(file: Path, statement: Statement) -> Json | None:
+    """Returns the certificate in a file once it is checked; None without one that holds."""
+    sides = statement.legacy, statement.recipe, statement.params
     try:
         certificate = json.loads(file.read_text(encoding="utf-8"))
-        options: dict[str, Any] = {"points": 1, "steps": 2, "shapes": 1}
-        checked = check(certificate, *sides, hyper_params=statement.hyper_params, **options)
+        checked = check(
+            certificate, *sides, hyper_params=statement.hyper_params, points=1, steps=2, shapes=1
+        )
     except (OSError, ValueError, KeyError, TypeError, ProofError):
         return None
     decided = certificate["verdict"] in (IDENTICAL, REALS) or checked.examples > 0

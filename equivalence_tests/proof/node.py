@@ -1,11 +1,13 @@
 # pyright: strict
 """One array value of a program, in a graph in which equal values are one node."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from equivalence_tests.proof.dtypes import DType
+
+Settings = dict[str, Any]  # a primitive's parameters by their names
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -35,14 +37,14 @@ class Node:
         return f"%{self.id}:{self.op}"
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """The primitive's parameters by their names."""
         return settings_of(self.params)
 
 
-def settings_of(params: Hashable) -> dict[str, Any]:
+def settings_of(params: Hashable) -> Settings:
     """A primitive's parameters, `(name, value)` pairs, by their names."""
-    return dict(cast(tuple[tuple[str, Any], ...], params))
+    return dict(cast(Iterable[tuple[str, object]], params))
 
 
 def cone(*nodes: Node) -> list[Node]:

@@ -4,29 +4,34 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+import jax
+
+import legacy_optim
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.counterexample.search import Search
-from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction import induction
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
 from equivalence_tests.proof.induction.induction import Hints, Induction
-from equivalence_tests.proof.induction.known_relations import correspondence_of as correspondence_of
 from equivalence_tests.proof.induction.world import World
-from equivalence_tests.proof.interpreter.run import NoRule, Unclear
-from equivalence_tests.proof.reading.symbols import NotASymbol
-from equivalence_tests.proof.reading.traced_sides import (
+from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,
     Relate,
-    inputs,
-    traced,
-    traced_relation,
+    as_functions,
+    check_inputs,
+    trace_relation,
+    trace_side,
 )
+from equivalence_tests.proof.reading.symbols import NotASymbol
 from equivalence_tests.proof.result import CaseProof, Proof
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.states import fill, rows_of
 
 _MOST_CASES = 16
 
@@ -76,67 +81,41 @@ def prove_equivalence(
     Raises:
       ProofError: something does not fit or cannot be traced; the message names side and place.
     """
-    started = time.perf_counter()
-    pair = _as_functions(left, right, hyper_params, names)
+    pair = as_functions((left, right), hyper_params, names)
     relate = None if relation is None else (lambda hp, state: relation(state))
-    given = inputs(params, hyper_params)
-    cases, kinds, notes = prove(pair, given, relate, names)
-    shapes = {
-        path: f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in zip(given.paths, given.shapes, strict=True)
-    }
-    symbols = tuple(name for name in given.numbers if name not in notes)
-    return Proof(
-        names,
-        kinds,
-        symbols,
-        shapes,
-        tuple(cases),
-        time.perf_counter() - started,
-        tuple(notes.values()),
-        pair,
-    )
+    return _prove(pair, check_inputs(params, hyper_params), relate, names)
 
 
-def _as_functions(
-    left: SideLike | MakeSide,
-    right: SideLike | MakeSide,
-    hyper_params: Mapping[str, float] | None,
-    names: tuple[str, str],
-) -> tuple[MakeSide, MakeSide]:
-    """Both sides as functions of hyper-parameters, which those are that get some."""
-    if hyper_params is None:
-        return (lambda hp: left), (lambda hp: right)
-    for name, side in zip(names, (left, right), strict=True):
-        if not callable(side):
-            raise ProofError(
-                f"{name} side: with hyper_params it has to be a function of them; found "
-                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
-            )
-    return left, right
-
-
-def prove(
-    pair: tuple[MakeSide, MakeSide],
-    given: Inputs,
-    relate: Relate | None,
-    names: tuple[str, str] = ("left", "right"),
-) -> tuple[list[CaseProof], tuple[str, str], dict[str, str]]:
-    """The proofs of all cases, the sides' kinds, and which symbols had to stay numbers."""
+def _prove(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, relate: Relate | None, names: tuple[str, str]
+) -> Proof:
+    """The proof of all cases, with those symbols as numbers that have to stay numbers."""
+    started = time.perf_counter()
     notes: dict[str, str] = {}
     fixed: dict[str, float] = {}
     while True:
         try:
-            cases, kinds = _all_cases(pair, given, fixed, relate, names)
-            return cases, kinds, notes
+            cases, kinds = _all_cases(pair, inputs, fixed, relate, names)
+            break
         except NotASymbol as error:
-            fixed[error.name] = given.numbers[error.name]
-            notes[error.name] = f"{error.name} = {given.numbers[error.name]!r}, since {error}"
+            fixed[error.name] = inputs.numbers[error.name]
+            notes[error.name] = f"{error.name} = {inputs.numbers[error.name]!r}, since {error}"
+    leaves = zip(inputs.paths, inputs.shapes, strict=True)
+    return Proof(
+        names,
+        kinds,
+        symbols=tuple(name for name in inputs.numbers if name not in notes),
+        shapes={path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves},
+        cases=tuple(cases),
+        seconds=time.perf_counter() - started,
+        notes=tuple(notes.values()),
+        sides=pair,
+    )
 
 
 def _all_cases(
     pair: tuple[MakeSide, MakeSide],
-    given: Inputs,
+    inputs: Inputs,
     always: Mapping[str, float],
     relate: Relate | None,
     names: tuple[str, str],
@@ -151,9 +130,11 @@ def _all_cases(
         if len(seen) == _MOST_CASES:
             raise ProofError(f"the sides distinguish more than {_MOST_CASES} cases in Python")
         seen.append(fixed)
-        own = {name: number for name, number in given.numbers.items() if name not in fixed}
-        here = inputs(given.params, own, {**given.fixed, **fixed})
-        programs = tuple(traced(make, here, name) for make, name in zip(pair, names, strict=True))
+        symbolic = {name: number for name, number in inputs.numbers.items() if name not in fixed}
+        here = check_inputs(inputs.params, symbolic, {**inputs.fixed, **fixed})
+        programs = tuple(
+            trace_side(make, here, name) for make, name in zip(pair, names, strict=True)
+        )
         asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)
@@ -165,46 +146,46 @@ def _all_cases(
 def _case(
     pair: tuple[MakeSide, MakeSide],
     programs: tuple[Program, ...],
-    given: Inputs,
+    inputs: Inputs,
     fixed: Mapping[str, float],
     excluded: tuple[str, ...],
     relate: Relate | None,
 ) -> CaseProof:
-    left, right = programs
+    lhs, rhs = programs
     relation = None
     if relate is not None:
-        relation = traced_relation(relate, pair[0], given, right)
-    elif (known := correspondence_of(pair, given, programs)) is not None:
+        relation = trace_relation(relate, pair[0], inputs, rhs)
+    elif (mapping := _correspondence_of(pair, inputs, programs)) is not None:
         with contextlib.suppress(ProofError):  # of other settings, which hold something else
-            relation = traced_relation(known, pair[0], given, right)
+            relation = trace_relation(mapping, pair[0], inputs, rhs)
 
     def done(
         best: Induction, counterexample: Counterexample | None = None, stopped: str = ""
     ) -> CaseProof:
         return CaseProof(fixed, excluded, best, world, counterexample, stopped)
 
-    def tried(level: Level) -> Induction:
+    def attempt(level: Level) -> Induction:
         """With the relation that is given, else with the largest there is."""
         if relation is not None:
-            return induction.by_given_relation(world, left, right, relation, level)
-        return induction.by_largest_relation(world, left, right, level)
+            return induction.by_relation(world, lhs, rhs, relation, level)
+        return induction.by_largest_relation(world, lhs, rhs, level)
 
-    world = World(given)
-    best = tried(Level.IDENTICAL)
+    world = World(inputs)
+    best = attempt(Level.IDENTICAL)
     if best.level is Level.IDENTICAL:
         return done(best)
-    stopped, tries = "", Search(pair[0], pair[1], given)
+    stopped, tries = "", Search(pair, inputs)
     try:
         if (example := tries.find(quick=True)) is not None:
             return done(best, counterexample=example)
     except NoRule as error:
         tries, stopped = None, str(error)
-    world = World(given)
-    best = tried(Level.REALS)
+    world = World(inputs)
+    best = attempt(Level.REALS)
     if best.level is not Level.UNKNOWN:
         return done(best)
     if relation is None:
-        for world, proofs in _guess_relations(given, (left, right)):  # noqa: B007
+        for world, proofs in _guess_relations(inputs, (lhs, rhs)):  # noqa: B007
             if proofs.level is not Level.UNKNOWN:
                 return done(proofs)
     example = None
@@ -213,7 +194,7 @@ def _case(
             example = (
                 tries.find(quick=False)
                 or tries.find_late()
-                or tries.in_own_dtype()
+                or tries.find_native()
                 or tries.find_far()
             )
             stopped = f"no counterexample among {tries.tried} inputs"
@@ -223,19 +204,52 @@ def _case(
 
 
 def _guess_relations(
-    given: Inputs, sides: tuple[Program, Program]
+    inputs: Inputs, sides: tuple[Program, Program]
 ) -> Iterator[tuple[World, Induction]]:
     """Inductions with relations that are more than equalities."""
     try:
-        derived = Fits(sides, given).derived()
+        guesses = Fits(sides, inputs).guesses()
     except (NoRule, Unclear, ValueError, ZeroDivisionError, OverflowError):
-        derived = []
-    tried = [Hints(tuple(derived))] if derived else []
-    tried += [Hints(by_state=True)] + [Hints(tuple(derived), True)] * bool(derived)
-    tried += [Hints(after_first=True)] + [Hints(tuple(derived), after_first=True)] * bool(derived)
-    for hints in tried:
-        if not induction.may_help(World(given), sides, hints):
+        guesses = []
+    strategies = [Hints(tuple(guesses))] if guesses else []
+    strategies += [Hints(by_state=True)] + [Hints(tuple(guesses), True)] * bool(guesses)
+    strategies += [Hints(after_first=True)] + [Hints(tuple(guesses), after_first=True)] * bool(
+        guesses
+    )
+    for hints in strategies:
+        if not induction.may_help(World(inputs), sides, hints):
             continue
         for level in (Level.IDENTICAL, Level.REALS)[hints.after_first :]:
-            world = World(given)
+            world = World(inputs)
             yield world, induction.by_largest_relation(world, *sides, level, hints)
+
+
+def _correspondence_of(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, ...]
+) -> Relate | None:
+    """Returns the state map from a definition to a transformation of its recipes; else None."""
+    numbers = {**inputs.numbers, **inputs.fixed}
+    definition = pair[0](numbers)
+    if not isinstance(definition, legacy_optim.OptimizerDef):
+        return None
+    if programs[1].kind != "GradientTransformation":
+        return None
+    tx = pair[1](numbers)
+    try:
+        template = jax.eval_shape(tx.init, inputs.params)
+    except Exception:  # it needs what only the trace has
+        return None
+    for recipe in ("exact", "standalone"):
+        try:
+            transformation = build(choose_recipe(definition, recipe).call)
+        except (UnsupportedSetting, ValueError, TypeError):
+            continue
+        shapes = jax.eval_shape(transformation.init, inputs.params)
+        if jax.tree.structure(shapes) == jax.tree.structure(template):
+            return lambda hp, state, shapes=shapes: _map_state(shapes, state)
+    return None
+
+
+def _map_state(template: PyTree, carry: PyTree) -> PyTree:
+    params, state = carry
+    return state.step, params, fill(template, rows_of(state, params), state.step)

@@ -12,13 +12,13 @@ import legacy_optim
 import optax_bridge
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import ProofError, unknown_schedule
-from equivalence_tests.proof.reading.symbols import unwrapped
+from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, UNDECIDED
-from equivalence_tests.proof.testing import NUMBERS, PARAMS, proved, train_state
+from equivalence_tests.proof.testing import NUMBERS, PARAMS, assert_proved, train_state
 
 
 def test_hyper_params_are_any_numbers():
-    proof = proved(
+    proof = assert_proved(
         lambda hp: legacy_optim.Adam(hp["rate"], weight_decay=hp["decay"]),
         lambda hp: optax.adamw(hp["rate"], weight_decay=hp["decay"]),
         REALS,
@@ -29,10 +29,10 @@ def test_hyper_params_are_any_numbers():
     assert any("is less than 2147483647" in text for text in proof.assumptions)
 
 
-def test_both_cases_of_a_question_areproved():
-    proof = proved(
+def test_both_cases_of_a_question_are_proved():
+    proof = assert_proved(
         lambda hp: legacy_optim.LAMB(hp["rate"], weight_decay=hp["decay"]),
-        lambda hp: optax_bridge.lamb(unwrapped(hp["rate"]), weight_decay=unwrapped(hp["decay"])),
+        lambda hp: optax_bridge.lamb(unwrap(hp["rate"]), weight_decay=unwrap(hp["decay"])),
         IDENTICAL,
         hyper_params=NUMBERS,
     )
@@ -112,7 +112,7 @@ def test_what_a_dtype_makes_nan_before_it_is_compared():
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
     proof = prove_equivalence(_stepping(step), optax.sgd(1.0), half)
     assert proof.verdict == DIFFERENT and "run in bfloat16" in str(proof)
-    proved(_stepping(step), optax.sgd(1.0), REALS)
+    assert_proved(_stepping(step), optax.sgd(1.0), REALS)
 
 
 def test_rounding_to_another_dtype_is_told():
@@ -144,12 +144,12 @@ SCHEDULES: dict[str, tuple[Callable[[Any], Any], Any]] = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_by_hand(name: str):
     ours, theirs = SCHEDULES[name]
-    proved(optax.sgd(ours), optax.sgd(theirs), REALS)
+    assert_proved(optax.sgd(ours), optax.sgd(theirs), REALS)
 
 
 def test_any_schedule():
     rate = unknown_schedule("rate")
-    proved(optax_bridge.adam(rate), optax.adam(rate), REALS)
+    assert_proved(optax_bridge.adam(rate), optax.adam(rate), REALS)
     other = prove_equivalence(optax.sgd(rate), optax.sgd(unknown_schedule("other")), PARAMS)
     assert other.verdict == UNDECIDED  # of two functions nothing says that they differ
 
@@ -171,8 +171,8 @@ class _Own(legacy_optim.OptimizerDef):
 
 
 def test_a_wrapped_definition():
-    proved(_Own(0.1), optax_bridge.wrap_definition(_Own(0.1)), IDENTICAL)
-    proved(_Own(0.1), optax.sgd(0.1, momentum=0.5), IDENTICAL)
+    assert_proved(_Own(0.1), optax_bridge.wrap_definition(_Own(0.1)), IDENTICAL)
+    assert_proved(_Own(0.1), optax.sgd(0.1, momentum=0.5), IDENTICAL)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,10 @@ def test_a_wrapped_definition():
 )
 def test_train_states(options: dict[str, Any]):
     exact = optax_bridge.from_legacy(legacy_optim.Adam(0.1))
-    proved(train_state(exact, **options), train_state(optax_bridge.adam(0.1), **options), IDENTICAL)
-    proved(train_state(exact, **options), train_state(optax.adam(0.1), **options), REALS)
+    assert_proved(
+        train_state(exact, **options), train_state(optax_bridge.adam(0.1), **options), IDENTICAL
+    )
+    assert_proved(train_state(exact, **options), train_state(optax.adam(0.1), **options), REALS)
 
 
 def test_loss_scaling():
@@ -202,7 +204,7 @@ def test_loss_scaling():
         return init, step
 
     exact = optax_bridge.from_legacy(legacy_optim.Momentum(0.1))
-    proved(side(exact), side(optax_bridge.momentum(0.1)), IDENTICAL)
+    assert_proved(side(exact), side(optax_bridge.momentum(0.1)), IDENTICAL)
 
 
 def _stepping(step: Callable[[Any, Any, Any], Any]) -> Any:

@@ -8,9 +8,9 @@ import pytest
 
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import check
-from equivalence_tests.proof.reading.symbols import unwrapped
+from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
-from equivalence_tests.proof.testing import NUMBERS, PARAMS, proved, train_state
+from equivalence_tests.proof.testing import NUMBERS, PARAMS, assert_proved, train_state
 
 
 def _of_moments(init: Any, update: Any) -> optax.GradientTransformation:
@@ -65,7 +65,7 @@ RELATED: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", RELATED)
 def test_relations_are_found_by_trying(name: str):
     left, right, expected = RELATED[name]
-    proof = proved(left, right, REALS)
+    proof = assert_proved(left, right, REALS)
     assert any(expected in text for text in proof.cases[0].induction.relation), proof.cases[
         0
     ].induction.relation
@@ -76,10 +76,10 @@ def test_a_relation_may_have_hyper_params():
         return optax.sgd(hp["rate"], momentum=hp["decay"])
 
     def inside(hp: Any) -> Any:
-        rate, decay = unwrapped(hp["rate"]), unwrapped(hp["decay"])
+        rate, decay = unwrap(hp["rate"]), unwrap(hp["decay"])
         return _of_moments(0.0, lambda g, m: 2 * (decay * m - rate * g,))
 
-    proof = proved(plain, inside, REALS, hyper_params=NUMBERS)
+    proof = assert_proved(plain, inside, REALS, hyper_params=NUMBERS)
     assert "= -rate * " in str(proof.cases[0].induction.relation)
 
 
@@ -90,7 +90,7 @@ def test_a_relation_of_ones_own():
         count, params, state = carry
         return count, params, jax.tree.map(lambda trace: -0.1 * trace, state[0].trace)
 
-    proved(optax.sgd(0.1, momentum=0.5), minus, REALS, relation=relation)
+    assert_proved(optax.sgd(0.1, momentum=0.5), minus, REALS, relation=relation)
 
 
 def _stepping(init: Any, step: Callable[..., Any]) -> Any:
@@ -204,10 +204,9 @@ def test_a_clock_that_is_never_0_again_is(clock: Any):
     assert prove_equivalence(clock, _MOMENTUM, PARAMS).verdict == REALS
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_accumulated_gradients(every: int):
-    ours = train_state(optax.adam(0.1), accumulate_every=every)
-    proof = proved(ours, optax.MultiSteps(optax.adam(0.1), every), REALS)
-    assert f"{every} states, one after the other" in proof.cases[0].induction.relation[-1]
-    other = optax.MultiSteps(optax.adam(0.1), every + 1)
+def test_accumulated_gradients():
+    ours = train_state(optax.adam(0.1), accumulate_every=2)
+    proof = assert_proved(ours, optax.MultiSteps(optax.adam(0.1), 2), REALS)
+    assert "2 states, one after the other" in proof.cases[0].induction.relation[-1]
+    other = optax.MultiSteps(optax.adam(0.1), 3)
     assert prove_equivalence(ours, other, PARAMS).verdict == DIFFERENT

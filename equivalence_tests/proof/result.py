@@ -5,16 +5,16 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
 from equivalence_tests.proof.certificate.certificate import VERSION, obligation_rows
 from equivalence_tests.proof.counterexample.example import Counterexample
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.induction import Induction
 from equivalence_tests.proof.induction.world import Obligation, World
-from equivalence_tests.proof.reading.traced_sides import MakeSide
+from equivalence_tests.proof.reading.sides import MakeSide
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, Scope, coverage
 
 IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
@@ -59,7 +59,7 @@ class CaseProof:
         """The obligations that could not be proved."""
         return [o for o in self.induction.obligations if o.equality.level is Level.UNKNOWN]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The case's part of the certificate as plain data."""
         example = self.counterexample
         return {
@@ -68,7 +68,7 @@ class CaseProof:
             "excluded": list(self.excluded),
             "stopped": self.stopped,
             "relation": list(self.induction.relation),
-            "relation_given": self.induction.given,
+            "relation_given": self.induction.relation_given,
             "symbols": [list(each) for each in self.induction.classes],
             "after_first": None if (least := self.induction.least) is None else dict(least),
             **obligation_rows(self.induction.obligations),
@@ -137,12 +137,14 @@ class Proof:
         covered, looks = GIVEN, ()
         if all(o.equality.general for o in self.obligations) and self.sides is not None:
             covered, looks = ANY, ()
-            for given in {id(case.world.given): case.world.given for case in self.cases}.values():
-                here, places = coverage(self.sides, given)
+            for inputs in {
+                id(case.world.inputs): case.world.inputs for case in self.cases
+            }.values():
+                here, places = coverage(self.sides, inputs)
                 covered = max(covered, here, key=(ANY, ANY_SIZE, GIVEN).index)
                 looks = (*looks, *places)
-        given = self.cases[0].world.given
-        leaves = zip(given.paths, given.shapes, strict=True)
+        inputs = self.cases[0].world.inputs
+        leaves = zip(inputs.paths, inputs.shapes, strict=True)
         shapes = {path: (str(leaf.dtype), tuple(leaf.shape)) for path, leaf in leaves}
         return Scope(
             leaves={path: dtype for path, (dtype, _) in shapes.items()},
@@ -150,7 +152,7 @@ class Proof:
             coverage=covered,
             looks=tuple(dict.fromkeys(looks)),
             settings=self.symbols,
-            fixed=given.fixed,
+            fixed=inputs.fixed,
         )
 
     @property
@@ -158,7 +160,7 @@ class Proof:
         """True if it holds for parameters of any shape that have elements."""
         return self.scope.coverage == ANY
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The certificate as plain data.
 
         Returns:
@@ -187,9 +189,9 @@ class Proof:
         return json.dumps(self.as_dict(), separators=(",", ":"))
 
     def __str__(self) -> str:
-        left, right = (f"{n} ({k})" for n, k in zip(self.names, self.kinds, strict=True))
+        first, second = (f"{n} ({k})" for n, k in zip(self.names, self.kinds, strict=True))
         proved = {IDENTICAL: ", proved", REALS: ", proved"}.get(self.verdict, "")
-        lines = [f"{self.verdict}{proved}: {left} and {right}, {self.seconds:.2g} s"]
+        lines = [f"{self.verdict}{proved}: {first} and {second}, {self.seconds:.2g} s"]
         if proved:
             lines.append(f"  {self.scope}")
             if self.scope.looks:

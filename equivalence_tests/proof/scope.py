@@ -13,18 +13,18 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType, FrameType, ModuleType
 
 import jax
 import numpy as np
 from jax import export
 
 from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.sides import Inputs, MakeSide, Program, trace_side
 from equivalence_tests.proof.reading.symbols import NotASymbol
-from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, traced
 from optax_bridge import exact
 from optax_bridge.metadata.trees import Params
 
@@ -42,9 +42,9 @@ class Scope:
         the number of leaves, may differ for others.
       shapes: path of each parameter -> its shape in the proof.
       coverage: `any` for arrays of any shape that have elements; `0 to 5 axes` for any sizes of
-        these; `given` for the shapes in `shapes` alone.
+        these; `inputs` for the shapes in `shapes` alone.
       looks: where a side reads a shape or asks for a size, which is why it is not `any`.
-      settings: the hyper-parameters that stand for any number.
+      settings: the hyper-parameters that may be any number.
       fixed: those that have to stay one number, and which.
     """
 
@@ -55,7 +55,7 @@ class Scope:
     settings: tuple[str, ...] = ()
     fixed: Mapping[str, float] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The scope as plain data; `steps` is always `any`, by induction."""
         return {
             "leaves": dict(self.leaves),
@@ -99,35 +99,35 @@ def _short(path: str) -> str:
     return path.removeprefix("params") or path
 
 
-def coverage(sides: tuple[MakeSide, ...], given: Inputs) -> tuple[str, tuple[str, ...]]:
+def coverage(sides: tuple[MakeSide, ...], inputs: Inputs) -> tuple[str, tuple[str, ...]]:
     """For which shapes a proof about some shapes speaks, as far as the sides' Python decides it.
 
     Args:
       sides: from hyper-parameters to each side.
-      given: what both sides got in the proof.
+      inputs: what both sides got in the proof.
 
     Returns:
-      `any`, `0 to 5 axes` or `given`, and where the sides looked at shapes.
+      `any`, `0 to 5 axes` or `inputs`, and where the sides looked at shapes.
     """
     weakest, looks = ANY, dict[str, None]()
     for make in sides:
-        kind, places = _coverage_of(make, given)
+        kind, places = _coverage_of(make, inputs)
         weakest = max(weakest, kind, key=_COVERAGES.index)
         looks |= dict.fromkeys(places)
     return weakest, tuple(looks)
 
 
-def _coverage_of(make: MakeSide, given: Inputs) -> tuple[str, list[str]]:
+def _coverage_of(make: MakeSide, inputs: Inputs) -> tuple[str, list[str]]:
     with _Watch() as watch:
         try:
-            original = _results(traced(make, given, "a"), given)
-            few = _same_for(make, given, original, other_shapes(given.params, (0, 2)))
+            original = _results(trace_side(make, inputs, "a"), inputs)
+            few = _same_for(make, inputs, original, other_shapes(inputs.params, (0, 2)))
             # Where nothing looks at a shape, other numbers of axes are traced alike.
             more = watch.reads and not watch.questions
             uniform = few and (
                 not more
                 or _same_for(
-                    make, given, original, other_shapes(given.params, range(MOST_AXES + 1))
+                    make, inputs, original, other_shapes(inputs.params, range(MOST_AXES + 1))
                 )
             )
         except (ProofError, NotASymbol):  # it was made for the shapes that it has
@@ -137,26 +137,28 @@ def _coverage_of(make: MakeSide, given: Inputs) -> tuple[str, list[str]]:
     return (ANY_SIZE, list(watch.reads)) if watch.reads else (ANY, [])
 
 
-def _same_for(make: MakeSide, given: Inputs, original: list[Node], trees: Iterator[Params]) -> bool:
+def _same_for(
+    make: MakeSide, inputs: Inputs, original: list[Node], trees: Iterator[Params]
+) -> bool:
     """True if a side computes every element alike for arrays of other shapes."""
     for params in trees:
-        there = replace(given, params=params)
-        if not _alike(original, _results(traced(make, there, "a"), there)):
+        there = replace(inputs, params=params)
+        if not _same_structure(original, _results(trace_side(make, there, "a"), there)):
             return False
     return True
 
 
-def _results(side: Program, given: Inputs) -> list[Node]:
+def _results(side: Program, inputs: Inputs) -> list[Node]:
     """Returns the nodes of a side's states and parameters at its start and after a step."""
-    world = World(given)
+    world = World(inputs)
     start, step = world.start(side), world.step(side, world.symbols(side))
     return [node for nodes in (*start, *step) for node in nodes]
 
 
-def _alike(left: list[Node], right: list[Node]) -> bool:
-    """True if nodes are computed by the same operations, whatever the shapes of their arrays."""
+def _same_structure(lhs: list[Node], rhs: list[Node]) -> bool:
+    """True if nodes are computed by the same operations, for any shapes of their arrays."""
     seen: set[tuple[int, int]] = set()
-    waiting = list(zip(left, right, strict=False))
+    waiting = list(zip(lhs, rhs, strict=False))
     while waiting:
         a, b = (node.args[0] if node.op == "splat" else node for node in waiting.pop())
         if (a.id, b.id) in seen:
@@ -166,7 +168,7 @@ def _alike(left: list[Node], right: list[Node]) -> bool:
         if not same or len(a.args) != len(b.args):
             return False
         waiting += zip(a.args, b.args, strict=True)
-    return len(left) == len(right)
+    return len(lhs) == len(rhs)
 
 
 def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Params]:
@@ -175,11 +177,11 @@ def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Par
     JAX itself treats axes of length 1 apart, so a tree of these is among them.
     """
 
-    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[Any, ...]]) -> Params:
-        def reshaped(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[object, ...]]) -> Params:
+        def with_shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape(leaf), leaf.dtype)
 
-        return jax.tree.map(reshaped, params)
+        return jax.tree.map(with_shape, params)
 
     names = ", ".join(f"n{axis}" for axis in range(MOST_AXES))
     symbols = tuple(export.symbolic_shape(names))
@@ -189,8 +191,8 @@ def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Par
     yield tree(lambda leaf: (2, *(size + 1 for size in leaf.shape)))
 
 
-def _folder_of(module: Any) -> str:
-    return str(Path(module.__file__).parent) + os.sep
+def _folder_of(module: ModuleType) -> str:
+    return str(Path(module.__file__ or "").parent) + os.sep
 
 
 # Code that looks at shapes for its own ends: JAX's rules, which are the same for every program; the
@@ -281,7 +283,7 @@ class _Watch:
 
 
 def _always(frame: FrameType) -> bool:
-    """True if `==` between two sizes holds whatever they are; it answers False of what may be."""
+    """True if `==` holds for all sizes; of sizes that may be equal it answers False."""
     values = frame.f_locals
     return bool(values.get("self") == values.get("other"))
 

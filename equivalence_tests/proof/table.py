@@ -1,6 +1,6 @@
 """The claims of the correspondence: every case, exact and stock, in every dtype."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 import legacy_optim
-from equivalence_tests.proof.reading.symbols import unwrapped
-from equivalence_tests.proof.reading.traced_sides import HyperParam, MakeSide
+from equivalence_tests.proof.reading.sides import HyperParam, MakeSide
+from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge._text import did_you_mean
@@ -66,26 +66,26 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
         "torch", or an entry of PyTorch's, asks for PyTorch's.
 
     Raises:
-      ValueError: a name that is none of these.
+      ValueError: an unknown name.
     """
-    known = {*all_entries(), *RECIPES, *DTYPES, "torch"}
-    only = names_of_entries(only, known)
-    unknown = [name for name in only if name not in known]
+    names = {*all_entries(), *RECIPES, *DTYPES, "torch"}
+    only = names_of_entries(only, names)
+    unknown = [name for name in only if name not in names]
     if unknown:
         raise ValueError(
             f"no optimizer, recipe or dtype is called {', '.join(unknown)}"
-            f"{did_you_mean(unknown[0], known) or '.'} There are {', '.join(sorted(known))}"
+            f"{did_you_mean(unknown[0], names) or '.'} There are {', '.join(sorted(names))}"
         )
     of_torch = [name for name in only if name == "torch" or name in TORCH]
     if "torch" in only:
         only = [name for name in only if name != "torch"]
-    return [task for task in _all_tasks(TORCH if of_torch else ENTRIES) if _wanted(task, only)]
+    return [task for task in _all_tasks(TORCH if of_torch else ENTRIES) if _is_selected(task, only)]
 
 
-def _wanted(task: Task, only: Sequence[str]) -> bool:
+def _is_selected(task: Task, only: Sequence[str]) -> bool:
     """True if a task is one of each kind of name that is given."""
     kinds = ((all_entries(), task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
-    return all(own in only or not any(name in known for name in only) for known, own in kinds)
+    return all(value in only or not any(name in group for name in only) for group, value in kinds)
 
 
 def _all_tasks(table: Table) -> Iterator[Task]:
@@ -104,7 +104,7 @@ def _claim(entry: Entry, case: Case, recipe: str) -> Claim | None:
         return None
 
 
-def _choice(optimizer: Any, recipe: str) -> Choice:
+def _choice(optimizer: legacy_optim.OptimizerDef, recipe: str) -> Choice:
     return choose_recipe(optimizer, "exact" if recipe == "exact" else "standalone")
 
 
@@ -113,14 +113,14 @@ class Statement:
     """Two sides, as `prove_equivalence` takes them.
 
     Attributes:
-      left: the legacy optimizer.
-      right: the recipe.
+      legacy: the legacy optimizer.
+      recipe: the recipe.
       params: shapes and dtypes.
       hyper_params: numbers that are symbols; None where the sides are no functions of any.
     """
 
-    left: SideLike | MakeSide
-    right: SideLike | MakeSide
+    legacy: SideLike | MakeSide
+    recipe: SideLike | MakeSide
     params: Params
     hyper_params: Mapping[str, float] | None
 
@@ -147,13 +147,13 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
     described = describe(definition)
 
-    def left(hp: HyperParams) -> SideLike:
+    def legacy_side(hp: HyperParams) -> SideLike:
         return _definition(described, hp, "")
 
-    def right(hp: HyperParams) -> SideLike:
-        return build(_choice(_filled(described, hp, ""), task.recipe).call)
+    def recipe_side(hp: HyperParams) -> SideLike:
+        return build(_choice(_with_sources(described, hp, ""), task.recipe).call)
 
-    both = [Statement(left, right, params, dict(_numbers(described, "")))]
+    both = [Statement(legacy_side, recipe_side, params, dict(_numbers(described, "")))]
     if choice.claim.verdict is Verdict.IDENTICAL:
         both.append(Statement(definition, build(choice.call), params, None))
     return choice.claim, both
@@ -161,7 +161,7 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
 
 def is_held(claim: Claim, verdict: str | None) -> bool:
     """True if what is proved is what is claimed, or more."""
-    wanted = claim.proved
+    wanted = claim.relation
     return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 
 
@@ -169,27 +169,27 @@ def _numbers(described: object, prefix: str) -> Iterator[tuple[str, float]]:
     """The settings that may be symbols: what is a number other than 0 and no recipe fixes."""
     if not isinstance(described, Described):
         return
-    kept = {unsupported.name for unsupported in described.entry.unsupported}
+    fixed = {unsupported.name for unsupported in described.entry.unsupported}
     for name, value in described.settings.items():
-        for name_in, nested in _nested(name, value):
+        for name_in, nested in _described_parts(name, value):
             yield from _numbers(nested, f"{prefix}{name_in}.")
-        if isinstance(value, float) and value != 0 and name not in kept:
+        if isinstance(value, float) and value != 0 and name not in fixed:
             yield f"{prefix}{name}", value
 
 
-def _nested(name: str, value: object) -> Iterator[tuple[str, Described]]:
+def _described_parts(name: str, value: object) -> Iterator[tuple[str, Described]]:
     if isinstance(value, Described):
         yield name, value
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
-            yield from _nested(str(index), item)
+            yield from _described_parts(str(index), item)
 
 
 def _definition(described: Any, hp: HyperParams, prefix: str) -> legacy_optim.OptimizerDef:
     """The legacy definition with symbols for numbers."""
     if not isinstance(described, Described):
         return described
-    settings = _replaced(described, hp, prefix, _definition, lambda name, value: value)
+    settings = _replace_numbers(described, hp, prefix, _definition, lambda name, value: value)
     args: tuple[Any, ...] = ()
     for hyper_param in described.entry.hyper_params:
         if hyper_param.variadic:
@@ -197,21 +197,27 @@ def _definition(described: Any, hp: HyperParams, prefix: str) -> legacy_optim.Op
     return described.entry.legacy(*args, **settings)
 
 
-def _filled(described: object, hp: HyperParams, prefix: str) -> Any:
+def _with_sources(described: object, hp: HyperParams, prefix: str) -> Any:
     """The same, as data with what JAX traces in the place of numbers."""
     if not isinstance(described, Described):
         return described
 
     def source(name: str, value: object) -> Source:
-        return Source(name, unwrapped(value))
+        return Source(name, unwrap(value))
 
-    return Described(described.entry, _replaced(described, hp, prefix, _filled, source))
+    return Described(
+        described.entry, _replace_numbers(described, hp, prefix, _with_sources, source)
+    )
 
 
-def _replaced(
-    described: Described, hp: HyperParams, prefix: str, inner: Any, leaf: Any
+def _replace_numbers(
+    described: Described,
+    hp: HyperParams,
+    prefix: str,
+    inner: Callable[..., object],
+    leaf: Callable[[str, HyperParam], object],
 ) -> dict[str, Any]:
-    def value_of(name_in: str, value: object) -> Any:
+    def value_of(name_in: str, value: object) -> object:
         if isinstance(value, Described):
             return inner(value, hp, f"{prefix}{name_in}.")
         if isinstance(value, tuple):

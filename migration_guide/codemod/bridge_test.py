@@ -6,8 +6,8 @@ import pytest
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 BRIDGED = {
     "table": (
@@ -199,115 +199,6 @@ def test_hyper_parameters_of_own_groups_stay_legacy_code():
     assert rewrite(result.code, Options()).code == result.code
 
 
-TREES = {
-    "own-definition-by-attribute": (
-        {
-            "clip.py": "from flax import optim\nclass Optimizer(optim.OptimizerDef): pass\n",
-            "main.py": "import clip\no = clip.Optimizer(0.1).create(p)\no.apply_gradient(g)\n",
-        },
-        "tx=optax_bridge.wrap_definition(clip.Optimizer(0.1)))",
-    ),
-    "own-definition-of-an-own-one": (
-        {
-            "a.py": "from flax import optim\nclass A(optim.OptimizerDef): pass\n",
-            "b.py": "import a\nclass B(a.A):\n    def apply_gradient(self, h, p, s, g): pass\n",
-            "main.py": "import b\no = b.B(0.1).create(p)\no.apply_gradient(g)\n",
-        },
-        "tx=optax_bridge.wrap_definition(b.B(0.1)))",
-    ),
-    "factory-of-an-unseen-definition": (
-        {
-            "make.py": "import clip\ndef make(): return clip.Optimizer(0.1)\n",
-            "main.py": (
-                "from flax import optim\nimport make\no = make.make().create(p)\n"
-                "o = o.apply_gradient(g)\n"
-            ),
-        },
-        "apply_fn=None, params=p, tx=make.make())\no = o.apply_gradients(grads=g)",
-    ),
-    "imported-from-another-file": (
-        {
-            "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
-            "main.py": "from compat import Adam\no = Adam(0.1).create(p)\n",
-        },
-        "tx=optax.adam(0.1)",
-    ),
-    "module-imported-from-another-file": (
-        {
-            "compat.py": "from flax import optim\n",
-            "main.py": "import compat\nd = compat.optim.Adam(0.1)\n",
-        },
-        "d = optax.adam(0.1)",
-    ),
-    "star-of-another-file": (
-        {
-            "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
-            "main.py": "from compat import *\nd = Adam(0.1)\n",
-        },
-        "d = optax.adam(0.1)",
-    ),
-    "part-of-own-groups-by-a-result": (
-        {
-            "groups.py": "import main\nfrom flax import optim\n"
-            "class Own(optim.MultiOptimizer): pass\nd = Own((main.t, main.make(0.1)))\n",
-            "main.py": "from flax import optim\ndef make(r): return optim.Adam(r)\n",
-        },
-        "return legacy_optim.Adam(r)",
-    ),
-    "part-of-own-groups-by-an-argument": (
-        {
-            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
-            "def make(t, tx): return Own((t, tx))\n",
-            "main.py": "import groups\nfrom flax import optim\nk = optim.ModelParamTraversal(f)\n"
-            "d = groups.make(k, tx=optim.Adam(0.1))\n",
-        },
-        "k = legacy_optim.ModelParamTraversal(f)\nd = groups.make(k, tx=legacy_optim.Adam(0.1))",
-    ),
-    "part-of-own-groups-by-a-field": (
-        {
-            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
-            "def make(trainer): return Own((trainer.where, trainer.tx))\n",
-            "main.py": "import groups\nfrom flax import optim\nclass T:\n"
-            "    def __init__(self): self.tx = optim.Adam(0.1)\nd = groups.make(T())\n",
-        },
-        "self.tx = legacy_optim.Adam(0.1)",
-    ),
-    "reader-of-own-groups": (
-        {
-            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
-            "def make(p): return Own((t, optim.Adam(0.1))).create(p)\n",
-            "main.py": "import groups\no = groups.make(p)\nhps = o.optimizer_def.hyper_params\n"
-            "o = o.apply_gradient(g, hyper_params=[hp.replace(beta1=1) for hp in hps])\n",
-        },
-        'hps = o.tx.hyper_params["hyper_params"]\n'
-        "o = o.apply_gradients(grads=g, hyper_params=[hp.replace(beta1=1) for hp in hps])\n",
-    ),
-    "class-chosen-in-another-file": (
-        {
-            "table.py": "from flax import optim\ndef pick(name): return getattr(optim, name)\n",
-            "main.py": "import table\nd = table.pick(n)(0.1)\nd.create(p).apply_gradient(g)\n",
-        },
-        "d = optax_bridge.from_legacy(table.pick(n)(0.1))",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TREES, ids=str)
-def test_across_files(tmp_path: Path, case: str):
-    texts, expected = TREES[case]
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    report = driver.migrate([tmp_path], Options())
-    assert [m for r in report.results for m in r.messages if m.by_hand and "clip" in m.text] == []
-    (main,) = (result.code for result in report.changed if result.path.name == "main.py")
-    assert expected in main
-    driver.save(report.results)
-    assert driver.migrate([tmp_path], Options()).changed == []
-    for path in tmp_path.iterdir():
-        assert "flax.optim" not in path.read_text()
-        assert "import optim" not in path.read_text()
-
-
 def test_what_is_imported_for_others_stays_as_legacy():
     text = "from flax.optim import Adam, Momentum as M\n__all__ = ['Adam', 'M']\n"
     result = rewrite(text, Options())
@@ -348,54 +239,6 @@ def test_ones_own_method_is_not_rewritten_in_a_second_run(tmp_path: Path):
         driver.save(driver.migrate([tmp_path], Options()).results)
         assert (tmp_path / "main.py").read_text() == texts["main.py"]
         assert "c, i = c.apply_gradient(g)\n" in (tmp_path / "aa.py").read_text()
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["from .own import Groups", "from .own import Groups as Groups", "from .own import *"],
-    ids=["name", "alias", "star"],
-)
-def test_a_definition_that_a_package_hands_on_is_wrapped(line: str, tmp_path: Path):
-    package = tmp_path / "pkg"
-    package.mkdir()
-    (package / "__init__.py").write_text(f"{line}\nfrom .own import make\n")
-    (package / "own.py").write_text(
-        "from flax import optim\nclass Groups(optim.MultiOptimizer): pass\n"
-        "def make(p): return optim.Adam(0.1).create(p)\n"
-    )
-    use = tmp_path / "use.py"
-    use.write_text(
-        "import pkg\no = pkg.Groups().create(p)\no = o.apply_gradient(g)\n"
-        "a = pkg.make(p)\nprint(a.target, o.target)\n"
-    )
-    changed = {result.path: result.code for result in driver.migrate([tmp_path], Options()).changed}
-    assert "tx=optax_bridge.wrap_definition(pkg.Groups()))" in changed[use]
-    assert "print(a.params, o.params)" in changed[use]
-
-
-@pytest.mark.parametrize(
-    "middle",
-    [
-        "import base\nclass Deeper(base.Groups): pass\n",
-        "import os, base as b\nclass Deeper(b.Groups): pass\n",
-        "from base import Groups\nclass Deeper(Groups): pass\n",
-        "import base\nDeeper = base.Groups\n",
-    ],
-    ids=["module", "alias of it", "name", "another name"],
-)
-def test_a_definition_derived_in_a_file_without_flax_is_wrapped(middle: str, tmp_path: Path):
-    (tmp_path / "base.py").write_text(
-        "from flax import optim as fo\nclass Groups(fo.MultiOptimizer): pass\n"
-    )
-    (tmp_path / "mid.py").write_text(middle)
-    main = tmp_path / "main.py"
-    main.write_text(
-        "from flax import optim\nimport mid\nt = optim.ModelParamTraversal(f)\n"
-        "o = mid.Deeper((t, optim.Adam(0.1))).create(p)\nprint(o.target)\n"
-    )
-    changed = {result.path: result.code for result in driver.migrate([tmp_path], Options()).changed}
-    assert "tx=optax_bridge.wrap_definition(" in changed[main]
-    assert "legacy_optim.Adam(0.1)" in changed[main] and "path_mask" not in changed[main]
 
 
 def test_the_module_handed_on_in_ones_own_definition_is_the_old_api():

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import legacy_optim
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 CLU = """
 import pathlib

@@ -17,8 +17,7 @@ from rich.text import Text
 from migration_guide.codemod import driver, summary
 from migration_guide.codemod.reading import files
 from migration_guide.codemod.registry import RULES
-from migration_guide.codemod.results import FileResult, Report
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import FileResult, Options, Report
 from optax_bridge.cli.configuration import (
     Configuration,
     ConfigurationError,
@@ -92,14 +91,14 @@ def run(
         try:
             report = _save(report, saved)
         except KeyboardInterrupt:
-            done = f"{len(saved)} of {summary.number(len(report.changed), 'file')}"
+            done = f"{len(saved)} of {summary.number(len(report.changed_files), 'file')}"
             errors.print(f"Interrupted; {done} written, all of them whole. Run it again.")
             return INTERRUPTED
     if json:
         print(json_module.dumps(summary.as_json(report, write), indent=2))
     else:
         _print(report, options, write, removed)
-    return LEFT if report.by_hand or report.refused or (check and report.changed) else DONE
+    return LEFT if report.by_hand or report.refusals or (check and report.changed_files) else DONE
 
 
 def print_rules() -> int:
@@ -199,7 +198,7 @@ def _save(report: Report, saved: list[Path]) -> Report:
 
 def _print(report: Report, options: Options, written: bool, removed: Sequence[Path]) -> None:
     console = plain_terminal()
-    for result in () if written else report.changed:
+    for result in () if written else report.changed_files:
         _print_diff(console, result)
     console.print(summary.summary(report, options, written))
     for path in removed:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from migration_guide.codemod import command, driver
 from migration_guide.codemod.reading import files
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -33,7 +33,7 @@ def test_a_bar_appears_on_a_terminal_if_it_takes_long(tmp_path: Path, terminal: 
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=80)
     report = command.with_bar([tmp_path], Options(), console, after=after)
-    assert len(report.changed) == 3
+    assert len(report.changed_files) == 3
     assert ("rewriting" in shown.getvalue()) == (terminal and after == 0.0)
 
 
@@ -212,7 +212,7 @@ def test_a_file_is_read_once_whatever_leads_to_it(tmp_path: Path):
     (path,) = _tree(tmp_path, 1)
     (tmp_path / "link.py").symlink_to(path)
     report = driver.migrate([tmp_path, path], Options())
-    assert (report.seen, len(report.changed)) == (1, 1)
+    assert (report.seen, len(report.changed_files)) == (1, 1)
 
 
 def test_what_is_no_file_is_passed_over(tmp_path: Path):
@@ -226,7 +226,7 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path):
 def test_stubs_and_scripts_without_a_suffix(tmp_path: Path, name: str):
     path = tmp_path / name
     path.write_text(OLD, encoding="utf-8")
-    assert driver.migrate([path], Options()).changed
+    assert driver.migrate([path], Options()).changed_files
 
 
 @pytest.mark.parametrize("drawn", [True, False])

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from migration_guide.codemod import driver, summary
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 from optax_bridge.cli.app import app
 
 SAVED = Path(__file__).parents[1] / "corpus" / "saved"
@@ -145,7 +145,7 @@ def _migrated(case: str, recipe: str) -> list[str]:
     path = Path("train.py")
     path.write_text(HEAD + program, encoding="utf-8")
     report = driver.migrate([path], Options(recipe=recipe))
-    assert not report.refused
+    assert not report.refusals
     driver.save(report.results)
     return summary.convert_commands(report)
 

@@ -13,12 +13,11 @@ from migration_guide.codemod.inference import parameter_dtypes
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project, merge_projects
 from migration_guide.codemod.reading import files, notebook, pins
-from migration_guide.codemod.reading.lines import line_map
+from migration_guide.codemod.reading.marks import line_map
 from migration_guide.codemod.reading.source import TooLargeError, parse
-from migration_guide.codemod.results import FileResult, Report, Rewritten
+from migration_guide.codemod.results import FileResult, Message, Options, Report, Rewritten
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Message, Options
+from migration_guide.codemod.writing import public_optax
 
 _ROUNDS = 8  # what files tell each other settles in two, as a rule
 
@@ -157,7 +156,7 @@ def save(results: Iterable[FileResult], written: list[Path] | None = None) -> li
     """
     unsaved: list[FileResult] = []
     for result in results:
-        if not result.changed:
+        if not result.is_changed:
             continue
         try:
             if result.path.read_bytes() != result.old.encode(result.encoding):
@@ -220,7 +219,7 @@ def _relevant_files(
         project = _project([*first, *second], start, progress)
     if options.standalone:
         analyses = [c.analysis for c in (*first, *second) if c.analysis is not None]
-        project.leaves_some = any(map(standalone.leaves_some, analyses))
+        project.leaves_some = any(map(public_optax.leaves_some, analyses))
     return [(candidate, project) for candidate in [*first, *second]]
 
 
@@ -363,7 +362,7 @@ def pins_of(path: Path, data: bytes) -> list[FileResult]:
 
 def left_outside(result: FileResult) -> FileResult:
     """Returns the result for a file outside of the folder that was named, which is not changed."""
-    if not result.changed:
+    if not result.is_changed:
         return result
     target = os.path.realpath(result.path)
     return failure(

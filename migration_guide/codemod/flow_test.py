@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 MADE = "optim.Adam(0.1).create(p)"
 CASES = {

@@ -6,8 +6,8 @@ import pytest
 
 from legacy_optim import gone, removed_names
 from migration_guide.codemod.reading.marks import PREFIX
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 # Modules before Linen have one comment in a file: see the cases below.
 NAMES = [name for name in gone.names() if not name.startswith(("flax.nn", "flax.deprecated"))]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from migration_guide.codemod import driver
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 ONE = "from flax import optim\no = optim.Adam(0.1).create(p)\n"
 TWO = "from flax import optim\no = optim.MultiOptimizer((a, optim.Adam(0.1)), (b, optim.Adam(0.2)))"
@@ -110,7 +110,7 @@ def test_what_another_file_reads_is_kept_by_what_this_one_makes(tmp_path: Path):
     )
     (tmp_path / "made.py").write_text(made)
     (tmp_path / "used.py").write_text(used)
-    by_file = {r.path.name: r for r in driver.migrate([tmp_path], Options()).changed}
+    by_file = {r.path.name: r for r in driver.migrate([tmp_path], Options()).changed_files}
     assert "return optax_bridge.adam(0.1)" in by_file["made.py"].code
     assert 'd.hyper_params["learning_rate"], 0.1' in by_file["used.py"].code
     assert [m.text[:31] for m in by_file["used.py"].messages] == ["which class a definition has ca"]

@@ -3,8 +3,8 @@
 import pytest
 
 from migration_guide.codemod.reading.marks import PREFIX
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from migration_guide.codemod import driver
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite, undefined_names
-from migration_guide.codemod.writing.context import Options
 
 IMPORTS = (
     "from flax import optim",
@@ -201,7 +201,7 @@ def test_any_tree(codes: list[str], options: Options):
             new = path.read_text(encoding="utf-8")
             assert undefined_names(new) <= undefined_names(code) | {"legacy_optim"}
         again = driver.migrate([Path(name)], options)
-        assert [(r.old, r.code) for r in again.changed] == []
+        assert [(r.old, r.code) for r in again.changed_files] == []
 
 
 @pytest.mark.parametrize("stem", ["train", "__init__"])
@@ -209,6 +209,7 @@ def test_a_dead_import_stays_where_others_may_import_it_from(stem: str, tmp_path
     (tmp_path / f"{stem}.py").write_text("from flax.optim import Adam\nx = 1\n")
     (tmp_path / "main.py").write_text("from flax import optim\ny = optim.Adam(0.1)\n")
     new = {
-        result.path.stem: result.code for result in driver.migrate([tmp_path], Options()).changed
+        result.path.stem: result.code
+        for result in driver.migrate([tmp_path], Options()).changed_files
     }
     assert ("from legacy_optim import Adam\n" in new[stem]) == (stem == "__init__")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading import notebook
 from migration_guide.codemod.reading.notebook import spans
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 from optax_bridge.cli.app import app
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
@@ -99,7 +99,7 @@ def test_a_deep_one_fails_by_itself(tmp_path: Path, case: str):
     (tmp_path / "deep.ipynb").write_text(text, encoding="utf-8")
     (tmp_path / "fine.py").write_text(OLD, encoding="utf-8")
     report = driver.migrate([tmp_path], Options())
-    assert [result.path.name for result in report.changed] == ["fine.py"]
+    assert [result.path.name for result in report.changed_files] == ["fine.py"]
     (refused,) = (result.refused for result in report.results if result.refused)
     assert "nested too deeply" in refused
     assert len(list(spans(deep))) > 1
@@ -178,7 +178,7 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
 def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):
     path = tmp_path / "other.ipynb"
     path.write_text(json.dumps(_notebook_with_prose("x = 1")), encoding="utf-8")
-    assert not driver.migrate([path], Options()).changed
+    assert not driver.migrate([path], Options()).changed_files
 
 
 def test_a_broken_notebook_says_so():

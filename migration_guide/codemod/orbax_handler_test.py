@@ -2,8 +2,8 @@
 
 import pytest
 
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 HEAD = "import orbax.checkpoint as ocp\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"
 OURS = "optax_bridge.checkpoints.TrainState"

@@ -6,8 +6,8 @@ import pytest
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.inference.parameter_dtypes import signs
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 HEAD = (
     "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom flax import linen as nn, optim\n"

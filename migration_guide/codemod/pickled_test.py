@@ -10,8 +10,8 @@ import pytest
 import optax_bridge
 import optax_bridge.checkpoints
 from migration_guide.codemod.reading.marks import PREFIX
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 HEAD = "import pickle\nfrom flax import optim\nopt = optim.Adam(0.1).create(p)\n"
 WRITTEN = f"{PREFIX}a TrainState holds the functions of its transformation, and pickle refuses"

@@ -9,8 +9,9 @@ import pytest
 
 from migration_guide.codemod import left_alone_test, rewrite_test
 from migration_guide.codemod.registry import RULES, Rule, order_rules
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Context, Options
+from migration_guide.codemod.writing.context import Context
 
 HEAD = rewrite_test.IMPORTS + rewrite_test.SETUP
 SOURCES = [

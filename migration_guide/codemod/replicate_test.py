@@ -2,9 +2,9 @@
 
 import pytest
 
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
 from migration_guide.codemod.rewrite_test import IMPORTS, SETUP
-from migration_guide.codemod.writing.context import Options
 
 
 def test_half_of_what_belongs_together_is_left_to_a_person():

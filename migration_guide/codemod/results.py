@@ -1,9 +1,102 @@
-"""The results of rewriting: of a module, of a file, and of all files of a run."""
+"""The options of the user, and the results: of a module, a file, and all files of a run."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from migration_guide.codemod.writing.context import Message, Restored
+UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
+UNKNOWN_PATH = "OLD"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The user's options.
+
+    Attributes:
+      recipe: `stock`: public Optax where it is the same but for rounding; `exact`: this project's
+        transformations there as well; `standalone`: public Optax and Flax alone, where that is the
+        same but for rounding.
+      rules: names of the rules to apply; all if None.
+      rename: call variables named `optimizer` `state`, where that is safe.
+    """
+
+    recipe: str = "stock"
+    rules: frozenset[str] | None = None
+    rename: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """True if this project's transformations are written everywhere."""
+        return self.recipe == "exact"
+
+    @property
+    def standalone(self) -> bool:
+        """True if public Optax and Flax alone are written."""
+        return self.recipe == "standalone"
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """A message for the user.
+
+    Attributes:
+      line: of the original file, or of a notebook's cell, from 1.
+      text: what was found and what to do.
+      by_hand: whether the code still needs a person; else it is only good to know.
+      cell: of a notebook, from 1, those of text counted as well; 0 in other files.
+      new_line: of the rewritten file, or of the cell in it.
+    """
+
+    line: int
+    text: str
+    by_hand: bool = True
+    cell: int = 0
+    new_line: int = 0
+
+    def location(self, *, written: bool) -> str:
+        """Returns the place in the rewritten file, or in the original one."""
+        line = self.new_line if written else self.line
+        return f"cell {self.cell}:{line}" if self.cell else str(line)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that a program restores.
+
+    Attributes:
+      path: as the program has it, or `UNKNOWN_PATH`.
+      template: the function of the module that makes what it is restored into, or "".
+      optimizers: the path of each optimizer in it, "" for the root, and its constructor call of
+        flax.optim; empty if some call is not written out.
+      recipe: `exact` or `standalone` if all of them became that, else "".
+      format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
+    """
+
+    path: str
+    template: str = ""
+    optimizers: tuple[tuple[str, str], ...] = ()
+    recipe: str = ""
+    format: str = ""
+
+    @property
+    def is_to_be_filled_in(self) -> bool:
+        """True if the command lacks the function that makes what is restored into."""
+        return not (self.optimizers or self.template)
+
+    def command(self, file: str) -> str:
+        """Returns the command that converts it, with the template's function from a file."""
+        old = Path(self.path)
+        name = f"{old.stem}_new{old.suffix if self.format else ''}"
+        unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
+        new = unnamed if self.path == UNKNOWN_PATH else str(old.with_name(name))
+        parts = ["optax-bridge", "convert", self.path, new]
+        parts += ["--format", self.format] if self.format else []
+        if not self.optimizers:
+            return shlex.join([*parts, "--like", f"{file}:{self.template or UNKNOWN_TEMPLATE}"])
+        for path, call in self.optimizers:
+            parts += ["--optimizer", f"{path}={call}" if path else call]
+        parts += ["--recipe", self.recipe] if self.recipe else []
+        return shlex.join(parts)
 
 
 @dataclass(frozen=True)
@@ -42,7 +135,7 @@ class FileResult(Rewritten):
     encoding: str = "utf-8"
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         return self.old != self.code
 
 
@@ -67,11 +160,11 @@ class Report:
     migrated: int = 0
 
     @property
-    def changed(self) -> list[FileResult]:
-        return [result for result in self.results if result.changed]
+    def changed_files(self) -> list[FileResult]:
+        return [result for result in self.results if result.is_changed]
 
     @property
-    def refused(self) -> list[FileResult]:
+    def refusals(self) -> list[FileResult]:
         """Those that could not be read, rewritten or written."""
         return [result for result in self.results if result.refused]
 

@@ -14,14 +14,14 @@ from migration_guide.codemod.inference import parameter_dtypes
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.lines import line_map
+from migration_guide.codemod.reading.marks import line_map
 from migration_guide.codemod.reading.names import OPTIM, dotted_name
 from migration_guide.codemod.reading.source import TooLargeError, parse, undefined_names
 from migration_guide.codemod.reading.tree import is_statement, transform, walk
 from migration_guide.codemod.registry import HANDLERS, RULES, Rule
-from migration_guide.codemod.results import Rewritten
-from migration_guide.codemod.writing import placement
-from migration_guide.codemod.writing.context import Context, Options, Restored
+from migration_guide.codemod.results import Options, Restored, Rewritten
+from migration_guide.codemod.writing import placement, public_optax
+from migration_guide.codemod.writing.context import Context
 from migration_guide.codemod.writing.rename import rename_variable
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
@@ -112,12 +112,19 @@ def _apply_rules(
     answered = frozenset(name for rule in rules for name in rule.answers_for)
     if analysis.names.unclear_star:
         options = dataclasses.replace(options, rules=frozenset({"star_imports"}))
-    context = Context(analysis, options, removed, answered)
+    context = Context(
+        analysis,
+        options,
+        is_standalone=options.standalone and public_optax.is_possible(analysis),
+        program_leaves_some=options.standalone and public_optax.program_leaves_some(analysis),
+        removed=removed,
+        answered=answered,
+    )
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
     updated = transform(analysis.module, dispatcher.leave, _not_an_import)
     if options.rename:
-        updated, count = rename_variable(context, updated)
+        updated, count = rename_variable(analysis, updated, context.is_skipped)
         if count:
             context.counts["rename"] += count
     needed = [placement.Import(module) for module in context.needed]

@@ -4,9 +4,8 @@ import textwrap
 
 import pytest
 
-from migration_guide.codemod.results import Rewritten
+from migration_guide.codemod.results import Options, Rewritten
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 

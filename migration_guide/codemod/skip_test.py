@@ -2,8 +2,8 @@
 
 import pytest
 
+from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing.context import Options
 
 HEAD = "import jax\nfrom flax import optim\n"
 SKIPPED = {

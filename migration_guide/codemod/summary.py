@@ -5,12 +5,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from migration_guide.codemod.registry import RULES
-from migration_guide.codemod.results import Report
+from migration_guide.codemod.results import UNKNOWN_TEMPLATE, Message, Options, Report
 from migration_guide.codemod.rules.restoring import FILL_IN
-from migration_guide.codemod.writing.context import UNKNOWN_TEMPLATE, Message, Options
 from migration_guide.codemod.writing.definitions import RATE
 
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
@@ -42,9 +40,9 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
     ]
     if _draws(report):
         parts.append(_RANDOM_NUMBERS)
-    if report.refused:
+    if report.refusals:
         parts.append("Left as they are:")
-        parts += [f"  {result.path}: {result.refused}" for result in report.refused]
+        parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
     commands = next_commands(report) if written else []
     if commands:
         parts += [_NEXT, *(f"  {command}" for command in commands)]
@@ -53,14 +51,14 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
 
 def _changes(report: Report, options: Options, written: bool) -> Iterator[str]:
     verb = "rewritten" if written else "would be rewritten"
-    changed = number(len(report.changed), "file")
+    changed = number(len(report.changed_files), "file")
     yield f"{changed} {verb}, {report.seen} looked at, in {report.seconds:.1f} s."
     counts: Counter[str] = Counter()
-    for result in report.changed:
+    for result in report.changed_files:
         counts.update(dict(result.counts))
     if counts:
         yield "  " + ", ".join(f"{name} {count}" for name, count in counts.most_common())
-    if not report.changed and not report.refused:
+    if not report.changed_files and not report.refusals:
         yield f"Nothing to rewrite: {_why_nothing(report, options)}"
 
 
@@ -81,7 +79,8 @@ def _why_nothing(report: Report, options: Options) -> str:
 
 
 def _messages(report: Report, written: bool) -> Iterator[str]:
-    lines_of = "" if written or not report.changed else " (lines of the files as they are now)"
+    is_old = report.changed_files and not written
+    lines_of = " (lines of the files as they are now)" if is_old else ""
     for title, by_hand in (("To do by hand", True), ("Good to know", False)):
         messages = [(r.path, m) for r in report.results for m in r.messages if m.by_hand is by_hand]
         if messages:
@@ -112,10 +111,10 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
 def next_commands(report: Report) -> list[str]:
     """Commands that show whether the rewritten program takes the same steps as the old one."""
     commands: dict[str, None] = {}
-    for result in report.changed:
+    for result in report.changed_files:
         for old, new in result.compared:
             commands[shlex.join(["optax-bridge", "compare", old, new])] = None
-    for result in report.changed:
+    for result in report.changed_files:
         for restored in result.checkpoints:
             if restored.template and restored.optimizers:
                 program = f"{short_path(result.path)}:{restored.template}"
@@ -128,7 +127,7 @@ def next_commands(report: Report) -> list[str]:
 
 def _draws(report: Report) -> bool:
     """True if some file that changes seems to draw random numbers."""
-    return any(_RANDOM.search(result.code) for result in report.changed)
+    return any(_RANDOM.search(result.code) for result in report.changed_files)
 
 
 def convert_commands(report: Report) -> list[str]:
@@ -142,7 +141,7 @@ def convert_commands(report: Report) -> list[str]:
     return list(commands.values())
 
 
-def as_json(report: Report, written: bool) -> dict[str, Any]:
+def as_json(report: Report, written: bool) -> dict[str, object]:
     """The report for programs: the same content as `summary`."""
     return {
         "seen": report.seen,
@@ -154,7 +153,7 @@ def as_json(report: Report, written: bool) -> dict[str, Any]:
         "files": [
             {
                 "path": str(result.path),
-                "changed": result.changed,
+                "changed": result.is_changed,
                 "counts": dict(result.counts),
                 "by_hand": [_message(m, written) for m in result.messages if m.by_hand],
                 "notes": [_message(m, written) for m in result.messages if not m.by_hand],
@@ -165,7 +164,7 @@ def as_json(report: Report, written: bool) -> dict[str, Any]:
     }
 
 
-def _message(message: Message, written: bool) -> dict[str, Any]:
+def _message(message: Message, written: bool) -> dict[str, object]:
     line = message.new_line if written else message.line
     cell = {"cell": message.cell} if message.cell else {}
     return {"line": line, "text": message.text, **cell}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from migration_guide.codemod import driver
-from migration_guide.codemod.writing.context import Options
+from migration_guide.codemod.results import Options
 
 HERE = Path(__file__).parent
 
@@ -72,7 +72,7 @@ class Edit:
 
 def migrated(name: str) -> str:
     """Returns what `optax-bridge migrate` makes of an example's before-program."""
-    (result,) = driver.migrate([HERE / name / "before.py"], Options()).changed
+    (result,) = driver.migrate([HERE / name / "before.py"], Options()).changed_files
     return result.code
 
 

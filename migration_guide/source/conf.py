@@ -10,7 +10,7 @@ import optax
 from docutils import nodes
 from sphinx.util.typing import stringify_annotation
 
-from migration_guide.docstrings import as_rest
+from migration_guide.api_reference import as_rest
 from migration_guide.generated import filled_in
 
 # The kernels that run the snippets inherit it: numbers come from the CPU.
@@ -119,7 +119,7 @@ def _with_aliases(
     return arguments, returned
 
 
-def _skipped(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+def _is_field(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
     """Leaves out the fields of a NamedTuple: its docstring has them."""
     del app, what, name, skip, options
     return True if str(getattr(value, "__doc__", "")).startswith("Alias for field number") else None
@@ -130,6 +130,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("source-read", _fill_in)
     app.connect("doctree-read", _pair)
     app.connect("autodoc-process-signature", _with_aliases)
-    app.connect("autodoc-skip-member", _skipped)
+    app.connect("autodoc-skip-member", _is_field)
     app.connect("autodoc-process-docstring", _in_rest, priority=100)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,13 +3,11 @@
 import re
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.algebra.atoms import Atom, Rat
-from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
-from equivalence_tests.proof.algebra.text import shown_atom
+from equivalence_tests.proof.algebra.atoms import Atom, Rat, format_atom
+from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients, Substitution
 
 _MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
 
@@ -24,23 +22,23 @@ class Conditions(Quotients):
 
     def guards(self) -> frozenset[str]:
         """The denominators of which a program asks itself whether they are 0."""
-        known = len(self.atoms)
+        count = len(self.atoms)
         return frozenset(
             text
             for text, value in self.denominators.items()
-            if all(gen < known for gen in self.atoms_of(self.zero(value)))
+            if all(gen < count for gen in self.atoms_of(self.zero(value)))
         )
 
     def positive(self, value: Rat) -> Rat:
         """The indicator of a value's being more than 0."""
-        return self.selected([value], lambda args: self._positive(args[0]))
+        return self.case_split([value], lambda args: self._positive(args[0]))
 
     def _positive(self, value: Rat) -> Rat:
         number = self.constant(value)
         if number is not None:
             return self.number(int(number > 0))
-        if (known := self._positive_fraction(value)) is not None:
-            return known
+        if (indicator := self._positive_fraction(value)) is not None:
+            return indicator
         if self.above_zero(value):
             return self.number(1)
         if self.nonneg(value):
@@ -88,26 +86,26 @@ class Conditions(Quotients):
 
     def floor(self, value: Rat) -> Rat:
         """The largest whole number that is not above a value."""
-        return self.selected([value], lambda args: self._floor(args[0]))
+        return self.case_split([value], lambda args: self._floor(args[0]))
 
     def _floor(self, value: Rat) -> Rat:
-        if self._is_whole(value):
+        if self._is_integer(value):
             return value
         if self._lead(value.num) < 0:  # of x and -x one floor is enough
             other = self.neg(value)
             below = self._floor(other)
             exact = self.zero(self.sub(other, below))
             return self.sub(exact, self.add(below, self.number(1)))
-        return self.call("function", "floor", (value,), whole=True)
+        return self.call("function", "floor", (value,), integer=True)
 
-    def _is_whole(self, value: Rat) -> bool:
+    def _is_integer(self, value: Rat) -> bool:
         numbers = [*value.num.coeffs(), *value.den.coeffs()]
-        whole = all(self.atoms[gen].whole for gen in self.atoms_of(value))
-        return whole and value.den.is_constant() and all(number.q == 1 for number in numbers)
+        integer = all(self.atoms[gen].integer for gen in self.atoms_of(value))
+        return integer and value.den.is_constant() and all(number.q == 1 for number in numbers)
 
     def _as_fraction(self, value: Rat) -> tuple[fmpq, fmpq, Rat] | None:
         """The scale, the offset and the fraction of `c * (x - floor(x)) + d`; None of others."""
-        for gen in self.used(value.num):
+        for gen in self.generators(value.num):
             atom = self.atoms[gen]
             rows = self.coefficients(value.num, gen)
             if atom.name != "floor" or atom.kind != "function" or set(rows) != {0, 1}:
@@ -119,7 +117,7 @@ class Conditions(Quotients):
             offset = self.constant(self._add(rest, self._mul(self.number(-scale), atom.args[0])))
             if offset is None:
                 continue
-            floor = Rat(self.gen(gen), self.one)
+            floor = Rat(self.generator(gen), self.one)
             return scale, offset, self._add(atom.args[0], self.neg(floor))
         return None
 
@@ -145,7 +143,7 @@ class Conditions(Quotients):
 
         Of `a sqrt(s) - b`, with `a` and `b` not negative, it is `a^2 s - b^2`. None of others.
         """
-        for gen in self.used(poly):
+        for gen in self.generators(poly):
             atom = self.atoms[gen]
             if atom.kind != "root" or atom.order != 2:
                 continue
@@ -166,7 +164,7 @@ class Conditions(Quotients):
         It does not depend on what indices are called, nor on which atom came first.
         """
 
-        def key(term: tuple[Any, fmpq]) -> Any:
+        def key(term: tuple[Sequence[int], fmpq]) -> tuple[object, ...]:
             factors = [(self.label(gen), power) for gen, power in enumerate(term[0]) if power]
             return sorted(factors), term[0]
 
@@ -175,13 +173,13 @@ class Conditions(Quotients):
     def label(self, gen: int) -> int:
         """A number for an atom that does not depend on what indices are called."""
         if gen not in self._labels:
-            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", shown_atom(self.atoms, gen))
+            text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", format_atom(self.atoms, gen))
             self._labels[gen] = zlib.crc32(text.encode())
         return self._labels[gen]
 
     def zero(self, value: Rat) -> Rat:
         """The indicator of a value's being 0."""
-        return self.selected([value], lambda args: self._zero(args[0]))
+        return self.case_split([value], lambda args: self._zero(args[0]))
 
     def _zero(self, value: Rat) -> Rat:
         number = self.constant(value)
@@ -206,8 +204,8 @@ class Conditions(Quotients):
         none = self.number(1)
         for factor, _ in factors:
             factor = factor
-            gens = self.used(factor)
-            if len(gens) == 1 and factor == self.gen(gens[0]):
+            gens = self.generators(factor)
+            if len(gens) == 1 and factor == self.generator(gens[0]):
                 indicator = self._atom_is_zero(gens[0])
             else:
                 indicator = self._indicator("zero", factor / factor.leading_coefficient())
@@ -220,7 +218,7 @@ class Conditions(Quotients):
             return self.zero(atom.args[0])
         if atom.kind == "function" and atom.name == "exp":
             return self.number(0)
-        return self._indicator("zero", self.gen(gen))
+        return self._indicator("zero", self.generator(gen))
 
     def _indicator(self, kind: str, num: fmpq_mpoly) -> Rat:
         value = Rat(num, self.one)
@@ -232,11 +230,11 @@ class Conditions(Quotients):
             free=self.free(value),
             depth=max((self.atoms[i].depth for i in gens), default=0),
             nonneg=True,
-            whole=True,
+            integer=True,
         )
         return self.atom((kind, str(num)), atom)
 
-    def counts_asked(self, value: Rat) -> list[tuple[int, str, int]]:
+    def compared_counts(self, value: Rat) -> list[tuple[int, str, int]]:
         """Conditions in a value that an input, no array, is a whole number.
 
         Returns:
@@ -248,11 +246,11 @@ class Conditions(Quotients):
             if atom.kind != "zero":
                 continue
             poly = atom.args[0].num
-            (own, *others), rows = self.used(poly) or [-1], {}
-            leaf = self.atoms[own] if own >= 0 and not others else None
+            (input_gen, *others), rows = self.generators(poly) or [-1], {}
+            leaf = self.atoms[input_gen] if input_gen >= 0 and not others else None
             if leaf is None or leaf.kind != "leaf" or leaf.index:
                 continue
-            rows = self.coefficients(poly, own)
+            rows = self.coefficients(poly, input_gen)
             if set(rows) <= {0, 1} and rows[1].is_constant():
                 constant = rows.get(0, self.ctx.constant(0))
                 number = (
@@ -266,13 +264,13 @@ class Conditions(Quotients):
 
     def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
         """True if two values are equal where none of some conditions holds."""
-        names: dict[str | int, Any] = {f"g{gen}": 0 for gen in conditions}
+        names: Substitution = {f"g{gen}": 0 for gen in conditions}
         a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
         return self.equal(a, b)
 
     def absolute(self, value: Rat) -> Rat:
         """The absolute value."""
-        return self.selected([value], lambda args: self._absolute(args[0]))
+        return self.case_split([value], lambda args: self._absolute(args[0]))
 
     def _absolute(self, value: Rat) -> Rat:
         if self.nonneg(value):

@@ -14,7 +14,7 @@ class Powers(Conditions):
 
     def root(self, value: Rat, order: int = 2) -> Rat:
         """A root; assumes that its radicand is not negative."""
-        return self.selected([value], lambda args: self._root(args[0], order))
+        return self.case_split([value], lambda args: self._root(args[0], order))
 
     def _root(self, value: Rat, order: int) -> Rat:
         if value.num.is_zero():
@@ -23,15 +23,15 @@ class Powers(Conditions):
         outside, inside = self.number(1), self.number(1)
         for poly, sign in ((value.num, 1), (value.den, -1)):
             lead, factors = poly.factor_squarefree()
-            out, kept = _root_of_number(fmpq(lead), order)
+            out, radicand = _root_of_number(fmpq(lead), order)
             outside = self.mul(outside, self.number(out**sign))
-            inside = self.mul(inside, self.number(kept**sign))
+            inside = self.mul(inside, self.number(radicand**sign))
             for factor, multiplicity in factors:
                 base = Rat(factor, self.one)
-                whole, rest = divmod(int(multiplicity), order)
-                if whole:
+                times, rest = divmod(int(multiplicity), order)
+                if times:
                     taken = self._absolute(base) if order % 2 == 0 else base
-                    outside = self.mul(outside, self.power(taken, sign * whole))
+                    outside = self.mul(outside, self.power(taken, sign * times))
                 inside = self.mul(inside, self.power(base, sign * rest))
         number = self.constant(inside)
         if number == 1:
@@ -58,7 +58,7 @@ class Powers(Conditions):
         has_signs = bottom.is_constant() or self._nonneg(top) or self._nonneg(bottom)
         if not has_signs or (number == 1 and bottom == self.one):
             return None
-        out, kept = _root_of_number(number, 2)
+        out, radicand = _root_of_number(number, 2)
         result = self.number(out)
         for part, power in ((Rat(bottom, self.one), -1), (Rat(top, self.one), 1)):
             if self.constant(part) is not None:
@@ -66,14 +66,14 @@ class Powers(Conditions):
             self.assume(part, "is not negative")
             atom = self.call("root", "root2", (part,), order=2, nonneg=True)
             result = self._mul(result, atom if power > 0 else Rat(self.one, atom.num))
-        if kept != 1:
-            number_of = (self.number(kept),)
+        if radicand != 1:
+            number_of = (self.number(radicand),)
             result = self._mul(result, self.call("root", "root2", number_of, order=2, nonneg=True))
         return result
 
     def to_the(self, base: Rat, exponent: Rat) -> Rat:
         """A power with any exponent; assumes a base above 0 where that is not whole."""
-        return self.selected([base, exponent], lambda args: self._to_the(*args))
+        return self.case_split([base, exponent], lambda args: self._to_the(*args))
 
     def _to_the(self, base: Rat, exponent: Rat) -> Rat:
         number = self.constant(exponent)
@@ -85,29 +85,29 @@ class Powers(Conditions):
             if number.q <= _LARGEST_ROOT and number.p <= _LARGEST_POWER:
                 return self.power(self._root(base, int(number.q)), int(number.p))
             return self._one_power(base, exponent)
-        if (known := self.constant(base)) == 1:
+        if (base_number := self.constant(base)) == 1:
             return base
-        if known is not None and known.p == 1:  # powers of a half are those of 2
-            return self._to_the(self.number(known.q), self.neg(exponent))
+        if base_number is not None and base_number.p == 1:  # powers of a half are those of 2
+            return self._to_the(self.number(base_number.q), self.neg(exponent))
         if not exponent.den.is_constant():
             return self._one_power(base, exponent)
         result = self.number(1)
         for monomial, coefficient in exponent.num.to_dict().items():
-            times, kept = coefficient, fmpq(1)
+            times, rest = coefficient, fmpq(1)
             if coefficient.q > 1 or abs(coefficient.p) > _LARGEST_POWER:
-                times, kept = (1 if coefficient > 0 else -1), abs(coefficient)
+                times, rest = (1 if coefficient > 0 else -1), abs(coefficient)
             if not any(monomial):
-                factor = base if kept == 1 else self._to_the(base, self.number(kept))
+                factor = base if rest == 1 else self._to_the(base, self.number(rest))
             else:
-                part = Rat(self.ctx.from_dict({monomial: kept}), self.one)
+                part = Rat(self.ctx.from_dict({monomial: rest}), self.one)
                 factor = self._one_power(base, part)
             result = self.mul(result, self.power(factor, int(times)))
         return result
 
     def _one_power(self, base: Rat, exponent: Rat) -> Rat:
         numbers = [*exponent.num.coeffs(), *exponent.den.coeffs()]
-        whole = all(self.atoms[gen].whole for gen in self.atoms_of(exponent))
-        if not whole or any(number.q > 1 for number in numbers):
+        integer = all(self.atoms[gen].integer for gen in self.atoms_of(exponent))
+        if not integer or any(number.q > 1 for number in numbers):
             self.assume(base, "is not negative")
         return self.call("function", "pow", (base, exponent), nonneg=self.nonneg(base))
 
@@ -119,12 +119,12 @@ def _root_of_number(value: fmpq, order: int) -> tuple[fmpq, fmpq]:
     outside, inside = fmpq(1, value.q), fmpz(abs(value.p)) * fmpz(value.q) ** (order - 1)
     if inside.height_bits() > 4000:
         return fmpq(1), value
-    kept = fmpz(1)
+    radicand = fmpz(1)
     for prime, power in inside.factor(trial_limit=10000) if _large(inside) else inside.factor():
-        whole, rest = divmod(int(power), order)
-        outside = outside * fmpq(prime**whole)
-        kept = kept * prime**rest
-    return outside, fmpq(sign * kept)
+        times, rest = divmod(int(power), order)
+        outside = outside * fmpq(prime**times)
+        radicand = radicand * prime**rest
+    return outside, fmpq(sign * radicand)
 
 
 def _large(number: fmpz) -> bool:

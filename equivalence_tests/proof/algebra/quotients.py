@@ -13,21 +13,21 @@ is its own square, and excludes that of the opposite condition.
 
 import itertools
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any
 
-from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx
+from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx, fmpz
 
-from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, symbols_of
-from equivalence_tests.proof.algebra.text import shown
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_quotient, symbols_of
 from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
+Substitution = dict[str | int, Any]  # name of a generator -> its value, as FLINT has it
 
 
-class Full(Undecided):
-    """There are more atoms than the algebra has room for: begin anew with a larger one."""
+class CapacityExceeded(Undecided):
+    """There are more atoms than the algebra has room for: start again with a larger one."""
 
 
 class Quotients:
@@ -39,7 +39,7 @@ class Quotients:
         """Makes an algebra.
 
         Args:
-          capacity: the most atoms; with more, `Full` is raised.
+          capacity: the most atoms; with more, `CapacityExceeded` is raised.
           work: the most terms that are handled; with more, `Undecided` is raised.
           guarded: denominators as text that are not assumed to be other than 0: where one is 0,
             the quotient is undefined.
@@ -47,7 +47,7 @@ class Quotients:
         self.work, self.guarded = work, guarded
         self.denominators: dict[str, Rat] = {}
         self.atoms: list[Atom] = []
-        self.by_key: dict[Any, int] = {}
+        self.by_key: dict[Hashable, int] = {}
         self.assumptions: dict[str, None] = {}
         self._fresh = itertools.count()
         self._special: set[int] = set()
@@ -58,11 +58,11 @@ class Quotients:
 
     # Polynomials
 
-    def gen(self, number: int) -> fmpq_mpoly:
+    def generator(self, number: int) -> fmpq_mpoly:
         """An atom as a polynomial."""
         return self.ctx.gen(number)
 
-    def used(self, *polys: fmpq_mpoly) -> list[int]:
+    def generators(self, *polys: fmpq_mpoly) -> list[int]:
         """The atoms that occur, the newest first."""
         gens = set()
         for poly in polys:
@@ -72,7 +72,7 @@ class Quotients:
 
     def atoms_of(self, *values: Rat) -> list[int]:
         """The atoms that occur in values, the newest first."""
-        return self.used(*(poly for value in values for poly in value))
+        return self.generators(*(poly for value in values for poly in value))
 
     def free(self, *values: Rat) -> frozenset[str]:
         """The symbols of indices that occur in values."""
@@ -82,7 +82,7 @@ class Quotients:
         """A polynomial as one in a single atom: exponent -> coefficient."""
         self._count_work(len(poly))
         rows, factorial = dict[int, fmpq_mpoly](), 1
-        without: dict[str | int, Any] = {f"g{gen}": 0}
+        without: Substitution = {f"g{gen}": 0}
         for power in range(int(poly.degrees()[gen]) + 1):
             if power:  # by Taylor's series, which FLINT has sooner than its terms are sorted
                 poly, factorial = poly.derivative(gen), factorial * power
@@ -97,7 +97,7 @@ class Quotients:
         while True:
             if len(poly) > MOST_TERMS:
                 raise Undecided(f"a normal form has more than {MOST_TERMS} terms")
-            for gen in self.used(poly):
+            for gen in self.generators(poly):
                 atom = self.atoms[gen]
                 if atom.kind == "root" and poly.degrees()[gen] >= atom.order:
                     poly, factor = self._root_out(poly, gen)
@@ -118,7 +118,7 @@ class Quotients:
         for power, row in rows.items():
             times = power // order
             term = row * radicand.num**times * radicand.den ** (most - times)
-            total = total + term * self.gen(gen) ** (power % order)
+            total = total + term * self.generator(gen) ** (power % order)
         return total, radicand.den**most
 
     def _apply_indicator(self, poly: fmpq_mpoly, gen: int) -> tuple[fmpq_mpoly] | None:
@@ -127,16 +127,16 @@ class Quotients:
         rows = self.coefficients(poly, gen)
         on = sum((row for power, row in rows.items() if power), self.ctx.constant(0))
         changed = any(power > 1 for power in rows)
-        for other in self.used(on):
+        for other in self.generators(on):
             if other == gen or self.atoms[other].kind not in ("positive", "zero"):
                 continue
-            if (holds := self._follows(atom, self.atoms[other])) is not None:
+            if (implied := self._follows(atom, self.atoms[other])) is not None:
                 parts = self.coefficients(on, other)
-                kept = [row for power, row in parts.items() if holds or not power]
-                on, changed = sum(kept, self.ctx.constant(0)), True
+                remaining = [row for power, row in parts.items() if implied or not power]
+                on, changed = sum(remaining, self.ctx.constant(0)), True
         if not changed:
             return None
-        return (rows.get(0, self.ctx.constant(0)) + on * self.gen(gen),)
+        return (rows.get(0, self.ctx.constant(0)) + on * self.generator(gen),)
 
     def _follows(self, first: Atom, second: Atom) -> bool | None:
         """True if one condition holds where another does; None if that is open.
@@ -144,10 +144,10 @@ class Quotients:
         `x > -1` holds where `x > 1` does, and `x = 0` does not.
         """
         (one, kind), (other, wanted) = self._relation(first), self._relation(second)
-        apart = other - one
-        if not apart.is_constant():
+        difference = other - one
+        if not difference.is_constant():
             return None
-        by = fmpq(0) if apart.is_zero() else apart.leading_coefficient()
+        by = fmpq(0) if difference.is_zero() else difference.leading_coefficient()
         if kind == 0:
             return wanted == (by > 0) - (by < 0)
         if by * kind < 0:
@@ -169,7 +169,7 @@ class Quotients:
         num, over = self._apply_relations(num)
         den, under = self._apply_relations(den)
         if den.is_zero():
-            raise Undecided("a denominator is zero, whatever the input")
+            raise Undecided("a denominator is zero for every input")
         if num.is_zero():
             return Rat(num, self.one)
         num, den = num * under, den * over
@@ -186,7 +186,7 @@ class Quotients:
         if self.work < 0:
             raise Undecided("the normal form takes too long")
 
-    def number(self, value: Any) -> Rat:
+    def number(self, value: fmpq | fmpz | int) -> Rat:
         """A rational number."""
         return Rat(self.ctx.constant(fmpq(value)), self.one)
 
@@ -199,7 +199,7 @@ class Quotients:
     def add(self, a: Rat, b: Rat) -> Rat:
         """The sum."""
         if self._special and self.is_special(a, b):
-            return self.selected([a, b], lambda args: self.add(*args))
+            return self.case_split([a, b], lambda args: self.add(*args))
         return self._add(a, b)
 
     def _add(self, a: Rat, b: Rat) -> Rat:
@@ -218,7 +218,7 @@ class Quotients:
     def mul(self, a: Rat, b: Rat) -> Rat:
         """The product."""
         if self._special and self.is_special(a, b):
-            return self.selected([a, b], lambda args: self.mul(*args))
+            return self.case_split([a, b], lambda args: self.mul(*args))
         return self._mul(a, b)
 
     def _mul(self, a: Rat, b: Rat) -> Rat:
@@ -226,7 +226,7 @@ class Quotients:
 
     def div(self, a: Rat, b: Rat) -> Rat:
         """The quotient; assumes that the denominator is not zero."""
-        inverse = self.selected([b], lambda args: self._inverse(args[0]))
+        inverse = self.case_split([b], lambda args: self._inverse(args[0]))
         return self.mul(a, inverse)
 
     def _inverse(self, b: Rat) -> Rat:
@@ -256,7 +256,7 @@ class Quotients:
         """
         difference = self._add(a, self.neg(b))
         num, den = difference
-        for gen in self.used(num):
+        for gen in self.generators(num):
             atom = self.atoms[gen]
             # Where the indicator is 1, its argument is 0, and a multiple of that as well; but not
             # one that is divided by the argument.
@@ -264,12 +264,12 @@ class Quotients:
                 rows = self.coefficients(num, gen)
                 on = rows.get(1, self.ctx.constant(0))
                 on = self._with_roots(self._with_floors(on, atom), den, atom) % atom.args[0].num
-                num = rows.get(0, self.ctx.constant(0)) + on * self.gen(gen)
+                num = rows.get(0, self.ctx.constant(0)) + on * self.generator(gen)
         return self._apply_relations(num)[0].is_zero()
 
     def _with_floors(self, poly: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
         """A polynomial where a condition says that the argument of a floor is 0, and so it is."""
-        for gen in self.used(poly):
+        for gen in self.generators(poly):
             floor = self.atoms[gen]
             if floor.kind == "function" and floor.name == "floor":
                 argument = floor.args[0]
@@ -279,7 +279,7 @@ class Quotients:
 
     def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
         """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""
-        for gen in self.used(poly):
+        for gen in self.generators(poly):
             root = self.atoms[gen]
             if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
                 continue
@@ -291,7 +291,7 @@ class Quotients:
             square = lead * number.leading_coefficient() / root.args[0].den.leading_coefficient()
             if square < 0 or not (square.p.is_square() and square.q.is_square()):
                 continue
-            names: dict[str | int, Any] = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
+            names: Substitution = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
             if not den.subs(names).is_zero():
                 poly = poly.subs(names)
         return poly
@@ -311,7 +311,7 @@ class Quotients:
 
     def text(self, value: Rat) -> str:
         """A value as a formula; which element of an array it is about is left out."""
-        return re.sub(r"\b(u\d+|i\d+)\b", "_", shown(self.atoms, value))
+        return re.sub(r"\b(u\d+|i\d+)\b", "_", format_quotient(self.atoms, value))
 
     # Signs
 
@@ -350,7 +350,7 @@ class Quotients:
 
     # Atoms
 
-    def atom(self, key: Any, atom: Atom) -> Rat:
+    def atom(self, key: Hashable, atom: Atom) -> Rat:
         """An atom as a value: the one that there is, or a new one."""
         number = self.by_key.get(key)
         if number is None:
@@ -358,18 +358,18 @@ class Quotients:
         if number is None:
             number = len(self.atoms)
             if number == self._capacity:
-                raise Full(f"a normal form has more than {number} atoms")
+                raise CapacityExceeded(f"a normal form has more than {number} atoms")
             self.atoms.append(atom)
         self.by_key[key] = number
-        return Rat(self.gen(number), self.one)
+        return Rat(self.generator(number), self.one)
 
     def _same(self, atom: Atom) -> int | None:
         """An atom of the same kind with equal arguments."""
         if not atom.args:
             return None
         for number, other in enumerate(self.atoms):
-            alike = (other.kind, other.name, other.index, other.bound, other.order)
-            if alike != (atom.kind, atom.name, atom.index, atom.bound, atom.order):
+            signature = (other.kind, other.name, other.index, other.bound, other.order)
+            if signature != (atom.kind, atom.name, atom.index, atom.bound, atom.order):
                 continue
             if other.free == atom.free and len(other.args) == len(atom.args):
                 pairs = zip(atom.args, other.args, strict=True)
@@ -396,12 +396,12 @@ class Quotients:
         return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
 
     def leaf(
-        self, name: str, index: Sequence[Index], *, whole: bool = False, nonneg: bool = False
+        self, name: str, index: Sequence[Index], *, integer: bool = False, nonneg: bool = False
     ) -> Rat:
         """An entry of an input."""
         index = tuple(index)
         free = symbols_of(index)
-        atom = Atom("leaf", name, index=index, free=free, whole=whole, nonneg=nonneg)
+        atom = Atom("leaf", name, index=index, free=free, integer=integer, nonneg=nonneg)
         return self.atom(("leaf", name, index), atom)
 
     def position(self, index: Index) -> Rat:
@@ -412,23 +412,23 @@ class Quotients:
         return self.atom(("index", index), atom)
 
     def call(
-        self, kind: str, name: str, args: Sequence[Rat], index: Sequence[Index] = (), **known: Any
+        self, kind: str, name: str, args: Sequence[Rat], index: Sequence[Index] = (), **facts: Any
     ) -> Rat:
-        """A function of values, of which nothing else is known than `known` says."""
+        """A function of values, of which nothing else is known than `facts` says."""
         args = tuple(args)
         free = symbols_of(tuple(index))
         if kind != "array":  # whose arguments have indices of their own
             free = free | self.free(*args)
         depth = max((self.atoms[i].depth for i in self.atoms_of(*args)), default=0)
-        atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **known)
-        order = known.get("order", 0)
+        atom = Atom(kind, name, args, tuple(index), free=free, depth=depth, **facts)
+        order = facts.get("order", 0)
         return self.atom((kind, name, order, tuple(index), self.texts(args)), atom)
 
     def texts(self, values: Sequence[Rat]) -> tuple[str, ...]:
         """Values as keys."""
         return tuple(f"{v.num}/{v.den}" for v in values)
 
-    def selected(
+    def case_split(
         self,
         args: Sequence[Rat],
         function: Callable[[list[Rat]], Rat],
@@ -440,7 +440,7 @@ class Quotients:
           args: the values.
           function: the function.
           bound: indices over which it goes; what depends on these has one case for each element,
-            and stays as it is.
+            and is left alone.
         """
         for gen in self.atoms_of(*args):
             atom = self.atoms[gen]
@@ -456,8 +456,8 @@ class Quotients:
         for number in (1, 0):
             name = f"g{gen}"
             here = [self.make(a.num.subs({name: number}), a.den) for a in args]
-            cases.append(self.selected(here, function, bound))
-        indicator = Rat(self.gen(gen), self.one)
+            cases.append(self.case_split(here, function, bound))
+        indicator = Rat(self.generator(gen), self.one)
         return self.choose(indicator, cases[0], cases[1])
 
     def choose(self, indicator: Rat, then: Rat, otherwise: Rat) -> Rat:

@@ -3,12 +3,13 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 
 from equivalence_tests.proof.certificate.checker import Checked, Programs, check_programs
-from equivalence_tests.proof.reading.traced_sides import MakeSide, inputs, traced
+from equivalence_tests.proof.reading.sides import MakeSide, as_functions, check_inputs, trace_side
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Params
 
@@ -46,21 +47,16 @@ def check(
         that the checker does not know.
     """
     data = json.loads(certificate) if isinstance(certificate, str) else certificate
-    pair: tuple[MakeSide, MakeSide] = (left, right)
-    if hyper_params is None:
-        pair = (lambda hp: left), (lambda hp: right)
+    pair = as_functions((left, right), hyper_params)
 
     def trace(fixed: Mapping[str, float], shape: tuple[int, ...] | None) -> Programs:
         free = {k: v for k, v in (hyper_params or {}).items() if k not in fixed}
-        given = inputs(params, free, fixed)
+        inputs = check_inputs(params, free, fixed)
         if shape is not None:
-            given = inputs(
-                jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape, leaf.dtype), given.params),
-                free,
-                fixed,
-            )
+            leaves = [jax.ShapeDtypeStruct(shape, leaf.dtype) for leaf in inputs.shapes]
+            inputs = replace(inputs, params=jax.tree.structure(params).unflatten(leaves))
         ours, theirs = data["names"]
-        sides = traced(pair[0], given, ours), traced(pair[1], given, theirs)
-        return Programs(sides, given.paths, given.shapes, given.numbers)
+        sides = trace_side(pair[0], inputs, ours), trace_side(pair[1], inputs, theirs)
+        return Programs(sides, inputs.paths, inputs.shapes, inputs.numbers)
 
     return check_programs(data, trace, points, steps, shapes, seed)

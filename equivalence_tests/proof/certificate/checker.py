@@ -36,7 +36,7 @@ _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0
 TRUSTED = (
     "JAX: that a traced program is what runs; what it computes of whole numbers and random keys",
     "python-flint and NumPy: arithmetic with balls and with numbers",
-    "sides.adapt and proof.reading: from a side to its programs",
+    "sides.adapt and proof.reading.sides: from a side to its programs",
     "the certificate's induction: that what holds of these inputs holds of all",
     "the certificate's scope: that what holds of arrays of a few more shapes holds of all",
 )

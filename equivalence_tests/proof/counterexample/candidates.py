@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from equivalence_tests.proof.dtypes import is_float, is_whole
+from equivalence_tests.proof.dtypes import is_float, is_integer
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+from equivalence_tests.proof.reading.sides import Inputs, Program
 
 STEPS = 4
 Grads = list[list[np.ndarray]]
@@ -27,16 +27,16 @@ _MOST_SIZES = 6
 _MOST_VALUES = 12
 
 
-def simple(given: Inputs, quick: bool) -> Iterator[Candidate]:
+def simple(inputs: Inputs, quick: bool) -> Iterator[Candidate]:
     """Inputs to try, the simplest first; only a few where it is to be quick."""
 
     def of(value: Fill) -> list[np.ndarray]:
-        return filled(given.shapes, value)
+        return full_arrays(inputs.shapes, value)
 
     def from_zero(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return _steps(leaf) - 1
 
-    steps, signs = _steps, signed
+    steps, signs = _steps, alternating
     ones, zeros = (lambda leaf: 1.0), (lambda leaf: 0.0)
     starts = [ones, zeros, steps, signs]
     tiny = [lambda leaf, s=size: s * signs(leaf) for size in (1e-4, 1e-8, 1e4)]
@@ -55,47 +55,50 @@ def simple(given: Inputs, quick: bool) -> Iterator[Candidate]:
             yield of(start), [[g * 3.0**-k for g in first] for k in range(3 * STEPS)]
     rng = np.random.default_rng(7)  # no leaf like another, no step either: leaves may be mixed up
     for _ in range(1 if quick else 3):
-        rows = [_any(given, rng) for _ in range(1 + 2 * STEPS)]
+        rows = [_any(inputs, rng) for _ in range(1 + 2 * STEPS)]
         yield rows[0], rows[1:]
 
 
-def of_sizes(given: Inputs, wanted: Sequence[float]) -> Iterator[Candidate]:
+def of_sizes(inputs: Inputs, wanted: Sequence[float]) -> Iterator[Candidate]:
     """Gradients and parameters around the numbers that a program has."""
     for size in wanted:
         near = [factor * size for factor in (4.0, 0.25)]
         for each in near:
-            grads = filled(given.shapes, lambda leaf, each=each: each * signed(leaf))
-            yield filled(given.shapes, _steps), [[g.copy() for g in grads] for _ in range(STEPS)]
+            grads = full_arrays(inputs.shapes, lambda leaf, each=each: each * alternating(leaf))
+            yield (
+                full_arrays(inputs.shapes, _steps),
+                [[g.copy() for g in grads] for _ in range(STEPS)],
+            )
         for each in near:
-            start = filled(given.shapes, lambda leaf, each=each: each * signed(leaf))
-            move = filled(given.shapes, lambda leaf, each=each: each)
+            start = full_arrays(inputs.shapes, lambda leaf, each=each: each * alternating(leaf))
+            move = full_arrays(inputs.shapes, lambda leaf, each=each: each)
             yield start, [[g.copy() for g in move] for _ in range(STEPS)]
 
 
 def long_runs(
-    given: Inputs, steps: int
+    inputs: Inputs, steps: int
 ) -> Iterator[tuple[list[np.ndarray], list[np.ndarray], list[float]]]:
     """Parameters, a gradient, and a factor of it for every step."""
-    start, move = filled(given.shapes, signed), filled(given.shapes, _steps)
+    start, move = full_arrays(inputs.shapes, alternating), full_arrays(inputs.shapes, _steps)
     yield start, move, [1.0] * steps
     yield start, move, [(-1.0) ** number for number in range(steps)]
 
 
 def sizes(sides: Sequence[Program]) -> list[float]:
     """The large and the tiny numbers of programs, by their sizes."""
-    found = {abs(number) for side in sides for number in _numbers(side.step, compared=False)}
-    extreme = [n for n in found if np.isfinite(n) and (n > _LARGE or 0 < n < _TINY)]
+    numbers = {abs(number) for side in sides for number in _numbers(side.step, compared=False)}
+    extreme = [n for n in numbers if np.isfinite(n) and (n > _LARGE or 0 < n < _TINY)]
     return sorted(extreme, key=lambda n: (-abs(np.log10(n)), n))[:_MOST_SIZES]
 
 
 def counts(sides: Sequence[Program]) -> list[int]:
     """The numbers of steps after which programs may do something else, in order."""
-    found = {number for side in sides for number in _numbers(side.step, compared=True)}
+    numbers = {number for side in sides for number in _numbers(side.step, compared=True)}
     for side in sides:
         for leaf in side.avals:
-            if is_whole(leaf.dtype) and jnp.iinfo(leaf.dtype).max <= _MOST_STEPS:
-                found.add(float(jnp.iinfo(leaf.dtype).max))
-    return sorted(int(n) for n in found if _FEWEST < n <= _MOST_STEPS and n == int(n))
+            if is_integer(leaf.dtype) and jnp.iinfo(leaf.dtype).max <= _MOST_STEPS:
+                numbers.add(float(jnp.iinfo(leaf.dtype).max))
+    return sorted(int(n) for n in numbers if _FEWEST < n <= _MOST_STEPS and n == int(n))
 
 
 def compared_numbers(side: Program) -> set[float]:
@@ -113,9 +116,9 @@ def exact_values(
     dtypes = [leaf.dtype for leaf in shapes]
     numbers = {n for side in sides for n in compared_numbers(side)}
     for number in sorted(numbers, key=lambda n: (abs(n), n))[:_MOST_VALUES]:
-        arrays = filled(shapes, lambda leaf, number=number: number)
+        arrays = full_arrays(shapes, lambda leaf, number=number: number)
         exactly = [a.astype(dtype) for a, dtype in zip(arrays, dtypes, strict=True)]
-        ordinary = filled(shapes, signed)
+        ordinary = full_arrays(shapes, alternating)
         yield ordinary, [exactly, ordinary]
         yield exactly, [ordinary, ordinary]
 
@@ -125,7 +128,7 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
 
     Where numbers are compared, these may have been rounded or taken from one another before.
     """
-    inner, consts = programs.opened(program)
+    inner, consts = programs.jaxpr_and_consts(program)
     values = dict(zip(inner.constvars, consts, strict=True))
     for eqn in inner.eqns:
         calls = any(map(programs.is_jaxpr, eqn.params.values()))  # of a comparison, perhaps
@@ -133,7 +136,7 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
             for atom in eqn.invars:
                 value = atom.val if isinstance(atom, core.Literal) else values.get(atom)
                 dtype = programs.aval_of(atom).dtype
-                wanted = is_float(dtype) or (compared and is_whole(dtype))
+                wanted = is_float(dtype) or (compared and is_integer(dtype))
                 if value is not None and np.ndim(value) == 0 and wanted:
                     yield float(np.asarray(value))
         for value in eqn.params.values():
@@ -142,7 +145,7 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
                     yield from _numbers(each, compared=compared)
 
 
-def filled(shapes: Sequence[jax.ShapeDtypeStruct], value: Fill) -> list[np.ndarray]:
+def full_arrays(shapes: Sequence[jax.ShapeDtypeStruct], value: Fill) -> list[np.ndarray]:
     """Returns an array of each shape with the values that a function of it gives."""
     return [np.broadcast_to(value(leaf), leaf.shape).astype(float) for leaf in shapes]
 
@@ -151,11 +154,11 @@ def _steps(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     return (1.0 + np.arange(np.prod(leaf.shape, dtype=int))).reshape(leaf.shape)
 
 
-def signed(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+def alternating(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     """Returns 0.5, -1, 1.5, -2 and so on."""
     values = _steps(leaf)
     return np.where(values % 2 == 0, -values, values) / 2
 
 
-def _any(given: Inputs, rng: np.random.Generator) -> list[np.ndarray]:
-    return [rng.integers(-8, 9, leaf.shape) / 4 for leaf in given.shapes]
+def _any(inputs: Inputs, rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.integers(-8, 9, leaf.shape) / 4 for leaf in inputs.shapes]

@@ -1,4 +1,4 @@
-"""An input on which two sides part, and both values there."""
+"""An input on which two sides differ, and both values there."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from equivalence_tests.proof.dtypes import Json
 
 Numbers = float | list[Any]  # of an array, as nested lists
 
@@ -43,14 +45,14 @@ class Counterexample:
         """The distance between both values."""
         return abs(self.left - self.right)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """The same as plain data."""
         return {
             "hyper_params": dict(self.hyper_params),
             "params": dict(self.params),
             "grads": [
-                {"steps": len(list(alike)), "grads": dict(grads)}
-                for grads, alike in itertools.groupby(self.grads)
+                {"steps": len(list(group)), "grads": dict(grads)}
+                for grads, group in itertools.groupby(self.grads)
             ],
             "step": self.step,
             "leaf": self.leaf,
@@ -74,8 +76,8 @@ class Counterexample:
             )
         lines += [f"  {path} = {_numbers_text(value)}" for path, value in self.params.items()]
         last = 0
-        for grads, alike in itertools.groupby(self.grads):
-            first, last = last + 1, last + len(list(alike))
+        for grads, group in itertools.groupby(self.grads):
+            first, last = last + 1, last + len(list(group))
             when = f"step {first}" if first == last else f"steps {first} to {last}, each"
             lines += [f"  {when}: {path} = {_numbers_text(value)}" for path, value in grads.items()]
         return "\n".join(lines)

@@ -3,17 +3,13 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
-from jax.extend import core
 
-from equivalence_tests.proof.counterexample import far_steps
 from equivalence_tests.proof.counterexample.candidates import (
     SOME,
     Grads,
@@ -25,10 +21,29 @@ from equivalence_tests.proof.counterexample.candidates import (
     sizes,
 )
 from equivalence_tests.proof.counterexample.example import Counterexample
-from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.counterexample.runs import (
+    FarRun,
+    compile_scan,
+    exact_trajectory,
+    far_numbers,
+    far_runs,
+    probes,
+    relative_distance,
+    run_compiled,
+    same_up_to_rounding,
+    step_distances,
+    trajectory,
+)
+from equivalence_tests.proof.dtypes import Json
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear, Undefined
 from equivalence_tests.proof.interpreter import run as interpreter
-from equivalence_tests.proof.reading.outline import alike_but_for_rounding
-from equivalence_tests.proof.reading.traced_sides import Inputs, MakeSide, Program, inputs, traced
+from equivalence_tests.proof.reading.sides import (
+    Inputs,
+    MakeSide,
+    Program,
+    check_inputs,
+    trace_side,
+)
 from equivalence_tests.sides.precision import float64
 from optax_bridge.metadata.trees import Params
 
@@ -50,26 +65,28 @@ class Search:
     the parameters' dtypes, and what parts them has to be more than rounding there.
     """
 
-    def __init__(self, left: MakeSide, right: MakeSide, given: Inputs):
+    def __init__(self, pair: tuple[MakeSide, MakeSide], inputs: Inputs):
         """Traces both sides."""
-        self.numbers = {**given.numbers, **given.fixed}
-        self.given, self.dtypes, self.tried = given, given.shapes, 0
-        named = ((left, "left"), (right, "right"))
+        self.numbers = {**inputs.numbers, **inputs.fixed}
+        self.inputs, self.dtypes, self.tried = inputs, inputs.shapes, 0
 
         def both(params: Params) -> tuple[Program, ...]:
-            self.given = inputs(params, {}, self.numbers)
-            return tuple(traced(make, self.given, name) for make, name in named)
+            self.inputs = check_inputs(params, {}, self.numbers)
+            return tuple(
+                trace_side(make, self.inputs, name)
+                for make, name in zip(pair, ("left", "right"), strict=True)
+            )
 
-        self._own = lambda: both(given.params)
-        wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), given.params)
+        self.trace_native = lambda: both(inputs.params)
+        wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), inputs.params)
         self.clear, self.faint, self.arithmetic = CLEAR, FAINT, "float64"
         self.context: Callable[[], contextlib.AbstractContextManager[object]] = float64
         try:
             with float64():
                 self.sides = both(wide)
         except ProofError:
-            coarsest = max(float(jnp.finfo(leaf.dtype).eps) for leaf in given.shapes)
-            self.sides, self.context = self.own, contextlib.nullcontext
+            coarsest = max(float(jnp.finfo(leaf.dtype).eps) for leaf in inputs.shapes)
+            self.sides, self.context = self.native, contextlib.nullcontext
             self.clear = self.faint = 1e4 * coarsest
             self.arithmetic = f"run in {self.kinds}"
 
@@ -83,17 +100,17 @@ class Search:
           NoRule: the sides compute something that cannot be followed step by step.
         """
         faint = []
-        candidates = simple(self.given, quick)
+        candidates = simple(self.inputs, quick)
         if not quick:
-            candidates = itertools.chain(candidates, of_sizes(self.given, sizes(self.sides)))
+            candidates = itertools.chain(candidates, of_sizes(self.inputs, sizes(self.sides)))
         for params, grads in candidates:
-            size, step = self.parted(params, grads)
-            if size > self.clear and self.in_truth(params, grads[:step]):
+            size, step = self.largest_difference(params, grads)
+            if size > self.clear and self.differs_exactly(params, grads[:step]):
                 return self._smallest(params, grads[:step])
             if self.clear >= size > self.faint and len(faint) < 4:
                 faint.append((params, grads[:step]))
         for params, grads in faint:
-            if self.in_truth(params, grads):
+            if self.differs_exactly(params, grads):
                 return self._smallest(params, grads)
         return None
 
@@ -111,19 +128,19 @@ class Search:
         if not fit:
             return None
         numbers = sorted(fit)
-        scans = [_scan(side) for side in self.sides]
-        for params, grads, factors in long_runs(self.given, numbers[-1] + 2):
+        scans = [compile_scan(side) for side in self.sides]
+        for params, grads, factors in long_runs(self.inputs, numbers[-1] + 2):
             self.tried += 1
             moves = [[factor * g for g in grads] for factor in factors]
             with self.context():
                 runs = [scan(params, grads, factors) for scan in scans]
-            rows = list(_distances(*runs))
-            apart = [max(row, default=0.0) for row in rows]
+            rows = list(step_distances(*runs))
+            largest = [max(row, default=0.0) for row in rows]
             # Rounding alone may part them before the step that the number is about.
-            clear = [step for step, size in enumerate(apart) if size > self.clear][:1]
+            clear = [step for step, size in enumerate(largest) if size > self.clear][:1]
             asked = [number + more for number in numbers for more in (1, 2)]
-            for step in sorted({*clear, *(at for at in asked if apart[at] > self.faint)}):
-                if self.in_truth(params, moves[:step]):
+            for step in sorted({*clear, *(at for at in asked if largest[at] > self.faint)}):
+                if self.differs_exactly(params, moves[:step]):
                     entry = int(np.argmax(rows[step]))
                     pair = [run[step][entry] for run in runs]
                     return self._at_largest(params, moves[:step], entry, pair)
@@ -136,101 +153,99 @@ class Search:
           NoRule: the step that parts them cannot be followed in exact arithmetic.
         """
         elements = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in self.dtypes)
-        sides = self.sides if self.one_program else self.own
-        numbers = far_steps.far_numbers(sides, _MOST_EXACT // elements)
+        sides = self.sides if self.one_program else self.native
+        numbers = far_numbers(sides, _MOST_EXACT // elements)
         if not numbers:
             return None
         with self.context() if self.one_program else contextlib.nullcontext():
-            shapes = self.given.shapes if self.one_program else self.dtypes
-            for run, _ in far_steps.runs(sides, shapes, numbers):
+            shapes = self.inputs.shapes if self.one_program else self.dtypes
+            for run, _ in far_runs(sides, shapes, numbers):
                 if (example := self._at_far_step(run, shapes)) is not None:
                     return example
         return None
 
     def _at_far_step(
-        self, run: far_steps.FarRun, shapes: Sequence[jax.ShapeDtypeStruct]
+        self, run: FarRun, shapes: Sequence[jax.ShapeDtypeStruct]
     ) -> Counterexample | None:
         """The example of one step from where a run is; None if no gradient parts the sides."""
-        for grads in far_steps.probes(run.sides, shapes):
+        for grads in probes(run.sides, shapes):
             self.tried += 1
-            left, right = run.stepped(grads)
-            apart = [
-                _distance(a, b, np.maximum(abs(a), abs(b)))
-                for a, b in zip(left, right, strict=True)
-            ]
-            if max(apart) > self.clear and run.apart_exactly(grads, self.clear):
-                leaf, moves = int(np.argmax(apart)), [run.approach] * run.at + [grads]
-                pair = left[leaf], right[leaf]
+            lhs, rhs = run.params_after(grads)
+            distances = list(map(relative_distance, lhs, rhs))
+            if max(distances) > self.clear and run.differs_exactly(grads, self.clear):
+                leaf, moves = int(np.argmax(distances)), [run.approach] * run.at + [grads]
+                pair = lhs[leaf], rhs[leaf]
                 example = self._at_largest(run.params, moves, leaf, pair)
-                return replace(example, from_step_on=self._parts_later(run, grads))
+                return replace(example, from_step_on=self._differs_later(run, grads))
         return None
 
-    def _parts_later(self, run: far_steps.FarRun, grads: list[np.ndarray]) -> bool:
+    def _differs_later(self, run: FarRun, grads: list[np.ndarray]) -> bool:
         """True if the same step parts the sides after each of some later steps as well."""
         for _ in range(_LATER):
             run.advance(1)
-            left, right = run.stepped(grads)
-            if max(map(_own_distance, left, right)) <= self.clear:
+            lhs, rhs = run.params_after(grads)
+            if max(map(relative_distance, lhs, rhs)) <= self.clear:
                 return False
         return True
 
     @functools.cached_property
-    def own(self) -> tuple[Program, ...]:
+    def native(self) -> tuple[Program, ...]:
         """Both sides as they are for the dtypes of the parameters, which they may ask for."""
-        return self._own()
+        return self.trace_native()
 
     @functools.cached_property
     def one_program(self) -> bool:
         """True if both sides are the same programs for the parameters' dtypes as in float64."""
         return all(
-            alike_but_for_rounding(a.step, b.step)
-            for a, b in zip(self.sides, self.own, strict=True)
+            same_up_to_rounding(a.step, b.step)
+            for a, b in zip(self.sides, self.native, strict=True)
         )
 
-    def in_own_dtype(self) -> Counterexample | None:
+    def find_native(self) -> Counterexample | None:
         """A counterexample that float64 does not show, since a side asks for the dtype.
 
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
         """
-        asked = exact_values(self.dtypes, self.own)
-        for params, grads in itertools.chain(simple(self.given, quick=True), asked):
+        asked = exact_values(self.dtypes, self.native)
+        for params, grads in itertools.chain(simple(self.inputs, quick=True), asked):
             for step in range(3):
                 try:
-                    pair = [_exact_trajectory(side, params, grads[:step]) for side in self.own]
-                except interpreter.Undefined:  # as below
-                    if (example := self._run_in_own_dtype(params, grads[:step])) is not None:
+                    pair = [exact_trajectory(side, params, grads[:step]) for side in self.native]
+                except Undefined:  # as below
+                    if (example := self._run_native(params, grads[:step])) is not None:
                         return example
                     break
-                except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
+                except (Unclear, ValueError, ZeroDivisionError, OverflowError):
                     break
                 both = list(zip(*pair, strict=True))
                 # Its constants are rounded to that dtype, so a little is no difference.
                 little = 4 * max(float(jnp.finfo(leaf.dtype).eps) for leaf in self.dtypes)
-                apart = [
+                differs = [
                     a.is_finite() and b.is_finite() and abs(a - b) > little * abs(a).max(abs(b))
                     for a, b in both
                 ]
-                if any(apart):
-                    entry = apart.index(True)
+                if any(differs):
+                    entry = differs.index(True)
                     values = [float(value) for value in both[entry]]
                     how = f"the programs for {self.kinds}, without rounding"
                     return self._at(params, grads[:step], entry, values, how)
                 if all(a.is_finite() and b.is_finite() for a, b in both):
                     continue
                 # Divided by 0: IEEE arithmetic has an answer, the run must show it.
-                if (example := self._run_in_own_dtype(params, grads[:step])) is not None:
+                if (example := self._run_native(params, grads[:step])) is not None:
                     return example
         return None
 
-    def _run_in_own_dtype(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
+    def _run_native(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example as both programs compute it in the dtypes that they are for."""
         kinds = [leaf.dtype for leaf in self.dtypes]
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
-        runs = [_trajectory(side, typed, moves, _run_compiled) for side in self.own]
-        apart = list(_distances(*runs))[-1]  # of what the entries were: a little may cancel to all
-        for leaf, (size, kind) in enumerate(zip(apart, kinds, strict=True)):
+        runs = [trajectory(side, typed, moves, run_compiled) for side in self.native]
+        # Of what the entries were: a little may cancel to all.
+        distances = list(step_distances(*runs))[-1]
+        for leaf, (size, kind) in enumerate(zip(distances, kinds, strict=True)):
             if size > _COARSE * float(jnp.finfo(kind).eps):
                 how = f"run in {self.kinds}"
                 return self._at_largest(params, grads, leaf, [run[-1][leaf] for run in runs], how)
@@ -257,48 +272,66 @@ class Search:
         index = np.unravel_index(entry, params[leaf].shape)
         return self._example(params, grads, leaf, index, values, arithmetic)
 
-    def in_truth(self, params: list[np.ndarray], grads: Grads) -> bool:
+    def differs_exactly(self, params: list[np.ndarray], grads: Grads) -> bool:
         """True if the sides part without any rounding as well, as they are for these dtypes.
 
         In float64 a state may still be float32, and hold a rounding of 1e-7; and a side may be
         another program there.
         """
+        sides = self.sides if self.one_program else self.native
         try:
-            sides = self.sides if self.one_program else self.own
-            runs = [_exact_trajectory(side, params, grads) for side in sides]
-            if self.one_program and not self._apart_in_own_dtype(params, grads):
+            runs = [exact_trajectory(side, params, grads) for side in sides]
+            if self.one_program and not self._differs_natively(params, grads):
                 return False
-        except interpreter.NoRule:
-            return self.parted(params, grads)[0] > UNROUNDED
-        except (interpreter.Unclear, ValueError, ZeroDivisionError, OverflowError):
+        except NoRule:
+            return self._differs_measurably(sides, params, grads)
+        except (Unclear, ValueError, ZeroDivisionError, OverflowError):
             return False
         pairs = list(zip(*runs, strict=True))
         if any(a.is_finite() and b.is_finite() and not a.overlaps(b) for a, b in pairs):
             return True
-        # One divides by 0, say: then the run has to show that it matters.
+        # Where one divides by 0, for instance, the run has to show that it matters.
         far = any(not (a.is_finite() and b.is_finite()) for a, b in pairs)
-        return far and self.parted(params, grads)[0] > UNROUNDED
+        return far and self.largest_difference(params, grads)[0] > UNROUNDED
 
-    def _apart_in_own_dtype(self, params: list[np.ndarray], grads: Grads) -> bool:
+    def _differs_measurably(
+        self, sides: Sequence[Program], params: list[np.ndarray], grads: Grads
+    ) -> bool:
+        """True if the sides part by more than float64 leaves unsure of a primitive without a rule.
+
+        1 - igamma(a, x) cancels to a few roundings where igammac(a, x) is 1e-17: no difference.
+        """
+        try:
+            with interpreter.unknown_by_float64():
+                runs = [exact_trajectory(side, params, grads) for side in sides]
+        except (NoRule, Unclear, TypeError, ValueError, ZeroDivisionError, OverflowError):
+            return False
+        difference = (
+            a.is_finite() and b.is_finite() and not a.overlaps(b)
+            for a, b in zip(*runs, strict=True)
+        )
+        return any(difference) and self.largest_difference(params, grads)[0] > UNROUNDED
+
+    def _differs_natively(self, params: list[np.ndarray], grads: Grads) -> bool:
         """True if the programs for the parameters' dtypes part as well, or that is not known.
 
         0.01 and what float32 makes of it are two numbers in float64, and one in float32.
         """
-        runs = [_exact_trajectory(side, params, grads) for side in self.own]
+        runs = [exact_trajectory(side, params, grads) for side in self.native]
         return any(
             not (a.is_finite() and b.is_finite() and a.overlaps(b))
             for a, b in zip(*runs, strict=True)
         )
 
-    def parted(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
+    def largest_difference(self, params: list[np.ndarray], grads: Grads) -> tuple[float, int]:
         """Returns the largest relative difference and its step; 0 if the sides do not differ."""
         self.tried += 1
         try:
-            runs = [_trajectory(side, params, grads) for side in self.sides]
-            for step, sizes in enumerate(_distances(*runs)):
+            runs = [trajectory(side, params, grads) for side in self.sides]
+            for step, sizes in enumerate(step_distances(*runs)):
                 if (size := max(sizes, default=0.0)) > self.faint:
                     return size, step
-        except interpreter.NoRule:
+        except NoRule:
             raise
         except (OverflowError, ZeroDivisionError, ValueError):
             pass
@@ -307,12 +340,12 @@ class Search:
     def _smallest(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example with as many zeros and ones as it can have, run by JAX."""
         arrays = [*params, *itertools.chain(*grads)]
-        count, size = len(params), self.parted(params, grads)[0]
+        count, size = len(params), self.largest_difference(params, grads)[0]
 
         def still(candidate: list[np.ndarray]) -> bool:
             rest = iter(candidate[count:])
             split = [[next(rest) for _ in params] for _ in grads]
-            return self.parted(candidate[:count], split)[0] > min(self.clear, size / 2)
+            return self.largest_difference(candidate[:count], split)[0] > min(self.clear, size / 2)
 
         for entry, array in enumerate(arrays):
             for other in (np.zeros_like(array), np.ones_like(array)):
@@ -321,17 +354,20 @@ class Search:
                     arrays = trial
                     break
         rest = iter(arrays[count:])
-        return self._run_example(arrays[:count], [[next(rest) for _ in params] for _ in grads])
+        smallest = arrays[:count], [[next(rest) for _ in params] for _ in grads]
+        if not self.differs_exactly(*smallest):  # by rounding alone
+            smallest = params, grads
+        return self._run_example(*smallest)
 
     def _run_example(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example as both programs compute it, compiled; None if they do not part then."""
         with self.context():
-            runs = [_trajectory(side, params, grads, _run_compiled) for side in self.sides]
-        for step, (pair, apart) in enumerate(
-            zip(zip(*runs, strict=True), _distances(*runs), strict=True)
+            runs = [trajectory(side, params, grads, run_compiled) for side in self.sides]
+        for step, (pair, distances) in enumerate(
+            zip(zip(*runs, strict=True), step_distances(*runs), strict=True)
         ):
-            if max(apart) > self.faint:
-                entry = int(np.argmax(apart))
+            if max(distances) > self.faint:
+                entry = int(np.argmax(distances))
                 return self._at_largest(params, grads[:step], entry, [run[entry] for run in pair])
         return None
 
@@ -346,9 +382,9 @@ class Search:
         """An example whose difference is where two values of a leaf are farthest apart."""
         values = [np.asarray(value, float) for value in both]
         with np.errstate(all="ignore"):
-            apart = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
-        apart = np.where(np.isnan(apart), np.inf, apart)
-        index = np.unravel_index(int(np.argmax(apart)), apart.shape)
+            distance = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
+        distance = np.where(np.isnan(distance), np.inf, distance)
+        index = np.unravel_index(int(np.argmax(distance)), distance.shape)
         numbers = [float(value[index]) for value in values]
         how = arithmetic or self.arithmetic
         return self._example(params, grads, entry, index, numbers, how)
@@ -362,13 +398,13 @@ class Search:
         values: Sequence[float],
         arithmetic: str,
     ) -> Counterexample:
-        paths = self.given.paths
-        known: dict[int, dict[str, Any]] = {}  # of many equal steps one mapping is enough
+        paths = self.inputs.paths
+        by_id: dict[int, Json] = {}  # of many equal steps one mapping is enough
         for each in grads:
-            if id(each) not in known:
+            if id(each) not in by_id:
                 pairs = zip(paths, each, strict=True)
-                known[id(each)] = {p.replace("params", "grads", 1): g.tolist() for p, g in pairs}
-        moves = [known[id(each)] for each in grads]
+                by_id[id(each)] = {p.replace("params", "grads", 1): g.tolist() for p, g in pairs}
+        moves = [by_id[id(each)] for each in grads]
         return Counterexample(
             self.numbers,
             {path: value.tolist() for path, value in zip(paths, params, strict=True)},
@@ -380,93 +416,3 @@ class Search:
             values[1],
             arithmetic,
         )
-
-
-def _run_compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return jax.jit(core.jaxpr_as_fun(jaxpr))(*args)
-
-
-def _trajectory(
-    side: Program,
-    params: list[np.ndarray],
-    grads: Grads,
-    run: Callable[..., list[np.ndarray]] = interpreter.run,
-) -> list[list[np.ndarray]]:
-    """The parameters at the start and after every step."""
-    count = len(side.paths)
-    results = run(side.start, params)
-    seen = [results[count:]]
-    for each in grads:
-        results = run(side.step, [*results[:count], *each])
-        seen.append(results[count:])
-    return seen
-
-
-def _scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
-    """`_trajectory` of many steps with one gradient times factors, compiled as one program."""
-    count = len(side.paths)
-    step = core.jaxpr_as_fun(side.step)
-
-    def body(
-        state: list[jax.Array], moves: list[jax.Array]
-    ) -> tuple[list[jax.Array], list[jax.Array]]:
-        results = step(*state, *moves)
-        return results[:count], results[count:]
-
-    scanned = jax.jit(lambda state, moves: jax.lax.scan(body, state, moves)[1])
-
-    def run(
-        params: list[np.ndarray], grads: list[np.ndarray], factors: Sequence[float]
-    ) -> list[list[np.ndarray]]:
-        first = _run_compiled(side.start, params)
-        moves = [jnp.asarray(np.multiply.outer(np.asarray(factors), g)) for g in grads]
-        seen = [np.asarray(row) for row in scanned(first[:count], moves)]
-        return [first[count:], *([row[number] for row in seen] for number in range(len(factors)))]
-
-    return run
-
-
-def _exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
-    """The last parameters, as balls."""
-    count = len(side.paths)
-    with interpreter.precise(), interpreter.ties_are_equal():
-        results = interpreter.exactly(side.start, list(map(interpreter.lifted, params)))
-        for each in grads:
-            inputs = [*results[:count], *map(interpreter.lifted, each)]
-            results = interpreter.exactly(side.step, inputs)
-    return [value for array in results[count:] for value in array.flat]
-
-
-def _distances(
-    left: list[list[np.ndarray]], right: list[list[np.ndarray]]
-) -> Iterator[list[float]]:
-    """For each step how far the leaves are apart, relative to an entry's largest value so far.
-
-    What cancels to nearly 0 is not taken for a difference.
-    """
-    scales = [np.zeros(np.shape(leaf)) for leaf in left[0]]
-    for ours, theirs in zip(left, right, strict=True):
-        arrays = [
-            [np.asarray(leaf, float) for leaf in pair] for pair in zip(ours, theirs, strict=True)
-        ]
-        for entry, pair in enumerate(arrays):
-            sizes = [np.nan_to_num(np.abs(leaf), nan=0.0, posinf=0.0) for leaf in pair]
-            scales[entry] = np.maximum(scales[entry], np.maximum(*sizes))
-        pairs = zip(arrays, scales, strict=True)
-        yield [_distance(a, b, scale) for (a, b), scale in pairs]
-
-
-def _own_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the largest difference of two arrays relative to the entries themselves."""
-    return _distance(a, b, np.maximum(abs(a), abs(b)))
-
-
-def _distance(a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> float:
-    """The largest difference of two arrays relative to a scale; infinite where one is NaN."""
-    if not np.array_equal(np.isnan(a), np.isnan(b)):
-        return np.inf
-    with np.errstate(all="ignore"):
-        same = (a == b) | np.isnan(a)
-        apart = np.where(same, 0.0, np.abs(a - b))
-        relative = np.where(same, 0.0, apart / np.where(scale > 0, scale, 1.0))
-    return float(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(initial=0.0))

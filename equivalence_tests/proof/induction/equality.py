@@ -4,16 +4,15 @@ import enum
 import math
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.proof.algebra.algebra import Algebra, Full, Rat
-from equivalence_tests.proof.algebra.text import nested, shown
+from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded, Rat
+from equivalence_tests.proof.algebra.atoms import format_quotient, to_lists
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import DType
+from equivalence_tests.proof.dtypes import DType, Json
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.induction.random_values import Numeric
 from equivalence_tests.proof.reals.indexing import indices
@@ -52,7 +51,7 @@ class Equality:
     assumptions: list[str] = field(default_factory=list)
     general: bool = False
     forms: tuple[str, str] | None = None
-    terms: dict[str, Any] | None = None
+    terms: Json | None = None
     stopped: str = ""
     hard: bool = False
 
@@ -68,44 +67,44 @@ class Comparer:
         self._older: dict[int, Node] = {}  # node -> an older one that is equal over the reals
         self._assumed: dict[str, None] = {}  # for all of these
 
-    def compare(self, left: Node, right: Node, weakest: Level = Level.REALS) -> Equality:
+    def compare(self, lhs: Node, rhs: Node, weakest: Level = Level.REALS) -> Equality:
         """Compares two nodes, up to a level."""
-        if left is right:
-            return Equality(Level.IDENTICAL, general=left.general)
+        if lhs is rhs:
+            return Equality(Level.IDENTICAL, general=lhs.general)
         if weakest is Level.IDENTICAL:
             return Equality(Level.UNKNOWN, stopped="they are not computed alike")
-        key = (left.id, right.id)
+        key = (lhs.id, rhs.id)
         if key not in self._known:
             try:
-                equality = self._in_turn(left, right)
+                equality = self._in_turn(lhs, rhs)
             except RecursionError:  # parts that are equal may be computed of one another
                 equality = Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
-            self._note(left, right, equality)
+            self._note(lhs, rhs, equality)
             self._known[key] = equality
         return self._known[key]
 
-    def _in_turn(self, left: Node, right: Node) -> Equality:
+    def _in_turn(self, lhs: Node, rhs: Node) -> Equality:
         """Compares two nodes over the reals, the quickest way first."""
-        equality = self._by_parts(left, right) or self._over_reals(left, right, _QUICK)
+        equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _QUICK)
         if equality.level is Level.UNKNOWN and equality.hard:
-            self._sweep(left, right)
-            equality = self._by_parts(left, right) or self._over_reals(left, right, _LONG)
+            self._sweep(lhs, rhs)
+            equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _LONG)
         if equality.level is Level.UNKNOWN:
-            return self._by_elements(left, right) or equality
+            return self._by_elements(lhs, rhs) or equality
         return equality
 
-    def _by_elements(self, left: Node, right: Node) -> Equality | None:
+    def _by_elements(self, lhs: Node, rhs: Node) -> Equality | None:
         """Equal, element by element with sums written out; of small arrays, where that helps."""
-        positional = not (left.general and right.general)
-        if not positional or left.shape != right.shape or math.prod(left.shape) > _MOST_ELEMENTS:
+        positional = not (lhs.general and rhs.general)
+        if not positional or lhs.shape != rhs.shape or math.prod(lhs.shape) > _MOST_ELEMENTS:
             return None
-        if not _is_real(left.dtype) or not _is_real(right.dtype):
+        if not _is_real(lhs.dtype) or not _is_real(rhs.dtype):
             return None
         algebra = Algebra(_CAPACITIES[-1], _QUICK)
         reals = Reals(self.graph, algebra, in_full=True)
         try:
-            for index in np.ndindex(*left.shape):
-                if not algebra.equal(reals.entry(left, index), reals.entry(right, index)):
+            for index in np.ndindex(*lhs.shape):
+                if not algebra.equal(reals.entry(lhs, index), reals.entry(rhs, index)):
                     return None
         except (Undecided, RecursionError):
             return None
@@ -113,23 +112,23 @@ class Comparer:
             algebra.assumptions[UNDEFINED_TOLD] = None
         return Equality(Level.REALS, list(algebra.assumptions))
 
-    def equal_with(self, left: Node, right: Node, inputs: Set[int]) -> bool:
-        """True if two nodes are equal over the reals, whatever the values of these nodes are."""
-        return self._over_reals(left, right, _LONG, inputs).level is Level.REALS
+    def equal_with(self, lhs: Node, rhs: Node, inputs: Set[int]) -> bool:
+        """True if two nodes are equal over the reals, for any values of these nodes."""
+        return self._over_reals(lhs, rhs, _LONG, inputs).level is Level.REALS
 
-    def _note(self, left: Node, right: Node, equality: Equality) -> None:
+    def _note(self, lhs: Node, rhs: Node, equality: Equality) -> None:
         if equality.level is Level.REALS:
-            older, newer = sorted((left, right), key=lambda node: node.id)
+            older, newer = sorted((lhs, rhs), key=lambda node: node.id)
             self._older[newer.id] = older
             self._assumed |= dict.fromkeys(equality.assumptions)
 
-    def _sweep(self, left: Node, right: Node) -> None:
+    def _sweep(self, lhs: Node, rhs: Node) -> None:
         """Proves that parts of both are equal, from the smallest to the largest.
 
         Which parts may be, their values at random points say. Nodes that both parts have in common
         are taken for inputs first: what is equal for any of their values is equal for theirs.
         """
-        values = self.numeric.values_of(left, right)
+        values = self.numeric.values_of(lhs, rhs)
         heads: dict[object, list[Node]] = {}
         rebuilt: dict[int, Node] = {}
         for node, value in values:
@@ -148,21 +147,21 @@ class Comparer:
             else:
                 heads[value].append(node)
 
-    def _with_common(self, left: Node, right: Node) -> Equality:
+    def _with_common(self, lhs: Node, rhs: Node) -> Equality:
         """Compared with all that both have in common as inputs."""
-        cones = [{node.id: node for node in cone(each)} for each in (left, right)]
+        cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
         common = frozenset(cones[0].keys() & cones[1].keys())
         constants = {id for id in common if cones[0][id].op in ("const", "splat", "leaf")}
-        return self._over_reals(left, right, _SMALL, common - constants)
+        return self._over_reals(lhs, rhs, _SMALL, common - constants)
 
-    def _by_parts(self, left: Node, right: Node) -> Equality | None:
+    def _by_parts(self, lhs: Node, rhs: Node) -> Equality | None:
         """Equal, where they are computed alike of parts that are known to be equal."""
         if not self._older:
             return None
         rebuilt: dict[int, Node] = {}
-        if self._with_merged(left, rebuilt) is not self._with_merged(right, rebuilt):
+        if self._with_merged(lhs, rebuilt) is not self._with_merged(rhs, rebuilt):
             return None
-        return Equality(Level.REALS, list(self._assumed), left.general and right.general)
+        return Equality(Level.REALS, list(self._assumed), lhs.general and rhs.general)
 
     def _with_merged(self, node: Node, rebuilt: dict[int, Node]) -> Node:
         """A node computed of the older ones of equal parts."""
@@ -174,25 +173,23 @@ class Comparer:
                 rebuilt[node.id] = node
             else:
                 args = [self._with_merged(arg, rebuilt) for arg in node.args]
-                new = self.graph.again(node, args)
+                new = self.graph.rebuild(node, args)
                 rebuilt[node.id] = new if new is node else self._with_merged(new, rebuilt)
         return rebuilt[node.id]
 
-    def _over_reals(
-        self, left: Node, right: Node, work: int, cut: Set[int] = frozenset()
-    ) -> Equality:
-        if left.shape != right.shape:
-            return Equality(Level.UNKNOWN, stopped=f"the shapes are {left.shape} and {right.shape}")
-        for node in (left, right):
+    def _over_reals(self, lhs: Node, rhs: Node, work: int, cut: Set[int] = frozenset()) -> Equality:
+        if lhs.shape != rhs.shape:
+            return Equality(Level.UNKNOWN, stopped=f"the shapes are {lhs.shape} and {rhs.shape}")
+        for node in (lhs, rhs):
             if not _is_real(node.dtype):
                 return Equality(Level.UNKNOWN, stopped=f"`{node.op}` gives {node.dtype}")
         stopped = ""
         for capacity in _CAPACITIES:
             try:
                 algebra = Algebra(capacity, work)
-                equality = self._in_algebra(left, right, algebra, cut)
-                return self._with_guards(left, right, algebra, capacity, work, equality, cut)
-            except Full as error:
+                equality = self._in_algebra(lhs, rhs, algebra, cut)
+                return self._with_guards(lhs, rhs, algebra, capacity, work, equality, cut)
+            except CapacityExceeded as error:
                 stopped = str(error)
             except Undecided as error:
                 return Equality(Level.UNKNOWN, stopped=str(error), hard=True)
@@ -202,8 +199,8 @@ class Comparer:
 
     def _with_guards(
         self,
-        left: Node,
-        right: Node,
+        lhs: Node,
+        rhs: Node,
         algebra: Algebra,
         capacity: int,
         work: int,
@@ -221,52 +218,52 @@ class Comparer:
             if not guards:
                 return equality
             other = Algebra(capacity, work, guards)
-            better = self._in_algebra(left, right, other, cut)
+            better = self._in_algebra(lhs, rhs, other, cut)
         except Undecided:
             return equality
         defined = UNDEFINED_TOLD not in better.assumptions
         return better if better.level is Level.REALS and defined else equality
 
     def _in_algebra(
-        self, left: Node, right: Node, algebra: Algebra, cut: Set[int] = frozenset()
+        self, lhs: Node, rhs: Node, algebra: Algebra, cut: Set[int] = frozenset()
     ) -> Equality:
         reals = Reals(self.graph, algebra, cut)
-        number = indices(left.shape)
-        first, second = reals.entry(left, number), reals.entry(right, number)
+        number = indices(lhs.shape)
+        first, second = reals.entry(lhs, number), reals.entry(rhs, number)
         same = algebra.equal(first, second) or (
-            not cut and self._by_cases(left, right, algebra, first, second)
+            not cut and self._by_cases(lhs, rhs, algebra, first, second)
         )
         if cut and not same:
             return Equality(Level.UNKNOWN)
-        terms = nested(algebra.atoms, first, second)
+        terms = to_lists(algebra.atoms, first, second)
         if any(atom["kind"] == "special" for atom in terms["atoms"]):
             algebra.assumptions[UNDEFINED_TOLD] = None
         unknown = ", ".join(f"`{op}`" for op in reals.unknown)
         stopped = "" if same else "their normal forms differ"
         if not same and unknown:
-            stopped += f"; {unknown} is known here only as equal to itself"
+            stopped += f"; of {unknown} it is known only that it equals itself"
         return Equality(
             Level.REALS if same else Level.UNKNOWN,
             list(algebra.assumptions),
-            general=left.general and right.general,
-            forms=(shown(algebra.atoms, first), shown(algebra.atoms, second)),
+            general=lhs.general and rhs.general,
+            forms=(format_quotient(algebra.atoms, first), format_quotient(algebra.atoms, second)),
             terms=terms,
             stopped=stopped,
         )
 
-    def _by_cases(self, left: Node, right: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
-        """Equal where a count is none of some numbers, and for each of these numbers."""
-        cases = algebra.counts_asked(algebra.sub(first, second))
+    def _by_cases(self, lhs: Node, rhs: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
+        """Equal where a count differs from some numbers, and for each of these numbers."""
+        cases = algebra.compared_counts(algebra.sub(first, second))
         if not 0 < len(cases) <= _MOST_CASES:
             return False
-        inputs = {str(n.params): n for n in cone(left, right) if n.op == "leaf" and not n.shape}
+        inputs = {str(n.params): n for n in cone(lhs, rhs) if n.op == "leaf" and not n.shape}
         if not all(name in inputs for _, name, _ in cases):
             return False
         if not algebra.equal_without(first, second, [gen for gen, _, _ in cases]):
             return False
         for _, name, number in cases:
-            known = {inputs[name].id: self.graph.const(number, inputs[name].dtype)}
-            ours, theirs = self.graph.with_inputs(known, left, right)
+            fixed = {inputs[name].id: self.graph.const(number, inputs[name].dtype)}
+            ours, theirs = self.graph.with_inputs(fixed, lhs, rhs)
             equality = self.compare(ours, theirs)
             if equality.level is Level.UNKNOWN:
                 return False
@@ -290,8 +287,8 @@ def groups(nodes: list[Node], comparer: Comparer, level: Level) -> Iterator[list
             if head is node:
                 members.append(number)
                 break
-            alike = level is Level.REALS and head.shape == node.shape
-            if alike and comparer.compare(head, node).level <= level:
+            comparable = level is Level.REALS and head.shape == node.shape
+            if comparable and comparer.compare(head, node).level <= level:
                 members.append(number)
                 break
         else:

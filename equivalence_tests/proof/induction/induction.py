@@ -13,15 +13,19 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from equivalence_tests.proof.bits.graph import Node
-from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_whole, is_wide
-from equivalence_tests.proof.induction.counters import at_least, cycle
+from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_integer, is_wide
 from equivalence_tests.proof.induction.derived import Derived
 from equivalence_tests.proof.induction.equality import Level, groups
-from equivalence_tests.proof.induction.sign_analysis import is_never_negative, never_negative
+from equivalence_tests.proof.induction.invariants import (
+    at_least,
+    cycle,
+    is_never_negative,
+    never_negative,
+)
 from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Program
+from equivalence_tests.proof.reading.sides import Program
 
 _FIRST = "first step"
 Leaves = list[Node]  # of one state
@@ -35,7 +39,7 @@ class Induction:
     Attributes:
       obligations: everything that was to prove.
       relation: which leaves of the states are related, as text.
-      given: whether the relation was given.
+      relation_given: whether the relation was given.
       states: general states of both sides, as related.
       counts: what has to hold over the reals of counts, as text.
       least: where states are related from the first step on, the name of each count's symbol and
@@ -44,7 +48,7 @@ class Induction:
 
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
-    given: bool
+    relation_given: bool
     states: tuple[tuple[Node, ...], tuple[Node, ...]]
     counts: tuple[str, ...] = ()
     least: Mapping[str, int] | None = None
@@ -56,8 +60,8 @@ class Induction:
         None for a constant, and for what a given relation makes.
         """
         above = self.least or {}
-        left, right = (tuple(_symbol(node, above) for node in nodes) for nodes in self.states)
-        return left, (None,) * len(right) if self.given else right
+        lhs, rhs = (tuple(_symbol(node, above) for node in nodes) for nodes in self.states)
+        return lhs, (None,) * len(rhs) if self.relation_given else rhs
 
     @property
     def level(self) -> Level:
@@ -65,33 +69,33 @@ class Induction:
         return max((o.equality.level for o in self.obligations), default=Level.IDENTICAL)
 
 
-def by_given_relation(
-    world: World, left: Program, right: Program, relation: AnyJaxpr, level: Level
+def by_relation(
+    world: World, lhs: Program, rhs: Program, relation: AnyJaxpr, level: Level
 ) -> Induction:
     """Induction with a relation: a program from the left side's state to the right one's."""
-    names = [f"state{path}" for path in right.paths]
+    names = [f"state{path}" for path in rhs.paths]
 
-    def related(state: Sequence[Node]) -> Leaves:
+    def map_state(state: Sequence[Node]) -> Leaves:
         return programs.run(world.graph, relation, [*world.hyper, *state])
 
     def obligations(when: str, ours: Step, theirs: Step) -> list[Obligation]:
         (state, params), (other, other_params) = ours, theirs
         # States first: parameters are computed of parts that are then known to be equal.
-        of_states = world.obligations(when, names, related(state), other, False, level)
-        of_params = world.obligations(when, world.given.paths, params, other_params, True, level)
+        of_states = world.obligations(when, names, map_state(state), other, False, level)
+        of_params = world.obligations(when, world.inputs.paths, params, other_params, True, level)
         return [*of_params, *of_states]
 
-    starts = world.start(left), world.start(right)
-    general = _general(world.symbols(left), constants(world, left, starts[0][0]))
-    for number in _natural(world, left, general, starts[0][0]):
+    starts = world.start(lhs), world.start(rhs)
+    general = _general(world.symbols(lhs), constants(world, lhs, starts[0][0]))
+    for number in _natural(world, lhs, general, starts[0][0]):
         if general[number].op == "leaf":
             world.graph.never_negative.add(str(general[number].params))
-    states = tuple(general), tuple(related(general))
-    steps = world.step(left, general), world.step(right, states[1])
+    states = tuple(general), tuple(map_state(general))
+    steps = world.step(lhs, general), world.step(rhs, states[1])
     rows = (*obligations("start", *starts), *obligations("step", *steps))
     counts = [
         text
-        for side, state, step in zip((left, right), states, steps, strict=True)
+        for side, state, step in zip((lhs, rhs), states, steps, strict=True)
         for text in _counts(world, side, state, step[0])
     ]
     return Induction(rows, ("as given",), True, states, tuple(dict.fromkeys(counts)))
@@ -111,9 +115,9 @@ def _counts(
             yield f"{name}, a count in {aval.dtype}, is below {most:.0f}, where it stands still"
 
 
-def _general(symbols: Sequence[Node], known: Sequence[Node | None]) -> Leaves:
+def _general(symbols: Sequence[Node], constant_nodes: Sequence[Node | None]) -> Leaves:
     """A general state: what never changes is no symbol."""
-    return [s if n is None else n for s, n in zip(symbols, known, strict=True)]
+    return [s if n is None else n for s, n in zip(symbols, constant_nodes, strict=True)]
 
 
 def _natural(world: World, side: Program, general: Leaves, start: Leaves) -> set[int]:
@@ -128,7 +132,7 @@ def _natural(world: World, side: Program, general: Leaves, start: Leaves) -> set
 
 @dataclass(frozen=True)
 class Hints:
-    """The kinds of relations to try beside equality of leaves.
+    """The kinds of relations to try, apart from equality of leaves.
 
     Attributes:
       derived: leaves that are functions of others.
@@ -143,11 +147,11 @@ class Hints:
 
 
 def by_largest_relation(
-    world: World, left: Program, right: Program, level: Level, hints: Hints = Hints()
+    world: World, lhs: Program, rhs: Program, level: Level, hints: Hints = Hints()
 ) -> Induction:
     """Induction with the largest relation of equal leaves, equal at a level at most."""
-    search = _Search(world, (left, right), level, hints)
-    while search.refined():
+    search = _Search(world, (lhs, rhs), level, hints)
+    while search.refine():
         pass
     return search.result()
 
@@ -156,13 +160,13 @@ def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool
     """True if there is any counter of the kind that hints are about."""
     first = [world.start(side)[0] for side in sides]
     if hints.by_state:
-        known = [constants(world, *each) for each in zip(sides, first, strict=True)]
-        return len(cycle(world, sides, first, known)) > 1
+        constant_leaves = [constants(world, *each) for each in zip(sides, first, strict=True)]
+        return len(cycle(world, sides, first, constant_leaves)) > 1
     if hints.after_first:
         grads = world.other_grads()
         after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
-        whole = [node for state in after for node in state if is_wide(node.dtype)]
-        return any((world.graph.scalar(node) or 0) > 0 for node in whole)
+        counts = [node for state in after for node in state if is_wide(node.dtype)]
+        return any((world.graph.scalar(node) or 0) > 0 for node in counts)
     return True
 
 
@@ -196,8 +200,8 @@ class _Search:
         nodes = [first[side][leaf] for side, leaf in self.slots]
         self.classes = list(groups(nodes, world.comparer, level))
         self.names = [world.names(side) for side in sides]
-        # Whatever is related to what, a symbol stands for one leaf and those related to it: what is
-        # known of the symbol, that it is never negative, say, is known of that leaf.
+        # In every relation a symbol is one leaf and those related to it: a fact about the symbol
+        # (it is never negative) is a fact about that leaf.
         self.symbols = [
             self.names[0],
             [f"{n} on the right" if n in self.names[0] else n for n in self.names[1]],
@@ -224,7 +228,7 @@ class _Search:
             for leaf, (first, old, new) in enumerate(
                 zip(starts[number], before, after, strict=True)
             ):
-                least = graph.scalar(first) if is_whole(first.dtype) else None
+                least = graph.scalar(first) if is_integer(first.dtype) else None
                 if least is None or old.op != "leaf" or not is_wide(first.dtype):
                     continue
                 if least > 0 and at_least(graph, new, old, int(least)):
@@ -243,9 +247,9 @@ class _Search:
                     result[number, leaf] = first
         return result
 
-    def refined(self) -> bool:
+    def refine(self) -> bool:
         """Follows a step from related states; whether fewer leaves are related after it."""
-        self.states = [self._assigned(counters) for counters in self.cycle]
+        self.states = [self._general_states(counters) for counters in self.cycle]
         self.steps = [
             [self.world.step(side, each) for side, each in zip(self.sides, state, strict=True)]
             for state in self.states
@@ -266,17 +270,17 @@ class _Search:
         self.classes = classes if changed else self.classes
         return changed
 
-    def _unknown(self, slot: Slot) -> tuple[bool, bool]:
+    def _representative_rank(self, slot: Slot) -> tuple[bool, bool]:
         """Returns a rank of leaves by how little is known of them: naturals and counts first."""
         side, leaf = slot
-        return slot not in self.natural, not is_whole(self.sides[side].avals[leaf].dtype)
+        return slot not in self.natural, not is_integer(self.sides[side].avals[leaf].dtype)
 
-    def _assigned(self, counters: Mapping[Slot, Node]) -> tuple[Leaves, Leaves]:
+    def _general_states(self, counters: Mapping[Slot, Node]) -> tuple[Leaves, Leaves]:
         """General states in which related leaves are one symbol."""
-        graph, known = self.world.graph, dict(counters)
+        graph, assigned = self.world.graph, dict(counters)
         for members in self.classes:
             slots = [self.slots[i] for i in members]
-            side, leaf = min(slots, key=self._unknown)
+            side, leaf = min(slots, key=self._representative_rank)
             aval, name = self.sides[side].avals[leaf], self.symbols[side][leaf]
             if (side, leaf) in self.natural:
                 graph.never_negative.add(name)
@@ -291,21 +295,21 @@ class _Search:
                 node = symbol
                 if dtype != symbol.dtype:
                     node = graph.apply("convert_element_type", (symbol,), (), symbol.shape, dtype)
-                known[side, leaf] = node
+                assigned[side, leaf] = node
         if counters is self.cycle[0]:
-            known |= self.at_first
-        left, right = (
-            [known.get((side, leaf), node) for leaf, node in enumerate(self._general(side))]
+            assigned |= self.at_first
+        lhs, rhs = (
+            [assigned.get((side, leaf), node) for leaf, node in enumerate(self._general(side))]
             for side in (0, 1)
         )
-        states = left, right
+        states = lhs, rhs
         for (side, leaf), each in self.derived.items():
-            states[side][leaf] = each.build(graph, [states[s][i] for s, i in each.sources])
+            states[side][leaf] = each.node(self.world, states)
         return states
 
     def result(self) -> Induction:
         """The obligations of the relation."""
-        world, level, paths = self.world, self.level, self.world.given.paths
+        world, level, paths = self.world, self.level, self.world.inputs.paths
         first, last = self.starts
         rows = world.obligations("start", paths, first[1], last[1], True, level)
         if self.before_first:
@@ -313,28 +317,28 @@ class _Search:
             (_, ours), (_, theirs) = self.before_first
             rows += world.obligations("start", paths, ours, theirs, True, level)
         for steps, counters in zip(self.steps, self.cycle, strict=True):
-            own = world.obligations("step", paths, steps[0][1], steps[1][1], True, level)
-            rows += [replace(each, counters=self._values(counters)) for each in own]
+            of_params = world.obligations("step", paths, steps[0][1], steps[1][1], True, level)
+            rows += [replace(each, counters=self._values(counters)) for each in of_params]
         relation: list[str] = ["from the first step on:"] * bool(self.before_first)
         for a, b in self._equal_leaves():
             relation.append(f"{self.names[0][a]} = {self.names[1][b]}")
-            rows += self._kept(relation[-1], (a, b), functools.partial(_at, a, b))
+            rows += self._invariance(relation[-1], (a, b), functools.partial(_at, a, b))
         for (side, leaf), each in self.derived.items():
             text = each.text.format(*(self.names[s][i] for s, i in each.sources))
             relation.append(f"{self.names[side][leaf]} = {text}")
             numbers = None if side else leaf, leaf if side else None
-            rows += self._kept(relation[-1], numbers, functools.partial(self._both, each))
+            rows += self._invariance(relation[-1], numbers, functools.partial(self._both, each))
         if len(self.cycle) > 1:
             names = [self.names[side][leaf] for side, leaf in self.cycle[0]]
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
-        left, right = self.states[0]
+        lhs, rhs = self.states[0]
         counts = [
             text
             for states, steps in zip(self.states, self.steps, strict=True)
             for side, state, step in zip(self.sides, states, steps, strict=True)
             for text in _counts(world, side, state, step[0])
         ]
-        states, least = (tuple(left), tuple(right)), None
+        states, least = (tuple(lhs), tuple(rhs)), None
         if self.before_first:
             least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
             counts += [NO_OVERFLOW] * bool(least)
@@ -343,13 +347,12 @@ class _Search:
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """Returns the expected and the actual node of a leaf, the left side's first."""
-        sources = [states[side][leaf] for side, leaf in derived.sources]
-        wanted = derived.build(self.world.graph, sources)
+        expected = derived.node(self.world, states)
         side, leaf = derived.slot
-        own = states[side][leaf]
-        return (wanted, own) if side == 1 else (own, wanted)
+        actual = states[side][leaf]
+        return (expected, actual) if side == 1 else (actual, expected)
 
-    def _kept(
+    def _invariance(
         self,
         name: str,
         numbers: tuple[int | None, int | None],
@@ -368,17 +371,17 @@ class _Search:
     def _equal_leaves(self) -> Iterator[tuple[int, int]]:
         for members in self.classes:
             slots = [self.slots[i] for i in members]
-            own, others = ([leaf for number, leaf in slots if number == side] for side in (0, 1))
-            if own and others:
-                yield from _pairs(own, others)
+            ours, theirs = ([leaf for number, leaf in slots if number == side] for side in (0, 1))
+            if ours and theirs:
+                yield from _pairs(ours, theirs)
 
     def _values(self, counters: Mapping[Slot, Node]) -> tuple[tuple[int, int, float | None], ...]:
         scalar = self.world.graph.scalar
         return tuple((side, leaf, scalar(node)) for (side, leaf), node in counters.items())
 
 
-def _at(a: int, b: int, left: Leaves, right: Leaves) -> tuple[Node, Node]:
-    return left[a], right[b]
+def _at(a: int, b: int, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:
+    return lhs[a], rhs[b]
 
 
 def _above(name: str, least: int) -> str:
@@ -396,7 +399,7 @@ def _symbol(node: Node, above: Mapping[str, int]) -> str | None:
     return str(node.params) if node.op == "leaf" else None
 
 
-def _pairs(left: list[int], right: list[int]) -> list[tuple[int, int]]:
+def _pairs(lhs: list[int], rhs: list[int]) -> list[tuple[int, int]]:
     """Each of both sides once at least."""
-    longest = max(len(left), len(right))
-    return [(left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]) for i in range(longest)]
+    longest = max(len(lhs), len(rhs))
+    return [(lhs[min(i, len(lhs) - 1)], rhs[min(i, len(rhs) - 1)]) for i in range(longest)]

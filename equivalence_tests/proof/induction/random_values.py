@@ -1,8 +1,8 @@
 """Values of a graph's nodes at random points, which say what may be equal and what cannot be."""
 
 import zlib
+from collections.abc import Hashable
 from types import SimpleNamespace
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ class Numeric:
         self.graph = graph
         self._known: dict[int, list[np.ndarray] | None] = {}
 
-    def values_of(self, *nodes: Node) -> list[tuple[Node, Any]]:
+    def values_of(self, *nodes: Node) -> list[tuple[Node, Hashable]]:
         """All nodes that some are computed with, operands first, each with its value as a key.
 
         Inputs and constants are left out, and what cannot be computed.
@@ -78,7 +78,7 @@ def _wide(value: np.ndarray) -> np.ndarray:
     return value.astype(float) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
-def _key(value: np.ndarray) -> Any:
+def _key(value: np.ndarray) -> Hashable:
     """A value as text that is the same for rounding's sake."""
     if not np.issubdtype(value.dtype, np.floating):
         return value.tobytes()

@@ -12,7 +12,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.induction.equality import Comparer, Equality, Level
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
-from equivalence_tests.proof.reading.traced_sides import Inputs, Program
+from equivalence_tests.proof.reading.sides import Inputs, Program
 
 Constants = list[Node | None]  # for each leaf of a state its constant value, if it has one
 Slot = tuple[int, int]  # a part of a state: the side, and the number of the state's leaf
@@ -45,13 +45,13 @@ class Obligation:
 class World:
     """A graph with the inputs that both sides get."""
 
-    def __init__(self, given: Inputs):
+    def __init__(self, inputs: Inputs):
         """Makes the inputs."""
-        self.given, self.graph = given, Graph()
+        self.inputs, self.graph = inputs, Graph()
         self.comparer = Comparer(self.graph)
         number = jnp.result_type(float)
-        self.hyper = [self.graph.leaf(name, (), number) for name in sorted(given.numbers)]
-        pairs = list(zip(given.paths, given.shapes, strict=True))
+        self.hyper = [self.graph.leaf(name, (), number) for name in sorted(inputs.numbers)]
+        pairs = list(zip(inputs.paths, inputs.shapes, strict=True))
         self.params = [self.graph.leaf(path, leaf.shape, leaf.dtype) for path, leaf in pairs]
         self.grads = [
             self.graph.leaf(path.replace("params", "grads", 1), leaf.shape, leaf.dtype)
@@ -87,7 +87,7 @@ class World:
     def names(self, side: Program) -> list[str]:
         """A name for each leaf of a state; of what starts as a parameter, that one's."""
         start, _ = self.start(side)
-        paths = {node.id: path for node, path in zip(self.params, self.given.paths, strict=True)}
+        paths = {node.id: path for node, path in zip(self.params, self.inputs.paths, strict=True)}
         names: dict[str, None] = {}
         for path, node in zip(side.paths, start, strict=True):
             name = paths.get(node.id) or "state" + re.sub(r"^\[\d+\]", "", path)
@@ -105,8 +105,8 @@ class World:
         self,
         when: str,
         names: Sequence[str],
-        left: Sequence[Node],
-        right: Sequence[Node],
+        lhs: Sequence[Node],
+        rhs: Sequence[Node],
         params: bool,
         level: Level,
     ) -> list[Obligation]:
@@ -114,11 +114,11 @@ class World:
 
         What is computed of parts that are known to be equal is then computed alike.
         """
-        for a, b in sorted(zip(left, right, strict=True), key=_size):
+        for a, b in sorted(zip(lhs, rhs, strict=True), key=_size):
             self.comparer.compare(a, b, level)
         return [
             Obligation(when, name, self.comparer.compare(a, b, level), (a, b), params, (i, i))
-            for i, (name, a, b) in enumerate(zip(names, left, right, strict=True))
+            for i, (name, a, b) in enumerate(zip(names, lhs, rhs, strict=True))
         ]
 
 
@@ -129,15 +129,15 @@ def _size(pair: tuple[Node, Node]) -> int:
 
 def constants(world: World, side: Program, start: Sequence[Node]) -> Constants:
     """Returns the constant that each leaf of a state is at every step; None where it changes."""
-    known: Constants = [node if is_constant(node) else None for node in start]
+    values: Constants = [node if is_constant(node) else None for node in start]
     symbols = world.symbols(side)
     while True:
-        state = [symbol if n is None else n for symbol, n in zip(symbols, known, strict=True)]
+        state = [symbol if n is None else n for symbol, n in zip(symbols, values, strict=True)]
         new, _ = world.step(side, state)
-        kept = [n if n is after else None for n, after in zip(known, new, strict=True)]
-        if kept == known:
-            return known
-        known = kept
+        remaining = [n if n is after else None for n, after in zip(values, new, strict=True)]
+        if remaining == values:
+            return values
+        values = remaining
 
 
 def is_constant(node: Node) -> bool:

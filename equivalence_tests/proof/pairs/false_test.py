@@ -121,10 +121,10 @@ def _changed(number: int, condition: Callable[..., Any]) -> tuple[Any, Any]:
         leaves = jax.tree.leaves(grads)
 
         def one(path: Any, update: Any, grad: Any, param: Any) -> Any:
-            holds = condition(path, leaves, count, grad, param)
-            if isinstance(holds, jax.Array):
-                return jnp.where(holds, effect(update), update)
-            return effect(update) if holds else update
+            represents_integers = condition(path, leaves, count, grad, param)
+            if isinstance(represents_integers, jax.Array):
+                return jnp.where(represents_integers, effect(update), update)
+            return effect(update) if represents_integers else update
 
         changed = jax.tree_util.tree_map_with_path(one, updates, grads, params)
         return changed, (count, inner)
@@ -194,7 +194,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = {"everywhere": list(EVERYWHERE), "in_bits": list(IN_BITS)}
     for kind, rows in (names | {"elsewhere": range(len(SHAPES))}).items():
         if kind in metafunc.fixturenames:
-            metafunc.parametrize(kind, some_or_all(metafunc.config, rows, every=13))
+            metafunc.parametrize(kind, some_or_all(metafunc.config, rows, every=29))
 
 
 def _proof(left: Any, right: Any, params: Any, options: dict[str, Any]) -> Proof | None:

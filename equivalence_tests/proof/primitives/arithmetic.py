@@ -11,12 +11,20 @@ from flint import arb
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
-from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_whole
-from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_integer
+from equivalence_tests.proof.errors import Unclear, Undecided
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
-from equivalence_tests.proof.primitives.numbers import Array, Params, either, of_arrays
+from equivalence_tests.proof.primitives.faces import (
+    Array,
+    Settings,
+    arithmetic,
+    as_rounded,
+    either,
+    of_arrays,
+    without_rounding,
+)
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
     Builder,
     OnReals,
@@ -31,25 +39,23 @@ from equivalence_tests.proof.primitives.reals import (
     infinite_operands,
     infinity_above,
     real,
-    unknown,
+    uninterpreted_function,
     wrapping,
 )
-from equivalence_tests.proof.primitives.rounded import arithmetic, without_rounding
-from equivalence_tests.proof.primitives.rounded import real as as_real
 
 # Sums
 
 
 def _sum_rules(site: Site) -> Node | None:
-    whole, floating = is_whole(site.dtype), is_float(site.dtype)
+    integral, floating = is_integer(site.dtype), is_float(site.dtype)
     pairs = (site.args, site.args[::-1])
     for here, there in pairs:
         number = site.graph.scalar(here)
-        if number == 0 and (whole or (floating and np.signbit(number))):
-            return site.fitted(there)
-    if site.args[0] is site.args[1] and (floating or whole):
+        if number == 0 and (integral or (floating and np.signbit(number))):
+            return site.broadcast(there)
+    if site.args[0] is site.args[1] and (floating or integral):
         return site.apply("mul", site.args[0], site.graph.const(2, site.dtype))
-    if not whole:
+    if not integral:
         return None
     for here, there in pairs:  # constants are gathered: exact, also where it wraps round
         if site.graph.scalar(here) is not None and there.op == "add":
@@ -60,7 +66,7 @@ def _sum_rules(site: Site) -> Node | None:
 
 
 def _difference_rules(site: Site) -> Node | None:
-    if not (is_float(site.dtype) or is_whole(site.dtype)):
+    if not (is_float(site.dtype) or is_integer(site.dtype)):
         return None
     second = site.args[1]
     negative = site.graph.apply("neg", (second,), (), second.shape, site.dtype)
@@ -137,10 +143,10 @@ def _product_rules(site: Site) -> Node | None:
     floating = is_float(site.dtype)
     if floating and (moved := _without_signs(site, "mul")) is not None:
         return moved
-    if floating or is_whole(site.dtype):
+    if floating or is_integer(site.dtype):
         for here, there in (site.args[::-1], site.args):
             if site.graph.scalar(here) == 1:
-                return site.fitted(there)
+                return site.broadcast(there)
     return None
 
 
@@ -151,7 +157,7 @@ def _quotient_rules(site: Site) -> Node | None:
         return moved
     by = site.graph.scalar(site.args[1])
     if by == 1:
-        return site.fitted(site.args[0])
+        return site.broadcast(site.args[0])
     if by is not None and _is_power_of_two(by, site.dtype):
         return site.apply("mul", site.args[0], site.graph.const(1 / by, site.dtype))
     return None
@@ -161,8 +167,8 @@ def _product_sign(node: Node, signs: Sequence[bool]) -> bool:
     return node.args[0] is node.args[1] or all(signs)
 
 
-def _quotient(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
-    if a.dtype != object and is_whole(a.dtype):
+def _quotient(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
+    if a.dtype != object and is_integer(a.dtype):
         return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
     return a / b
 
@@ -171,17 +177,17 @@ def _real_quotient(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     if is_float(node.dtype):
         return scalars.algebra.div(*args)
     if _divides(scalars, node):
-        return _whole_part(scalars.algebra, scalars.algebra.div(*args))
-    return unknown("whole quotient", whole=True)(scalars, node, args)
+        return _truncate(scalars.algebra, scalars.algebra.div(*args))
+    return uninterpreted_function("whole quotient", integer=True)(scalars, node, args)
 
 
 def _divides(scalars: Scalars, node: Node) -> bool:
     """True if whole numbers are divided by a constant that leaves none too large: not 0 or -1."""
     by = scalars.constant_of(node.args[1])
-    return is_whole(node.dtype) and by is not None and int(by) not in (0, -1)
+    return is_integer(node.dtype) and by is not None and int(by) not in (0, -1)
 
 
-def _remainder(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _remainder(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     return remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
 
 
@@ -219,14 +225,14 @@ define(
 # Powers and roots
 
 
-def _whole_power_rules(site: Site, power: int) -> Node | None:
-    if not (is_float(site.dtype) or is_whole(site.dtype)) or power not in (1, 2):
+def _integer_power_rules(site: Site, power: int) -> Node | None:
+    if not (is_float(site.dtype) or is_integer(site.dtype)) or power not in (1, 2):
         return None
     (arg,) = site.args
     return arg if power == 1 else site.apply("mul", arg, arg)
 
 
-def _integer_pow(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _integer_pow(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     power = params["y"]
     if not power:
         return np.ones_like(x)
@@ -236,10 +242,10 @@ def _integer_pow(params: Params, aval: Aval, x: Array) -> ArrayLike:
 
 def _rounded_integer_pow(node: Node, args: Sequence[Value]) -> Rounded:
     exponent = Rounded.exact(node.settings["y"])
-    return intervals.power(as_real(args[0]), exponent, Precision.of(node.dtype))
+    return intervals.power(as_rounded(args[0]), exponent, Precision.of(node.dtype))
 
 
-def _power(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _power(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     if a.dtype != object:
         return np.power(a.astype(aval.dtype), b.astype(aval.dtype))
     return np.asarray(np.frompyfunc(_one_power, 2, 1)(a, b))
@@ -248,15 +254,15 @@ def _power(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
 def _one_power(a: arb, b: arb | int) -> arb:
     if not isinstance(b, arb):
         return a ** int(b)
-    whole = b.unique_fmpz() if b.is_exact() else None
-    if whole is not None and abs(int(whole)) < 10**6:
-        return a ** int(whole)
+    exponent = b.unique_fmpz() if b.is_exact() else None
+    if exponent is not None and abs(int(exponent)) < 10**6:
+        return a ** int(exponent)
     return (a.log() * b).exp() if a > 0 else a**b
 
 
 def _real_power(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     if not is_float(node.dtype):
-        return unknown()(scalars, node, args)
+        return uninterpreted_function()(scalars, node, args)
     return scalars.algebra.to_the(*args)
 
 
@@ -281,7 +287,7 @@ def _cube_root(algebra: Algebra, value: Rat) -> Rat:
     return algebra.mul(_sign_of(algebra, value), algebra.root(algebra.absolute(value), 3))
 
 
-def _whole_part(algebra: Algebra, value: Rat) -> Rat:
+def _truncate(algebra: Algebra, value: Rat) -> Rat:
     """A value without its fraction, rounded towards 0."""
     below = algebra.neg(algebra.floor(algebra.neg(value)))
     return algebra.choose(algebra.positive(algebra.neg(value)), below, algebra.floor(value))
@@ -289,9 +295,9 @@ def _whole_part(algebra: Algebra, value: Rat) -> Rat:
 
 def _real_remainder(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     if not (is_float(node.dtype) or _divides(scalars, node)):
-        return unknown(of_dtype=True)(scalars, node, args)
+        return uninterpreted_function(of_dtype=True)(scalars, node, args)
     algebra = scalars.algebra
-    quotient = _whole_part(algebra, algebra.div(*args))
+    quotient = _truncate(algebra, algebra.div(*args))
     return algebra.sub(args[0], algebra.mul(args[1], quotient))
 
 
@@ -305,7 +311,7 @@ define(
     numbers=of_arrays(lambda a: a * a),
     reals=wrapping(real(lambda algebra, a: algebra.power(a, 2))),
     signs=always,
-    rewrite=lambda site: _whole_power_rules(site, 2),
+    rewrite=lambda site: _integer_power_rules(site, 2),
 )
 define(
     "integer_pow",
@@ -313,7 +319,7 @@ define(
     reals=wrapping(lambda scalars, node, args: scalars.algebra.power(args[0], node.settings["y"])),
     rounding=_rounded_integer_pow,
     signs=lambda node, signs: signs[0] or node.settings["y"] % 2 == 0,
-    rewrite=lambda site: _whole_power_rules(site, dict(site.params)["y"]),  # type: ignore[call-overload]
+    rewrite=lambda site: _integer_power_rules(site, dict(site.params)["y"]),  # type: ignore[call-overload]
 )
 define(
     "pow",
@@ -372,7 +378,7 @@ def _real_clamp(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return value if infinite[2] else scalars.algebra.least(value, most)
 
 
-def _clamp(params: Params, aval: Aval, low: Array, x: Array, high: Array) -> ArrayLike:
+def _clamp(params: Settings, aval: Aval, low: Array, x: Array, high: Array) -> ArrayLike:
     return _SMALLEST(params, aval, np.asarray(_LARGEST(params, aval, x, low)), high)
 
 
@@ -381,7 +387,7 @@ def _rounded_clamp(low: Rounded, value: Rounded, high: Rounded) -> Rounded:
 
 
 def _rounded_sign(node: Node, args: Sequence[Value]) -> Rounded:
-    value = as_real(args[0])
+    value = as_rounded(args[0])
     below, above = (value.is_below(Rounded.exact(0)), Rounded.exact(0).is_below(value))
     if below is None or above is None:
         raise Unclear("which sign a value has is open in these ranges")

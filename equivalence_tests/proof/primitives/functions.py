@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,10 +9,9 @@ from flint import arb
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.numbers import either
-from equivalence_tests.proof.primitives.primitive import always, define
-from equivalence_tests.proof.primitives.reals import real, unknown
-from equivalence_tests.proof.primitives.rounded import arithmetic
+from equivalence_tests.proof.primitives.faces import OfArrays, arithmetic, either
+from equivalence_tests.proof.primitives.primitive import Rounding, always, define
+from equivalence_tests.proof.primitives.reals import real, uninterpreted_function
 
 
 def _log(algebra: Algebra, value: Rat) -> Rat:
@@ -24,7 +22,7 @@ def _log(algebra: Algebra, value: Rat) -> Rat:
         algebra.assume(rest, "is more than 0")
         return algebra.add(outside, algebra.call("function", "log", [rest]))
 
-    return algebra.selected([value], of)
+    return algebra.case_split([value], of)
 
 
 def _exponents(algebra: Algebra, value: Rat) -> tuple[Rat, Rat]:
@@ -37,7 +35,7 @@ def _exponents(algebra: Algebra, value: Rat) -> tuple[Rat, Rat]:
         powers = [min(algebra.coefficients(poly, gen)) for poly in value]
         times = algebra.number(powers[0] - powers[1])
         outside = algebra.add(outside, algebra.mul(times, atom.args[0]))
-        factors = [algebra.gen(gen) ** power for power in powers]
+        factors = [algebra.generator(gen) ** power for power in powers]
         value = Rat(value.num // factors[0], value.den // factors[1])
     return outside, value
 
@@ -46,7 +44,7 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
     """The exponential of a sum as a product: `exp(2 * x - y)` is `exp(x)^2 / exp(y)`."""
 
     def of_term(term: Rat) -> Rat:
-        for gen in algebra.used(term.num):  # exp(x * log(y)) is y ** x
+        for gen in algebra.generators(term.num):  # exp(x * log(y)) is y ** x
             atom = algebra.atoms[gen]
             rows = algebra.coefficients(term.num, gen)
             if (atom.kind, atom.name, set(rows)) == ("function", "log", {1}):
@@ -66,7 +64,7 @@ def _exp(algebra: Algebra, value: Rat) -> Rat:
             result = algebra.mul(result, algebra.power(of_term(term), times))
         return result
 
-    return algebra.selected([value], of)
+    return algebra.case_split([value], of)
 
 
 def _logistic(algebra: Algebra, value: Rat) -> Rat:
@@ -153,7 +151,7 @@ define(
 
 # Those of which an equation says no more than that equal arguments give equal results: how a ball
 # is computed, how an array is, and how it rounds where that is known.
-_UNKNOWN: dict[str, tuple[str, Any, Any]] = {
+_UNKNOWN: dict[str, tuple[str, OfArrays, Rounding | None]] = {
     "sin": ("sin", np.sin, arithmetic(intervals.wave(arb.sin))),
     "cos": ("cos", np.cos, arithmetic(intervals.wave(arb.cos))),
     "tan": ("tan", np.tan, None),
@@ -171,6 +169,9 @@ _UNKNOWN: dict[str, tuple[str, Any, Any]] = {
 }
 for _name, (_of_balls, _of_arrays, _rounding) in _UNKNOWN.items():
     define(
-        _name, numbers=either(_method(_of_balls), _of_arrays), reals=unknown(), rounding=_rounding
+        _name,
+        numbers=either(_method(_of_balls), _of_arrays),
+        reals=uninterpreted_function(),
+        rounding=_rounding,
     )
-define("atan2", reals=unknown())
+define("atan2", reals=uninterpreted_function())

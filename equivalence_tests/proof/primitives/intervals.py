@@ -9,19 +9,17 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 from flint import arb
+
+from equivalence_tests.proof.dtypes import DType
+from equivalence_tests.proof.errors import Unclear
 
 # Functions that XLA approximates are taken for good to so many units in the last place.
 FUNCTION_ULP = 4
 _INF = arb("inf")
 _ZERO = arb(0)
-
-
-class Unclear(Exception):
-    """A result depends on a comparison that the ranges leave open."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Precision:
 
     @staticmethod
     @functools.cache
-    def of(dtype: Any) -> "Precision":
+    def of(dtype: DType) -> "Precision":
         """That of a floating-point dtype."""
         info = jnp.finfo(dtype)
         return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)), float(info.max))
@@ -82,7 +80,7 @@ class Rounded:
         self.nonneg = nonneg or bool(low >= error)
 
     @staticmethod
-    def exact(low: Any, high: Any = None) -> "Rounded":
+    def exact(low: arb | float, high: arb | float | None = None) -> "Rounded":
         """A value without an error."""
         first = arb(low)
         return Rounded(first, first if high is None else arb(high), _ZERO, _ZERO)
@@ -120,7 +118,7 @@ class Rounded:
         return True if exact and self.low == other.low else None
 
 
-def rounded(
+def after_rounding(
     ends: Sequence[arb],
     error: arb,
     relative: arb | None,
@@ -136,7 +134,7 @@ def rounded(
       relative: the same, relative; None if unknown.
       precision: that of the result.
       units: how many roundings.
-      nonneg: whether the result is 0 or more whatever the operands' errors are.
+      nonneg: whether the result is 0 or more for all errors of the operands.
     """
     low, high = least(ends), most(ends)
     size = abs(low).max(abs(high)) + error
@@ -164,10 +162,10 @@ def most(values: Sequence[arb]) -> arb:
 
 def add(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     """The sum."""
-    alike = (a.low >= 0 and b.low >= 0) or (a.high <= 0 and b.high <= 0)
-    relative = _larger(a, b) if alike else None
+    same_sign = (a.low >= 0 and b.low >= 0) or (a.high <= 0 and b.high <= 0)
+    relative = _larger(a, b) if same_sign else None
     ends, nonneg = [a.low + b.low, a.high + b.high], a.nonneg and b.nonneg
-    return rounded(ends, a.error + b.error, relative, precision, nonneg=nonneg)
+    return after_rounding(ends, a.error + b.error, relative, precision, nonneg=nonneg)
 
 
 def neg(a: Rounded) -> Rounded:
@@ -189,7 +187,9 @@ def mul(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
         ends = [a.least_size**2, a.size**2]
     else:
         ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-    return rounded(ends, error, _both(a, b), precision, nonneg=a is b or (a.nonneg and b.nonneg))
+    return after_rounding(
+        ends, error, _both(a, b), precision, nonneg=a is b or (a.nonneg and b.nonneg)
+    )
 
 
 def div(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
@@ -203,7 +203,7 @@ def div(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     relative = None
     if a.relative is not None and b.relative is not None and b.relative < 1:
         relative = (1 + a.relative) / (1 - b.relative) - 1
-    return rounded(ends, error, relative, precision, 2, a.nonneg and b.nonneg)
+    return after_rounding(ends, error, relative, precision, 2, a.nonneg and b.nonneg)
 
 
 def sqrt(a: Rounded, precision: Precision) -> Rounded:
@@ -221,31 +221,31 @@ def sqrt(a: Rounded, precision: Precision) -> Rounded:
     relative = None
     if a.relative is not None and a.relative < 1:
         relative = 1 - (1 - a.relative).sqrt()
-    return rounded([low, high], error, relative, precision, nonneg=True)
+    return after_rounding([low, high], error, relative, precision, nonneg=True)
 
 
 def power(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
     """A power of something positive, or a whole one."""
-    whole = b.low.unique_fmpz() if b.low == b.high and b.error == 0 else None
+    exponent = b.low.unique_fmpz() if b.low == b.high and b.error == 0 else None
     if not a.low > a.error:
-        if whole is None or int(whole) < 0 or (a.low < 0 and int(whole) > 64):
+        if exponent is None or int(exponent) < 0 or (a.low < 0 and int(exponent) > 64):
             raise Unclear("a power of what may be 0 or less")
         if a.low >= 0:
-            size, ends = a.size, [a.low ** int(whole), a.high ** int(whole)]
-            error = (size + a.error) ** int(whole) - size ** int(whole)
-            return rounded(ends, error, None, precision, 2 * FUNCTION_ULP, a.nonneg)
+            size, ends = a.size, [a.low ** int(exponent), a.high ** int(exponent)]
+            error = (size + a.error) ** int(exponent) - size ** int(exponent)
+            return after_rounding(ends, error, None, precision, 2 * FUNCTION_ULP, a.nonneg)
         result = Rounded.exact(1)
-        for _ in range(int(whole)):
+        for _ in range(int(exponent)):
             result = mul(result, a, precision)
         ends, units = [result.low, result.high], 2 * FUNCTION_ULP
-        return rounded(ends, result.error, None, precision, units, int(whole) % 2 == 0)
+        return after_rounding(ends, result.error, None, precision, units, int(exponent) % 2 == 0)
     ends = [(x.log() * y).exp() for x in (a.low, a.high) for y in (b.low, b.high)]
     relative = a.error / a.low if a.relative is None else a.relative.min(a.error / a.low)
     logs = abs(a.low.log()).max(abs(a.high.log()))
     wrong = b.size * -(-relative).log1p() + (logs - (-relative).log1p()) * b.error
     factor = wrong.expm1()
     size = most([abs(end) for end in ends])
-    return rounded(ends, size * factor, factor, precision, 2 * FUNCTION_ULP)
+    return after_rounding(ends, size * factor, factor, precision, 2 * FUNCTION_ULP)
 
 
 def monotone(
@@ -265,7 +265,7 @@ def monotone(
         if not error.is_finite():
             return Rounded(-_INF, _INF, _INF, None)
         ends = [function(a.low), function(a.high)]
-        return rounded(ends, error, None, precision, 2 * FUNCTION_ULP)
+        return after_rounding(ends, error, None, precision, 2 * FUNCTION_ULP)
 
     return of
 
@@ -276,7 +276,7 @@ def wave(function: Callable[[arb], arb]) -> Callable[[Rounded, Precision], Round
     def of(a: Rounded, precision: Precision) -> Rounded:
         value = function(a.low.union(a.high))
         ends = [value.lower(), value.upper()]
-        return rounded(ends, a.error, None, precision, 2 * FUNCTION_ULP)
+        return after_rounding(ends, a.error, None, precision, 2 * FUNCTION_ULP)
 
     return of
 

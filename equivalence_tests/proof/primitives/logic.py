@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,20 +9,30 @@ from flint import arb
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
-from equivalence_tests.proof.dtypes import Aval, DType, holds, is_float, is_whole, keeps
-from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.dtypes import (
+    Aval,
+    DType,
+    is_float,
+    is_integer,
+    represents_integers,
+    represents_values,
+)
+from equivalence_tests.proof.errors import Unclear, Undecided
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded
-from equivalence_tests.proof.primitives.numbers import (
+from equivalence_tests.proof.primitives.faces import (
     Array,
     OfArrays,
-    Params,
-    Unclear,
+    Settings,
     compare,
+    comparison,
     either,
+    integer_of_dtype,
+    negate,
     of_arrays,
+    raise_unclear,
 )
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
     OnNumbers,
     OnReals,
@@ -39,10 +48,9 @@ from equivalence_tests.proof.primitives.reals import (
     infinite_operands,
     infinity_above,
     real,
-    to_whole,
-    unknown,
+    round_to_integer,
+    uninterpreted_function,
 )
-from equivalence_tests.proof.primitives.rounded import compared, negated, opened, whole_number
 
 # Comparisons
 
@@ -54,7 +62,7 @@ def _compared_with_infinity(scalars: Scalars, node: Node, args: list[Rat]) -> Ra
         return None
     side, above = infinity_above(scalars, node, infinite)
     answer = node.op == "ne" if node.op in ("eq", "ne") else above == (side == 1)
-    return scalars.algebra.selected([args[1 - side]], lambda _: if_finite(scalars, int(answer)))
+    return scalars.algebra.case_split([args[1 - side]], lambda _: if_finite(scalars, int(answer)))
 
 
 def _equality(equal: bool) -> OnReals:
@@ -74,7 +82,7 @@ def _less(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         return answer
     algebra, kind = scalars.algebra, node.args[0].dtype
     numbers = [scalars.constant_of(arg) for arg in node.args]
-    if is_whole(kind) and numbers[0] is None and numbers[1] == jnp.iinfo(kind).max:
+    if is_integer(kind) and numbers[0] is None and numbers[1] == jnp.iinfo(kind).max:
         algebra.assume(args[0], f"is less than {numbers[1]}")  # a count that saturates
         return algebra.number(1)
     return algebra.positive(algebra.sub(args[1], args[0]))
@@ -87,18 +95,18 @@ def _at_most(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
 
 
 def _not_above(a: Rounded, b: Rounded) -> bool | None:
-    return negated(b.is_below(a))
+    return negate(b.is_below(a))
 
 
 def _not_equal(a: Rounded, b: Rounded) -> bool | None:
-    return negated(a.is_equal(b))
+    return negate(a.is_equal(b))
 
 
 define(
     "eq",
     numbers=compare(operator.eq),
     reals=_equality(True),
-    rounding=compared(lambda a, b: a.is_equal(b)),
+    rounding=comparison(lambda a, b: a.is_equal(b)),
     commutative=True,
     folds=True,
 )
@@ -106,7 +114,7 @@ define(
     "ne",
     numbers=compare(operator.ne),
     reals=_equality(False),
-    rounding=compared(_not_equal),
+    rounding=comparison(_not_equal),
     commutative=True,
     folds=True,
 )
@@ -114,14 +122,14 @@ define(
     "lt",
     numbers=compare(operator.lt),
     reals=_less,
-    rounding=compared(lambda a, b: a.is_below(b)),
+    rounding=comparison(lambda a, b: a.is_below(b)),
     folds=True,
 )
 define(
     "le",
     numbers=compare(operator.le),
     reals=_at_most,
-    rounding=compared(_not_above),
+    rounding=comparison(_not_above),
     folds=True,
 )
 define(
@@ -147,7 +155,7 @@ define(
 
 
 def _logical(of_bools: OfArrays, of_bits: OfArrays) -> OnNumbers:
-    def rule(params: Params, aval: Aval, *args: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, *args: Array) -> ArrayLike:
         return (of_bools if aval.dtype == np.bool_ else of_bits)(*args)
 
     return rule
@@ -156,7 +164,7 @@ def _logical(of_bools: OfArrays, of_bits: OfArrays) -> OnNumbers:
 def _of_bits(of: Callable[[Algebra, list[Rat]], Rat]) -> OnReals:
     def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         if node.dtype != np.bool_:
-            return unknown()(scalars, node, args)
+            return uninterpreted_function()(scalars, node, args)
         return of(scalars.algebra, args)
 
     return face
@@ -171,7 +179,7 @@ def _sum_of_bits(algebra: Algebra, args: list[Rat], twice: int) -> Rat:
 def _decided_by(decisive: bool) -> Rounding:
     def rule(node: Node, args: Sequence[Value]) -> Value:
         if node.dtype != np.bool_:
-            return opened()
+            return raise_unclear()
         if any(arg is not None and bool(arg) == decisive for arg in args):
             return decisive
         return None if any(arg is None for arg in args) else not decisive
@@ -184,9 +192,9 @@ def _bit_rules(neutral: bool) -> Callable[[Site], Node | None]:
         if site.args[0] is site.args[1]:
             return site.args[0]
         for here, there in (site.args, site.args[::-1]):
-            known = site.graph.scalar(here)
-            if known is not None and site.dtype == np.bool_:
-                return site.fitted(there) if known == neutral else site.fitted(here)
+            constant = site.graph.scalar(here)
+            if constant is not None and site.dtype == np.bool_:
+                return site.broadcast(there) if constant == neutral else site.broadcast(here)
         return None
 
     return rewrite
@@ -224,7 +232,7 @@ define(
     "not",
     numbers=_logical(np.logical_not, np.bitwise_not),
     reals=_of_bits(lambda algebra, args: algebra.complement(args[0])),
-    rounding=lambda node, args: negated(args[0]) if node.dtype == np.bool_ else opened(),
+    rounding=lambda node, args: negate(args[0]) if node.dtype == np.bool_ else raise_unclear(),
     rewrite=_not_rules,
     folds=True,
 )
@@ -234,12 +242,12 @@ for _name in (
     "shift_right_logical",
     "population_count",
 ):
-    define(_name, reals=unknown())
+    define(_name, reals=uninterpreted_function())
 
 # Selections
 
 
-def _select(params: Params, aval: Aval, which: Array, *cases: Array) -> ArrayLike:
+def _select(params: Settings, aval: Aval, which: Array, *cases: Array) -> ArrayLike:
     which = np.broadcast_to(np.asarray(which).astype(int), aval.shape)
     result = np.empty(aval.shape, cases[0].dtype)
     spread = [np.broadcast_to(case, aval.shape) for case in cases]
@@ -263,10 +271,10 @@ def _real_select(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
 def _select_rules(site: Site) -> Node | None:
     which, *cases = site.args
     if all(case is cases[0] for case in cases):
-        return site.fitted(cases[0])
-    known = site.graph.scalar(which)
-    if known is not None and 0 <= int(known) < len(cases):
-        return site.fitted(cases[int(known)])
+        return site.broadcast(cases[0])
+    constant = site.graph.scalar(which)
+    if constant is not None and 0 <= int(constant) < len(cases):
+        return site.broadcast(cases[int(constant)])
     if which.op == "convert_element_type" and which.args[0].dtype == np.bool_ and len(cases) == 2:
         return site.apply("select_n", which.args[0], *cases)
     if which.op == "not" and which.dtype == np.bool_:
@@ -288,9 +296,9 @@ define(
 _not_zero = compare(operator.ne)
 
 
-def _convert(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _convert(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     if x.dtype != object:
-        if is_float(x.dtype) and is_whole(aval.dtype):
+        if is_float(x.dtype) and is_integer(aval.dtype):
             return _saturate(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
         return x
     if is_float(aval.dtype):
@@ -311,29 +319,29 @@ def _saturate(wholes: Array, dtype: DType) -> Array:
 
 def _truncate(value: arb) -> int:
     down = value.floor() if value >= 0 else value.ceil()
-    whole = down.unique_fmpz()
-    if whole is None:
+    number = down.unique_fmpz()
+    if number is None:
         raise Unclear(f"{value} as a whole number")
-    return int(whole)
+    return int(number)
 
 
 def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     source, target = node.args[0].dtype, node.dtype
     if target == np.bool_:
         return scalars.algebra.complement(scalars.algebra.zero(args[0]))
-    if not jnp.issubdtype(source, jnp.inexact) and is_whole(target):
-        fits = holds(source, target) or (
+    if not jnp.issubdtype(source, jnp.inexact) and is_integer(target):
+        fits = represents_integers(source, target) or (
             jnp.iinfo(target).max >= jnp.iinfo(source).max and scalars.algebra.nonneg(args[0])
         )
-        return args[0] if fits else unknown("as", whole=True)(scalars, node, args)
-    narrower = is_float(target) and jnp.finfo(target).bits < 32 and is_whole(source)
+        return args[0] if fits else uninterpreted_function("as", integer=True)(scalars, node, args)
+    narrower = is_float(target) and jnp.finfo(target).bits < 32 and is_integer(source)
     if is_float(source) and is_float(target):
         narrower = jnp.finfo(target).bits < jnp.finfo(source).bits
     if narrower:
         text = f"rounding to {jnp.dtype(target)} is left out, as all rounding, and overflow there"
         scalars.algebra.assumptions[text] = None
-    if is_float(source) and is_whole(target):
-        return to_whole(scalars, node, args)
+    if is_float(source) and is_integer(target):
+        return round_to_integer(scalars, node, args)
     if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
         raise Undecided("`convert_element_type` to or from complex numbers")
     return args[0]
@@ -342,23 +350,29 @@ def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
 def _rounded_conversion(node: Node, args: Sequence[Value]) -> Value:
     (value,) = args
     if value is None:
-        return None if node.dtype == np.bool_ else opened()
+        return None if node.dtype == np.bool_ else raise_unclear()
     if isinstance(value, Rounded):
         if not is_float(node.dtype):
-            whole = value.low.unique_fmpz() if value.low == value.high else None
-            return opened() if whole is None or value.error != 0 else whole_number(node, int(whole))
-        if keeps(node.args[0].dtype, node.dtype):
+            number = value.low.unique_fmpz() if value.low == value.high else None
+            return (
+                raise_unclear()
+                if number is None or value.error != 0
+                else integer_of_dtype(node, int(number))
+            )
+        if represents_values(node.args[0].dtype, node.dtype):
             return value
         ends = [value.low, value.high]
         precision = Precision.of(node.dtype)
-        return intervals.rounded(ends, value.error, value.relative, precision, nonneg=value.nonneg)
+        return intervals.after_rounding(
+            ends, value.error, value.relative, precision, nonneg=value.nonneg
+        )
     if not is_float(node.dtype):
-        return whole_number(node, value)
+        return integer_of_dtype(node, value)
     exact = Rounded.exact(int(value))
     precision = Precision.of(node.dtype)
     if abs(int(value)) * precision.half <= 1:
         return exact
-    return intervals.rounded([exact.low], arb(0), arb(0), precision)
+    return intervals.after_rounding([exact.low], arb(0), arb(0), precision)
 
 
 def _conversion_rules(site: Site) -> Node | None:
@@ -367,9 +381,9 @@ def _conversion_rules(site: Site) -> Node | None:
         return arg
     if arg.op == "convert_element_type":  # wider, and back
         inner = arg.args[0]
-        if inner.dtype == dtype and keeps(inner.dtype, arg.dtype):
+        if inner.dtype == dtype and represents_values(inner.dtype, arg.dtype):
             return inner
-        if keeps(inner.dtype, arg.dtype) and keeps(arg.dtype, dtype):
+        if represents_values(inner.dtype, arg.dtype) and represents_values(arg.dtype, dtype):
             return site.apply("convert_element_type", inner)
     if arg.op == "neg" and is_float(arg.dtype) and is_float(dtype):
         return site.apply("neg", site.apply("convert_element_type", arg.args[0]))
@@ -380,7 +394,7 @@ def _conversion_sign(node: Node, signs: Sequence[bool]) -> bool:
     source = node.args[0]
     if any(is_float(each.dtype) for each in (source, node)):
         return signs[0]  # XLA takes the nearest number that there is
-    return holds(source.dtype, node.dtype) and signs[0]
+    return represents_integers(source.dtype, node.dtype) and signs[0]
 
 
 def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -390,7 +404,7 @@ def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return args[0]
 
 
-def _identity(x: Any) -> Any:
+def _identity(x: Array) -> Array:
     return x
 
 
@@ -416,5 +430,5 @@ define(
     reals=real(lambda algebra, a: algebra.neg(algebra.floor(algebra.neg(a)))),
     signs=all_of,
 )
-define("round", reals=to_whole, signs=all_of)
-define("nextafter", reals=unknown(of_dtype=True))
+define("round", reals=round_to_integer, signs=all_of)
+define("nextafter", reals=uninterpreted_function(of_dtype=True))

@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
-from equivalence_tests.proof.dtypes import DType
+from equivalence_tests.proof.dtypes import (
+    FEWEST_STEPS,
+    NO_OVERFLOW,
+    DType,
+    is_complex,
+    is_in_range,
+    is_integer,
+    is_unsigned,
+    is_wide,
+)
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives.intervals import Rounded
 
@@ -51,25 +60,68 @@ class Builder(Protocol):
         ...
 
 
-class Scalars(Protocol):
-    """A reader of a graph's numbers into an algebra."""
+class Scalars:
+    """A graph's numbers in an algebra, for the primitives that are functions of real numbers."""
 
-    @property
-    def algebra(self) -> Algebra:
-        """The algebra in which values are made."""
-        ...
+    def __init__(self, graph: Builder, algebra: Algebra):
+        """Reads the nodes of the graph into the algebra."""
+        self.graph, self.algebra = graph, algebra
+        self._names: dict[Hashable, int] = {}
+
+    def knows(self, node: Node) -> bool:
+        """True if a node is such an operation."""
+        row = PRIMITIVES.get(node.op)
+        if row is None or row.reals is None:
+            return False
+        of_complex = any(is_complex(each.dtype) for each in (node, *node.args))
+        return row.of_complex or not of_complex
+
+    def of(self, node: Node, args: list[Rat]) -> Rat:
+        """Returns what a node that is known computes of numbers."""
+        face = PRIMITIVES[node.op].reals
+        assert face is not None  # `knows` says so
+        return face(self, node, args)
 
     def constant_of(self, node: Node) -> float | int | bool | None:
         """Returns the number that a node is everywhere; None if it is no constant."""
-        ...
+        return self.graph.scalar(node)
 
-    def numbered(self, key: Hashable) -> int:
+    def function_number(self, key: Hashable) -> int:
         """Returns a number for what an unknown function is known by."""
-        ...
+        return self._names.setdefault(key, len(self._names))
 
-    def wrapped(self, node: Node, value: Rat) -> Rat:
-        """Returns what a node's dtype makes of a number, if it is an integer dtype."""
-        ...
+    def wrap(self, node: Node, value: Rat) -> Rat:
+        """Returns the number that an integer dtype makes of a value; of others, the value."""
+        algebra, dtype = self.algebra, node.dtype
+        if not is_integer(dtype):
+            return value
+
+        def of(args: list[Rat]) -> Rat:
+            number = algebra.constant(args[0])
+            if number is not None and is_in_range(int(number), dtype):
+                return args[0]
+            if is_wide(dtype) and self._fits(args[0], dtype):
+                algebra.assumptions[NO_OVERFLOW] = None
+                return args[0]
+            nonneg = is_unsigned(dtype)
+            return algebra.call("function", f"as {dtype}", args, integer=True, nonneg=nonneg)
+
+        return algebra.case_split([value], of)
+
+    def _fits(self, value: Rat, dtype: DType) -> bool:
+        """True if a whole number of counts is one of a dtype's for very many steps."""
+        atoms = [self.algebra.atoms[gen] for gen in self.algebra.atoms_of(value)]
+        if any(atom.name.startswith("trunc") for atom in atoms):
+            return False  # of a real number, of which nothing is known
+        most = 0
+        for monomial, coefficient in value.num.to_dict().items():
+            counts = sum(
+                power
+                for gen, power in enumerate(monomial)
+                if power and self.algebra.atoms[gen].kind not in ("positive", "zero")
+            )
+            most += abs(int(coefficient)) * FEWEST_STEPS**counts
+        return is_in_range(most, dtype)
 
 
 @dataclass(frozen=True)
@@ -86,7 +138,7 @@ class Site:
         """Returns another operation of the same shape and dtype, rewritten in its turn."""
         return self.graph.apply(op, args, (), self.shape, self.dtype)
 
-    def fitted(self, node: Node) -> Node:
+    def broadcast(self, node: Node) -> Node:
         """Returns an operand in the shape of the result."""
         return self.graph.splat(node, self.shape) if node.shape != self.shape else node
 
@@ -150,7 +202,7 @@ def is_elementwise(op: str) -> bool:
 
 
 def is_commutative(op: str) -> bool:
-    """True if the order of an operation's operands decides no bit, whatever their dtype."""
+    """True if the order of an operation's operands decides no bit, in any dtype."""
     return op in PRIMITIVES and PRIMITIVES[op].commutative is True
 
 

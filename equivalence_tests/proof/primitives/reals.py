@@ -1,4 +1,7 @@
-"""Helpers for what primitives are as functions of real numbers."""
+"""Primitives as functions of real numbers, in the algebra.
+
+Rounding is left out. What has no row is an uninterpreted function, and still equal to itself.
+"""
 
 from collections.abc import Callable
 
@@ -18,17 +21,17 @@ def real(function: Callable[..., Rat]) -> OnReals:
 
 def wrapping(face: OnReals) -> OnReals:
     """Returns a face whose whole numbers wrap round where they do not fit their dtype."""
-    return lambda scalars, node, args: scalars.wrapped(node, face(scalars, node, args))
+    return lambda scalars, node, args: scalars.wrap(node, face(scalars, node, args))
 
 
-def unknown(
-    name: str | None = None, *, whole: bool | None = None, of_dtype: bool = False
+def uninterpreted_function(
+    name: str | None = None, *, integer: bool | None = None, of_dtype: bool = False
 ) -> OnReals:
     """Returns an unknown function of numbers, equal to itself alone.
 
     Args:
       name: of it; by default the operation's.
-      whole: whether its values are integers; by default where the dtype says so.
+      integer: whether its values are integers; by default where the dtype says so.
       of_dtype: whether it is another function in every dtype.
     """
 
@@ -37,30 +40,30 @@ def unknown(
         rounds = of_dtype or not all(map(is_float, kinds))
         full = " ".join([name or node.op, *map(str, kinds * rounds)])
         if node.params and name is None:
-            number = scalars.numbered((node.op, node.params))
+            number = scalars.function_number((node.op, node.params))
             full = f"{full} {number}"
-        is_integer = is_discrete(node.dtype) if whole is None else whole
-        result = scalars.algebra.selected(
-            args, lambda args: scalars.algebra.call("function", full, args, whole=is_integer)
+        is_integer = is_discrete(node.dtype) if integer is None else integer
+        result = scalars.algebra.case_split(
+            args, lambda args: scalars.algebra.call("function", full, args, integer=is_integer)
         )
         return scalars.algebra.positive(result) if node.dtype == np.bool_ else result
 
     return face
 
 
-def to_whole(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+def round_to_integer(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     """The face of functions that leave whole numbers alone."""
     atoms = [scalars.algebra.atoms[gen] for gen in scalars.algebra.atoms_of(*args)]
     numbers = [c for c in (*args[0].num.coeffs(), *args[0].den.coeffs())]
-    whole = all(atom.whole for atom in atoms) and all(number.q == 1 for number in numbers)
-    whole = whole and args[0].den.is_constant()
-    if whole and node.op != "convert_element_type":
+    integer = all(atom.integer for atom in atoms) and all(number.q == 1 for number in numbers)
+    integer = integer and args[0].den.is_constant()
+    if integer and node.op != "convert_element_type":
         return args[0]
-    if whole and is_wide(node.dtype):
+    if integer and is_wide(node.dtype):
         scalars.algebra.assumptions[NO_OVERFLOW] = None
         return args[0]
     name = "trunc" if node.op == "convert_element_type" else None
-    return unknown(name, whole=True)(scalars, node, args)
+    return uninterpreted_function(name, integer=True)(scalars, node, args)
 
 
 def if_finite(scalars: Scalars, answer: int) -> Rat:

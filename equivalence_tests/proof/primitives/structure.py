@@ -8,20 +8,19 @@ from flint import arb
 from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.dtypes import Aval
-from equivalence_tests.proof.primitives.numbers import (
+from equivalence_tests.proof.primitives.faces import (
     Array,
     OfArrays,
-    Params,
+    Settings,
     of_arrays,
+    of_operand,
     reduce,
 )
 from equivalence_tests.proof.primitives.primitive import OnNumbers, all_of, define
-from equivalence_tests.proof.primitives.rounded import passed_on
 
 # Copies: what hints at how, not at what, is computed.
 COPIES = (
     "copy",
-    "copy_p",
     "optimization_barrier",
     "stop_gradient",
     "device_put",
@@ -29,45 +28,45 @@ COPIES = (
 )
 
 
-def _broadcast(params: Params, aval: Aval, x: Array, *_: Array) -> ArrayLike:
+def _broadcast(params: Settings, aval: Aval, x: Array, *_: Array) -> ArrayLike:
     shape = [1] * len(aval.shape)
     for axis, size in zip(params["broadcast_dimensions"], x.shape, strict=True):
         shape[axis] = size
     return np.broadcast_to(x.reshape(shape), aval.shape)
 
 
-def _reshape(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _reshape(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     order = params.get("dimensions")
     return (x if order is None else x.transpose(order)).reshape(aval.shape)
 
 
-def _iota(params: Params, aval: Aval) -> ArrayLike:
+def _iota(params: Settings, aval: Aval) -> ArrayLike:
     shape, axis = params["shape"], params["dimension"]
     row = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     return np.broadcast_to(row, shape)
 
 
-def _dot(params: Params, aval: Aval, a: Array, b: Array) -> ArrayLike:
+def _dot(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
     (lc, rc), (lb, rb) = params["dimension_numbers"]
     lf = [axis for axis in range(a.ndim) if axis not in (*lc, *lb)]
     rf = [axis for axis in range(b.ndim) if axis not in (*rc, *rb)]
-    left = a.transpose(*lb, *lf, *lc)
-    right = b.transpose(*rb, *rf, *rc)
+    lhs = a.transpose(*lb, *lf, *lc)
+    rhs = b.transpose(*rb, *rf, *rc)
     batch, inner = [a.shape[axis] for axis in lb], [a.shape[axis] for axis in lc]
-    left = left.reshape(math.prod(batch), -1, math.prod(inner))
-    right = right.reshape(math.prod(batch), -1, math.prod(inner))
-    rows = [np.dot(x, y.T) for x, y in zip(left, right, strict=True)]
+    lhs = lhs.reshape(math.prod(batch), -1, math.prod(inner))
+    rhs = rhs.reshape(math.prod(batch), -1, math.prod(inner))
+    rows = [np.dot(x, y.T) for x, y in zip(lhs, rhs, strict=True)]
     return np.array(rows).reshape(aval.shape)
 
 
-def _slice(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _slice(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     strides = params["strides"] or [1] * x.ndim
     bounds = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
     return x[tuple(slice(*each) for each in bounds)]
 
 
 def _accumulate(function: OfArrays) -> OnNumbers:
-    def rule(params: Params, aval: Aval, x: Array) -> ArrayLike:
+    def rule(params: Settings, aval: Aval, x: Array) -> ArrayLike:
         axis = params["axis"]
         if params["reverse"]:
             return np.flip(function(np.flip(x, axis), axis=axis), axis)
@@ -76,25 +75,24 @@ def _accumulate(function: OfArrays) -> OnNumbers:
     return rule
 
 
-def _same_order(params: Params, aval: Aval, x: Array) -> ArrayLike:
+def _same_order(params: Settings, aval: Aval, x: Array) -> ArrayLike:
     return x.reshape(aval.shape)
 
 
 for _name in COPIES:
     define(_name, elementwise=False, numbers=of_arrays(lambda x: x))
 # The rounding of what moves entries is that of the entries.
-define("broadcast_in_dim", elementwise=False, numbers=_broadcast, signs=all_of, rounding=passed_on)
-define("reshape", elementwise=False, numbers=_reshape, signs=all_of, rounding=passed_on)
+define("broadcast_in_dim", elementwise=False, numbers=_broadcast, signs=all_of, rounding=of_operand)
+define("reshape", elementwise=False, numbers=_reshape, signs=all_of, rounding=of_operand)
 define(
     "transpose",
     elementwise=False,
     numbers=lambda params, aval, x: x.transpose(params["permutation"]),
     signs=all_of,
-    rounding=passed_on,
+    rounding=of_operand,
 )
-define("splat", elementwise=False, signs=all_of, rounding=passed_on)
+define("splat", elementwise=False, signs=all_of, rounding=of_operand)
 define("squeeze", elementwise=False, numbers=_same_order)
-define("expand_dims", elementwise=False, numbers=_same_order)
 define(
     "rev",
     elementwise=False,

@@ -3,17 +3,18 @@
 Short loops whose end is known beforehand are followed step by step, others stay whole.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, cast
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeGuard, cast
 
 import numpy as np
 from jax.extend import core
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.bits.parts import part
+from equivalence_tests.proof.bits.segments import segment
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.node import Settings
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise
 from equivalence_tests.sides.scanned import constants_and_carry
 
@@ -22,19 +23,8 @@ AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # known that equal arguments give equal results, and nothing else.
 UNKNOWN = "unknown_"
 _UNROLLED = 16  # steps of a loop that are followed one by one
-_CALLS = {
-    "pjit": "jaxpr",
-    "jit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "checkpoint": "jaxpr",
-    "remat2": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_lin": "call_jaxpr",
-}
+# Primitives that call the one jaxpr among their parameters.
+_CALLS = ("jit", "call", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
 # What says how, not what: it is left out of a node.
 _HINTS = {
     "sharding",
@@ -46,17 +36,11 @@ _HINTS = {
 }
 
 
-def called(eqn: JaxprEqn) -> AnyJaxpr | None:
+def callee(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
-    name = eqn.primitive.name
-    if name not in _CALLS:
+    if eqn.primitive.name not in _CALLS or str(eqn.params.get("name", "")).startswith(UNKNOWN):
         return None
-    if name in ("pjit", "jit") and str(eqn.params.get("name", "")).startswith(UNKNOWN):
-        return None
-    inner = eqn.params.get(_CALLS[name])
-    if inner is None:  # another version's name for it
-        inner = next((value for value in eqn.params.values() if is_jaxpr(value)), None)
-    return inner
+    return next(filter(is_jaxpr, eqn.params.values()), None)
 
 
 def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
@@ -64,13 +48,13 @@ def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
-def opened(jaxpr: AnyJaxpr) -> tuple[core.Jaxpr, Sequence[np.ndarray]]:
+def jaxpr_and_consts(jaxpr: AnyJaxpr) -> tuple[core.Jaxpr, Sequence[np.ndarray]]:
     """A jaxpr, closed or not, and its constants."""
     return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
 
 
 def aval_of(atom: Var | Literal) -> Aval:
-    """Shape and dtype of what a variable or a literal stands for."""
+    """Shape and dtype of a variable or a literal."""
     return cast(Aval, atom.aval)
 
 
@@ -93,7 +77,7 @@ class _Run:
         self.graph, self.depth = graph, depth
 
     def program(self, jaxpr: AnyJaxpr, args: Sequence[Node]) -> list[Node]:
-        inner, consts = opened(jaxpr)
+        inner, consts = jaxpr_and_consts(jaxpr)
         nodes: dict[Var, Node] = {}
         for var, const in zip(inner.constvars, consts, strict=True):
             nodes[var] = self.graph.const(const)
@@ -119,7 +103,7 @@ class _Run:
                 f"`{name}` ({what}) is in the program: what Python does there cannot be seen. Take "
                 "it out of the step"
             )
-        if (inner := called(eqn)) is not None:
+        if (inner := callee(eqn)) is not None:
             return self.program(inner, args)
         if name == "cond":
             return self.branches(eqn, args)
@@ -130,10 +114,10 @@ class _Run:
         if name in ("optimization_barrier", "device_put"):
             return args
         if name == "stack":
-            return [_joined(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
+            return [_stack(self.graph, args, eqn.params["axis"], aval_of(eqn.outvars[0]).shape)]
         if name == "slice" and set(eqn.params["strides"] or (1,)) == {1}:
             return [_slice_of(self.graph, args[0], eqn.params)]
-        if name == "dynamic_slice" and (cut := _known_slice(self.graph, args, eqn)) is not None:
+        if name == "dynamic_slice" and (cut := _static_slice(self.graph, args, eqn)) is not None:
             return [cut]
         if name == "split":
             return list(_split(self.graph, args[0], eqn.params["axis"], eqn.params["sizes"]))
@@ -142,7 +126,7 @@ class _Run:
         if name == "bitcast_convert_type" and _is_computed(args[0]):
             # A NaN's sign and payload show here, which the graph does not follow.
             params = (params, object())
-        if name == "rng_uniform":  # draws anew each time, and is no function
+        if name == "rng_uniform":  # draws another number each time, and is no function
             params = (params, object())
         outs = [aval_of(var) for var in eqn.outvars]
         if len(outs) == 1:
@@ -182,7 +166,7 @@ class _Run:
         stacked = [_stack_rows(graph, column) for column in columns]
         return [*state, *stacked]
 
-    def loop(self, params: Mapping[str, Any], args: list[Node]) -> list[Node] | None:
+    def loop(self, params: Settings, args: list[Node]) -> list[Node] | None:
         """A loop whose end is known beforehand, step by step; None if it is not."""
         n, m = params["cond_nconsts"], params["body_nconsts"]
         of_cond, of_body, state = args[:n], args[n : n + m], args[n + m :]
@@ -225,7 +209,7 @@ class _Run:
 
     def abstract_program(self, jaxpr: AnyJaxpr) -> Hashable:
         """A program within a parameter, by what it makes of any arguments."""
-        inner, _ = opened(jaxpr)
+        inner, _ = jaxpr_and_consts(jaxpr)
         bound = [
             self.graph.leaf(f"bound {self.depth}.{index}", aval.shape, aval.dtype)
             for index, aval in enumerate(map(aval_of, inner.invars))
@@ -248,36 +232,36 @@ def _split(graph: Graph, array: Node, axis: int, sizes: Sequence[int]) -> Iterat
     """The parts of an array, one behind the other along an axis."""
     start = 0
     for size in map(int, sizes):  # they may be NumPy's, which are no JSON
-        yield part(graph, array, axis, start, start + size)
+        yield segment(graph, array, axis, start, start + size)
         start += size
 
 
-def _slice_of(graph: Graph, array: Node, params: Mapping[str, Any]) -> Node:
+def _slice_of(graph: Graph, array: Node, params: Settings) -> Node:
     """A slice: of arrays that stand one behind the other perhaps one of them."""
     rows = zip(params["start_indices"], params["limit_indices"], strict=True)
     for axis, (begin, end) in enumerate(rows):
-        array = part(graph, array, axis, int(begin), int(end))
+        array = segment(graph, array, axis, int(begin), int(end))
     return array
 
 
-def _known_slice(graph: Graph, args: Sequence[Node], eqn: JaxprEqn) -> Node | None:
+def _static_slice(graph: Graph, args: Sequence[Node], eqn: JaxprEqn) -> Node | None:
     """A slice that starts at indices which are constants; None if it does not."""
     array, *starts = args
-    sizes, known = eqn.params["slice_sizes"], [graph.scalar(start) for start in starts]
-    if None in known or len(known) != len(array.shape):
+    sizes, constants = eqn.params["slice_sizes"], [graph.scalar(start) for start in starts]
+    if None in constants or len(constants) != len(array.shape):
         return None
     # Indices beyond an end are moved to it.
-    rows = zip(known, array.shape, sizes, strict=True)
+    rows = zip(constants, array.shape, sizes, strict=True)
     begins = [min(max(int(begin or 0), 0), axis - size) for begin, axis, size in rows]
     ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
     return _slice_of(graph, array, {"start_indices": begins, "limit_indices": ends})
 
 
-def _joined(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
+def _stack(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ...]) -> Node:
     """Arrays along a new axis."""
     one = (*shape[:axis], 1, *shape[axis + 1 :])
-    parts = [graph.apply("reshape", (node,), (), one, node.dtype) for node in arrays]
-    return graph.apply("concatenate", parts, (("dimension", axis),), shape, arrays[0].dtype)
+    expanded = [graph.apply("reshape", (node,), (), one, node.dtype) for node in arrays]
+    return graph.apply("concatenate", expanded, (("dimension", axis),), shape, arrays[0].dtype)
 
 
 def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
@@ -286,12 +270,12 @@ def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
     if all(row is first for row in rows):
         dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
         return graph.apply("broadcast_in_dim", (first,), dims, shape, first.dtype)
-    alike = is_elementwise(first.op) and all(
+    same_operation = is_elementwise(first.op) and all(
         (row.op, row.params, row.shape, row.dtype, len(row.args))
         == (first.op, first.params, first.shape, first.dtype, len(first.args))
         for row in rows
     )
-    if alike:
+    if same_operation:
         columns = list(zip(*map(_operand_order(rows), rows), strict=True))
         args = [
             column[0]
@@ -301,10 +285,10 @@ def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
         ]
         if all(arg.shape in ((), shape) for arg in args):
             return graph.apply(first.op, args, first.params, shape, first.dtype)
-    whole = _rows_of(rows)
-    if whole is not None:
-        return whole
-    return _joined(graph, rows, 0, shape)
+    array = _rows_of(rows)
+    if array is not None:
+        return array
+    return _stack(graph, rows, 0, shape)
 
 
 def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
@@ -316,7 +300,7 @@ def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
 
 
 def _rows_of(rows: Sequence[Node]) -> Node | None:
-    """The array of which these are all rows in order; None if there is none."""
+    """The array of which these are all rows in order; None of other rows."""
     array = None
     for number, row in enumerate(rows):
         cut = row.args[0] if row.op == "reshape" else row
@@ -331,9 +315,9 @@ def _rows_of(rows: Sequence[Node]) -> Node | None:
 def _cut(array: Node, number: int, cut: Node) -> Node | None:
     """The slice, if it is that row of the array."""
     start = (number, *(0 for _ in array.shape[1:]))
-    own = cut.settings
-    is_row = tuple(own["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
-    return cut if is_row and own.get("strides") is None else None
+    settings = cut.settings
+    is_row = tuple(settings["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
+    return cut if is_row and settings.get("strides") is None else None
 
 
 def _is_from_bool(node: Node) -> bool:

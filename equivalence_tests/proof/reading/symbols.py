@@ -1,4 +1,4 @@
-"""Hyper-parameters as symbols, also where a program asks in Python whether one is zero."""
+"""Hyper-parameters as symbols, also where a program compares one, and uninterpreted functions."""
 
 import operator
 from collections.abc import Callable
@@ -6,6 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from equivalence_tests.proof.reading.programs import UNKNOWN
+
+HyperParam = Any  # a number, what JAX traces, or a `Symbol`
+Operator = Callable[[HyperParam, HyperParam], HyperParam]
 
 
 class Questions:
@@ -47,20 +52,20 @@ class Symbol:
     def __repr__(self) -> str:
         return self.name
 
-    def __eq__(self, other: object) -> Any:
-        return self._asked(other, False)
+    def __eq__(self, other: object) -> HyperParam:
+        return self._compare(other, False)
 
-    def __ne__(self, other: object) -> Any:
-        return self._asked(other, True)
+    def __ne__(self, other: object) -> HyperParam:
+        return self._compare(other, True)
 
-    def _asked(self, other: Any, answer: bool) -> Any:
+    def _compare(self, other: HyperParam, answer: bool) -> HyperParam:
         if isinstance(other, bool | int | float):
             self._questions.asked[(self.name, float(other))] = None
             return answer
         if other is None or isinstance(other, str):
             return answer
         compared = jnp.not_equal if answer else jnp.equal
-        return compared(self.traced, unwrapped(other))
+        return compared(self.traced, unwrap(other))
 
     def __bool__(self) -> bool:
         return bool(self != 0)
@@ -70,7 +75,7 @@ class Symbol:
 
     __int__ = __index__ = __float__  # type: ignore[assignment]
 
-    def _order(self, other: Any) -> bool:
+    def _order(self, other: HyperParam) -> bool:
         raise NotASymbol(self.name, "a comparison by size")
 
     __lt__ = __le__ = __gt__ = __ge__ = _order
@@ -82,12 +87,14 @@ class Symbol:
         return abs(self.traced)
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    def forward(self: Symbol, other: Any) -> Any:
-        return function(self.traced, unwrapped(other))
+def _binary(
+    function: Callable[[HyperParam, HyperParam], HyperParam],
+) -> tuple[HyperParam, HyperParam]:
+    def forward(self: Symbol, other: HyperParam) -> HyperParam:
+        return function(self.traced, unwrap(other))
 
-    def backward(self: Symbol, other: Any) -> Any:
-        return function(unwrapped(other), self.traced)
+    def backward(self: Symbol, other: HyperParam) -> HyperParam:
+        return function(unwrap(other), self.traced)
 
     return forward, backward
 
@@ -108,10 +115,30 @@ for _name, _function in {
 jax.tree_util.register_pytree_node(
     Symbol,
     lambda symbol: ((symbol.traced,), (symbol.name, symbol._questions)),
-    lambda own, children: Symbol(own[0], children[0], own[1]),
+    lambda aux, children: Symbol(aux[0], children[0], aux[1]),
 )
 
 
-def unwrapped(value: Any) -> Any:
-    """A symbol as the traced value, anything else as it is."""
+def unwrap(value: HyperParam) -> HyperParam:
+    """The traced value of a symbol, or the value itself."""
     return value.traced if isinstance(value, Symbol) else value
+
+
+def unknown_schedule(name: str) -> Callable[[HyperParam], jax.Array]:
+    """A schedule of which a proof knows nothing, so that it holds for every one.
+
+        rate = unknown_schedule("rate")
+        prove_equivalence(optax_bridge.adam(rate), optax.adam(rate), params)
+
+    Args:
+      name: of the schedule; schedules of one name are one.
+
+    Returns:
+      A function of the count. Where it is run, for a counterexample, it is 1 / (2 + count).
+    """
+
+    def schedule(count: HyperParam) -> jax.Array:
+        return 1 / (2 + jnp.asarray(count, jnp.result_type(float)))
+
+    schedule.__name__ = f"{UNKNOWN}{name}"
+    return jax.jit(schedule)

@@ -47,7 +47,7 @@ def reshaped_index(
                 j += 1
         if i - a == 1:  # its digits are the new indices
             parts = [(index[k], int(np.prod(new[k + 1 : j]))) for k in range(b, j) if new[k] != 1]
-            source.append(parts[0][0] if len(parts) == 1 else _joined(parts, size_new))
+            source.append(parts[0][0] if len(parts) == 1 else _join(parts, size_new))
         elif j - b == 1:
             for k in range(a, i):
                 stride = int(np.prod(old[k + 1 : i]))
@@ -73,14 +73,14 @@ def _digit(index: Index, stride: int, size: int, total: int) -> Index:
         strides = index[2::2]
         above = (total, *strides)
         falling = all(high > low for high, low in itertools.pairwise(above))  # no shifted index
-        for part, own, higher in zip(index[1::2], strides, above, strict=False):
-            if falling and own == stride and higher == stride * size:
+        for part, part_stride, higher in zip(index[1::2], strides, above, strict=False):
+            if falling and part_stride == stride and higher == stride * size:
                 return part
     # Of the first digit nothing is to be taken off: `total` in the place of its size says so.
     return ("of", index, stride, total if stride * size == total else size)
 
 
-def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
+def _join(parts: list[tuple[Index, int]], total: int) -> Index:
     """The index below `total` of which these are digits, each with what it counts."""
     if all(isinstance(part, int) for part, _ in parts):
         return sum(part * stride for part, stride in parts if isinstance(part, int))
@@ -93,7 +93,7 @@ def _joined(parts: list[tuple[Index, int]], total: int) -> Index:
     return ("join", *(item for pair in parts for item in pair))
 
 
-def shifted(index: Index, by: int) -> Index:
+def shift(index: Index, by: int) -> Index:
     """An index further on."""
     if by == 0:
         return index

@@ -13,22 +13,21 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
-from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.bits.parts import ends_of_parts, part
-from equivalence_tests.proof.bits.permutations import unpermuted
+from equivalence_tests.proof.bits.segments import segment, segment_ends, undo_permutation
 from equivalence_tests.proof.dtypes import (
     NO_OVERFLOW,
+    decimal,
     is_complex,
     is_discrete,
     is_float,
+    is_integer,
     is_unsigned,
-    is_whole,
 )
 from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.primitives.primitive import Scalars
 from equivalence_tests.proof.reading.programs import UNKNOWN
-from equivalence_tests.proof.reals.indexing import MOVES, indices, shifted
-from equivalence_tests.proof.reals.scalars import Scalars
+from equivalence_tests.proof.reals.indexing import MOVES, indices, shift
 
 _MOST_IN_FULL = 64  # terms of a sum that is written out
 
@@ -44,7 +43,7 @@ class Reals:
         Args:
           graph: the graph.
           algebra: where values are made.
-          cut: nodes that are taken for inputs, whatever they are computed of.
+          cut: nodes that are taken for inputs, with any value.
           in_full: whether short sums are written out, entry by entry.
         """
         self.graph, self.algebra, self.cut, self.in_full = graph, algebra, cut, in_full
@@ -65,31 +64,31 @@ class Reals:
 
     def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
         if node.id in self.cut:
-            whole = is_discrete(node.dtype)
-            value = self.algebra.leaf(f"node {node.id}", index, whole=whole)
+            integer = is_discrete(node.dtype)
+            value = self.algebra.leaf(f"node {node.id}", index, integer=integer)
             return self.algebra.positive(value) if node.dtype == np.bool_ else value
         if node.op in _SHAPES:
             return _SHAPES[node.op](self, node, index)
         if not self.scalars.knows(node):
-            return self._whole_array(node, index)
+            return self._function_of_arrays(node, index)
         args = [self.entry(arg, index if arg.shape else ()) for arg in node.args]
         return self.scalars.of(node, args)
 
-    def _whole_array(self, node: Node, index: tuple[Index, ...]) -> Rat:
+    def _function_of_arrays(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """An unknown function of whole arrays."""
         args = [self.entry(arg, indices(arg.shape, "a")) for arg in node.args]
         shapes = tuple((arg.shape, str(arg.dtype)) for arg in node.args)
         key = (node.op, node.params, shapes, node.shape)
-        number = self.scalars.numbered(key)
+        number = self.scalars.function_number(key)
         op = unknown_name(node) or node.op
         self.unknown[op] = None
-        whole = is_discrete(node.dtype)
+        integer = is_discrete(node.dtype)
         name = f"{op} {number}"
         bound = frozenset(f"a{axis}" for arg in node.args for axis in range(len(arg.shape)))
         if any(self.algebra.is_special(arg) and self.algebra.free(arg) & bound for arg in args):
             raise Undecided(f"`{op}` of what is not defined everywhere")
-        result = self.algebra.selected(
-            args, lambda args: self.algebra.call("array", name, args, index, whole=whole), bound
+        result = self.algebra.case_split(
+            args, lambda args: self.algebra.call("array", name, args, index, integer=integer), bound
         )
         return self.algebra.positive(result) if node.dtype == np.bool_ else result
 
@@ -97,13 +96,13 @@ class Reals:
 
     def leaf(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """An entry of an input."""
-        whole = is_discrete(node.dtype)
+        integer = is_discrete(node.dtype)
         name = str(node.params)
         nonneg = name in self.graph.never_negative
-        if nonneg and is_whole(node.dtype):
+        if nonneg and is_integer(node.dtype):
             self.algebra.assumptions[NO_OVERFLOW] = None
         nonneg = nonneg or is_unsigned(node.dtype)
-        value = self.algebra.leaf(name, index, whole=whole, nonneg=nonneg)
+        value = self.algebra.leaf(name, index, integer=integer, nonneg=nonneg)
         return self.algebra.positive(value) if node.dtype == np.bool_ else value
 
     def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
@@ -111,8 +110,8 @@ class Reals:
         array = self.graph.constant(node)
         pairs = zip(index, node.shape, strict=True)
         position = tuple(i for i, size in pairs if isinstance(i, int) and 0 <= i < size)
-        known = len(position) == len(node.shape)
-        if array is None or not known or is_complex(node.dtype):
+        complete = len(position) == len(node.shape)
+        if array is None or not complete or is_complex(node.dtype):
             return self.algebra.leaf(f"constant {node.id}", index)
         value = np.asarray(array[position])[()]
         if not is_float(value.dtype):
@@ -131,12 +130,12 @@ class Reals:
         del index
         return self.entry(node.args[0], ())
 
-    def moved(self, node: Node, index: tuple[Index, ...]) -> Rat:
+    def moved_entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """Returns the operand's entry of a move that is understood; else an unknown function."""
         source = MOVES[node.op](node, index)
         (arg, *sizes) = node.args
         if source is None or sizes:
-            return self._whole_array(node, index)
+            return self._function_of_arrays(node, index)
         return self.entry(arg, source)
 
     def iota(self, node: Node, index: tuple[Index, ...]) -> Rat:
@@ -147,28 +146,30 @@ class Reals:
         """`reduce_sum`."""
         arg = node.args[0]
         axes = tuple(node.settings["axes"])
-        while len(axes) == len(arg.shape) and (inner := unpermuted(self.graph, arg)) is not None:
+        while (
+            len(axes) == len(arg.shape) and (inner := undo_permutation(self.graph, arg)) is not None
+        ):
             arg = inner  # all entries, wherever they stand
             axes = tuple(range(len(arg.shape)))
         for axis in axes:
-            if ends := ends_of_parts(arg, axis):  # arrays in a row: a sum for each
+            if ends := segment_ends(arg, axis):  # arrays in a row: a sum for each
                 total, begins = self.algebra.number(0), (0, *ends[:-1])
                 for begin, end in zip(begins, ends, strict=True):
-                    own = part(self.graph, arg, axis, begin, end)
+                    piece = segment(self.graph, arg, axis, begin, end)
                     of_part = self.graph.apply(
-                        "reduce_sum", (own,), (("axes", axes),), node.shape, node.dtype
+                        "reduce_sum", (piece,), (("axes", axes),), node.shape, node.dtype
                     )
                     total = self.algebra.add(total, self.entry(of_part, index))
-                return self.scalars.wrapped(node, total)
+                return self.scalars.wrap(node, total)
         if 0 in arg.shape:
             return self.algebra.number(0)
 
         def term(numbers: Sequence[Index]) -> Rat:
-            rest, own = iter(index), dict(zip(axes, numbers, strict=True))
-            position = (own[a] if a in own else next(rest) for a in range(len(arg.shape)))
+            rest, segment = iter(index), dict(zip(axes, numbers, strict=True))
+            position = (segment[a] if a in segment else next(rest) for a in range(len(arg.shape)))
             return self.entry(arg, tuple(position))
 
-        return self.scalars.wrapped(node, self._total([arg.shape[axis] for axis in axes], term))
+        return self.scalars.wrap(node, self._total([arg.shape[axis] for axis in axes], term))
 
     def _total(self, sizes: Sequence[int], term: Callable[[Sequence[Index]], Rat]) -> Rat:
         """The sum over indices of these sizes, with a symbol for each or written out."""
@@ -184,9 +185,9 @@ class Reals:
         axis, last = node.settings["axis"], index[node.settings["axis"]]
         (arg,), size = node.args, node.shape[node.settings["axis"]]
         if not isinstance(last, int):
-            return self._whole_array(node, index)
+            return self._function_of_arrays(node, index)
         ends = (last, size) if node.settings["reverse"] else (0, last + 1)
-        entries = part(self.graph, arg, axis, *ends)
+        entries = segment(self.graph, arg, axis, *ends)
         shape = (*node.shape[:axis], *node.shape[axis + 1 :])
         params = (("axes", (axis,)),)
         total = self.graph.apply("reduce_sum", (entries,), params, shape, node.dtype)
@@ -202,17 +203,17 @@ class Reals:
         value = self.entry(
             arg, tuple(0 if arg.shape[a] == 1 else p for a, p in enumerate(position))
         )
-        alike = not self.algebra.free(value) & {f"a{axis}" for axis in axes}
-        return value if alike and size else self._whole_array(node, index)
+        constant = not self.algebra.free(value) & {f"a{axis}" for axis in axes}
+        return value if constant and size else self._function_of_arrays(node, index)
 
     def dot_general(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`dot_general`: a sum of products."""
-        left, right = node.args
+        lhs, rhs = node.args
         (lc, rc), (lb, rb) = node.settings["dimension_numbers"]
-        if left.shape == right.shape and len(left.shape) == len(lc) == 1 and not node.shape:
-            ends = [ends_of_parts(each, 0) for each in (left, right)]
-            if any(ends) and left.dtype == right.dtype == node.dtype:
-                product = self.graph.apply("mul", (left, right), (), left.shape, node.dtype)
+        if lhs.shape == rhs.shape and len(lhs.shape) == len(lc) == 1 and not node.shape:
+            ends = [segment_ends(each, 0) for each in (lhs, rhs)]
+            if any(ends) and lhs.dtype == rhs.dtype == node.dtype:
+                product = self.graph.apply("mul", (lhs, rhs), (), lhs.shape, node.dtype)
                 params = (("axes", (0,)),)
                 return self.entry(
                     self.graph.apply("reduce_sum", (product,), params, (), node.dtype), index
@@ -221,24 +222,24 @@ class Reals:
         def term(numbers: Sequence[Index]) -> Rat:
             batch, rest = index[: len(lb)], iter(index[len(lb) :])
             positions = []
-            for array, contracted, batched in ((left, lc, lb), (right, rc, rb)):
-                own = dict(zip((*contracted, *batched), (*numbers, *batch), strict=True))
+            for array, contracted, batched in ((lhs, lc, lb), (rhs, rc, rb)):
+                summed = dict(zip((*contracted, *batched), (*numbers, *batch), strict=True))
                 axes = range(len(array.shape))
-                positions.append(tuple(own[a] if a in own else next(rest) for a in axes))
-            pair = [self.entry(*each) for each in zip((left, right), positions, strict=True)]
+                positions.append(tuple(summed[a] if a in summed else next(rest) for a in axes))
+            pair = [self.entry(*each) for each in zip((lhs, rhs), positions, strict=True)]
             return self.algebra.mul(*pair)
 
-        return self.scalars.wrapped(node, self._total([left.shape[axis] for axis in lc], term))
+        return self.scalars.wrap(node, self._total([lhs.shape[axis] for axis in lc], term))
 
     def concatenate(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`concatenate`: the array in which the index is."""
         axis = node.settings["dimension"]
         algebra, position, start = self.algebra, index[axis], 0
         if isinstance(position, tuple):
-            return self._whole_array(node, index)
+            return self._function_of_arrays(node, index)
         parts = []
         for arg in node.args:
-            at = (0 if arg.shape[axis] == 1 else shifted(position, -start),)
+            at = (0 if arg.shape[axis] == 1 else shift(position, -start),)
             if arg.shape[axis]:
                 parts.append((start, self.entry(arg, index[:axis] + at + index[axis + 1 :])))
             start += arg.shape[axis]
@@ -253,24 +254,24 @@ class Reals:
         params = node.settings
         strides = params.get("strides")
         if strides is not None and any(stride != 1 for stride in strides):
-            return self._whole_array(node, index)
+            return self._function_of_arrays(node, index)
         if any(isinstance(position, tuple) for position in index):
-            return self._whole_array(node, index)
+            return self._function_of_arrays(node, index)
         starts = params["start_indices"]
         cut = [a for a, size in enumerate(node.args[0].shape) if size != node.shape[a]]
-        if len(cut) == 1 and ends_of_parts(node.args[0], cut[0]):
+        if len(cut) == 1 and segment_ends(node.args[0], cut[0]):
             begin = starts[cut[0]]
-            own = part(self.graph, node.args[0], cut[0], begin, begin + node.shape[cut[0]])
-            if own is not node:
-                return self.entry(own, index)
+            piece = segment(self.graph, node.args[0], cut[0], begin, begin + node.shape[cut[0]])
+            if piece is not node:
+                return self.entry(piece, index)
         pairs = zip(index, starts, node.args[0].shape, strict=True)
-        position = tuple(0 if size == 1 else shifted(i, start) for i, start, size in pairs)
+        position = tuple(0 if size == 1 else shift(i, start) for i, start, size in pairs)
         return self.entry(node.args[0], position)
 
 
 def unknown_name(node: Node) -> str | None:
     """The name of a function that is to stay unknown, if a node is a call of one."""
-    if node.op not in ("pjit", "jit"):
+    if node.op != "jit":
         return None
     name = node.settings.get("name", "")
     return str(name).removeprefix(UNKNOWN)
@@ -280,7 +281,7 @@ _SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
     "leaf": Reals.leaf,
     "const": Reals.const,
     "splat": Reals.splat,
-    **dict.fromkeys(MOVES, Reals.moved),
+    **dict.fromkeys(MOVES, Reals.moved_entry),
     "iota": Reals.iota,
     "reduce_sum": Reals.reduce_sum,
     "cumsum": Reals.cumsum,

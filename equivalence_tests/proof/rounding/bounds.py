@@ -2,22 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import is_float
-from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.dtypes import DType, is_float
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction.induction import Induction
-from equivalence_tests.proof.interpreter.run import NoRule
-from equivalence_tests.proof.primitives.intervals import Unclear
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.traced_sides import Inputs, inputs
+from equivalence_tests.proof.reading.sides import Inputs, check_inputs
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.rounding.roundoff import Range, Roundoff, common_inputs
 from equivalence_tests.sides.adapt import SideLike
+from optax_bridge.metadata.trees import Params
 
 _MOST_BOXES = 400
 
@@ -59,7 +57,7 @@ class Bound:
 def rounding_bound(
     left: SideLike,
     right: SideLike,
-    params: Any,
+    params: Params,
     ranges: Mapping[str, Range],
     *,
     count: int = 1,
@@ -90,18 +88,18 @@ def rounding_bound(
     proof = prove_equivalence(left, right, params)
     if proof.verdict not in (IDENTICAL, REALS):
         raise ProofError(f"no bound for what is not proved equal: {proof}")
-    given = inputs(params, None)
+    inputs = check_inputs(params, None)
     if proof.verdict == IDENTICAL:
-        zeros = dict.fromkeys(given.paths, 0.0)
+        zeros = dict.fromkeys(inputs.paths, 0.0)
         return Bound(zeros, zeros, ranges, {}, {})
     induction, world = proof.cases[0].induction, proof.cases[0].world
-    own = _Ranges(given, ranges, count)
+    symbol_ranges = _Ranges(inputs, ranges, count)
     absolute, ulp, worst, stopped = {}, {}, {}, {}
     try:
-        for name, leaf, pair, old in _leaves(induction, given):
+        for name, leaf, pair, old in _leaves(induction, inputs):
             symbols = [node for node in cone(*pair, old) if node.op == "leaf"]
-            wholes = {n.id: own.whole(n, world.graph) for n in symbols if not _is_real(n)}
-            numbers = {str(n.params): own.of(n) for n in symbols if _is_real(n)}
+            wholes = {n.id: symbol_ranges.whole(n, world.graph) for n in symbols if not _is_real(n)}
+            numbers = {str(n.params): symbol_ranges.of(n) for n in symbols if _is_real(n)}
             a, b, old = world.graph.with_inputs(wholes, *pair, old)
             common = common_inputs(a, b, world.comparer)
             roundoff = Roundoff(world.graph, (a, b), common, numbers).worst(_MOST_BOXES)
@@ -123,10 +121,10 @@ def _is_real(node: Node) -> bool:
 
 
 def _leaves(
-    induction: Induction, given: Inputs
-) -> Iterator[tuple[str, Any, tuple[Node, Node], Node]]:
+    induction: Induction, inputs: Inputs
+) -> Iterator[tuple[str, DType, tuple[Node, Node], Node]]:
     """Returns the leaves that a step changes: name, dtype, both sides' values, the value before."""
-    seen = set[Any]()
+    seen = set[tuple[int, ...]]()
     for row in induction.obligations:
         if row.when != "step" or not _is_real(row.nodes[0]):
             continue
@@ -146,8 +144,8 @@ def _leaves(
 class _Ranges:
     """The ranges of symbols."""
 
-    def __init__(self, given: Inputs, ranges: Mapping[str, Range], count: int):
-        self.params, self.ranges, self.count = given.paths, ranges, count
+    def __init__(self, inputs: Inputs, ranges: Mapping[str, Range], count: int):
+        self.params, self.ranges, self.count = inputs.paths, ranges, count
         for name, (low, high) in ranges.items():
             if not low <= high or not np.isfinite([low, high]).all():
                 raise ProofError(

@@ -5,7 +5,7 @@ rounds worst on a box is bounded from above there; the box with the largest boun
 bound and worst case lie close together. Every node rounds by itself on each side, however XLA
 compiles it: it may round a product or not (where it fuses it with a sum), and sum up in any order.
 What both sides compute with the same operations of the same operands, and XLA fuses with nothing,
-is one number; where the sides are equal whatever this number is, its error does not part them.
+is one number; where the sides are equal for any such number, its error does not part them.
 """
 
 import functools
@@ -18,22 +18,21 @@ import numpy as np
 from flint import arb, fmpq
 
 from equivalence_tests.proof.algebra.atoms import Index
-from equivalence_tests.proof.algebra.decimals import decimal
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import is_float
+from equivalence_tests.proof.dtypes import decimal, is_float
+from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.induction.equality import Comparer
 from equivalence_tests.proof.interpreter import run as interpreter
-from equivalence_tests.proof.interpreter.run import NoRule
 from equivalence_tests.proof.primitives import PRIMITIVES, intervals
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded, Unclear
+from equivalence_tests.proof.primitives.faces import as_rounded, raise_unclear
+from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import Value
-from equivalence_tests.proof.primitives.rounded import opened, real
 from equivalence_tests.proof.reals.indexing import MOVES, indices
 
 Range = tuple[float, float]
 Box = dict[str, Range]
 _WITHIN = 1.05  # of the worst case; the search ends there
-_PATIENCE = 40  # boxes; it ends as well where these have not improved the bound by 1 %
+_PATIENCE = 40  # boxes; it ends as well where these improve the bound by less than 1 %
 _PRODUCTS = ("mul", "div", "integer_pow", "dot_general", "square")
 _ADDS = ("add", "sub", "reduce_sum", "cumsum", "dot_general")
 _THROUGH = frozenset(
@@ -71,15 +70,15 @@ class Worst:
     stopped: str = ""
 
 
-def common_inputs(left: Node, right: Node, comparer: Comparer) -> frozenset[int]:
+def common_inputs(lhs: Node, rhs: Node, comparer: Comparer) -> frozenset[int]:
     """Nodes that are one number on both sides, and whose value does not matter to their equality.
 
     Args:
-      left: equal to the right one over the reals.
-      right: a node of the same graph.
+      lhs: equal to the right one over the reals.
+      rhs: a node of the same graph.
       comparer: of this graph.
     """
-    cones = [{node.id: node for node in cone(each)} for each in (left, right)]
+    cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
     union = {**cones[0], **cones[1]}
     users: dict[int, list[Node]] = {number: [] for number in union}
     for node in union.values():
@@ -98,9 +97,9 @@ def common_inputs(left: Node, right: Node, comparer: Comparer) -> frozenset[int]
     for number in sorted(union):
         node = union[number]
         in_both = number in cones[0] and number in cones[1]
-        own = in_both and not fused[number] and node.op not in ("reduce_sum", "dot_general")
-        one[number] = own and all(one[arg.id] for arg in node.args)
-    ends = (left.id, right.id)
+        shared = in_both and not fused[number] and node.op not in ("reduce_sum", "dot_general")
+        one[number] = shared and all(one[arg.id] for arg in node.args)
+    ends = (lhs.id, rhs.id)
     values = comparer.graph.values
     numbers = {n for n in union if one[n] and n in values and _is_inexact(values[n])}
     outer = {
@@ -110,16 +109,16 @@ def common_inputs(left: Node, right: Node, comparer: Comparer) -> frozenset[int]
         and union[n].op not in ("leaf", "const", "splat")
         and (n in ends or any(not one[user.id] for user in users[n]))
     }
-    if left is right:
+    if lhs is rhs:
         return frozenset(outer | numbers)
     for tried in (outer | numbers, outer, numbers):
-        if tried and comparer.equal_with(left, right, frozenset(tried)):
+        if tried and comparer.equal_with(lhs, rhs, frozenset(tried)):
             return frozenset(tried)
     return frozenset()
 
 
 def _is_inexact(value: np.ndarray) -> bool:
-    """True if a constant is not the number that it stands for."""
+    """True if a constant is not the number that it means."""
     if value.shape or not is_float(value.dtype) or not np.isfinite(value):
         return False
     return decimal(value[()])[0] != _fraction(value)
@@ -177,7 +176,7 @@ class Roundoff:
             self._numbers[key] = number = len(self.rows)
             if node.op == "reduce_sum":
                 name = f"the rest of the sum {number}"
-                self.terms[number] = term = real(self._values(self.box)[args[0]])
+                self.terms[number] = term = as_rounded(self._values(self.box)[args[0]])
                 others = _count(node) - self._has_own_term(node)
                 ends = float((others * term.low).lower()), float((others * term.high).upper())
                 self.box[name] = ends
@@ -193,8 +192,14 @@ class Roundoff:
         if node.op == "reduce_sum":
             # One of the terms: that of the entry itself if it is among them, else any.
             axes, rest = node.settings["axes"], iter(index)
-            own = self.root if self._has_own_term(node) else indices(node.args[0].shape, "any")
-            return [tuple(own[a] if a in axes else next(rest) for a in range(len(own)))]
+            axes_of_term = (
+                self.root if self._has_own_term(node) else indices(node.args[0].shape, "any")
+            )
+            return [
+                tuple(
+                    axes_of_term[a] if a in axes else next(rest) for a in range(len(axes_of_term))
+                )
+            ]
         if node.op in ("splat", "leaf", "const"):
             return [()] * len(node.args)
         if node.op in MOVES:
@@ -213,14 +218,14 @@ class Roundoff:
             values = self._values(box)
         except Unclear as error:
             return arb("inf"), str(error)
-        total = sum((real(values[end]).error for end in self.ends), arb(0))
+        total = sum((as_rounded(values[end]).error for end in self.ends), arb(0))
         if total.is_finite():
             return total, ""
         return arb("inf"), "a denominator may be 0"
 
     def size(self) -> float:
         """The largest magnitude of the first node."""
-        value = real(self._values(self.box)[self.ends[0]])
+        value = as_rounded(self._values(self.box)[self.ends[0]])
         return _upper(value.size)
 
     def worst(self, most_boxes: int) -> Worst:
@@ -271,7 +276,7 @@ class Roundoff:
     def _values(self, box: Box) -> list[Value]:
         """Each row: a `Rounded`, a whole number, or whether something holds.
 
-        None stands for a condition that is open.
+        None is an open condition.
         """
         values: list[Value] = []
         with interpreter.precise(80):
@@ -296,7 +301,7 @@ class Roundoff:
         if node.op == "reduce_sum":
             return self._sum(node, args[0], self.terms[number], Rounded.exact(*box[row.name]))
         if node.op == "select_n":
-            return self._selected(node, args)
+            return self._select(node, args)
         rounding = PRIMITIVES[node.op].rounding
         assert rounding is not None  # `_sources` has looked
         return rounding(node, args)
@@ -311,10 +316,10 @@ class Roundoff:
         for scalar in array.reshape(-1):
             if not np.isfinite(scalar):
                 raise Unclear("a constant is not finite")
-            real = arb(decimal(scalar)[0])
-            error = abs(arb(float(scalar)) - real)
-            relative = error / abs(real) if real != 0 else arb(0)
-            here = Rounded(real, real, error, relative)
+            as_rounded = arb(decimal(scalar)[0])
+            error = abs(arb(float(scalar)) - as_rounded)
+            relative = error / abs(as_rounded) if as_rounded != 0 else arb(0)
+            here = Rounded(as_rounded, as_rounded, error, relative)
             constant = here if constant is None else intervals.either(constant, here)
         return constant
 
@@ -322,8 +327,8 @@ class Roundoff:
         """A sum, in any order, of one of its terms and the rest."""
         precision, size = Precision.of(node.dtype), _count(node)
         grown = (1 + precision.half) ** (size - 1)
-        own = real(term) if self._has_own_term(node) else Rounded.exact(0)
-        low, high = own.low + rest.low, own.high + rest.high
+        own_term = as_rounded(term) if self._has_own_term(node) else Rounded.exact(0)
+        low, high = own_term.low + rest.low, own_term.high + rest.high
         if anywhere.low >= 0 and anywhere.relative is not None:
             relative = (1 + anywhere.relative) * grown - 1
         else:
@@ -335,7 +340,7 @@ class Roundoff:
         error = error + (size * anywhere.size + error) * (grown - 1) + size * precision.tiny
         return Rounded(low, high, error, relative, anywhere.nonneg)
 
-    def _selected(self, node: Node, args: list[Value]) -> Value:
+    def _select(self, node: Node, args: list[Value]) -> Value:
         which, *cases = args
         if isinstance(which, int):
             return cases[which]
@@ -344,7 +349,7 @@ class Roundoff:
         numbers = [case for case in cases if isinstance(case, Rounded)]
         if len(numbers) == len(cases):
             return functools.reduce(intervals.either, numbers)
-        return None if all(isinstance(case, bool | None) for case in cases) else opened()
+        return None if all(isinstance(case, bool | None) for case in cases) else raise_unclear()
 
 
 def _count(node: Node) -> int:

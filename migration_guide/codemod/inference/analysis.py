@@ -7,19 +7,21 @@ of that name.
 """
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from migration_guide.codemod.inference import flow, legacy_arguments, use
+from migration_guide.codemod.inference import arguments, legacy_arguments
+from migration_guide.codemod.inference.calls import annotation_kind, call_kind
 from migration_guide.codemod.inference.exports import module_exports
 from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import is_property, parameters
 from migration_guide.codemod.inference.kinds import NOTHING, Kind, item, join_kinds
 from migration_guide.codemod.inference.project import Project, merge_projects
 from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.bindings import Scope
 from migration_guide.codemod.reading.tree import dotted_name
 
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
@@ -44,7 +46,7 @@ class Analysis(Expressions):
         self._infer()
 
     def infer(self, project: Project) -> None:
-        """Infers all kinds anew, from other facts of other files."""
+        """Infers all kinds again, from other facts of other files."""
         self.reset(project)
         self._infer()
 
@@ -57,7 +59,7 @@ class Analysis(Expressions):
         return node in self._positions
 
     @functools.cached_property
-    def _positions(self) -> Any:
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     def _infer(self) -> None:
@@ -72,10 +74,10 @@ class Analysis(Expressions):
             for target, iterable in self.facts.loops:
                 self.assign(target, item(self.kind(iterable)))
             for call in self.facts.calls:
-                flow.arguments(self, call)
+                arguments.assign_arguments(self, call)
             if not self._changed:
                 self._memo.clear()
-                use.learn(self, self.applications)
+                arguments.learn(self, self.applications)
                 legacy_arguments.keep(self)
             if not self._changed and self._follows_foreign:
                 break
@@ -86,7 +88,7 @@ class Analysis(Expressions):
 
     def _infer_functions(self) -> None:
         for node in self.facts.annotated:
-            kind = flow.annotation(self, node.annotation.annotation)
+            kind = annotation_kind(self, node.annotation.annotation)
             self.assign(node.target, kind)
             if node.value is not None:
                 self.assign(node.target, self.kind(node.value))
@@ -102,18 +104,18 @@ class Analysis(Expressions):
                 if parameter.default is not None:
                     self.assign_parameter(function, parameter, self.kind(parameter.default))
                 if parameter.annotation is not None:
-                    kind = flow.annotation(self, parameter.annotation.annotation)
+                    kind = annotation_kind(self, parameter.annotation.annotation)
                     self.assign_parameter(function, parameter, kind)
             kinds = [self.kind(value) for value in self.facts.returns[function]]
             if isinstance(function, cst.FunctionDef) and function.returns is not None:
-                kinds.append(flow.annotation(self, function.returns.annotation))
+                kinds.append(annotation_kind(self, function.returns.annotation))
             old = self._returns.get(function, NOTHING)
             self._returns[function] = self._add_kinds(old, join_kinds(kinds))
             if isinstance(function, cst.FunctionDef) and is_property(function):
                 self.assign_field(function.name.value, self._returns[function])
 
     def _call_kind(self, node: cst.Call) -> Kind:
-        return flow.call(self, node)
+        return call_kind(self, node)
 
     def is_used(self, name: str) -> bool:
         """True if the module itself refers to a name."""
@@ -128,8 +130,8 @@ class Analysis(Expressions):
         return self._reads.get((self.scopes.get(node), dotted_name(node) or ""), set())
 
     @functools.cached_property
-    def _reads(self) -> dict[tuple[Any, str], set[str]]:
-        reads: dict[tuple[Any, str], set[str]] = {}
+    def _reads(self) -> dict[tuple[Scope | None, str], set[str]]:
+        reads: dict[tuple[Scope | None, str], set[str]] = {}
         for attribute in self.facts.attributes:
             parts = (dotted_name(attribute) or "").split(".")
             for cut in range(1, len(parts)):

@@ -184,6 +184,10 @@ class Expressions(abc.ABC):
         """True if an imported name is a definition class of another file of the project."""
         return ".".join(name.split(".")[-2:]) in self.project.definitions
 
+    def is_plain_name(self, node: cst.BaseExpression) -> bool:
+        """True if an expression is a name that is not imported, such as that of a builtin."""
+        return isinstance(node, cst.Name) and self.names.of(node) is None
+
     def makes_own_definition(self, call: cst.Call) -> bool:
         """True if a call makes an instance of a definition class of the user's own."""
         if self.is_own_definition(self.names.of(call.func) or ""):
@@ -304,6 +308,10 @@ class Expressions(abc.ABC):
         """Adds to the kind of fields of a name."""
         if kind:
             self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
+
+    def field_kind(self, name: str) -> Kind:
+        """Returns the kind of fields of a name, in this file or another one of the project."""
+        return join_kinds([self.fields.get(name, NOTHING), self.project.fields.get(name, NOTHING)])
 
     def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
         """Adds to the kind of a function's parameter."""
@@ -426,7 +434,7 @@ class Expressions(abc.ABC):
             if not is_property(m)
         ]
         here = self.fields.get(attribute, NOTHING)
-        by_name = join_kinds([here, self.project.fields.get(attribute, NOTHING), *methods])
+        by_name = join_kinds([self.field_kind(attribute), *methods])
         by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
             by_name = join_kinds([by_name - {FOREIGN}, by_its_class])

@@ -35,7 +35,6 @@ class Facts:
     methods: dict[str, list[cst.FunctionDef]] = field(default_factory=dict)
     owner: dict[cst.CSTNode, cst.ClassDef] = field(default_factory=dict)
     subscripts: list[cst.Subscript] = field(default_factory=list)
-    iterated: list[cst.BaseExpression] = field(default_factory=list)
     commented: list[cst.BaseStatement] = field(default_factory=list)
     imports: list[cst.Import | cst.ImportFrom] = field(default_factory=list)
     exported: set[str] = field(default_factory=set)
@@ -118,7 +117,6 @@ class Facts:
 
     def visit_For(self, node: cst.For | cst.CompFor) -> None:
         self.loops.append((node.target, node.iter))
-        self.iterated.append(node.iter)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self.attributes.append(node)

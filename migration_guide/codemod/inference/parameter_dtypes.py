@@ -174,13 +174,13 @@ class _Program:
     def first_sign(self, file: _File) -> Sign | None:
         """The first place of a file that shows or hides half precision."""
         places = sorted(
-            (node.lineno, _snippet(node))
+            (node.lineno, _source_of(node))
             for node in file.nodes
             if isinstance(node, ast.expr | ast.alias | ast.keyword | ast.arg)
             and (self._names_half(file, node) or self._hides_dtype(file, node))
         )
         places = places or [
-            (node.lineno, f"{_snippet(node)}, whose dtype is not in sight")
+            (node.lineno, f"{_source_of(node)}, whose dtype is not in sight")
             for node in self._unseen_parameters(file)
         ]
         return Sign(str(file.path), *places[0]) if places else None
@@ -347,7 +347,7 @@ def _last(node: ast.expr) -> str:
     return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
-def _snippet(node: ast.AST) -> str:
+def _source_of(node: ast.AST) -> str:
     """The source of an expression, as far as one line has room for it."""
     text = ast.unparse(node) if isinstance(node, ast.expr | ast.keyword) else _last_name(node)
     line = text.splitlines()[0]

@@ -1,7 +1,9 @@
 # pyright: strict
-"""Comments between `migrate` and the people who read its results."""
+"""Comments between `migrate` and the people who read its results, and the lines around them."""
 
+import difflib
 import re
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -29,3 +31,51 @@ def is_skipped(statement: cst.CSTNode) -> bool:
             lines.append(body.trailing_whitespace.comment)
         return any(line is not None and is_skip(line.value) for line in lines)
     return any(map(is_skip, comments(statement)))
+
+
+def line_map(old: str, new: str) -> Callable[[int], int]:
+    """Maps the lines of one source to those of another.
+
+    Args:
+      old: a source, before the rewrite or after it.
+      new: the other.
+
+    Returns:
+      From a line of `old`, from 1, to that of `new`: the same one, or what took its place.
+    """
+    if old == new:
+        return lambda line: line
+    before, after = _without_comments(old), _without_comments(new)
+    pairs = difflib.SequenceMatcher(
+        None, [text for _, text in before], [text for _, text in after], autojunk=False
+    ).get_opcodes()
+
+    def line_in_new(line: int) -> int:
+        at = sum(number < line for number, _ in before)
+        for _, start, end, new_start, new_end in pairs:
+            if start <= at < end:
+                place = min(new_start + at - start, max(new_end - 1, new_start))
+                if end - start != new_end - new_start:
+                    place = _most_alike(before[at][1], after, new_start, new_end, place)
+                return after[min(place, len(after) - 1)][0] if after else 1
+        return after[-1][0] if after else 1
+
+    return line_in_new
+
+
+def _most_alike(
+    text: str, lines: list[tuple[int, str]], start: int, end: int, otherwise: int
+) -> int:
+    """Returns which of some lines has most of a text, where lines were taken out or put in."""
+
+    def similarity(index: int) -> float:
+        return difflib.SequenceMatcher(None, text, lines[index][1]).ratio()
+
+    return max(range(start, end), key=similarity, default=otherwise)
+
+
+def _without_comments(source: str) -> list[tuple[int, str]]:
+    """The lines with their numbers, but those that `migrate` writes above others."""
+    lines = enumerate((text.strip() for text in source.split("\n")), start=1)
+    marks = (PREFIX.strip(), NOTE.strip())
+    return [(number, text) for number, text in lines if not text.startswith(marks)]

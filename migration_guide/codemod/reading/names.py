@@ -9,7 +9,7 @@ import libcst as cst
 
 import legacy_optim
 from legacy_optim import gone
-from migration_guide.codemod.reading.scopes import Assignment, Scope
+from migration_guide.codemod.reading.bindings import Assignment, Scope
 from migration_guide.codemod.reading.tree import dotted_name, root_name
 from optax_bridge.correspondence import Entry, entries_by_class
 

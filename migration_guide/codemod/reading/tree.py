@@ -7,7 +7,7 @@ statements.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import libcst as cst
@@ -78,19 +78,13 @@ def comments(node: cst.CSTNode) -> list[str]:
     return texts
 
 
-def walk(node: cst.CSTNode, into: Callable[[cst.CSTNode], bool] = lambda n: True) -> Iterator[Any]:
-    """A node and all below it, each before what is in it.
-
-    Args:
-      node: where to start.
-      into: whether to go into a node.
-    """
+def walk(node: cst.CSTNode) -> Iterator[Any]:
+    """Yields a node and all below it, each before what is in it."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
         yield current
-        if into(current):
-            waiting += reversed(list(children(current)))
+        waiting += reversed(list(children(current)))
 
 
 def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -194,3 +188,31 @@ def method_call(node: cst.CSTNode | None) -> tuple[cst.BaseExpression | None, st
     """Returns the `x` and the name of `x.name(...)`; None and "" for anything else."""
     func = node.func if isinstance(node, cst.Call) else None
     return (func.value, func.attr.value) if isinstance(func, cst.Attribute) else (None, "")
+
+
+def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
+    """`name=value` as an argument."""
+    return with_keyword(cst.Arg(value), name)
+
+
+def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
+    """An argument given by keyword, its value, comma and layout kept."""
+    bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    equal = arg.equal if isinstance(arg.equal, cst.AssignEqual) else bare
+    return arg.with_changes(keyword=cst.Name(name), equal=equal)
+
+
+def with_commas(args: Sequence[cst.Arg]) -> list[cst.Arg]:
+    """Arguments with a comma after each but the last, layouts kept where they have one."""
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    spaced = []
+    for arg in args[:-1]:
+        space = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else None
+        tight = isinstance(space, cst.SimpleWhitespace) and not space.value
+        spaced.append(arg.with_changes(comma=comma) if space is None or tight else arg)
+    return [*spaced, args[-1]] if args else []
+
+
+def attribute(node: cst.BaseExpression, name: str) -> cst.Attribute:
+    """`node.name`."""
+    return cst.Attribute(node, cst.Name(name))

@@ -20,13 +20,13 @@ names, so they are left for a person.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import OPTIMIZER, OWN_GROUPS
+from migration_guide.codemod.reading.tree import with_keyword
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.optimizer_def import INSTEAD
 from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.rules.unclear import UNCLEAR
-from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, New, with_keyword
+from migration_guide.codemod.writing.context import Context, New
 from migration_guide.codemod.writing.standalone import with_hyper_params
 
 
@@ -48,7 +48,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     assert isinstance(updated.func, cst.Attribute)
     plain = not any(arg.star for arg in original.args)
-    if plain and len(original.args) > 1 and context.once(standalone.is_active):
+    if plain and len(original.args) > 1 and context.is_standalone:
         return _standalone(context, original, updated)
     args = [
         _argument(context, holder, index, old, new)

@@ -67,7 +67,7 @@ def _is_array(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]
       seen: what was assigned to the names on the way, each looked at once.
     """
     if isinstance(node, cst.Name):
-        origin = constants.assigned_value(context, node)
+        origin = constants.assigned_value(context.analysis, node)
         if origin is None or origin in seen:
             return False
         seen.add(origin)

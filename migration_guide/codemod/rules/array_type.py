@@ -25,9 +25,9 @@ import itertools
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import last_name, with_commas
 from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import Context, Expression, New, with_commas
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 RUNS_AFTER = ("gone_names",)
 IN_DEFINITIONS = True
@@ -49,7 +49,7 @@ def rewrite_comparison(context: Context, original: cst.Comparison, updated: cst.
     operands = [original.left, *(part.comparator for part in original.comparisons)]
     classes = [node for operand in operands for node in _classes(operand)]
     if any(last_name(operand) in ("__name__", "__qualname__") for operand in operands):
-        if any(constants.text(context, node) in _NAMES for node in classes):
+        if any(constants.text(context.analysis, node) in _NAMES for node in classes):
             context.by_hand(original, _ABSTRACT)
         return None
     if not any(_is_array_class(context, node) for node in classes):
@@ -97,11 +97,11 @@ def _isinstance(
 ) -> cst.BaseExpression | None:
     """The comparison by `isinstance`; None where what it asks of is no `type(x)` written out."""
     operator = updated.comparisons[0].operator
-    left, right = updated.left, updated.comparisons[0].comparator
+    operand, right = updated.left, updated.comparisons[0].comparator
     old_left, old_right = original.left, original.comparisons[0].comparator
     if isinstance(operator, cst.Is | cst.IsNot | cst.Equal | cst.NotEqual):
         if _is_array_class(context, old_left):
-            left, right, old_right = right, left, old_left
+            operand, right, old_right = right, operand, old_left
         is_one = not isinstance(old_right, cst.Tuple | cst.List | cst.Set)
         asked, others = [right] if is_one else [], list[cst.BaseElement]()
     elif isinstance(right, cst.Tuple | cst.List | cst.Set):
@@ -111,14 +111,14 @@ def _isinstance(
         others = [new for old, new in pairs if not _is_array_class(context, old.value)]
     else:
         return None
-    value = _inspected_value(left)
+    value = _inspected_value(operand)
     if value is None or not asked or (others and not _is_plain(value)):
         return None
     args = with_commas([cst.Arg(value), cst.Arg(asked[0])])
     new: cst.BaseExpression = cst.Call(cst.Name("isinstance"), args)
     negated = isinstance(operator, cst.IsNot | cst.NotEqual | cst.NotIn)
     if others:
-        new = cst.BooleanOperation(new, cst.Or(), _type_in(left, others))
+        new = cst.BooleanOperation(new, cst.Or(), _type_in(operand, others))
         is_operand = isinstance(context.parent(original), cst.BooleanOperation | cst.UnaryOperation)
         if negated or (is_operand and not updated.lpar):
             new = new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -127,13 +127,13 @@ def _isinstance(
     return new.with_changes(lpar=updated.lpar, rpar=updated.rpar) if updated.lpar else new
 
 
-def _type_in(left: cst.BaseExpression, others: list[cst.BaseElement]) -> cst.Comparison:
+def _type_in(operand: cst.BaseExpression, others: list[cst.BaseElement]) -> cst.Comparison:
     """`type(x) is numpy.ndarray`, and `type(x) in (int, float)` of several."""
     values = [other.value for other in others]
     if len(values) == 1:
-        return cst.Comparison(left, [cst.ComparisonTarget(cst.Is(), values[0])])
+        return cst.Comparison(operand, [cst.ComparisonTarget(cst.Is(), values[0])])
     classes = cst.Tuple([cst.Element(value) for value in values])
-    return cst.Comparison(left, [cst.ComparisonTarget(cst.In(), classes)])
+    return cst.Comparison(operand, [cst.ComparisonTarget(cst.In(), classes)])
 
 
 def _inspected_value(node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -161,7 +161,8 @@ def _classes(node: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 def _is_in_classes(context: Context, operands: list[cst.BaseExpression]) -> bool:
     """True if one of some variables is a tuple or list with a class of arrays."""
-    values = [constants.assigned_value(context, n) for n in operands if isinstance(n, cst.Name)]
+    names = [node for node in operands if isinstance(node, cst.Name)]
+    values = [constants.assigned_value(context.analysis, name) for name in names]
     lists = [value for value in values if isinstance(value, cst.Tuple | cst.List)]
     return any(_is_array_class(context, node) for each in lists for node in _classes(each))
 

@@ -64,11 +64,11 @@ def _make_absolute(context: Context, original: cst.Call, updated: cst.Call) -> c
         is_folder = index == 0 if arg.keyword is None else arg.keyword.value == "ckpt_dir"
         if not is_folder:
             continue
-        if constants.is_absolute(context, arg.value):
+        if constants.is_absolute(context.analysis, arg.value):
             return None
         context.needed.add("os")
         folder = updated.args[index].value
-        if constants.text(context, arg.value) is not None:
+        if constants.text(context.analysis, arg.value) is not None:
             absolute = cst.parse_expression("os.path.abspath")
         else:
             absolute = cst.Name(context.function(constants.ABSOLUTE_FOLDER, _SOURCE))

@@ -17,15 +17,8 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import method_call
-from migration_guide.codemod.writing.context import (
-    Context,
-    Line,
-    New,
-    attribute,
-    keyword,
-    with_commas,
-)
+from migration_guide.codemod.reading.tree import attribute, keyword, method_call, with_commas
+from migration_guide.codemod.writing.context import Context, Line, New
 
 _NAMES = ("compute_gradient", "compute_gradients")
 

@@ -18,12 +18,13 @@ arithmetic.
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import keyword
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
-from migration_guide.codemod.writing import settings, standalone
-from migration_guide.codemod.writing.context import Context, Expression, New, keyword
+from migration_guide.codemod.writing import public_optax, settings, standalone
+from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.definitions import RATE
-from migration_guide.codemod.writing.written_calls import exact_template, in_place, shorten
+from migration_guide.codemod.writing.written_calls import exact_template, in_place, without_defaults
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
 from optax_bridge.correspondence.choice import ANY_DTYPE
 from optax_bridge.correspondence.claim import FULL_PRECISION
@@ -66,10 +67,10 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     values = {name: settings.value(context.analysis.module, arg) for name, arg in arguments.items()}
     if context.options.standalone:
-        why = standalone.stays(context.analysis, original)
+        why = public_optax.stays(context.analysis, original)
         if why:
             context.remark(original, f"stays on optax_bridge: {why}")
-        elif context.once(standalone.is_active):
+        elif context.is_standalone:
             if any(hp.variadic for hp in entry.hyper_params):
                 return standalone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
@@ -77,17 +78,10 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         else:
             context.remark(original, _MIXED)
     if any(hp.variadic for hp in entry.hyper_params):
-        groups = [settings.value(context.analysis.module, arg) for arg in updated.args]
-        recipe = Call(entry.port, tuple(groups))
-        new = updated.with_changes(func=context.reference(recipe.target))
+        new = updated.with_changes(func=context.reference(entry.port))
     else:
-        everything = entry.defaults() | values
-        template = _template(context, original, entry, everything)
-        recipe = shorten(entry, template, everything | _texts(context, arguments), arguments)
-        _note_for_comparing(context, entry, template, values)
-        new = in_place(context, updated, template, recipe, arguments)
-        new = new or _write_recipe(context, updated, recipe)
-    context.needed.update(module.split(".")[0] for module in imports(recipe))
+        template = _template(context, original, entry, entry.defaults() | values)
+        new = _write_template(context, entry, updated, template, values, arguments)
     context.keep_comments(original, new)
     return new
 
@@ -137,6 +131,22 @@ def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
     return next(variant.recipe for variant in entry.stock if variant.fits(values))
 
 
+def _write_template(
+    context: Context,
+    entry: Entry,
+    updated: cst.Call,
+    template: Call,
+    values: dict[str, object],
+    arguments: dict[str, cst.Arg],
+) -> cst.BaseExpression:
+    """A recipe with the call's settings in their own spelling, in its layout where that fits."""
+    texts = entry.defaults() | values | _texts(context, arguments)
+    recipe = without_defaults(entry, template, texts, arguments)
+    _note_for_comparing(context, entry, template, values)
+    new = in_place(context, updated, template, recipe, arguments)
+    return new or _write_recipe(context, updated, recipe)
+
+
 def _texts(context: Context, arguments: dict[str, cst.Arg]) -> dict[str, Source]:
     """Returns the arguments in the program's own spelling: `1e-4` stays `1e-4`."""
     return {name: Source(arg.star + context.code(arg.value)) for name, arg in arguments.items()}
@@ -153,7 +163,7 @@ def _note_for_comparing(
     if "learning_rate" in entry.defaults():
         literals = {"learning_rate": rate if isinstance(rate, float) else float(RATE)} | literals
     arguments = {name: keyword(name, cst.Name(name)) for name in literals}
-    new = shorten(entry, template, entry.defaults() | literals, arguments)
+    new = without_defaults(entry, template, entry.defaults() | literals, arguments)
     context.compared[render(Call(entry.legacy.__name__, (), literals))] = render(new)
 
 
@@ -171,25 +181,21 @@ def _standalone(
         template = _stock_template(entry, everything)
         rate = {"learning_rate": keyword("learning_rate", cst.Name(planned.function))}
         return _write_recipe(
-            context, updated, shorten(entry, template, everything, rate | arguments)
+            context, updated, without_defaults(entry, template, everything, rate | arguments)
         )
     overridden = context.analysis.program.overridden_names
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
-        everything = entry.defaults() | values
-        template = _stock_template(entry, everything)
-        recipe = shorten(entry, template, everything | _texts(context, arguments), arguments)
-        _note_for_comparing(context, entry, template, values)
         context.recipes.add("stock")
-        new = in_place(context, updated, template, recipe, arguments)
-        return new or _write_recipe(context, updated, recipe)
+        template = _stock_template(entry, entry.defaults() | values)
+        return _write_template(context, entry, updated, template, values, arguments)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
     symbols = {name: Source(name) for name in names}
     symbols |= {name: Source(name, source.value) for name, source in bound.items()}
     everything = entry.defaults() | values | symbols
     named = {name: keyword(name, cst.Name(name)) for name in [*names, *arguments]}
-    recipe = shorten(entry, _stock_template(entry, everything), everything, named)
+    recipe = without_defaults(entry, _stock_template(entry, everything), everything, named)
     context.needed.add("jax")
     start = entry.defaults() | values
     # What each step must give is not a number until then, so that none is forgotten in silence.

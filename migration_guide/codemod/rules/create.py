@@ -25,9 +25,9 @@ they are.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
-from migration_guide.codemod.reading.tree import keyword_of
-from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import Context, New, keyword, with_commas, with_keyword
+from migration_guide.codemod.reading.tree import keyword, keyword_of, with_commas, with_keyword
+from migration_guide.codemod.writing import public_optax, standalone
+from migration_guide.codemod.writing.context import Context, New
 
 _MIXED = "the rest of the program does"
 
@@ -57,13 +57,11 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if focus is not None and not (
         isinstance(focus.value, cst.Name) and focus.value.value == "None"
     ):
-        if context.once(standalone.is_active) and not standalone.why_no_partition(
-            context.analysis, original
-        ):
+        if context.is_standalone and not public_optax.why_no_partition(context.analysis, original):
             tx = standalone.partition(context, [(focus.value, tx)])
         else:
             if context.options.standalone:
-                why = standalone.why_no_partition(context.analysis, original) or _MIXED
+                why = public_optax.why_no_partition(context.analysis, original) or _MIXED
                 context.remark(original, f"stays on optax_bridge: {why}")
             group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
             tx = cst.Call(context.reference("optax_bridge.multi_optimizer"), [cst.Arg(group)])
@@ -109,7 +107,7 @@ def train_state(
     context: Context, original: cst.CSTNode, params: cst.BaseExpression | None
 ) -> cst.BaseExpression:
     """The `create` of the class that takes the optimizer's place."""
-    if context.once(standalone.is_active):
+    if context.is_standalone:
         if params is None or ARRAY not in context.analysis.kind(params):
             context.needed.add("flax.training.train_state")
             return cst.parse_expression(f"{standalone.TRAIN_STATE}.create")

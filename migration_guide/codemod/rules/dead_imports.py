@@ -14,13 +14,14 @@ An import of flax.optim breaks a program on today's Flax even where nothing uses
 within `try:`, which has an alternative that takes over now, is left for a person.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.marks import PREFIX
+from migration_guide.codemod.reading.marks import PREFIX, is_skipped
 from migration_guide.codemod.reading.names import EXPORTS, OPTIM, canonical, is_legacy
 from migration_guide.codemod.reading.tree import transform
 from migration_guide.codemod.writing.context import Context, Line
@@ -75,7 +76,7 @@ def rewrite_module(
         used_after = any(ref.split(".")[0] == root for ref in after)
         return not used_after and (is_gone or used_before)
 
-    new = _with_comments(context, original, imports.without(updated, is_dead, after))
+    new = _with_comments(context, original, _without(updated, is_dead, after))
     return new if new is not updated else None
 
 
@@ -111,3 +112,115 @@ def _with_comments(context: Context, original: cst.Module, updated: cst.Module) 
 
 def _bound(node: imports.ImportNode) -> set[str]:
     return {imports.star(node) or "", *(bound for _, bound, _ in imports.aliases(node))} - {""}
+
+
+def _without(
+    module: cst.Module, is_dead: Callable[[str, str, bool], bool], used: set[str]
+) -> cst.Module:
+    """The module without some aliases and the statements that become empty.
+
+    Comments above those stay, and so do imports within `try:`, and what a comment leaves alone.
+
+    Args:
+      module: the module.
+      is_dead: from `aliases`' triple to whether an alias goes.
+      used: what the module refers to.
+    """
+    needed = {reference.split(".")[0] for reference in used} - _packages_at_the_top(module)
+
+    def leave(original: Any, updated: Any) -> Any:
+        if isinstance(updated, cst.Import | cst.ImportFrom):
+            return _without_aliases(updated, is_dead, needed)
+        if isinstance(updated, cst.SimpleStatementLine) and updated is not original:
+            remaining = [small for small in updated.body if not _is_gone(small)]
+            if not remaining or len(remaining) == len(updated.body):
+                return updated
+            remaining[-1] = remaining[-1].with_changes(semicolon=updated.body[-1].semicolon)
+            return updated.with_changes(body=remaining)
+        if isinstance(updated, cst.IndentedBlock | cst.Module) and updated is not original:
+            return updated.with_changes(body=_without_gone(updated.body))
+        return updated
+
+    def into(node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.SimpleStatementLine) and is_skipped(node):
+            return False
+        return not isinstance(node, cst.Try | cst.TryStar | cst.BaseExpression)
+
+    return transform(module, leave, into)
+
+
+def _without_aliases(
+    node: imports.ImportNode, is_dead: Callable[[str, str, bool], bool], needed: set[str]
+) -> cst.BaseSmallStatement:
+    if isinstance(node.names, cst.ImportStar):
+        is_unused = is_dead(imports.star(node), "*", False)
+        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon) if is_unused else node
+    named = list(imports.aliases(node))
+    if len(named) != len(node.names):
+        return node  # a relative import
+    remaining: list[cst.ImportAlias] = []
+    for alias, triple in zip(node.names, named, strict=True):
+        if not is_dead(*triple):
+            remaining.append(alias)
+            continue
+        root = triple[1].split(".")[0]
+        if triple[2] and root in needed:
+            # `import flax.optim` bound flax
+            remaining.append(alias.with_changes(name=cst.Name(root)))
+    if len(remaining) == len(node.names) and all(
+        a is b for a, b in zip(remaining, node.names, strict=True)
+    ):
+        return node
+    if not remaining:
+        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
+    remaining[-1] = remaining[-1].with_changes(comma=node.names[-1].comma)
+    return node.with_changes(names=remaining)
+
+
+def _packages_at_the_top(module: cst.Module) -> set[str]:
+    """Returns the packages that `import jax` and the like bind above all other statements."""
+    packages: set[str] = set()
+    for line in module.body:
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            if isinstance(node, cst.Import):
+                names = {imports.bound(alias) for alias in node.names if alias.asname is None}
+                packages |= {name for name in names if "." not in name}
+            elif not isinstance(getattr(node, "value", node), cst.ImportFrom | cst.SimpleString):
+                return packages
+    return packages
+
+
+# Stands for a removed import until the statement's comments have found a new place.
+_GONE = "optax_bridge_removed_import"
+
+
+def _is_gone(node: cst.CSTNode) -> bool:
+    return (
+        isinstance(node, cst.Expr)
+        and isinstance(node.value, cst.Name)
+        and node.value.value == _GONE
+    )
+
+
+def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """The statements without the removed ones, whose comments and blank lines go to the next."""
+    remaining: list[cst.BaseStatement] = []
+    pending: list[cst.EmptyLine] = []
+    for statement in body:
+        lines = [*getattr(statement, "leading_lines", ())]
+        if pending:
+            has_comment = any(line.comment is not None for line in pending)
+            lines = [*pending, *lines] if has_comment else _longer(pending, lines)
+            pending = []
+        if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
+            pending = lines
+            continue
+        if lines != [*getattr(statement, "leading_lines", ())]:
+            statement = statement.with_changes(leading_lines=lines)
+        remaining.append(statement)
+    return remaining
+
+
+def _longer(first: list[cst.EmptyLine], second: list[cst.EmptyLine]) -> list[cst.EmptyLine]:
+    """The second lines, with as many blank ones at the beginning as the first has at least."""
+    return [*first[imports.leading_blank(second) :], *second]

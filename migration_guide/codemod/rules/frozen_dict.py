@@ -26,8 +26,8 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
-from migration_guide.codemod.reading.tree import index_of, last_name, text_of
-from migration_guide.codemod.writing.context import Context, New, with_commas
+from migration_guide.codemod.reading.tree import index_of, last_name, text_of, with_commas
+from migration_guide.codemod.writing.context import Context, New
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
 PERHAPS = (

@@ -109,7 +109,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         _looked_up(context, original)
         return None
     if name == "importlib.import_module" and original.args:
-        module = constants.text(context, original.args[0].value) or ""
+        module = constants.text(context.analysis, original.args[0].value) or ""
         entry = gone.find_module(module) if is_no_module(module) else _entry(context, module)
         if entry is not None:
             context.by_hand(original, entry.message)
@@ -208,7 +208,7 @@ def _module(context: Context, value: cst.BaseExpression) -> str:
     """The name of `jax.numpy`, and of `importlib.import_module("jax.numpy")`."""
     if isinstance(value, cst.Call) and value.args:
         is_import = context.name(value.func) == "importlib.import_module"
-        return constants.text(context, value.args[0].value) or "" if is_import else ""
+        return constants.text(context.analysis, value.args[0].value) or "" if is_import else ""
     return context.name(value)
 
 
@@ -262,5 +262,4 @@ def _can_be_written(context: Context, new: str) -> bool:
     """True if a builtin's name means the builtin in this file."""
     if "." in new:
         return True
-    scopes = {scope for scope in context.analysis.scopes.values() if scope is not None}
-    return not any(a.name == new for scope in scopes for a in scope.assignments)
+    return all(new not in scope.bound for scope in set(context.analysis.scopes.values()))

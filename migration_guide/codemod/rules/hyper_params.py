@@ -24,8 +24,14 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import LEGACY, OWN_GROUPS
 from migration_guide.codemod.reading.names import port_names
-from migration_guide.codemod.reading.tree import index_of, keyword_of, last_name, method_call
-from migration_guide.codemod.writing.context import Context, New, keyword
+from migration_guide.codemod.reading.tree import (
+    index_of,
+    keyword,
+    keyword_of,
+    last_name,
+    method_call,
+)
+from migration_guide.codemod.writing.context import Context, New
 
 # Functions of Python that take all groups' hyper-parameters at once.
 _OF_SEVERAL = ("zip", "enumerate", "list", "tuple", "len", "reversed", "map")
@@ -178,7 +184,7 @@ def _is_multiple(context: Context) -> bool:
     facts = context.analysis.facts
     sequences = [
         *(node.value for node in facts.subscripts if not _is_by_name(node)),
-        *facts.iterated,
+        *(iterable for _, iterable in facts.loops),
         *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
         *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),
     ]

@@ -16,7 +16,8 @@ JAX removed the functions in favour of the property.
 
 import libcst as cst
 
-from migration_guide.codemod.writing.context import Context, Expression, New, attribute
+from migration_guide.codemod.reading.tree import attribute
+from migration_guide.codemod.writing.context import Context, Expression, New
 
 _METHODS = {
     "jax.ops.index_update": "set",

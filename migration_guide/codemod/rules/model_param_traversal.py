@@ -18,7 +18,7 @@ into a definition that stays legacy code.
 
 import libcst as cst
 
-from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing import public_optax
 from migration_guide.codemod.writing.context import Context, Expression, New
 
 
@@ -30,8 +30,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 
 def _becomes_function(context: Context, call: cst.Call) -> bool:
-    active = context.once(standalone.is_active)
-    return active and standalone.becomes_function(context.analysis, call)
+    active = context.is_standalone
+    return active and public_optax.becomes_function(context.analysis, call)
 
 
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> New:

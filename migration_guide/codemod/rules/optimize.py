@@ -15,19 +15,18 @@ As for `compute_gradient`, the names that take the result show whether there is 
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import keyword_of, method_call
+from migration_guide.codemod.reading.tree import (
+    keyword,
+    keyword_of,
+    method_call,
+    with_commas,
+    with_keyword,
+)
 from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.writing import standalone
-from migration_guide.codemod.writing.context import (
-    Context,
-    Line,
-    New,
-    keyword,
-    with_commas,
-    with_keyword,
-)
+from migration_guide.codemod.writing.context import Context, Line, New
 
 INSTEAD = (
     "loss, grads = jax.value_and_grad(loss_fn)(optimizer.params), then "
@@ -57,7 +56,7 @@ def rewrite_statement(
         [cst.Assign([cst.AssignTarget(both)], value)], leading_lines=updated.leading_lines
     )
     rest: list[cst.Arg] = []
-    if len(call.args) > 1 and context.once(standalone.is_active):
+    if len(call.args) > 1 and context.is_standalone:
         holder = standalone.with_hyper_params(context, holder, new_call.args[1:])
         new_call = new_call.with_changes(args=new_call.args[:1])
     for arg in new_call.args[1:]:

@@ -34,7 +34,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
         return None  # a base class: the rule for subclasses
     if context.call_of(original) is not None:
-        uses_bridge = not context.once(standalone.is_active)
+        uses_bridge = not context.is_standalone
         class_ = _EQUAL["Optimizer"] if uses_bridge else standalone.TRAIN_STATE
         context.by_hand(
             original,
@@ -53,7 +53,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
             "OptimizerState has no equal: its step is TrainState.step, the rest .opt_state",
         )
         return None
-    if name == "Optimizer" and context.once(standalone.is_active):
+    if name == "Optimizer" and context.is_standalone:
         context.needed.add("flax.training.train_state")
         return cst.parse_expression(standalone.TRAIN_STATE)
     return context.reference(_EQUAL[name])

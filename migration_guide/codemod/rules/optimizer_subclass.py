@@ -24,7 +24,7 @@ import libcst as cst
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.rules.bridge import is_bridged
 from migration_guide.codemod.writing.context import Context, Expression, New
-from migration_guide.codemod.writing.standalone import stays
+from migration_guide.codemod.writing.public_optax import stays
 
 IN_DEFINITIONS = True
 

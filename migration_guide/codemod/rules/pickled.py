@@ -75,7 +75,7 @@ def _pickles(context: Context, func: cst.BaseExpression) -> bool:
         return name.split(".")[0] in _MODULES
     holder = func.value if isinstance(func, cst.Attribute) else None
     if isinstance(holder, cst.Name):
-        holder = constants.assigned_value(context, holder)
+        holder = constants.assigned_value(context.analysis, holder)
     return isinstance(holder, cst.Call) and context.name(holder.func).split(".")[0] in _MODULES
 
 

@@ -43,8 +43,8 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     within,
 )
-from migration_guide.codemod.reading.tree import argument, last_name
-from migration_guide.codemod.writing.context import Context, New, keyword, with_commas
+from migration_guide.codemod.reading.tree import argument, keyword, last_name, with_commas
+from migration_guide.codemod.writing.context import Context, New
 
 _LEFT = (
     "replicate() made each step average the gradients over the devices, and no step of this "

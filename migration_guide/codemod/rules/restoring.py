@@ -25,15 +25,9 @@ import libcst as cst
 from migration_guide.codemod.inference.facts import parameters
 from migration_guide.codemod.inference.kinds import OPTIMIZER, within
 from migration_guide.codemod.reading.tree import argument, last_name
-from migration_guide.codemod.writing import constants, definitions, standalone
-from migration_guide.codemod.writing.context import (
-    UNKNOWN_PATH,
-    UNKNOWN_TEMPLATE,
-    Context,
-    Expression,
-    New,
-    Restored,
-)
+from migration_guide.codemod.results import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Restored
+from migration_guide.codemod.writing import constants, definitions, public_optax
+from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.lookups import without_taken
 
 # Flax's name -> where the template stands among the arguments, and where the file does.
@@ -75,7 +69,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         template, saved = original.args
         plain = template.keyword is None and saved.keyword is None
         if plain and context.is_optimizer(template.value):
-            contents = without_taken(context, saved.value, updated.args[1])
+            contents = without_taken(context.analysis, saved.value, updated.args[1])
             if contents is not updated.args[1]:
                 return updated.with_changes(args=[updated.args[0], contents])
     if name == "flax.training.checkpoints.restore_checkpoint" and context.uses_optim:
@@ -88,7 +82,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 def reads_nothing_old(context: Context) -> bool:
     """True if a file keeps Flax's own functions, which read files of today alone."""
-    return context.once(standalone.is_active) and not context.once(standalone.leaves_any)
+    return context.is_standalone and not context.program_leaves_some
 
 
 def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
@@ -143,7 +137,7 @@ def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNod
     if isinstance(node, cst.Tuple | cst.List):
         return all(_holds_none(context, e.value, seen) for e in node.elements)
     if isinstance(node, cst.Name):
-        origin = constants.assigned_value(context, node)
+        origin = constants.assigned_value(context.analysis, node)
         if origin is None or origin in seen:
             return origin is not None
         seen.add(origin)
@@ -170,7 +164,7 @@ def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restor
     optimizers: dict[str, str] = {}
     # `optax.inject_hyperparams` and `optax.partition` have states of their own around those of
     # the optimizers, which only a template shows.
-    has_own_states = context.rate_per_call or standalone.is_grouped(context.analysis)
+    has_own_states = context.rate_per_call or public_optax.is_grouped(context.analysis)
     function = "" if template is None else _function(context, template)
     if not (context.options.standalone and has_own_states):
         if template is not None:
@@ -213,15 +207,15 @@ def _format(name: str) -> str:
 def _path(context: Context, node: cst.BaseExpression) -> str | None:
     """The path of `"run"`, of `file.read()` and of what was assigned it."""
     if isinstance(node, cst.Name):
-        origin = constants.assigned_value(context, node)
-        return constants.text(context, node) if origin is None else _path(context, origin)
+        origin = constants.assigned_value(context.analysis, node)
+        return constants.text(context.analysis, node) if origin is None else _path(context, origin)
     if not isinstance(node, cst.Call):
-        return constants.text(context, node)
+        return constants.text(context.analysis, node)
     called, last = context.name(node.func), last_name(node.func)
     if called == "flax.serialization.msgpack_restore" and node.args:
         return _path(context, node.args[0].value)
     if last in ("read", "read_bytes") and isinstance(node.func, cst.Attribute):
         return _path(context, node.func.value)
     if (last == "open" or called.endswith("GFile")) and node.args:
-        return constants.text(context, node.args[0].value)
-    return constants.text(context, node)
+        return constants.text(context.analysis, node.args[0].value)
+    return constants.text(context.analysis, node)

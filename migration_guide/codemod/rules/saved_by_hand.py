@@ -114,19 +114,23 @@ def _repeats(context: Context, argument: cst.Arg) -> bool:
         for element in argument.value.elements
         if isinstance(element, cst.DictElement) and text_of(element.key) == "target"
     ]
-    chains = context.once(lookups.chains)
+    chains = context.once(_chains)
     return any(node in values and keys[-1] == "target" for _, keys, node in chains)
 
 
 def _lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
     """Yields the look-ups of an optimizer's parts in the dict that a call makes."""
-    chains = context.once(lookups.chains)
+    chains = context.once(_chains)
     for root, keys, lookup in chains:
         if not _is_old(keys):
             continue
         values = context.analysis.assigned_to(root) if isinstance(root, cst.Name) else [root]
         if any(_is_made_by(context, value, call) for value in values):
             yield lookup
+
+
+def _chains(context: Context) -> list[lookups.Chain]:
+    return lookups.chains(context.analysis)
 
 
 def _is_made_by(context: Context, value: cst.BaseExpression, call: cst.Call, deep: int = 0) -> bool:

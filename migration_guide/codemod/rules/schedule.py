@@ -28,9 +28,9 @@ from typing import NamedTuple
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import CLASS
-from migration_guide.codemod.reading.tree import last_name, walk
-from migration_guide.codemod.writing import constants, standalone
-from migration_guide.codemod.writing.context import Context, New, keyword, with_commas
+from migration_guide.codemod.reading.tree import keyword, last_name, walk, with_commas
+from migration_guide.codemod.writing import constants
+from migration_guide.codemod.writing.context import Context, New
 
 RUNS_AFTER = ("apply_gradient", "constructors", "dead_imports")
 
@@ -45,7 +45,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return updated.with_changes(
             args=[updated.args[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
         )
-    if context.options.standalone and context.once(standalone.is_active):
+    if context.options.standalone and context.is_standalone:
         return None  # the rule for constructors has it
     if original is definition and not any(_is_rate(arg) for arg in updated.args):
         return updated.with_changes(
@@ -128,7 +128,7 @@ def provable(context: Context) -> Scheduled | None:
         return None
     rate = step.args[1].value
     if isinstance(rate, cst.Name):
-        rate = constants.assigned_value(context, rate)
+        rate = constants.assigned_value(context.analysis, rate)
     holder = step.func.value
     if not isinstance(rate, cst.Call) or len(rate.args) != 1 or not isinstance(rate.func, cst.Name):
         return None

@@ -16,8 +16,9 @@ place for; so it is given without what the program takes from the dict itself.
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import with_commas
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
-from migration_guide.codemod.writing.context import Context, New, with_commas
+from migration_guide.codemod.writing.context import Context, New
 from migration_guide.codemod.writing.lookups import without_taken
 
 
@@ -34,7 +35,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return updated.with_changes(func=function, args=[holder])
     if func.attr.value == "restore_state" and len(original.args) == 1 and not original.args[0].star:
         state = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-        state = without_taken(context, original.args[0].value, state)
+        state = without_taken(context.analysis, original.args[0].value, state)
         home = "optax_bridge.checkpoints"
         if reads_nothing_old(context):
             context.remark(original, needs_converting(context, None, "restore_state"), CONVERTING)

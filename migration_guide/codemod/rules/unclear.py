@@ -102,7 +102,7 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
 
 def _looks_up_optim(context: Context, call: cst.Call) -> bool:
     """`importlib.import_module("flax.optim")`, `__import__`, `getattr(flax, "optim")`."""
-    texts = [constants.text(context, arg.value) or "" for arg in call.args]
+    texts = [constants.text(context.analysis, arg.value) or "" for arg in call.args]
     if last_name(call.func) in ("import_module", "__import__"):
         return texts[:1] == [OPTIM] or any(t.startswith(f"{OPTIM}.") for t in texts[:1])
     if last_name(call.func) != "getattr" or len(texts) < 2:

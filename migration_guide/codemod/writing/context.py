@@ -1,11 +1,9 @@
 """The argument of every rule: the analysis of the file, the options, and its messages."""
 
 import functools
-import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import libcst as cst
@@ -21,6 +19,7 @@ from migration_guide.codemod.inference.kinds import (
 from migration_guide.codemod.reading.marks import NOTE, PREFIX, is_skip, is_skipped
 from migration_guide.codemod.reading.names import OPTIM, is_legacy
 from migration_guide.codemod.reading.tree import comments, is_statement, walk
+from migration_guide.codemod.results import Message, Options, Restored
 
 # Members that an Optimizer had and a TrainState lacks; `apply_gradient` has a rule of its own.
 _OLD = frozenset(
@@ -32,102 +31,6 @@ Line = cst.SimpleStatementLine
 New = cst.BaseExpression | None  # what a handler of a rule returns; None where it does not apply
 QUESTION = "is this an optimizer of flax.optim?"
 
-
-@dataclass(frozen=True)
-class Options:
-    """The user's options.
-
-    Attributes:
-      recipe: `stock`: public Optax where it is the same but for rounding; `exact`: this project's
-        transformations there as well; `standalone`: public Optax and Flax alone, where that is the
-        same but for rounding.
-      rules: names of the rules to apply; all if None.
-      rename: call variables named `optimizer` `state`, where that is safe.
-    """
-
-    recipe: str = "stock"
-    rules: frozenset[str] | None = None
-    rename: bool = False
-
-    @property
-    def exact(self) -> bool:
-        """True if this project's transformations are written everywhere."""
-        return self.recipe == "exact"
-
-    @property
-    def standalone(self) -> bool:
-        """True if public Optax and Flax alone are written."""
-        return self.recipe == "standalone"
-
-
-@dataclass(frozen=True, order=True)
-class Message:
-    """A message for the user.
-
-    Attributes:
-      line: of the original file, or of a notebook's cell, from 1.
-      text: what was found and what to do.
-      by_hand: whether the code still needs a person; else it is only good to know.
-      cell: of a notebook, from 1, those of text counted as well; 0 in other files.
-      new_line: of the rewritten file, or of the cell in it.
-    """
-
-    line: int
-    text: str
-    by_hand: bool = True
-    cell: int = 0
-    new_line: int = 0
-
-    def location(self, *, written: bool) -> str:
-        """Returns the place in the rewritten file, or in the original one."""
-        line = self.new_line if written else self.line
-        return f"cell {self.cell}:{line}" if self.cell else str(line)
-
-
-UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
-UNKNOWN_PATH = "OLD"
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A checkpoint that a program restores.
-
-    Attributes:
-      path: as the program has it, or `UNKNOWN_PATH`.
-      template: the function of the module that makes what it is restored into, or "".
-      optimizers: the path of each optimizer in it, "" for the root, and its constructor call of
-        flax.optim; empty if some call is not written out.
-      recipe: `exact` or `standalone` if all of them became that, else "".
-      format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
-    """
-
-    path: str
-    template: str = ""
-    optimizers: tuple[tuple[str, str], ...] = ()
-    recipe: str = ""
-    format: str = ""
-
-    @property
-    def is_to_be_filled_in(self) -> bool:
-        """True if the command lacks the function that makes what is restored into."""
-        return not (self.optimizers or self.template)
-
-    def command(self, file: str) -> str:
-        """Returns the command that converts it, with the template's function from a file."""
-        old = Path(self.path)
-        name = f"{old.stem}_new{old.suffix if self.format else ''}"
-        unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
-        new = unnamed if self.path == UNKNOWN_PATH else str(old.with_name(name))
-        parts = ["optax-bridge", "convert", self.path, new]
-        parts += ["--format", self.format] if self.format else []
-        if not self.optimizers:
-            return shlex.join([*parts, "--like", f"{file}:{self.template or UNKNOWN_TEMPLATE}"])
-        for path, call in self.optimizers:
-            parts += ["--optimizer", f"{path}={call}" if path else call]
-        parts += ["--recipe", self.recipe] if self.recipe else []
-        return shlex.join(parts)
-
-
 T = TypeVar("T")
 
 
@@ -138,6 +41,8 @@ class Context:
     Attributes:
       analysis: kinds and names of the original nodes.
       options: what the user asked for.
+      is_standalone: whether definitions and steps are written for public Optax alone.
+      program_leaves_some: whether some definition of the program stays on this package.
       removed: dotted names that are gone, of all rules.
       answered: dotted names, or modules, that some rule answers for.
       needed: modules that what was written needs imported.
@@ -153,6 +58,8 @@ class Context:
 
     analysis: Analysis
     options: Options
+    is_standalone: bool = False
+    program_leaves_some: bool = False
     removed: frozenset[str] = frozenset()
     answered: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
@@ -413,31 +320,3 @@ class Context:
 def _old_attributes(root: cst.CSTNode) -> bool:
     names = (node.attr.value for node in walk(root) if isinstance(node, cst.Attribute))
     return any(name in _OLD for name in names)
-
-
-def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
-    """`name=value` as an argument."""
-    return with_keyword(cst.Arg(value), name)
-
-
-def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
-    """An argument given by keyword, its value, comma and layout kept."""
-    bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    equal = arg.equal if isinstance(arg.equal, cst.AssignEqual) else bare
-    return arg.with_changes(keyword=cst.Name(name), equal=equal)
-
-
-def with_commas(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """Arguments with a comma after each but the last, layouts kept where they have one."""
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    spaced = []
-    for arg in args[:-1]:
-        space = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else None
-        tight = isinstance(space, cst.SimpleWhitespace) and not space.value
-        spaced.append(arg.with_changes(comma=comma) if space is None or tight else arg)
-    return [*spaced, args[-1]] if args else []
-
-
-def attribute(node: cst.BaseExpression, name: str) -> cst.Attribute:
-    """`node.name`."""
-    return cst.Attribute(node, cst.Name(name))

@@ -2,18 +2,20 @@
 
 import libcst as cst
 
+from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.reading.tree import index_of, method_call, text_of, walk
-from migration_guide.codemod.writing.context import Context
 
 _OF_AN_OPTIMIZER = {"", "target", "state", "step", "params", "opt_state"}
 
 
-def chains(
-    context: Context,
-) -> list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]]:
-    """The longest lookups of the file: in what, by which strings, where."""
-    results: list[tuple[cst.BaseExpression, list[str], cst.BaseExpression]] = []
-    for node in walk(context.analysis.module):
+# In what is looked up, by which strings, and where.
+Chain = tuple[cst.BaseExpression, list[str], cst.BaseExpression]
+
+
+def chains(a: Analysis) -> list[Chain]:
+    """Returns the longest lookups of the file."""
+    results: list[Chain] = []
+    for node in walk(a.module):
         if isinstance(node, cst.Comparison):
             results += [
                 (part.comparator, [text_of(node.left)], node)
@@ -23,9 +25,9 @@ def chains(
             continue
         if not isinstance(node, cst.Subscript | cst.Call) or _looked_up(node) is None:
             continue
-        above = context.parent(node)
+        above = a.parents.get(node)
         if isinstance(above, cst.Attribute):  # of `.get`
-            above = context.parent(above)
+            above = a.parents.get(above)
         if isinstance(above, cst.Subscript | cst.Call):
             around = _looked_up(above)
             if around is not None and around[0] is node:
@@ -50,26 +52,24 @@ def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | Non
     return (holder, text_of(node.args[0].value)) if is_lookup else None
 
 
-def without_taken(context: Context, saved: cst.BaseExpression, updated: cst.Arg) -> cst.Arg:
+def without_taken(a: Analysis, saved: cst.BaseExpression, updated: cst.Arg) -> cst.Arg:
     """A state dict as an argument, without what the program takes out of it itself.
 
     An optimizer's `restore_state` looked at its own two parts alone; what a program had put in
     next to them, as T5X does, it reads in the same function.
 
     Args:
-      context: of the file.
+      a: the analysis of the file.
       saved: the program's expression for the state dict.
       updated: the argument.
     """
     if not isinstance(saved, cst.Name):
         return updated
-    scope = context.analysis.scopes.get(saved)
+    scope = a.scopes.get(saved)
     taken = {
         keys[0]
-        for root, keys, _ in context.once(chains)
-        if isinstance(root, cst.Name)
-        and root.value == saved.value
-        and context.analysis.scopes.get(root) is scope
+        for root, keys, _ in chains(a)
+        if isinstance(root, cst.Name) and root.value == saved.value and a.scopes.get(root) is scope
     } - _OF_AN_OPTIMIZER
     if not taken:
         return updated

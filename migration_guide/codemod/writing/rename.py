@@ -1,24 +1,32 @@
 # pyright: strict
 """`--rename`: local variables named `optimizer` that hold a TrainState are called `state`."""
 
+from collections.abc import Callable
+
 import libcst as cst
 
-from migration_guide.codemod.inference.kinds import DEFINITION
+from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.kinds import DEFINITION, OPTIMIZER
 from migration_guide.codemod.reading.imports import references
 from migration_guide.codemod.reading.tree import parents, transform, walk
-from migration_guide.codemod.writing.context import Context
 
 OLD, NEW = "optimizer", "state"
 
 
-def rename_variable(context: Context, updated: cst.Module) -> tuple[cst.Module, int]:
+def rename_variable(
+    analysis: Analysis, updated: cst.Module, is_skipped: Callable[[cst.CSTNode], bool]
+) -> tuple[cst.Module, int]:
     """The module with the variable renamed wherever it occurs, and how often.
 
     All or nothing: every variable of the name must hold an optimizer and nothing else, no scope may
     know the new name, no class have a field of it, and no call may use the old one as a keyword,
     which other files could do as well for a parameter.
+
+    Args:
+      analysis: of the module.
+      updated: the module, rewritten.
+      is_skipped: whether a person has marked a node's statement as one to leave alone.
     """
-    analysis = context.analysis
     names = _variables(analysis.module)
     uses = [name for name in names if name.value == OLD]
     safe = (
@@ -27,10 +35,10 @@ def rename_variable(context: Context, updated: cst.Module) -> tuple[cst.Module, 
         and NEW not in {name.value for name in names}
         and NEW not in references(updated)
         and all(
-            context.is_optimizer(node)
+            analysis.holds(node, OPTIMIZER)
             and DEFINITION not in analysis.kind(node)
             and not analysis.scopes[node].is_class
-            and not context.is_skipped(node)
+            and not is_skipped(node)
             for node in uses
         )
     )

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import comments
-from migration_guide.codemod.writing.context import Context, keyword, with_commas, with_keyword
+from migration_guide.codemod.reading.tree import comments, keyword, with_commas, with_keyword
+from migration_guide.codemod.writing.context import Context
 from optax_bridge.correspondence import Call, Entry
 from optax_bridge.correspondence.recipe import Setting, Source, render, resolve
 
@@ -23,7 +23,7 @@ def exact_template(entry: Entry) -> Call:
     return Call(entry.port, (), {hp.port: Setting(hp.legacy) for hp in entry.hyper_params})
 
 
-def shorten(
+def without_defaults(
     entry: Entry, template: Call, settings: Mapping[str, object], arguments: Mapping[str, cst.Arg]
 ) -> Call:
     """A recipe with its settings, without what its functions take by default.
@@ -56,7 +56,7 @@ def _inner(
     entry: Entry, node: object, settings: Mapping[str, object], arguments: Mapping[str, cst.Arg]
 ) -> object:
     if isinstance(node, Call):
-        return shorten(entry, node, settings, arguments)
+        return without_defaults(entry, node, settings, arguments)
     return settings[node.name] if isinstance(node, Setting) else node
 
 
@@ -86,7 +86,7 @@ def in_place(
       context: of the file.
       updated: the constructor call.
       template: of the recipe, with placeholders.
-      recipe: what is to be written, see `shorten`.
+      recipe: what is to be written, see `without_defaults`.
       old_arguments: legacy name -> argument of the constructor call.
     """
     parts = [*template.args, *template.kwargs.values()]

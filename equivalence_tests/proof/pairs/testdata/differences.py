@@ -1,6 +1,6 @@
-"""What makes two optimizers different, by its meaning, as data: `false_test` makes the pairs.
+"""Differences between two optimizers, by their meaning, as data: `false_test` makes the pairs.
 
-Where an optimizer looks at something, what it looks at stands beside it.
+Where an optimizer looks at something, the data name what it looks at.
 """
 
 import re
@@ -256,7 +256,7 @@ ORDERS: list[Any] = [
     (lambda g: jax.lax.stop_gradient(g), lambda g: jax.grad(lambda x: jnp.sum(x**3))(g) / 3),
 ]
 
-# CHAINS: two optimizers whose parts stand in another order, or whose settings differ by little.
+# CHAINS: two optimizers whose parts are in another order, or whose settings differ by little.
 MOMENT = optax.trace(0.9)
 CHAINS: list[Any] = [
     (optax.chain(optax.clip(1.0), MOMENT), optax.chain(MOMENT, optax.clip(1.0))),

@@ -5,9 +5,16 @@ import jax.flatten_util
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation, whole
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    direct,
+    rule,
+    transformation,
+    whole,
+    with_schedule,
+)
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("gradient noise of one draw, scaled")
@@ -60,20 +67,20 @@ def _():
         x = jnp.mod(t, 20)
         return jnp.where(x < 10, 0.01 * x, 0.1 - 0.01 * (x - 10))
 
-    return rated(tent), rated(cases)
+    return with_schedule(tent), with_schedule(cases)
 
 
 @pair("cautious mask")
 def _():
-    def left(t, g, p, m):
+    def first(t, g, p, m):
         m = 0.9 * m + 0.1 * g
         return -0.1 * jnp.where(m * g > 0, m, 0.0), m
 
-    def right(t, g, p, m):
+    def second(t, g, p, m):
         m = 0.9 * m + 0.1 * g
         return -0.1 * m * (jnp.sign(m) * jnp.sign(g) > 0).astype(g.dtype), m
 
-    return rule(left, 0.0), rule(right, 0.0)
+    return rule(first, 0.0), rule(second, 0.0)
 
 
 @pair("adan by hand")
@@ -92,17 +99,17 @@ def _():
 
 @pair("mean of a mean")
 def _():
-    def left(t, g, p, a, b):
+    def first(t, g, p, a, b):
         a = 0.9 * a + 0.1 * g
         b = 0.9 * b + 0.1 * a
         return 2 * a - b, a, b
 
-    def right(t, g, p, a, b):
+    def second(t, g, p, a, b):
         a = a + (g - a) / 10
         b = b + (a - b) / 10
         return a + (a - b), a, b
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("rmsprop with powers")
@@ -116,7 +123,7 @@ def _():
 
 @pair("staircase by whole division")
 def _():
-    return optax.sgd(optax.exponential_decay(0.1, 30, 0.5, staircase=True)), rated(
+    return optax.sgd(optax.exponential_decay(0.1, 30, 0.5, staircase=True)), with_schedule(
         lambda t: 0.1 * 0.5 ** (t // 30)
     )
 
@@ -133,12 +140,12 @@ def _():
 
 @pair("global norm of one long vector")
 def _():
-    def clipped(grads):
+    def clip_update(grads):
         flat, back = jax.flatten_util.ravel_pytree(grads)
         norm = jnp.sqrt(jnp.dot(flat, flat))
         return back(jnp.where(norm < 1.0, flat, flat / norm))
 
-    return optax.clip_by_global_norm(1.0), whole(clipped)
+    return optax.clip_by_global_norm(1.0), whole(clip_update)
 
 
 @pair("softplus by logaddexp")
@@ -199,19 +206,19 @@ def _():
 @pair("decay over time, as Keras had it")
 def _():
     return (
-        rated(lambda t: 0.1 / (1 + 0.01 * t)),
-        rated(lambda t: 0.1 * (1.0 / (1.0 + t * 0.01))),
+        with_schedule(lambda t: 0.1 / (1 + 0.01 * t)),
+        with_schedule(lambda t: 0.1 * (1.0 / (1.0 + t * 0.01))),
     )
 
 
 @pair("clipped by the global norm, as a factor")
 def _():
-    def clipped(grads):
+    def clip_update(grads):
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
         factor = 1.0 / jnp.maximum(1.0, norm)
         return jax.tree.map(lambda g: g * factor, grads)
 
-    return optax.clip_by_global_norm(1.0), whole(clipped)
+    return optax.clip_by_global_norm(1.0), whole(clip_update)
 
 
 @pair("the transformer's schedule")
@@ -224,7 +231,7 @@ def _():
         t = t + 1.0
         return jax.lax.rsqrt(512.0) * jnp.where(t < 4000, t / 4000**1.5, jax.lax.rsqrt(t))
 
-    return rated(first), rated(second)
+    return with_schedule(first), with_schedule(second)
 
 
 @pair("adam, powers kept in the state")
@@ -238,10 +245,10 @@ def _():
 
 @pair("centralized gradients by hand")
 def _():
-    def centred(g):
+    def centre(g):
         return g if g.ndim < 2 else g - jnp.sum(g, axis=1, keepdims=True) / g.shape[1]
 
-    return optax.centralize(), direct(centred)
+    return optax.centralize(), direct(centre)
 
 
 @pair("lars by hand")
@@ -271,17 +278,17 @@ def _():
 
 @pair("belief from the mean before")
 def _():
-    def left(t, g, p, m, s):
+    def first(t, g, p, m, s):
         new = 0.9 * m + 0.1 * g
         s = 0.99 * s + 0.01 * (g - new) ** 2
         return -0.01 * new / (jnp.sqrt(s) + 1e-8), new, s
 
-    def right(t, g, p, m, s):
+    def second(t, g, p, m, s):
         gap = g - m
         new, s = m + 0.1 * gap, 0.99 * s + 0.01 * 0.81 * gap * gap
         return -0.01 * new / (jnp.sqrt(s) + 1e-8), new, s
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("warm-up by a minimum")
@@ -289,4 +296,4 @@ def _():
     warm = optax.join_schedules(
         [optax.linear_schedule(0.0, 0.1, 10), optax.constant_schedule(0.1)], [10]
     )
-    return optax.sgd(warm), rated(lambda t: 0.1 * jnp.minimum(1.0, t / 10))
+    return optax.sgd(warm), with_schedule(lambda t: 0.1 * jnp.minimum(1.0, t / 10))

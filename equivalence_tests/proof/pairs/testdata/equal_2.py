@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation
+from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rule, transformation, with_schedule
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("mean of all gradients")
@@ -67,11 +67,11 @@ def _():
 
 @pair("centred rmsprop by hand")
 def _():
-    def centred(t, g, p, m, v):
+    def centre(t, g, p, m, v):
         m, v = 0.9 * m + 0.1 * g, 0.9 * v + 0.1 * g * g
         return -0.01 * g * jax.lax.rsqrt(v - m * m + 1e-8), m, v
 
-    return optax.rmsprop(0.01, centered=True), rule(centred, 0.0, 0.0)
+    return optax.rmsprop(0.01, centered=True), rule(centre, 0.0, 0.0)
 
 
 @pair("a sum in a loop")
@@ -85,28 +85,28 @@ def _():
 
 @pair("one second moment for a leaf")
 def _():
-    def left(t, g, p, v):
+    def first(t, g, p, v):
         v = 0.9 * v + 0.1 * jnp.mean(g**2)
         return -0.01 * g / (jnp.sqrt(v) + 1e-8), v
 
-    def right(t, g, p, v):
+    def second(t, g, p, v):
         v = 0.9 * v + 0.1 * jnp.linalg.norm(g) ** 2 / g.size
         return -0.01 * g * (1 / (jnp.sqrt(v) + 1e-8)), v
 
-    return rule(left, 0.0), rule(right, 0.0)
+    return rule(first, 0.0), rule(second, 0.0)
 
 
 @pair("centred rmsprop by a running variance")
 def _():
-    def left(t, g, p, m, v):
+    def first(t, g, p, m, v):
         m, v = 0.9 * m + 0.1 * g, 0.9 * v + 0.1 * g * g
         return -0.01 * g / jnp.sqrt(v - m**2 + 1e-3), m, v
 
-    def right(t, g, p, m, variance):
+    def second(t, g, p, m, variance):
         variance = 0.9 * (variance + 0.1 * (g - m) ** 2)
         return -0.01 * g / jnp.sqrt(variance + 1e-3), m + 0.1 * (g - m), variance
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("correction kept as a logarithm")
@@ -120,23 +120,23 @@ def _():
 
 @pair("quadratic decay by hand")
 def _():
-    return optax.sgd(optax.polynomial_schedule(0.1, 0.01, 2, 100)), rated(
+    return optax.sgd(optax.polynomial_schedule(0.1, 0.01, 2, 100)), with_schedule(
         lambda t: 0.01 + 0.09 * jnp.square(1 - jnp.minimum(t, 100) / 100)
     )
 
 
 @pair("debiased mean kept itself")
 def _():
-    def kept(t, g, p, mean):
+    def by_state(t, g, p, mean):
         mean = mean + (1 - 0.9) / (1 - 0.9**t) * (g - mean)
         return mean, mean
 
-    return optax.ema(0.9), rule(kept, 0.0)
+    return optax.ema(0.9), rule(by_state, 0.0)
 
 
 @pair("cosine decay by hand")
 def _():
-    return optax.sgd(optax.cosine_decay_schedule(0.1, 100)), rated(
+    return optax.sgd(optax.cosine_decay_schedule(0.1, 100)), with_schedule(
         lambda t: 0.05 * (1 + jnp.cos(jnp.pi * jnp.minimum(t, 100) / 100))
     )
 
@@ -151,23 +151,23 @@ def _():
         return jax.tree.map(lambda g: -rate * g, grads), state - 1
 
     return (
-        rated(lambda t: 0.1 * jnp.maximum(1000 - t, 0) / 1000),
+        with_schedule(lambda t: 0.1 * jnp.maximum(1000 - t, 0) / 1000),
         transformation(init, update),
     )
 
 
 @pair("clip relative to the parameter")
 def _():
-    def left(t, g, p):
+    def first(t, g, p):
         a, b = jnp.maximum(jnp.linalg.norm(p), 1e-3), jnp.linalg.norm(g)
         return (jnp.where(b > 0.01 * a, g * (0.01 * a / jnp.maximum(b, 1e-6)), g),)
 
-    def right(t, g, p):
+    def second(t, g, p):
         a, b = jnp.maximum(jnp.sqrt(jnp.sum(p * p)), 1e-3), jnp.sqrt(jnp.sum(g * g))
         scale = jnp.where(b <= a * 0.01, 1.0, 0.01 * a / jnp.maximum(b, 1e-6))
         return (scale * g,)
 
-    return rule(left), rule(right)
+    return rule(first), rule(second)
 
 
 @pair("clipped by value with absolute values")
@@ -197,7 +197,7 @@ def _():
 
 @pair("steps down by where")
 def _():
-    return optax.sgd(optax.piecewise_constant_schedule(0.1, {10: 0.1, 20: 0.5})), rated(
+    return optax.sgd(optax.piecewise_constant_schedule(0.1, {10: 0.1, 20: 0.5})), with_schedule(
         lambda t: jnp.where(t < 10, 0.1, jnp.where(t < 20, 0.01, 0.005))
     )
 
@@ -214,7 +214,9 @@ def _():
 
 @pair("inverse root, three ways of one")
 def _():
-    return rated(lambda t: 0.1 / jnp.sqrt(t + 1.0)), rated(lambda t: 0.1 * (t + 1.0) ** -0.5)
+    return with_schedule(lambda t: 0.1 / jnp.sqrt(t + 1.0)), with_schedule(
+        lambda t: 0.1 * (t + 1.0) ** -0.5
+    )
 
 
 @pair("lion by lerps")

@@ -7,9 +7,16 @@ import jax.flatten_util
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation, whole
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    direct,
+    rule,
+    transformation,
+    whole,
+    with_schedule,
+)
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("trust ratio by linalg")
@@ -25,12 +32,12 @@ def _():
 
 @pair("adam, corrections folded into the rate")
 def _():
-    def folded(t, g, p, m, v):
+    def with_rates(t, g, p, m, v):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         root = jnp.sqrt(1 - 0.999**t)
         return -1e-3 * root / (1 - 0.9**t) * m / (jnp.sqrt(v) + 1e-8 * root), m, v
 
-    return optax.adam(1e-3), rule(folded, 0.0, 0.0)
+    return optax.adam(1e-3), rule(with_rates, 0.0, 0.0)
 
 
 @pair("amsgrad by where")
@@ -59,21 +66,21 @@ def _():
         cosine = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(t / 50, 0, 1)))
         return 0.01 + (0.1 - 0.01) * cosine
 
-    return optax.sgd(optax.cosine_decay_schedule(0.1, 50, alpha=0.1)), rated(floor)
+    return optax.sgd(optax.cosine_decay_schedule(0.1, 50, alpha=0.1)), with_schedule(floor)
 
 
 @pair("clipped second-order step")
 def _():
-    def left(t, g, p, m, h):
+    def first(t, g, p, m, h):
         m, h = 0.9 * m + 0.1 * g, 0.99 * h + 0.01 * g * g
         return -0.01 * jnp.clip(m / jnp.maximum(0.05 * h, 1e-12), -1, 1), m, h
 
-    def right(t, g, p, m, h):
+    def second(t, g, p, m, h):
         m, h = 0.9 * m + 0.1 * g, 0.99 * h + 0.01 * g * g
         denom = jnp.maximum(0.05 * h, 1e-12)
         return -0.01 * jnp.sign(m) * jnp.minimum(jnp.abs(m) / denom, 1.0), m, h
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("lerp from the other end")
@@ -83,7 +90,7 @@ def _():
 
 @pair("linear decay by a maximum")
 def _():
-    return optax.sgd(optax.linear_schedule(0.1, 0.0, 100)), rated(
+    return optax.sgd(optax.linear_schedule(0.1, 0.0, 100)), with_schedule(
         lambda t: 0.1 * jnp.maximum(0.0, 1 - t / 100)
     )
 
@@ -113,14 +120,14 @@ def _():
 
 @pair("momentum row by row in a scan")
 def _():
-    def scanned(t, g, p, m):
+    def by_scan(t, g, p, m):
         def row(carry, pair):
             m = 0.9 * pair[0] + pair[1]
             return carry, (-0.1 * m, m)
 
         return jax.lax.scan(row, None, (m, g))[1]
 
-    return optax.sgd(0.1, momentum=0.9), rule(scanned, 0.0)
+    return optax.sgd(0.1, momentum=0.9), rule(by_scan, 0.0)
 
 
 @pair("adam, correction as a product")
@@ -162,21 +169,21 @@ def _():
 
 @pair("correction kept as one minus a power")
 def _():
-    def kept(t, g, p, m, c):
+    def by_state(t, g, p, m, c):
         m, c = 0.9 * m + 0.1 * g, 1 - 0.9 * (1 - c)
         return m / c, m, c
 
-    return optax.ema(0.9), rule(kept, 0.0, 0.0)
+    return optax.ema(0.9), rule(by_state, 0.0, 0.0)
 
 
 @pair("decay of some by a mask")
 def _():
     mask = {"b": False, "k": True}
-    right = optax.multi_transform(
+    second = optax.multi_transform(
         {"yes": optax.adamw(0.01, weight_decay=0.1), "no": optax.adam(0.01)},
         {"b": "no", "k": "yes"},
     )
-    return optax.adamw(0.01, weight_decay=0.1, mask=mask), right
+    return optax.adamw(0.01, weight_decay=0.1, mask=mask), second
 
 
 @pair("slow weights by cond and by where")
@@ -213,12 +220,12 @@ def _():
 
 @pair("global norm, squares compared")
 def _():
-    def clipped(grads):
+    def clip_update(grads):
         square = sum(jnp.vdot(g, g) for g in jax.tree.leaves(grads))
         factor = jnp.where(square < 4.0, 1.0, 2.0 * jax.lax.rsqrt(square))
         return jax.tree.map(lambda g: g * factor, grads)
 
-    return optax.clip_by_global_norm(2.0), whole(clipped)
+    return optax.clip_by_global_norm(2.0), whole(clip_update)
 
 
 @pair("schedule before and after the moments")
@@ -252,16 +259,16 @@ def _():
 
 @pair("two iterations unrolled")
 def _():
-    def unrolled(g):
+    def by_loop(g):
         for a, b in ((1.5, -0.5), (1.4, -0.4)):
             g = a * g + b * g**3
         return g
 
-    def scanned(g):
+    def by_scan(g):
         weights = jnp.array([[1.5, -0.5], [1.4, -0.4]])
         return jax.lax.scan(lambda x, w: (w[0] * x + w[1] * x**3, None), g, weights)[0]
 
-    return direct(unrolled), direct(scanned)
+    return direct(by_loop), direct(by_scan)
 
 
 @pair("adam, folded, with safe increments")

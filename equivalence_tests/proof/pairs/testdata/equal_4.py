@@ -4,9 +4,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from equivalence_tests.proof.testing import EQUAL_PAIRS, direct, rated, rule, transformation, whole
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    direct,
+    rule,
+    transformation,
+    whole,
+    with_schedule,
+)
 
-pair = EQUAL_PAIRS.named
+pair = EQUAL_PAIRS.register
 
 
 @pair("warm-up and cosine, joined")
@@ -40,30 +47,30 @@ def _():
 
 @pair("decay within the gradient or of the parameter")
 def _():
-    left = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.01))
-    return left, rule(lambda t, g, p: (p * (1 - 0.01 * 0.1) - 0.01 * g - p,))
+    first = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.01))
+    return first, rule(lambda t, g, p: (p * (1 - 0.01 * 0.1) - 0.01 * g - p,))
 
 
 @pair("sum of products by einsum")
 def _():
-    def normed(g):
+    def normalize(g):
         return g / (1 + jnp.einsum("...i,...i->", g, g))
 
     return direct(lambda g: g / (1 + jnp.trace(jnp.atleast_2d(g) @ jnp.atleast_2d(g).T))), direct(
-        normed
+        normalize
     )
 
 
 @pair("adam mapped over rows")
 def _():
-    def mapped(t, g, p, m, v):
+    def by_rows(t, g, p, m, v):
         def row(g, m, v):
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
             return -0.01 * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8), m, v
 
         return jax.vmap(row)(g, m, v)
 
-    return optax.adam(0.01), rule(mapped, 0.0, 0.0)
+    return optax.adam(0.01), rule(by_rows, 0.0, 0.0)
 
 
 @pair("decay that warms up")
@@ -96,34 +103,34 @@ def _():
 
 @pair("a mean with decay one minus one over t")
 def _():
-    def left(t, g, p, v):
+    def first(t, g, p, v):
         decay = 1.0 - t**-0.8
         v = decay * v + (1 - decay) * g * g
         return -0.01 * g / jnp.sqrt(v + 1e-30), v
 
-    def right(t, g, p, v):
+    def second(t, g, p, v):
         weight = jnp.power(jnp.asarray(t, jnp.float32), -0.8)
         v = v + weight * (g * g - v)
         return -0.01 * g * jax.lax.rsqrt(v + 1e-30), v
 
-    return rule(left, 0.0), rule(right, 0.0)
+    return rule(first, 0.0), rule(second, 0.0)
 
 
 @pair("exponential decay of a kept rate")
 def _():
-    def kept(t, g, p, rate):
+    def by_state(t, g, p, rate):
         return -rate * g, rate * 0.5
 
-    return optax.sgd(optax.exponential_decay(0.1, 1, 0.5)), rule(kept, 0.1)
+    return optax.sgd(optax.exponential_decay(0.1, 1, 0.5)), rule(by_state, 0.1)
 
 
 @pair("momentum whose first step copies")
 def _():
-    def copied(t, g, p, m):
+    def copy_first(t, g, p, m):
         m = jnp.where(t == 1, g, 0.9 * m + g)
         return -0.1 * m, m
 
-    return optax.sgd(0.1, momentum=0.9), rule(copied, 0.0)
+    return optax.sgd(0.1, momentum=0.9), rule(copy_first, 0.0)
 
 
 @pair("rmsprop with momentum, the rate inside")
@@ -138,17 +145,17 @@ def _():
 
 @pair("amsgrad with the root kept")
 def _():
-    def left(t, g, p, v, top):
+    def first(t, g, p, v, top):
         v = 0.99 * v + 0.01 * g * g
         top = jnp.maximum(top, v)
         return -0.01 * g / (jnp.sqrt(top) + 1e-8), v, top
 
-    def right(t, g, p, v, top):
+    def second(t, g, p, v, top):
         v = 0.99 * v + 0.01 * g * g
         top = jnp.maximum(top, jnp.sqrt(v))
         return -0.01 * g / (top + 1e-8), v, top
 
-    return rule(left, 0.0, 0.0), rule(right, 0.0, 0.0)
+    return rule(first, 0.0, 0.0), rule(second, 0.0, 0.0)
 
 
 @pair("window of three, rolled or shifted")
@@ -166,11 +173,11 @@ def _():
 
 @pair("normalized by the norm of the update")
 def _():
-    def normed(grads):
+    def normalize(grads):
         total = sum(jnp.sum(g**2) for g in jax.tree.leaves(grads))
         return jax.tree.map(lambda g: g / (jnp.sqrt(total) + 1e-6), grads)
 
-    return optax.normalize_by_update_norm(eps=1e-6), whole(normed)
+    return optax.normalize_by_update_norm(eps=1e-6), whole(normalize)
 
 
 @pair("lion, the sign of a multiple")
@@ -201,18 +208,18 @@ def _():
 @pair("cycle by the remainder")
 def _():
     return (
-        rated(lambda t: 0.1 * (1 - (t % 20) / 20)),
-        rated(lambda t: 0.1 * (1 - (t / 20 - jnp.floor(t / 20)))),
+        with_schedule(lambda t: 0.1 * (1 - (t % 20) / 20)),
+        with_schedule(lambda t: 0.1 * (1 - (t / 20 - jnp.floor(t / 20)))),
     )
 
 
 @pair("window's sum, kept or taken")
 def _():
-    def kept(t, g, p, total, a, b):
+    def by_state(t, g, p, total, a, b):
         total = total + g - b
         return total / 2, total, g, a
 
-    return rule(kept, 0.0, 0.0, 0.0), rule(lambda t, g, p, a: ((g + a) / 2, g), 0.0)
+    return rule(by_state, 0.0, 0.0, 0.0), rule(lambda t, g, p, a: ((g + a) / 2, g), 0.0)
 
 
 @pair("adam with sums without their weights")
@@ -238,13 +245,13 @@ def _():
 
 @pair("linear decay by interpolation")
 def _():
-    return optax.sgd(optax.linear_schedule(0.1, 0.01, 100)), rated(
+    return optax.sgd(optax.linear_schedule(0.1, 0.01, 100)), with_schedule(
         lambda t: jnp.interp(t, jnp.array([0.0, 100.0]), jnp.array([0.1, 0.01]))
     )
 
 
 @pair("exponential decay by exp")
 def _():
-    return optax.sgd(optax.exponential_decay(0.1, 10, 0.5)), rated(
+    return optax.sgd(optax.exponential_decay(0.1, 10, 0.5)), with_schedule(
         lambda t: 0.1 * jnp.exp(-jnp.log(2.0) * t / 10)
     )

@@ -1,0 +1,163 @@
+# pyright: strict
+"""Invariants of states: leaves that are never negative, lower bounds and cycles of counters."""
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from equivalence_tests.proof.bits.graph import Graph, Node, cone
+from equivalence_tests.proof.dtypes import is_integer, is_wide
+from equivalence_tests.proof.induction.world import Constants, Slot, World
+from equivalence_tests.proof.primitives import PRIMITIVES
+from equivalence_tests.proof.reading.sides import Program
+
+_MOST_STATES = 24
+_GROWS = ("add", "select_n", "min", "max", "convert_element_type")
+Counters = dict[Slot, Node]
+
+
+def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
+    """True if a count is some number at least after a step if it is before; it does not overflow.
+
+    Args:
+      graph: the graph.
+      node: the count after a step.
+      before: its symbol.
+      least: the number.
+    """
+    if node is before:
+        return True
+    number = graph.scalar(node)
+    if number is not None:
+        return number >= least
+    if node.op not in _GROWS or not is_integer(node.dtype) or not is_wide(node.dtype):
+        return False
+    if node.op != "add":
+        parts = node.args[1:] if node.op == "select_n" else node.args
+        either = any if node.op == "max" else all
+        return either(at_least(graph, part, before, least) for part in parts)
+    one, other = node.args
+    numbers = [graph.scalar(part) for part in (one, other)]
+    return any(
+        number is not None and number >= 0 and at_least(graph, part, before, least)
+        for number, part in zip(numbers, (other, one), strict=True)
+    )
+
+
+def cycle(
+    world: World,
+    sides: tuple[Program, Program],
+    starts: Sequence[Sequence[Node]],
+    constants: Sequence[Constants],
+) -> list[Counters]:
+    """The states of counters that go round, one after the other; one without any if none do.
+
+    Args:
+      world: where both sides run.
+      sides: both.
+      starts: the state of each at first.
+      constants: what each has in its state and never changes.
+    """
+    symbols = [world.symbols(side) for side in sides]
+
+    def after(counters: Counters) -> Counters:
+        new: list[list[Node]] = []
+        for number, side in enumerate(sides):
+            general = zip(symbols[number], constants[number], strict=True)
+            state = [
+                counters.get((number, leaf), symbol if constant is None else constant)
+                for leaf, (symbol, constant) in enumerate(general)
+            ]
+            new.append(world.step(side, state)[0])
+        return {(side, leaf): new[side][leaf] for side, leaf in counters}
+
+    going = {
+        (side, leaf): node
+        for side in (0, 1)
+        for leaf, (node, constant) in enumerate(zip(starts[side], constants[side], strict=True))
+        if constant is None and node.op == "const" and is_integer(node.dtype)
+    }
+    scalar = world.graph.scalar
+    while going:
+        states, counters = [going], after(going)
+        while counters != going and len(states) < _MOST_STATES:
+            if any(scalar(node) is None for node in counters.values()):
+                break
+            states.append(counters)
+            counters = after(counters)
+        if counters == going:
+            return states
+        # Those that come back to where they began go round, perhaps without the others.
+        back = {
+            slot: node
+            for slot, node in going.items()
+            if scalar(counters[slot]) is not None
+            and any(each[slot] is node for each in states[len(states) // 2 :])
+        }
+        if len(back) == len(going):
+            break
+        going = back
+    return [{}]
+
+
+def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
+    """Returns the candidates that stay 0 or more if all of them are so before a step.
+
+    Args:
+      graph: the graph.
+      before: symbols of what is 0 or more before; None for what is no candidate.
+      after: what a step makes of them.
+
+    Returns:
+      Their numbers: the largest set that keeps itself.
+    """
+    candidates = {number for number, node in enumerate(before) if node is not None}
+    while True:
+        ids = {before[number].id for number in candidates}  # type: ignore[union-attr]
+        remaining = {
+            number for number in candidates if is_never_negative(graph, after[number], ids)
+        }
+        if remaining == candidates:
+            return candidates
+        candidates = remaining
+
+
+def is_never_negative(graph: Graph, node: Node, nonnegative: Collection[int]) -> bool:
+    """True if a node is 0 or more, as a real number, wherever it is defined.
+
+    Args:
+      graph: the graph.
+      node: the node.
+      nonnegative: ids of nodes that are.
+    """
+    signs: dict[int, bool] = {}
+    for each in cone(node):
+        signs[each.id] = each.id in nonnegative or _follows(graph, each, signs)
+    return signs[node.id]
+
+
+def _follows(graph: Graph, node: Node, signs: Mapping[int, bool]) -> bool:
+    if node.dtype == np.bool_ or jnp.issubdtype(node.dtype, jnp.unsignedinteger):
+        return True
+    if not jnp.issubdtype(node.dtype, jnp.floating) and not is_wide(node.dtype):
+        return False  # it may wrap round
+    if node.op == "const":
+        return bool(np.all(graph.values[node.id] >= 0)) if node.id in graph.values else False
+    if node.op == "mul" and any(
+        _is_scaled(a, b, signs) for a, b in itertools.permutations(node.args)
+    ):
+        return True
+    row = PRIMITIVES.get(node.op)
+    if row is None or row.signs is None:
+        return False
+    return row.signs(node, [signs[arg.id] for arg in node.args])
+
+
+def _is_scaled(node: Node, other: Node, signs: Mapping[int, bool]) -> bool:
+    """True if a node is another one times something that is 0 or more, rounded or not."""
+    while node.op in ("reduce_precision", "convert_element_type"):
+        node = node.args[0]
+    pairs = itertools.permutations(node.args) if node.op == "mul" else ()
+    return any(base is other and signs[factor.id] for base, factor in pairs)

@@ -1,0 +1,349 @@
+"""A user's side as two programs: one for the start, one for a step.
+
+The one place of the prover that knows what sides there are.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+import legacy_optim
+from equivalence_tests.proof.dtypes import Aval
+from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.reading.symbols import (
+    HyperParam,
+    NotASymbol,
+    Questions,
+    Symbol,
+    unwrap,
+)
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
+from equivalence_tests.sides.held_values import plain_values, python_changes
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
+
+# A side, or a function from hyper-parameters to one.
+MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
+
+
+# From hyper-parameters and the left side's state to the right one's.
+Relate = Callable[[Mapping[str, HyperParam], PyTree], PyTree]
+Leaves = list[jax.Array]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One side as jaxprs.
+
+    Attributes:
+      name: what messages call the side.
+      kind: what was handed in.
+      start: (hyper-parameters, parameters) -> (leaves of the state, parameters).
+      step: (hyper-parameters, leaves of the state, gradients) -> (leaves of the state, parameters).
+      paths: where each leaf of the state is, as text.
+      avals: shape and dtype of each leaf of the state.
+      asked: what the programs asked of symbols.
+    """
+
+    name: str
+    kind: str
+    start: core.ClosedJaxpr
+    step: core.ClosedJaxpr
+    paths: tuple[str, ...]
+    avals: tuple[jax.ShapeDtypeStruct, ...]
+    asked: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs that both sides get.
+
+    Attributes:
+      params: shapes and dtypes, a tree.
+      paths: of its leaves, as text: `params['kernel']`.
+      numbers: hyper-parameters that are symbols: name -> a number for examples.
+      fixed: hyper-parameters that are numbers.
+    """
+
+    params: Params
+    paths: tuple[str, ...]
+    numbers: Mapping[str, float]
+    fixed: Mapping[str, float]
+
+    @property
+    def shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """The parameters' leaves."""
+        return jax.tree.leaves(self.params)
+
+
+def check_inputs(
+    params: Params,
+    hyper_params: Mapping[str, float] | None,
+    fixed: Mapping[str, float] | None = None,
+) -> Inputs:
+    """Checks parameters and hyper-parameters.
+
+    Raises:
+      ProofError: there is nothing to prove anything of.
+    """
+    rows = jax.tree_util.tree_leaves_with_path(params)
+    if not rows:
+        raise ProofError("params: found no leaf; expected a tree of floating-point arrays")
+    paths = tuple(f"params{jax.tree_util.keystr(path)}" for path, _ in rows)
+    for name, (_, leaf) in zip(paths, rows, strict=True):
+        try:
+            shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        except TypeError:
+            raise ProofError(
+                f"{name}: expected an array or its shape and dtype, found {type(leaf).__name__}"
+            ) from None
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ProofError(
+                f"{name}: expected a floating-point dtype, found {dtype}; leave out what is not "
+                "optimized"
+            )
+        if 0 in shape:
+            raise ProofError(
+                f"{name}: shape {shape} has no elements, so nothing can be said of it; leave it "
+                "out, or give a shape with elements"
+            )
+    if hyper_params is not None and not isinstance(hyper_params, Mapping):
+        raise ProofError(
+            f"hyper_params: expected a mapping of names to numbers, found "
+            f"{type(hyper_params).__name__}"
+        )
+    for name, value in (hyper_params or {}).items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ProofError(
+                f"hyper_params[{name!r}]: expected a number, found {type(value).__name__}; leave "
+                "out what is no number, and set it inside of the side"
+            )
+
+    def shape_and_dtype(leaf: Leaf) -> jax.ShapeDtypeStruct:
+        dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype)
+
+    fixed = dict(fixed or {})
+    free = {name: float(v) for name, v in (hyper_params or {}).items() if name not in fixed}
+    return Inputs(jax.tree.map(shape_and_dtype, params), paths, free, fixed)
+
+
+def as_functions(
+    pair: tuple[SideLike | MakeSide, SideLike | MakeSide],
+    hyper_params: Mapping[str, float] | None,
+    names: tuple[str, str] = ("left", "right"),
+) -> tuple[MakeSide, MakeSide]:
+    """Returns both sides as functions of hyper-parameters, which they are where there are some.
+
+    Raises:
+      ProofError: there are hyper-parameters, and a side is no function.
+    """
+    lhs, rhs = pair
+    if hyper_params is None:
+        return (lambda hp: lhs), (lambda hp: rhs)
+    for name, side in zip(names, pair, strict=True):
+        if not callable(side):
+            raise ProofError(
+                f"{name} side: with hyper_params it has to be a function of them; found "
+                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
+            )
+    return lhs, rhs  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class _Functions:
+    """A side as functions, for one trace."""
+
+    kind: str
+    start: Callable[[Params], PyTree]
+    step: Callable[[PyTree, Updates], PyTree]
+    params: Callable[[PyTree], Params]
+
+
+def _functions_of(side: SideLike) -> _Functions:
+    if isinstance(side, legacy_optim.OptimizerDef):  # its state must not have symbols in it
+
+        def start(params: Params) -> PyTree:
+            return params, side.init_state(params)
+
+        def step(state: PyTree, grads: Updates) -> PyTree:
+            return side.apply_gradient(side.hyper_params, state[0], state[1], grads)
+
+        return _Functions(type(side).__name__, start, step, lambda state: state[0])
+    adapter = as_side(side)
+    return _Functions(
+        adapter.name, adapter.init, adapter.step, lambda state: adapter.view(state)["params"]
+    )
+
+
+def _build(
+    make: MakeSide, inputs: Inputs, numbers: Mapping[str, HyperParam], questions: Questions | None
+) -> _Functions:
+    if questions is not None:
+        numbers = {name: Symbol(name, value, questions) for name, value in numbers.items()}
+    return _functions_of(make({**numbers, **inputs.fixed}))
+
+
+def trace_side(make: MakeSide, inputs: Inputs, name: str) -> Program:
+    """A side's programs; symbols that answer questions only where there are questions.
+
+    Args:
+      make: from hyper-parameters to the side.
+      inputs: what both sides get.
+      name: of the side, for messages.
+
+    Raises:
+      ProofError: it is no side, it cannot be traced, or a step changes what it holds.
+    """
+    try:
+        return _trace(make, inputs, name, None)
+    except _DecidesByValue:
+        return _trace(make, inputs, name, Questions())
+
+
+def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | None) -> Program:
+    numbers = {key: float(value) for key, value in inputs.numbers.items()}
+    can_ask = bool(numbers) and questions is None
+    seen: dict[str, Any] = {}
+
+    def start(hyper_params: Mapping[str, HyperParam], params: Params) -> tuple[Leaves, Leaves]:
+        side = _build(make, inputs, hyper_params, questions)
+        state = side.start(params)
+        rows = jax.tree_util.tree_flatten_with_path(state)[0]
+        seen.update(kind=side.kind, paths=[jax.tree_util.keystr(path) for path, _ in rows])
+        return _arrays(state), _arrays(side.params(state))
+
+    def step(
+        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates
+    ) -> tuple[Leaves, Leaves]:
+        side = _build(make, inputs, hyper_params, questions)
+        structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
+        before = plain_values(side.step)
+        state = side.step(structure.unflatten(leaves), grads)
+        seen.update(
+            after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
+            changed=python_changes(before, plain_values(side.step), new="changed" not in seen),
+        )
+        return _arrays(state), _arrays(side.params(state))
+
+    with _with_explanation(f"{name} side, at its start", can_ask):
+        first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, inputs.params)
+    with _with_explanation(f"{name} side ({seen['kind']}), in its step", can_ask):
+        second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], inputs.params)
+        if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
+            jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], inputs.params)
+    where = f"{name} side ({seen['kind']})"
+    if seen["changed"]:
+        path, values = next(iter(seen["changed"].items()))
+        raise ProofError(
+            f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
+            "a program that is traced once cannot follow. Keep it in the state"
+        )
+    if seen["after"] != seen["paths"]:
+        gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
+        raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
+    for path, old, new in zip(seen["paths"], shapes[0], after[0], strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ProofError(
+                f"{where}: a step makes of `{path}`, {old.dtype}{list(old.shape)}, "
+                f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
+            )
+    for paths, shown in ((inputs.paths, shapes[1]), (inputs.paths, after[1])):
+        actual = [(leaf.shape, leaf.dtype) for leaf in shown]
+        if actual != [(leaf.shape, leaf.dtype) for leaf in inputs.shapes]:
+            raise ProofError(f"{where}: its parameters are no longer like {', '.join(paths)[:200]}")
+    return Program(
+        name,
+        seen["kind"],
+        first,
+        second,
+        tuple(seen["paths"]),
+        tuple(shapes[0]),
+        tuple(questions.asked) if questions is not None else (),
+    )
+
+
+def trace_relation(
+    relate: Relate, make: MakeSide, inputs: Inputs, right: Program
+) -> core.ClosedJaxpr:
+    """A given relation as a program: (hyper-parameters, left leaves) -> right leaves.
+
+    Args:
+      relate: (hyper-parameters, what the left side holds) -> what the right one holds then.
+      make: the left side.
+      inputs: what both sides get.
+      right: the right side, for whose leaves it is.
+
+    Raises:
+      ProofError: it gives another structure than the right side holds.
+    """
+
+    def start(params: Params, numbers: Mapping[str, float]) -> PyTree:
+        try:
+            return _build(make, inputs, numbers, None).start(params)
+        except jax.errors.ConcretizationTypeError:
+            return _build(make, inputs, numbers, Questions()).start(params)
+
+    leaves, structure = jax.tree.flatten(jax.eval_shape(start, inputs.params, dict(inputs.numbers)))
+
+    def program_of_relation(hyper_params: Mapping[str, HyperParam], leaves: Leaves) -> Leaves:
+        related_state = relate({**hyper_params, **inputs.fixed}, structure.unflatten(leaves))
+        return _arrays(related_state)
+
+    with _with_explanation("the relation of the states"):
+        program, shapes = jax.make_jaxpr(program_of_relation, return_shape=True)(
+            dict(inputs.numbers), leaves
+        )
+    actual = [(leaf.shape, leaf.dtype) for leaf in shapes]
+    if actual != [(leaf.shape, leaf.dtype) for leaf in right.avals]:
+        raise ProofError(
+            "relation: expected the leaves that the right side holds, "
+            f"{', '.join(map(_leaf_text, right.avals, right.paths))}; "
+            f"found {', '.join(map(_leaf_text, shapes))}"
+        )
+    return program
+
+
+def _leaf_text(leaf: Aval, path: str = "") -> str:
+    return f"{path}{': ' if path else ''}{leaf.dtype}{list(leaf.shape)}"
+
+
+def _arrays(tree: PyTree) -> list[jax.Array]:
+    return [jnp.asarray(unwrap(leaf)) for leaf in jax.tree.leaves(tree)]
+
+
+class _DecidesByValue(Exception):
+    """A side decides in Python by an array's value, which may be a hyper-parameter's."""
+
+
+@contextlib.contextmanager
+def _with_explanation(where: str, can_ask: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except (ProofError, NotASymbol):
+        raise
+    except EquivalenceError as error:
+        raise ProofError(f"{where}: {error}") from None
+    except jax.errors.TracerArrayConversionError as error:
+        raise ProofError(
+            f"{where}: it hands a traced array to NumPy, which computes outside of JAX and cannot "
+            f"be seen; use jax.numpy there ({_first_line(error)})"
+        ) from None
+    except jax.errors.ConcretizationTypeError as error:
+        if can_ask:
+            raise _DecidesByValue from None
+        raise ProofError(
+            f"{where}: it decides in Python by the value of an array; use jnp.where or "
+            f"jax.lax.cond ({_first_line(error)})"
+        ) from None
+    except Exception as error:
+        raise ProofError(f"{where}: raised {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]
