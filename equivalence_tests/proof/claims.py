@@ -62,7 +62,7 @@ class Outcome:
 def prove_all(
     tasks: Sequence[Task], folder: Path | None = None, processes: int | None = None
 ) -> Iterator[Outcome]:
-    """Proves claims, and yields what came of each as it comes.
+    """Proves claims, and yields the outcome of each as soon as possible.
 
     Args:
       tasks: the claims.
@@ -92,7 +92,7 @@ def _cores() -> int:
 
 
 def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True) -> Outcome:
-    """Proves one claim, or checks the certificates that are kept of it.
+    """Proves one claim, or checks its stored certificates.
 
     Args:
       task: the claim.

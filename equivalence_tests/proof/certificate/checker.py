@@ -51,7 +51,7 @@ TRUSTED = (
     "python-flint: balls of real numbers",
     "sides.adapt and proof.reading: from a side to its programs",
     "proof.interpreter and the `numbers` of proof.primitives: what an equation computes",
-    "proof.algebra.decimals: which number a floating-point constant stands for",
+    "proof.dtypes.decimal: which number a floating-point constant means",
     "the certificate's relation and induction: that what holds of these inputs holds of all",
 )
 

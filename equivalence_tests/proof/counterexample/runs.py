@@ -1,4 +1,4 @@
-"""Both sides along many steps, compiled, in exact arithmetic or as they are; their distances.
+"""Both sides along many steps, compiled or in exact arithmetic, and their distances.
 
 A program says itself at which count it does something else, `count > 50000`. The state there is
 reached from the start, in float64, with a gradient that is 0, or always the same; from it one step
@@ -35,7 +35,7 @@ _FIRST_SIZES = 3
 
 
 def far_numbers(sides: Sequence[Program], least: int) -> list[int]:
-    """Returns the counts that programs ask for, and products of two of these, in order."""
+    """Returns the counts that programs compare with, and products of two of them, in order."""
     numbers = {n for side in sides for n in compared_numbers(side) if n == int(n) and n > 1}
     products = {a * b for a, b in itertools.combinations(sorted(numbers), 2)}
     far = sorted(int(n) for n in numbers | products if least < n <= FARTHEST)
@@ -139,7 +139,7 @@ def far_runs(
 
 
 def same_up_to_rounding(first: AnyJaxpr, second: AnyJaxpr) -> bool:
-    """True if two programs differ only by what half precision makes of numbers."""
+    """True if two programs differ only in the rounding of their constants to half precision."""
     pair = [list(_outline(each)) for each in (first, second)]
     if len(pair[0]) != len(pair[1]):
         return False

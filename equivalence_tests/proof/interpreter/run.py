@@ -176,10 +176,10 @@ def _by_float64(eqn: JaxprEqn, args: list[Array]) -> list[Array]:
         arguments = [jnp.asarray(x.astype(float) if x.dtype == object else x) for x in args]
         results = eqn.primitive.bind(*arguments, **eqn.params)
     results = results if eqn.primitive.multiple_results else [results]
-    return [_around(np.asarray(each)) for each in results]
+    return [_unsure_balls(np.asarray(each)) for each in results]
 
 
-def _around(array: Array) -> Array:
+def _unsure_balls(array: Array) -> Array:
     if not is_float(array.dtype):
         return array
     finite = array[np.isfinite(array)]
