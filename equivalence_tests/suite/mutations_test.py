@@ -79,7 +79,7 @@ FAULTS = (
     _fault("momentum", "override halved", _GIVEN, f"{_GIVEN} / 2", file=_STEP, rate="per-call"),
     _fault("momentum", "stale override", _GIVEN, "setting = value", file=_STEP, rate="per-call"),
     _fault(
-        "momentum", "one group's override for all", "{**override, **rest}", "{**overrides[0], **rest}",
+        "momentum", "one group's override for all", "{**override, **", "{**overrides[0], **",
         file=_MULTI, rate="per-group",
     ),
     _fault("momentum", "nesterov dropped", "grad + hp.decay * trace if", "trace if", 1),
