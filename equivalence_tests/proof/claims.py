@@ -142,7 +142,7 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
         task,
         claim.verdict.value,
         verdict,
-        is_held(claim, verdict),
+        is_held(claim, verdict, task.dtype),
         note,
         time.perf_counter() - started,
         tuple(certificates),
