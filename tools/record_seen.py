@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from equivalence_tests.output_files import write_text
-from equivalence_tests.suite.case import SYNTHETIC, largest_ulp_by_claim
-from equivalence_tests.suite.checks import checks, groups, run
+from equivalence_tests.suite.case import SYNTHETIC, groups, largest_ulp_by_claim
+from equivalence_tests.suite.checks import checks, run
 from optax_bridge.correspondence import claim
 
 

@@ -73,18 +73,23 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def quiet_orbax() -> Generator[None, None, None]:
+def quiet_orbax(*, errors_too: bool = False) -> Generator[None, None, None]:
     """Keeps Orbax from logging its progress; its errors are logged, and come as exceptions.
 
     A program that wants the lines says so by `absl.logging.set_verbosity(absl.logging.INFO)`.
+
+    Args:
+      errors_too: log none of its errors either, nor those of its event loop.
     """
-    logger = logging.getLogger("absl")
-    if logger.level in (logging.INFO, logging.DEBUG):
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")[: 1 + errors_too]]
+    levels = [logger.level for logger in loggers]
+    if not errors_too and levels[0] in (logging.INFO, logging.DEBUG):
         yield
         return
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL if errors_too else logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

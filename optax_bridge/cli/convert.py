@@ -1,15 +1,13 @@
 """`optax-bridge convert`: one checkpoint to another."""
 
 import contextlib
-import enum
 import functools
 import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -19,7 +17,7 @@ import typer
 from optax_bridge.cli import pytorch
 from optax_bridge.cli.configuration import ConfigurationError, read_configuration
 from optax_bridge.cli.interrupts import Interrupts
-from optax_bridge.cli.options import Recipe
+from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, Target
 from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
 from optax_bridge.cli.signals import repeat_interrupt
 
@@ -30,21 +28,6 @@ if TYPE_CHECKING:
     from optax_bridge.correspondence.choice import RecipeKind
     from optax_bridge.metadata.trees import PyTree
     from optax_bridge.torch.checkpoints.files import Returned
-
-
-class Target(enum.StrEnum):
-    """The kinds of checkpoints that `convert` makes."""
-
-    OPTAX = "optax"
-    LEGACY = "legacy"
-    TORCH = "torch"
-
-
-class Layout(enum.StrEnum):
-    """Whether what stood around an optimizer stays there."""
-
-    KEEP = "keep"
-    FLAT = "flat"
 
 
 DONE, FAILED, MISUSE = 0, 1, 2
@@ -123,29 +106,6 @@ _Force = Annotated[bool, typer.Option("--force", help="Replace the checkpoint th
 _Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command line of `convert`, see its help."""
-
-    source: Path
-    destination: Path
-    optimizers: Sequence[str]
-    to: Target
-    file_format: str
-    params_only: bool
-    recipe: Recipe | None
-    layout: Layout
-    like: str | None
-    part: str | None
-    names: Path | None
-    step: int | None
-    base: Path | None
-    allow_nan: bool
-    verify: bool
-    force: bool
-    json: bool
-
-
 def convert(
     source: _Source,
     destination: _Destination,
@@ -183,7 +143,7 @@ def convert(
 
     - `optax-bridge convert ckpt.pt new/ --like train.py:make_state --names names.toml`
     """
-    options = Options(
+    options = ConvertOptions(
         source, destination, optimizer or (), to, file_format, params_only, recipe, layout, like,
         part, names, step, base, allow_nan, verify, force, json,
     )  # fmt: skip
@@ -191,7 +151,7 @@ def convert(
         raise typer.Exit(_run(options, interrupts))
 
 
-def _run(options: Options, interrupts: Interrupts) -> int:
+def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
     """Does what was asked for, and prints it."""
     # JAX and Orbax, which no help needs
     from optax_bridge.checkpoints.convert import Conversion
@@ -247,7 +207,7 @@ def _notes(done: "Conversion") -> Iterator[str]:
             )
 
 
-def _misuse(options: Options) -> str:
+def _misuse(options: ConvertOptions) -> str:
     """Says which options do not go together, or what cannot be read of them; "" if nothing."""
     from optax_bridge.checkpoints.definitions import parse_definitions
     from optax_bridge.correspondence.expression import ExpressionError
@@ -280,7 +240,9 @@ def nothing_there(path: Path) -> str:
     return f"{path}: expected a checkpoint, found nothing of that name. Check the path."
 
 
-def _convert(options: Options, recipe: str, progress: "Progress | None") -> "Conversion | Returned":
+def _convert(
+    options: ConvertOptions, recipe: str, progress: "Progress | None"
+) -> "Conversion | Returned":
     """Writes the destination; returns what was done."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
@@ -355,7 +317,7 @@ def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
         repeat_interrupt(unraisable)
 
 
-def _report(done: "Conversion", options: Options) -> None:
+def _report(done: "Conversion", options: ConvertOptions) -> None:
     """Prints what was done, as a line or as JSON."""
     from flax.serialization import to_state_dict
 

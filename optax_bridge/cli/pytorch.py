@@ -3,16 +3,17 @@
 from json import dumps
 from typing import TYPE_CHECKING
 
+from optax_bridge.cli.options import ConvertOptions, Layout, Target
+
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.read import Read
-    from optax_bridge.cli.convert import Options
     from optax_bridge.metadata.trees import PyTree
     from optax_bridge.torch.checkpoints.files import Returned
 
 
-def misuse(options: "Options") -> str:
+def misuse(options: ConvertOptions) -> str:
     """Says which options do not go together; "" if all do."""
-    back, legacy = options.to == "torch", options.to == "legacy"
+    back, legacy = options.to is Target.TORCH, options.to is Target.LEGACY
     if back and None in (options.like, options.names, options.base):
         return (
             "--to torch needs --like, which makes the state, --names, which says where each array "
@@ -22,7 +23,7 @@ def misuse(options: "Options") -> str:
         return "--base is for --to torch: leave it out"
     if options.step is not None and (back or options.names is None):
         return "--step is for a checkpoint of PyTorch that does not say it: leave it out"
-    others = options.optimizers or options.part or options.layout != "keep" or legacy
+    others = options.optimizers or options.part or options.layout is Layout.FLAT or legacy
     if options.names is not None and others:
         return (
             "--names is for a checkpoint of PyTorch, which --like says everything else of: leave "
@@ -31,7 +32,7 @@ def misuse(options: "Options") -> str:
     return ""
 
 
-def write_back(options: "Options", template: "PyTree") -> "Returned":
+def write_back(options: ConvertOptions, template: "PyTree") -> "Returned":
     """Writes a file of PyTorch, for which `misuse` has found all that is needed."""
     from optax_bridge.torch.checkpoints.files import to_torch_file
 
@@ -42,7 +43,7 @@ def write_back(options: "Options", template: "PyTree") -> "Returned":
     )  # fmt: skip
 
 
-def report_returned(done: "Returned", options: "Options") -> None:
+def report_returned(done: "Returned", options: ConvertOptions) -> None:
     """Prints what was done, as a line or as JSON, and what is left to a person."""
     from optax_bridge.cli.terminal import plain_terminal
 

@@ -226,7 +226,7 @@ class Fits:
         shape = tuple(self._aval(slot).shape)
         rest = math.prod(shape) // shape[axis]
 
-        def concatenated(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
+        def concatenation(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
             return jnp.concatenate(
                 [
                     leaf.reshape(*shape[:axis], leaf.size // rest, *shape[axis + 1 :])
@@ -238,7 +238,7 @@ class Fits:
         names = ", ".join(f"{{{index}}}" for index in range(len(sources)))
         text = f"[{names}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
         text += f" along axis {axis}" * (axis > 0)
-        return self._derive(slot, sources, text, concatenated)
+        return self._derive(slot, sources, text, concatenation)
 
     def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
         """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
@@ -288,7 +288,7 @@ class Fits:
                     yield self._combination(slot, chosen, factors)
 
     def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Of those with the same values the first."""
+        """The first of each group of leaves with the same values."""
         distinct: list[Slot] = []
         for at in slots:
             mine = _column(self._rows(at))
@@ -382,7 +382,7 @@ def _are_equal(a: Number, b: Number) -> bool:
 
 
 def _ratio(a: Number, b: Number) -> arb | None:
-    """The quotient; None of 0 and 0, or of what is no number."""
+    """The quotient; None of 0 / 0."""
     a, b = _plain(a), _plain(b)
     if b.contains(0) and a.contains(0):
         return None

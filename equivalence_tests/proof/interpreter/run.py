@@ -176,15 +176,15 @@ def _by_float64(eqn: JaxprEqn, args: list[Array]) -> list[Array]:
         arguments = [jnp.asarray(x.astype(float) if x.dtype == object else x) for x in args]
         results = eqn.primitive.bind(*arguments, **eqn.params)
     results = results if eqn.primitive.multiple_results else [results]
-    return [_around(np.asarray(each)) for each in results]
+    return [_unsure_balls(np.asarray(each)) for each in results]
 
 
-def _around(array: Array) -> Array:
+def _unsure_balls(array: Array) -> Array:
     if not is_float(array.dtype):
         return array
     finite = array[np.isfinite(array)]
     radius = np.abs(finite).max(initial=0.0) * 10.0**-_DIGITS_OF_UNKNOWN
-    return to_balls(array) + arb(0, radius)
+    return np.asarray(to_balls(array) + arb(0, radius))  # of one ball, an array as well
 
 
 def _example_function(args: list[Array]) -> Array:

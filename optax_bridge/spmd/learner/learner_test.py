@@ -10,6 +10,7 @@ from optax_bridge.spmd import optimizers
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.learner import (
+    CompositeLearner,
     ConditionalUpdateTransformation,
     ForwardOutputs,
     Learner,
@@ -320,3 +321,86 @@ def test_masks_and_updates_in_place():
     new = {"a": optax.MaskedNode(), "b": {"c": 5, "d": 6}}
     assert _apply_updates(base, new) is base
     assert base == {"a": 1, "b": {"c": optax.MaskedNode(), "d": 6}}
+
+
+# Several learners.
+
+
+RULES = [("w", "weights"), (".*", "rest")]
+
+
+def composite(**kwargs):
+    kwargs.setdefault("learners", {
+        "weights": Learner.default_config().set(optimizer=ADAM),
+        "rest": Learner.default_config().set(
+            optimizer=SGD, update_rules=[("b", UpdateType.NO_UPDATE)]
+        ),
+    })  # fmt: skip
+    cfg = CompositeLearner.default_config().set(**{"name": "learner", "rules": RULES, **kwargs})
+    return cfg.instantiate(parent=None)
+
+
+def test_each_parameter_is_its_learners():
+    learner = composite(
+        ema=config_for_function(optimizers.param_ema).set(decay=0.5), norm_summaries=True
+    )
+    state = learner.init(opt_params())
+    assert sorted(state) == ["ema", "rest", "weights"]
+    assert state["weights"]["optimizer"].mu["b"] == optax.MaskedNode()
+    trace = state["rest"]["optimizer"][0].trace
+    assert (trace["w"], trace["b"]) == (optax.MaskedNode(), None)  # its own, and not updated
+    assert jax.tree.structure(learner.create_state_partition_specs(specs())) == (
+        jax.tree.structure(state)
+    )
+    updated = {"w": True, "b": False, "stats": {"mean": True}}
+    assert learner.should_update_with_optimizers(opt_params()) == updated
+    outputs, collection = jax.jit(lambda s: step_of(learner, s))(state)
+    new = outputs.backward_outputs.updated_params
+    adam = ADAM.instantiate()
+    own = {"w": VALUES["w"]}
+    expected, _ = jax.jit(adam.step)(own, adam.init(own), own)
+    np.testing.assert_array_equal(new["w"], expected["w"])
+    np.testing.assert_array_equal(new["b"], VALUES["b"])
+    np.testing.assert_array_equal(new["stats"]["mean"], [7.0])  # in place, after the optimizer
+    np.testing.assert_allclose(collection.state_updates["ema"].ema["stats"]["mean"], [3.5])
+    assert jax.tree.structure(collection.state_updates) == jax.tree.structure(state)
+    assert float(collection.summaries["gradient_norm"]) == pytest.approx((1 + 4 + 0) ** 0.5)
+    assert float(collection.summaries["rest"]["optimizer"]["learning_rate"]) == pytest.approx(0.1)
+    step_of(learner, collection.state_updates)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rules": [(".*", "other")]}, "'other' is not found in the known learners"),
+        ({"rules": [("w|b", "rest")]}, "rules do not update all model params: .*stats"),
+        ({"learners": {"ema": Learner.default_config()}}, "Sublearner name cannot be ema"),
+    ],
+)
+def test_rules_and_names_that_cannot_be(change, message):
+    if "learners" in change:
+        change = {**change, "rules": [(".*", "ema")]}
+    with pytest.raises(ValueError, match=message):
+        composite(**change).init(opt_params())
+
+
+@pytest.mark.parametrize("field", ["ema", "forward_fn_transformation"])
+def test_what_only_the_whole_can_have(field):
+    own = Learner.default_config().set(optimizer=SGD)
+    if field == "ema":
+        own.ema.decay = 0.5
+    else:
+        own.forward_fn_transformation = forward
+    with pytest.raises(ValueError, match=f"learner 'all' has {field}.*set it on learner itself"):
+        composite(learners={"all": own}, rules=[(".*", "all")])
+
+
+def test_undefined_losses_are_handled_if_all_do():
+    def handles(*each):
+        learners = {
+            f"l{index}": Learner.default_config().set(optimizer=SGD, ignore_undefined_loss=value)
+            for index, value in enumerate(each)
+        }
+        return composite(learners=learners, rules=[(".*", "l0")]).handles_undefined_loss()
+
+    assert handles(True, True) and not handles(True, False)

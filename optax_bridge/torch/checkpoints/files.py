@@ -64,9 +64,9 @@ def moved_to_flax(
             "Give --like train.py:make_state, or --params-only.",
         )  # fmt: skip
     file = read_names(names)
-    tree = as_legacy(read.tree, file, read.path, like=like, params_only=params_only, step=step)
-    words = summary(torch_checkpoint(read.tree, read.path, file.model, file.optimizer))
-    return dataclasses.replace(read, tree=tree, variant=words)
+    checkpoint = torch_checkpoint(read.tree, read.path, file.model, file.optimizer)
+    tree = as_legacy(checkpoint, file, like=like, params_only=params_only, step=step)
+    return dataclasses.replace(read, tree=tree, variant=summary(checkpoint))
 
 
 @dataclass(frozen=True)

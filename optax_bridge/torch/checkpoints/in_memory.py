@@ -11,6 +11,7 @@ from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
 from optax_bridge.torch.definition import ScalarOrSchedule
@@ -39,20 +40,22 @@ def state_from_torch(
     tensors = params.state_dict() if hasattr(params, "state_dict") else dict(params)
     is_file = isinstance(names, str | Path)
     file = read_names(names) if is_file else parse_names(names, "names")
+    saved = {"model": tensors, "optimizer": optimizer.state_dict()}
+    tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
+    checkpoint = torch_checkpoint(tree, _PLACE, "model", "optimizer")
+    tensors = {name: tensors[raw] for name, raw in checkpoint.file_names.items()}
     groups = _names_of_groups(optimizer, tensors)
     order = [name for group in groups for name in group]
     file = NamesFile(file.path, "model", "optimizer", file.drop, order, file.entries)
-    saved = {"model": tensors, "optimizer": optimizer.state_dict()}
-    tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
-    rules = file.rules(list(tree["model"]))
+    rules = file.rules(list(checkpoint.tensors))
     traversals = [_traversal({*group}, rules) for group in groups]
     definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)
     if saved["optimizer"]["state"] or step:
-        legacy = as_arrays(as_legacy(tree, file, _PLACE, step=step))
+        legacy = as_arrays(as_legacy(checkpoint, file, step=step))
         converted = convert_tree(legacy, definition, exact=exact, place=_PLACE)
         return train_state(cls, converted, apply_fn, fields=fields, place=_PLACE)
     state_class: Any = cls
-    collections = as_arrays(as_legacy(tree, file, _PLACE, params_only=True))
+    collections = as_arrays(as_legacy(checkpoint, file, params_only=True))
     tx = from_legacy(definition, exact)
     return state_class.create(apply_fn=apply_fn, tx=tx, **{**collections, **fields})
 

@@ -29,9 +29,8 @@ _STEP = "step"  # PyTorch counts steps for each parameter
 
 
 def as_legacy(
-    tree: PyTree,
+    checkpoint: TorchCheckpoint,
     names: NamesFile,
-    place: Place,
     *,
     like: PyTree = None,
     params_only: bool = False,
@@ -40,9 +39,8 @@ def as_legacy(
     """A checkpoint of PyTorch as `flax.optim` would have laid it out.
 
     Args:
-      tree: what a reader returned.
+      checkpoint: what `torch_checkpoint` found in a file.
       names: where each tensor goes.
-      place: how errors call the file.
       like: what the program saves, which has a `TrainState` somewhere.
       params_only: the model alone, its collections by name.
       step: steps taken, where the file does not say.
@@ -54,8 +52,7 @@ def as_legacy(
     Raises:
       CheckpointError: something is missing, left over, or not certain.
     """
-    checkpoint = torch_checkpoint(tree, place, names.model, names.optimizer)
-    rules = names.rules(list(checkpoint.tensors))
+    place, rules = checkpoint.place, names.rules(list(checkpoint.tensors))
     collections: dict[str, PyTree] = {}
     for rule in rules:
         for path, array in rule.to_flax(checkpoint.tensors[rule.name]).items():

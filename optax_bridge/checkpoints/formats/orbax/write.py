@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.serialization import to_state_dict
 
+from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.layout import is_layout
@@ -68,7 +68,7 @@ def write_orbax(
         tree = jax.tree.map(_without_size, tree)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
-            with _without_logs(), _report_size(folder.parent, progress):
+            with quiet_orbax(errors_too=True), _report_size(folder.parent, progress):
                 save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
                     tree, custom_metadata=metadata
                 )
@@ -82,20 +82,6 @@ def write_orbax(
 
 def _without_size(leaf: Leaf) -> Leaf:
     return np.asarray(leaf).view(_Empty) if is_array(leaf) and leaf.size == 0 else leaf
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keeps Orbax from telling what it does; what fails comes as an exception anyway."""
-    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 @contextlib.contextmanager
