@@ -159,9 +159,11 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     return choice.claim, both
 
 
-def is_held(claim: Claim, verdict: str | None) -> bool:
-    """True if what is proved is what is claimed, or more."""
-    wanted = claim.relation
+def is_held(claim: Claim, verdict: str | None, dtype: str) -> bool:
+    """True if what is proved is what is claimed of this dtype, or more."""
+    wanted, evidence = claim.relation, claim.evidence.get(dtype)
+    if wanted == REALS and evidence is not None and not evidence.over_reals:
+        return verdict is not None  # nothing is claimed
     return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 
 

@@ -55,16 +55,16 @@ class FarRun:
         self._advance = [_advancing(side) for side in sides]
         self._steps = [jax.jit(core.jaxpr_as_fun(side.step)) for side in sides]
         self.states = [
-            jax.jit(core.jaxpr_as_fun(side.start))(*params)[: len(side.paths)] for side in sides
+            jax.jit(core.jaxpr_as_fun(side.start))(*_cast(params, side.start))[: len(side.paths)]
+            for side in sides
         ]
         self.at = 0
 
     def advance(self, steps: int) -> None:
         """Takes steps with the gradient of the way."""
-        moves = [jnp.asarray(g) for g in self.approach]
         self.states = [
-            advance(state, moves, steps)
-            for advance, state in zip(self._advance, self.states, strict=True)
+            advance(state, _cast(self.approach, side.step), steps)
+            for side, advance, state in zip(self.sides, self._advance, self.states, strict=True)
         ]
         self.at += steps
 
@@ -77,7 +77,7 @@ class FarRun:
         """Returns each side's parameters after one step from here."""
         pairs = zip(self.sides, self._steps, self.states, strict=True)
         return [
-            [np.asarray(leaf) for leaf in step(*state, *grads)[len(side.paths) :]]
+            [np.asarray(leaf) for leaf in step(*state, *_cast(grads, side.step))[len(side.paths) :]]
             for side, step, state in pairs
         ]
 
@@ -97,6 +97,12 @@ class FarRun:
             a.is_finite() and b.is_finite() and abs(a - b) > clear * abs(a).max(abs(b))
             for a, b in zip(*results, strict=True)
         )
+
+
+def _cast(arrays: Arrays, program: core.ClosedJaxpr) -> list[jax.Array]:
+    """The last arguments of a program in the dtypes that it takes."""
+    dtypes = [aval.dtype for aval in program.in_avals[-len(arrays) :]]
+    return [jnp.asarray(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
 
 
 def _lift(leaf: np.ndarray) -> np.ndarray:
