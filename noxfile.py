@@ -21,7 +21,7 @@ CONSTRAINTS = Path(".ci", "constraints.txt")
 WITH_PYTORCH = (
     "optax_bridge/torch",
     "equivalence_tests/suite/witness_test.py",
-    "equivalence_tests/sides/frameworks",
+    "equivalence_tests/sides/frameworks_test.py",
     "equivalence_tests/pair/settings_test.py",
     "migration_guide/from_pytorch_test.py",
 )

@@ -12,21 +12,28 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from benchmarks import growth, memory, page, start, step_time, tools
-from benchmarks.figures import Figure, Measurement, NotRun, Outcome
+from benchmarks import growth, start, step_time, tools
+from benchmarks.figures import (
+    Figure,
+    Measurement,
+    NotRun,
+    Outcome,
+    ratio_text,
+    to_markdown,
+)
 from equivalence_tests.output_files import write_text
 
 MEASUREMENTS: dict[str, Measurement] = {
     "step": step_time.measure,
     "growth": growth.measure,
-    "memory": memory.measure,
+    "memory": step_time.measure_memory,
     "start": start.measure,
     "tools": tools.measure,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints each figure as it comes, and writes the page; 0 whatever the figures are."""
+    """Measures, prints each figure as it comes, and writes the page; returns 0 for any figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("only", nargs="*", choices=[*MEASUREMENTS, []], metavar="MEASUREMENT",
                         help=f"one of {', '.join(MEASUREMENTS)}; all if none is named")  # fmt: skip
@@ -41,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcomes.append(outcome)
                 print(_line(outcome), flush=True)
     if options.results is not None:
-        write_text(options.results, page.markdown(outcomes, time.perf_counter() - began))
+        write_text(options.results, to_markdown(outcomes, time.perf_counter() - began))
     return 0
 
 
@@ -76,7 +83,7 @@ def _line(outcome: Outcome) -> str:
         return f"{outcome.section}: {outcome.subject}: not run: {outcome.reason}"
     bar = "" if outcome.is_within_bar else f"  above {outcome.bar:.2f}"
     note = f"  ({outcome.note})" if outcome.note else ""
-    ratio = page.ratio_text(outcome.ratio)
+    ratio = ratio_text(outcome.ratio)
     return f"{outcome.section}: {outcome.subject}: {outcome.what}  {ratio}{bar}{note}"
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import __main__ as bench
-from benchmarks import page, problem, step_time, timing
-from benchmarks.figures import Figure, NotRun
+from benchmarks import problem, step_time, timing
+from benchmarks.figures import Figure, NotRun, to_markdown
 from benchmarks.timing import Spread
 from equivalence_tests.suite.jobs import Compilations
 from optax_bridge.correspondence import ENTRIES
@@ -29,22 +29,22 @@ def test_every_measurement_runs_and_stands_on_the_page(
 def test_nothing_comes_from_the_compilation_cache():
     x, compilations = jnp.ones(3), Compilations()
 
-    def compiled() -> int:
-        before = compilations.compiled
+    def count() -> int:
+        before = compilations.count
         jax.jit(lambda x: x * 3 + 1).lower(x).compile()
-        return compilations.compiled - before
+        return compilations.count - before
 
-    compiled()  # from now on it is kept, and JAX has looked at its flags
-    assert compiled() == 0
+    count()  # from now on it is kept, and JAX has looked at its flags
+    assert count() == 0
     with bench.compiling_anew():
-        assert compiled() == 1
-    assert compiled() == 0
+        assert count() == 1
+    assert count() == 0
 
 
 def test_a_ratio_is_above_its_bar_where_its_whole_interval_is():
     within = Figure("step", "adam | x", "a / b", Spread(1.03, 1.01, 1.04), 2.0, bar=1.02)
     above = Figure("step", "sgd", "a / b", Spread(1.1, 1.09, 1.11), 2.0, bar=1.02, note="a note")
-    text = page.markdown([within, above, NotRun("step", "torch", "it is not here")], 60)
+    text = to_markdown([within, above, NotRun("step", "torch", "it is not here")], 60)
     assert "| adam \\| x | a / b | 1.03 (1.01 to 1.04) | 1.02 | 2 ms |  |" in text
     assert "| sgd | a / b | 1.10 (1.09 to 1.11) | 1.02 | 2 ms | **above**; a note |" in text
     assert "1 of 2." in text and "- not run: torch: it is not here" in text

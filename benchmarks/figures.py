@@ -1,10 +1,16 @@
-"""A benchmark's results: ratios of two things measured in turn, with their spread."""
+"""A benchmark's results: ratios of two things measured in turn, and the page of them."""
 
+import os
+import platform
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
+
 from benchmarks.timing import Spread, in_turn, interval
+from optax_bridge.cli.installed import versions
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class NotRun:
 
 
 Outcome = Figure | NotRun
-# A measurement: quick or not -> outcomes, each as soon as it is there.
+# A measurement: quick or not -> outcomes, each as soon as it has been taken.
 Measurement = Callable[[bool], Iterator[Outcome]]
 
 
@@ -83,3 +89,53 @@ def ratios(
             each = [a / b for a, b in zip(times[one], times[other], strict=True)]
             base = 1e3 * statistics.median(times[other])
             yield Figure(section, subject, f"{one} / {other}", interval(each), base, "ms", bar)
+
+
+_HEAD = ("| subject | sides | ratio | bar | the second side | |", "|---|---|--:|--:|--:|---|")
+
+
+def ratio_text(ratio: Spread) -> str:
+    """Returns a ratio with its interval, e.g. `1.02 (0.98 to 1.05)`."""
+    if ratio.low == ratio.high:
+        return f"{ratio.median:.2f}"
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def to_markdown(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """Returns the page: the machine, how many figures are above their bar, a table a section.
+
+    Args:
+      outcomes: of a run.
+      seconds: that the run took.
+    """
+    packages = ", ".join(f"{name} {version}" for name, version in versions().items())
+    figures = [outcome for outcome in outcomes if isinstance(outcome, Figure)]
+    above = sum(not figure.is_within_bar for figure in figures)
+    lines = [
+        "# What it costs: the last full run",
+        "",
+        "Written by `nox -s bench`; `benchmarks/README.md` says what is measured and how.",
+        "",
+        f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, device "
+        f"{jax.devices()[0].device_kind}; {seconds / 60:.0f} minutes. {packages}.",
+        "",
+        "Every figure is the median ratio of two things that took turns in one run, in brackets "
+        "the interval that holds the true median with 95 %. A ratio is above its bar where the "
+        f"whole interval is: {above} of {len(figures)}.",
+    ]
+    for section in dict.fromkeys(outcome.section for outcome in outcomes):
+        in_section = [outcome for outcome in outcomes if outcome.section == section]
+        lines += ["", f"## {section.capitalize()}", ""]
+        lines += [*_HEAD, *(_row(o) for o in in_section if isinstance(o, Figure)), ""]
+        lines += [
+            f"- not run: {o.subject}: {o.reason}" for o in in_section if isinstance(o, NotRun)
+        ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _row(figure: Figure) -> str:
+    bar = "" if figure.bar is None else f"{figure.bar:.2f}"
+    remark = "; ".join(filter(None, ["" if figure.is_within_bar else "**above**", figure.note]))
+    base = f"{figure.base:.4g} {figure.unit}"
+    cells = (figure.subject, figure.what, ratio_text(figure.ratio), bar, base, remark)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -4,7 +4,6 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import optax
 
@@ -12,6 +11,7 @@ import optax_bridge
 from benchmarks import problem
 from benchmarks.figures import Outcome, ratios
 from benchmarks.timing import Stepper
+from optax_bridge.metadata.trees import Params, PyTree
 
 SECTION = "growth"
 RATE = 1e-3
@@ -34,16 +34,16 @@ def measure(quick: bool) -> Iterator[Outcome]:
     params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
     for count in (2,) if quick else GROUPS:
         subject = f"{count} groups, {len(params)} leaves"
-        yield from _stages(subject, params, _grouped(count), quick)
+        yield from _stages(subject, params, _group(count), quick)
 
 
-def _grouped(count: int) -> dict[str, Transformation]:
+def _group(count: int) -> dict[str, Transformation]:
     """Returns the same groups three ways: leaf number modulo `count`, each with its own rate."""
 
     def number(path: str) -> int:
         return int(path.rpartition("_")[2]) % count
 
-    def mask(group: int) -> Callable[[Any], Any]:
+    def mask(group: int) -> Callable[[PyTree], PyTree]:
         return lambda params: {name: number(name) == group for name in params}
 
     rates = [RATE * (1 + group) for group in range(count)]
@@ -64,7 +64,7 @@ def _grouped(count: int) -> dict[str, Transformation]:
 
 
 def _stages(
-    subject: str, params: Any, sides: dict[str, Transformation], quick: bool
+    subject: str, params: Params, sides: dict[str, Transformation], quick: bool
 ) -> Iterator[Outcome]:
     """Yields compile, trace and step of the first side over each other one.
 

@@ -1,15 +1,15 @@
 """The parameters that the benchmarks train: few large leaves, or many small ones."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
-def equal_leaves(count: int, *shape: int, seed: int = 0) -> dict[str, Any]:
+
+def equal_leaves(count: int, *shape: int) -> dict[str, PyTree]:
     """Returns so many float32 leaves of one shape, normal and scaled by 1/sqrt(columns)."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     scale = 1 / np.sqrt(shape[-1] if shape else 1)
     return {
         f"leaf_{index:05}": jnp.asarray(scale * rng.standard_normal(shape), jnp.float32)
@@ -24,13 +24,13 @@ TREES = {
 QUICK_TREE = "1 x 16x8"
 
 
-def tree(name: str, dtype: str = "float32") -> dict[str, Any]:
+def tree(name: str, dtype: str = "float32") -> dict[str, PyTree]:
     """Returns the parameters of that name in a dtype; those of `QUICK_TREE` are tiny."""
     params = equal_leaves(1, 16, 8) if name == QUICK_TREE else TREES[name]()
     return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
 
 
-def gradients(params: Any, seed: int = 1) -> Any:
+def gradients(params: Params, seed: int = 1) -> Updates:
     """Returns one set of unit-normal gradients, a tree like `params`."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(
@@ -38,6 +38,6 @@ def gradients(params: Any, seed: int = 1) -> Any:
     )
 
 
-def size(params: Any) -> int:
+def size(params: Params) -> int:
     """Returns the number of parameters in a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,4 +1,4 @@
-"""The time of an optimizer's step: the old API, the exact recipe, and the stock one.
+"""The time and the memory of an optimizer's step: the old API, the exact recipe, and the stock one.
 
 The optimizer's step alone, without a model: gradients are given. Each step is compiled once, its
 state is donated, and the clock stops when the result is there. One row compares `one_loop` with
@@ -12,21 +12,22 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
 import optax_bridge
 from benchmarks import problem
-from benchmarks.figures import Figure, NotRun, Outcome, ratios
+from benchmarks.figures import Figure, NotRun, Outcome, exactly, ratios
 from benchmarks.timing import Spread, Stepper
 from equivalence_tests.sides import side as sides
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, choose_recipe
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
 
 SECTION = "step"
 BAR = 1.02
+MEMORY_BAR = 1.02
 # To compile 400 leaves takes long, and the dtype does not change the number of their kernels.
 RUNS = (
     ("16 x 1024x1024", "float32"),
@@ -49,14 +50,14 @@ def sides_of(entry: Entry) -> list[sides.Side]:
     return [*legacy_and_exact, sides.stock(definition, recipe)]
 
 
-def steppers(entry: Entry, params: Any) -> dict[str, Stepper]:
+def steppers(entry: Entry, params: Params) -> dict[str, Stepper]:
     """Returns the compiled steps of an entry's sides, by the sides' names."""
     grads = problem.gradients(params)
     compiled = {}
     with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
         for side in sides_of(entry):  # of which groups select by names that no such tree has
 
-            def step(state: Any, grads: Any, side: sides.Side = side) -> Any:
+            def step(state: PyTree, grads: Updates, side: sides.Side = side) -> PyTree:
                 return side.step(state, grads, None)
 
             compiled[side.name] = Stepper(step, side.init(params), grads)
@@ -99,12 +100,12 @@ def _print_torch_row(repeats: int) -> None:
         print(figure.ratio.median, figure.ratio.low, figure.ratio.high, figure.base)
 
 
-def _torch_step(params: Any) -> Callable[[], float]:
+def _torch_step(params: Params) -> Callable[[], float]:
     import torch  # pyright: ignore[reportMissingImports] slow to import, needed nowhere else
 
     rng = np.random.default_rng(1)
 
-    def tensor(leaf: Any) -> Any:
+    def tensor(leaf: Leaf) -> object:
         return torch.from_numpy(rng.standard_normal(leaf.shape).astype(np.float32))
 
     leaves = [torch.nn.Parameter(tensor(leaf)) for leaf in jax.tree.leaves(params)]
@@ -122,3 +123,23 @@ def _torch_step(params: Any) -> Callable[[], float]:
 
 if __name__ == "__main__":
     _print_torch_row(int(sys.argv[1]))
+
+
+def measure_memory(quick: bool) -> Iterator[Outcome]:
+    """Every optimizer's plan; quick: Adam's, on a tiny tree."""
+    params = problem.tree(problem.QUICK_TREE if quick else "16 x 1024x1024")
+    for entry in [ENTRIES["adam"]] if quick else ENTRIES.values():
+        planned = {name: _planned_bytes(step) for name, step in steppers(entry, params).items()}
+        for other in ("legacy", "stock"):
+            if other in planned:
+                ratio = exactly(planned["exact"] / planned[other])
+                base = planned[other] / problem.size(params)
+                sides = f"exact / {other}"
+                yield Figure("memory", entry.name, sides, ratio, base, "bytes", MEMORY_BAR)
+
+
+def _planned_bytes(stepper: Stepper) -> int:
+    """Returns the bytes of arguments, of results that share no buffer with them, and of buffers."""
+    plan: PyTree = stepper.program.memory_analysis()
+    results = plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return plan.argument_size_in_bytes + results + plan.temp_size_in_bytes

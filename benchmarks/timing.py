@@ -5,9 +5,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
+
+from optax_bridge.metadata.trees import PyTree, Updates
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Spread:
 def interval(values: list[float], confidence: float = 0.95) -> Spread:
     """Returns the median, and the interval that holds the true one with that probability.
 
-    By ranks (the sign test turned around), whatever the values' distribution; fewer than six
+    By ranks (the sign test turned around), for any distribution of the values; fewer than six
     values give their whole range.
     """
     ranked, count = sorted(values), len(values)
@@ -42,7 +43,7 @@ class Stepper:
       compile_seconds: time to compile what was traced.
     """
 
-    def __init__(self, step: Callable[[Any, Any], Any], state: Any, grads: Any):
+    def __init__(self, step: Callable[[PyTree, Updates], PyTree], state: PyTree, grads: Updates):
         """Compiles the step; the state's buffers are donated to it, as a training loop would.
 
         Args:

@@ -53,9 +53,9 @@ _CONVERSIONS = {
 
 
 def measure(quick: bool) -> Iterator[Outcome]:
-    """Each tool, the fast ones first; quick: small work, and no process of its own."""
+    """Each tool, the fast ones first; quick: small work, in this process."""
     yield _migrate(quick)
-    yield _timed("prove, every claim in float32", lambda: _prove(quick), 60.0)
+    yield _time_call("prove, every claim in float32", lambda: _prove(quick), 60.0)
     steps, turns = (1, 1) if quick else (12, 24)
     with tempfile.TemporaryDirectory() as folder:
         sides = trainer.sides(Path(folder), steps, quick)
@@ -68,7 +68,7 @@ def measure(quick: bool) -> Iterator[Outcome]:
         yield from _check()
 
 
-def _timed(subject: str, work: Callable[[], str], bar: float) -> Figure:
+def _time_call(subject: str, work: Callable[[], str], bar: float) -> Figure:
     """Runs work once; the ratio is its seconds over the bar, and its result is the note."""
     start = time.perf_counter()
     note = work()
@@ -146,5 +146,5 @@ def _check() -> Iterator[Outcome]:
             output = subprocess.check_output(command, text=True, env=environment)
             return output.strip().splitlines()[-1]
 
-        yield _timed("check, nothing compiled before", run, 60.0)
-        yield _timed("check again", run, 30.0)
+        yield _time_call("check, nothing compiled before", run, 60.0)
+        yield _time_call("check again", run, 30.0)

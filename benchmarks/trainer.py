@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 import optax_bridge
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.examples import language_model, regression
 from optax_bridge.spmd.module import functional
@@ -43,8 +44,8 @@ def _bare(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
     model = cfg.model.clone(name="model").instantiate(parent=None)
     batches = iter(cfg.input.clone(name="input").instantiate(parent=None).dataset())
 
-    def step(state: Any, batch: Any) -> Any:
-        def loss_fn(params: Any) -> Any:
+    def step(state: PyTree, batch: PyTree) -> PyTree:
+        def loss_fn(params: PyTree) -> PyTree:
             (loss, _), _ = functional(model, key, params, {"input_batch": batch}, is_training=True)
             return loss
 
@@ -53,7 +54,7 @@ def _bare(cfg: SpmdTrainer.Config, steps: int) -> Callable[[], float]:
     jitted = jax.jit(step, donate_argnums=0)
     params = model.initialize_parameters_recursively(key)
     tx = optax_bridge.adam(1e-3)
-    state: Any = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    state: PyTree = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
 
     def turn() -> float:
         nonlocal state

@@ -2,33 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich.console import Console
+from rich.table import Table
 
 from equivalence_tests.compare.trees import shapes_text, signature
-from equivalence_tests.environment import environment, first_device
+from equivalence_tests.environment import Device, environment, first_device
 from equivalence_tests.report import recording
 from equivalence_tests.report import table as report
 from equivalence_tests.report.item import of_result
-from equivalence_tests.report.outputs import DIFFERENT, MISUSE, NOT_RUN, SAME
-from equivalence_tests.report.outputs import Outputs as Outputs
+from equivalence_tests.report.outputs import DIFFERENT, MISUSE, NOT_RUN, SAME, Outputs
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
-from equivalence_tests.suite.case import SYNTHETIC, Result
-from equivalence_tests.suite.jobs import (
-    Chosen,
-    Compilations,
-    jobs,
-    run_all,
-    select_cases,
-    witness_jobs,
-)
-from equivalence_tests.suite.jobs import collect_garbage_seldom as collect_garbage_seldom
-from equivalence_tests.suite.jobs import use_compilation_cache as use_compilation_cache
-from equivalence_tests.suite.jobs import use_host_devices as use_host_devices
+from equivalence_tests.suite.case import SYNTHETIC, Case, Result
+from equivalence_tests.suite.jobs import Compilations, run_all, select_cases
 from equivalence_tests.suite.sharded import cases as sharded
+from equivalence_tests.suite.sharded.training import ShardedCase
 from equivalence_tests.suite.witness import STEPS, witness_checks
 from optax_bridge.cli.terminal import plain_terminal
 from optax_bridge.correspondence import ENTRIES, TORCH, Verdict
@@ -70,68 +60,93 @@ def check(
             raise ValueError(f"--steps is {steps}; it must be at least 1")
         device = first_device(platform)
         outputs.check()
-        recorded = None if against is None else recording.load(against)
-        if recorded is not None and recorded.steps != steps:
-            raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
-        asked = _select(only, full, 0 if device is None else _usable(device), origin)
-        if asked.witness and (full or against or outputs.record):
+        recorded = _load_recording(against, steps)
+        cases = _select(only, full, 0 if device is None else _usable(device), origin)
+        if origin != FLAX and (full or against or outputs.record):
             raise ValueError("--from torch: it goes with none of --full, --record and --against")
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
     if device is None:
         return _not_run(console, outputs, platform)
-    keep = outputs.record is not None or recorded is not None
-    work = jobs(asked.checks, asked.matrix, steps, keep=keep) + sharded.jobs(asked.sharded)
-    work += witness_jobs(asked.witness)
-    steps = STEPS if asked.witness else steps
-    compilations = Compilations()
+    steps = steps if origin == FLAX else STEPS
+    compilations, keep = Compilations(), bool(outputs.record or against)
     # A terminal has the bar.
-    results = run_all(work, device, None if console.is_terminal else _printer(console))
+    printer = None if console.is_terminal else _printer(console)
+    results = run_all(cases, device, steps, printer, keep=keep)
     ran = _facts(results, steps, str(compilations) if full else "")
-    shown = _print(console, asked, results, ran, device)
+    shown = _print(console, results, ran, device, LIBRARIES[origin])
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
-    content = _content(results, outcomes, ran, compilations.compiled, environment(device))
-    closing = report.closing_line(results)
-    written = outputs.write(
-        content,
-        list(map(of_result, results)) if outputs.junit or outputs.report else [],
-        title=f"{LIBRARIES[origin]} against Optax on {device.platform}",
-        about=environment(device) | ran,
-        headline=closing,
-        svg=report.drawn(shown, closing) if outputs.svg else "",
-        record=lambda file: recording.save(file, results, content, steps),
-    )
-    console.print(closing)
+    content = _content(results, outcomes, ran, compilations.count, environment(device))
+    title = f"{LIBRARIES[origin]} against Optax on {device.platform}"
+    written = _write(outputs, content, results, environment(device) | ran, title, shown, steps)
+    console.print(report.closing_line(results))
     if not written:
         return MISUSE
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return SAME if same and all(result.held for result in results) else DIFFERENT
 
 
-def _usable(device: Any) -> int:
+def _write(
+    outputs: Outputs,
+    content: Mapping[str, object],
+    results: Sequence[Result],
+    about: Mapping[str, object],
+    title: str,
+    table: Table,
+    steps: int,
+) -> bool:
+    """Writes the files that are wanted; returns True if all could be written."""
+    closing = report.closing_line(results)
+    return outputs.write(
+        content,
+        list(map(of_result, results)) if outputs.junit or outputs.report else [],
+        title=title,
+        about=about,
+        headline=closing,
+        svg=report.drawn(table, closing) if outputs.svg else "",
+        record=lambda file: recording.save(file, results, content, steps),
+    )
+
+
+def _load_recording(against: Path | None, steps: int) -> recording.Recording | None:
+    """Returns the recording to compare with.
+
+    Raises:
+      ValueError: it is not a recording, or has another number of steps.
+    """
+    if against is None:
+        return None
+    recorded = recording.load(against)
+    if recorded.steps != steps:
+        raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
+    return recorded
+
+
+def _usable(device: Device) -> int:
     """The number of devices for layouts, which need a CPU whose compiler can be pinned."""
     return sharded.DEVICES if device.platform == "cpu" and sharded.can_run() else 1
 
 
-def _select(only: Sequence[str], full: bool, devices: int, origin: str = FLAX) -> Chosen:
+def _select(only: Sequence[str], full: bool, devices: int, origin: str) -> Sequence[Case]:
     """Returns the cases that are asked for, without layouts where there are too few devices.
 
     Raises:
       ValueError: a name is unknown, or nothing is left; the message begins with the option.
     """
     try:
-        if LIBRARIES[origin] == TORCH.origin:
-            return Chosen([], [], [], witness_checks(only))
+        if origin != FLAX:
+            return witness_checks(only)
         asked = select_cases(only, full)
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
-    if not any(asked):
+    if not asked:
         raise ValueError(f"--only {', '.join(only)}: nothing is all of these")
-    here = asked if devices in (0, sharded.DEVICES) else asked._replace(sharded=[])
-    if not any(here):
+    fits_here = devices in (0, sharded.DEVICES)
+    here = [case for case in asked if fits_here or not isinstance(case, ShardedCase)]
+    if not here:
         why = f"layouts need a CPU as {sharded.DEVICES} devices, --devices {sharded.DEVICES}"
         raise ValueError(f"--only {', '.join(only)}: {why}")
     return here
@@ -146,9 +161,9 @@ def _not_run(console: Console, outputs: Outputs, platform: str | None) -> int:
     return NOT_RUN if outputs.write(content) else MISUSE
 
 
-def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str, Any]:
+def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str, object]:
     """Returns what ran, label -> text, for the terminal and the page."""
-    facts: dict[str, Any] = {"steps": steps, **report.RECIPES}
+    facts: dict[str, object] = {"steps": steps, **report.RECIPES}
     if compilations:
         facts["compilations"] = compilations
     if any(result.case.problem == SYNTHETIC for result in results):
@@ -161,16 +176,19 @@ def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str
 
 
 def _print(
-    console: Console, asked: Chosen, results: list[Result], ran: Mapping[str, Any], device: Any
-) -> Any:
+    console: Console,
+    results: Sequence[Result],
+    ran: Mapping[str, object],
+    device: Device,
+    library: str,
+) -> Table:
     """Prints the tables and what is to be said of them; returns the first table."""
-    plain = [result for result in results if not sharded.is_sharded(result)]
+    plain = [result for result in results if not isinstance(result.case, ShardedCase)]
     title = f"{device.platform}, {ran['steps']} steps each"
-    library = (TORCH if asked.witness else ENTRIES).origin
     table = report.table(plain, title, console.width, library)
-    if asked.checks or asked.matrix or asked.witness:
+    if plain:
         report.print_table(console, table)
-    if asked.sharded:
+    if len(plain) < len(results):
         report.print_table(console, sharded.table(results))
     report.print_reasons(console, results)
     report.print_broken(console, results)
@@ -188,10 +206,10 @@ def _print(
 def _content(
     results: Sequence[Result],
     outcomes: Sequence[recording.Against],
-    ran: Mapping[str, Any],
+    ran: Mapping[str, object],
     compilations: int,
-    here: Mapping[str, Any],
-) -> dict[str, Any]:
+    here: Mapping[str, object],
+) -> dict[str, object]:
     """Returns what the JSON file gets."""
     return {
         **here,
@@ -212,14 +230,11 @@ def _printer(console: Console) -> Callable[[Result], None]:
     return print_result
 
 
-def print_list(
-    only: Sequence[str] = (), full: bool = False, devices: int = 1, origin: str = FLAX
-) -> int:
+def print_list(only: Sequence[str], full: bool, devices: int, origin: str) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
     silence_deprecations()
     try:
-        for cases in _select(only, full, min(devices, sharded.DEVICES), origin):
-            print(*cases, sep="\n", end="\n" if cases else "")
+        print(*_select(only, full, min(devices, sharded.DEVICES), origin), sep="\n")
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE

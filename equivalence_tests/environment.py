@@ -1,7 +1,7 @@
 """Everything that decides bits here: versions, devices and flags."""
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -14,8 +14,15 @@ _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_pro
 PLATFORMS = ("cpu", "gpu", "tpu")
 
 
+class Device(Protocol):
+    """A device of JAX."""
+
+    platform: str
+    device_kind: str
+
+
 def first_device(platform: str | None) -> Any:
-    """Returns the first device of a platform, of the default one if None; None if there is none.
+    """Returns the first device of a platform, of the default one if None; None if it is missing.
 
     Raises:
       ValueError: it is no name of a platform.
@@ -36,7 +43,7 @@ def xla_flags(devices: int) -> str:
     return " ".join([*others, f"{flag}={devices}"])
 
 
-def environment(device: Any) -> dict[str, Any]:
+def environment(device: Device) -> dict[str, object]:
     """Versions, devices and flags, as plain data."""
     return {
         "versions": versions(),

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 
 def write_text(file: Path, text: str) -> None:
@@ -11,7 +11,7 @@ def write_text(file: Path, text: str) -> None:
     write_bytes_with(file, lambda stream: stream.write(text.encode()))
 
 
-def write_bytes_with(file: Path, write: Callable[[Any], Any]) -> None:
+def write_bytes_with(file: Path, write: Callable[[BinaryIO], object]) -> None:
     """Lets `write` fill a file that takes its place only when it is complete.
 
     A link stays a link, and the file that it leads to is replaced; a device is written to. An

@@ -17,9 +17,11 @@ from equivalence_tests.output_files import why_not_writable
 if TYPE_CHECKING:
     from equivalence_tests.proof.result import Proof
     from equivalence_tests.report.pair import Report
+    from equivalence_tests.sides.adapt import SideLike
+    from optax_bridge.metadata.trees import Params
 
 # Test -> its row of report.json, and its case on the page, as plain data.
-_REPORTS = pytest.StashKey[dict[str, Any]]()
+_REPORTS = pytest.StashKey[dict[str, dict[str, Any]]]()
 _OUTPUT = "equivalence_reports"
 
 
@@ -73,22 +75,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     device = first_device(platform)
     if device is None:
         pytest.skip(f"--equivalence-platform {platform}: there is no such device here")
-    reports = request.config.stash[_REPORTS]
-    folder = request.config.getoption("--equivalence-report")
-
-    def note(row: dict[str, Any], result: "Report | str", why: str = "") -> None:
-        if folder is None:
-            return
-        from equivalence_tests.report.item import of_message, of_report  # JAX, see above
-
-        name, number = request.node.nodeid, 2
-        while name in reports:  # a test may compare several pairs
-            name, number = f"{request.node.nodeid} ({number})", number + 1
-        item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
-        reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
 
     def check(
-        left: Any, right: Any, params: Any, *, at_most: Any = Verdict.ROUNDING, **options: Any
+        left: "SideLike",
+        right: "SideLike",
+        params: "Params",
+        *,
+        at_most: Verdict = Verdict.ROUNDING,
+        **options: Any,
     ) -> "Report":
         __tracebackhide__ = True
         report, stopped, why = None, "", ""
@@ -100,13 +94,14 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
             if report is not None and report.verdict is Verdict.DIFFERENT:
                 why = _explanation(left, right, params, options, report.steps)
         if report is None:  # outside of the handler, or pytest shows both errors
-            note({"verdict": "error", "error": stopped}, stopped)
+            _note(request, {"verdict": "error", "error": stopped}, stopped)
             pytest.fail(f"not compared: {stopped}", pytrace=False)
-        note({**report.as_dict(), "explanation": why}, report, why)
+        _note(request, {**report.as_dict(), "explanation": why}, report, why)
         order = list(Verdict)
         if order.index(report.verdict) > order.index(at_most):
             explained = f"\n  {why}" if why else ""
-            more = "" if folder else "\n  with --equivalence-report DIR its plot is on a page"
+            has_page = request.config.getoption("--equivalence-report")
+            more = "" if has_page else "\n  with --equivalence-report DIR its plot is on a page"
             pytest.fail(
                 f"{report.headline}; expected {at_most.value} at most\n{report}{explained}{more}",
                 False,
@@ -116,7 +111,25 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
     return check
 
 
-def _explanation(left: Any, right: Any, params: Any, options: dict[str, Any], steps: int) -> str:
+def _note(
+    request: pytest.FixtureRequest, row: dict[str, object], result: "Report | str", why: str = ""
+) -> None:
+    """Keeps a result for the report, where one is wanted."""
+    if request.config.getoption("--equivalence-report") is None:
+        return
+    from equivalence_tests.report.item import of_message, of_report  # JAX, see above
+
+    reports = request.config.stash[_REPORTS]
+    name, number = request.node.nodeid, 2
+    while name in reports:  # a test may compare several pairs
+        name, number = f"{request.node.nodeid} ({number})", number + 1
+    item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
+    reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
+
+
+def _explanation(
+    left: "SideLike", right: "SideLike", params: "Params", options: dict[str, Any], steps: int
+) -> str:
     """Returns the settings with which two sides no longer differ; empty where none is found."""
     from equivalence_tests.pair.settings import of_objects  # JAX, see above
 
@@ -138,7 +151,12 @@ def assert_proved(record_property: "Callable[[str, object], None]") -> "Callable
     from equivalence_tests import EquivalenceError, prove_equivalence  # JAX, see above
 
     def prove(
-        left: Any, right: Any, params: Any, *, at_most: str = "equal over the reals", **options: Any
+        left: "SideLike",
+        right: "SideLike",
+        params: "Params",
+        *,
+        at_most: str = "equal over the reals",
+        **options: Any,
     ) -> "Proof":
         __tracebackhide__ = True
         enough = ["identical", "equal over the reals"]

@@ -99,20 +99,13 @@ def test_one_compilation_with_donation(entry: Entry, case: Case):
 @pytest.mark.parametrize(("entry", "case"), FIRST_CASES)
 def test_taking_over_and_going_back_in_mid_training(entry: Entry, case: Case):
     definition = entry.definition(case, case.learning_rate)
-    grads = gradients(PARAMS, 6)
-    uninterrupted = definition.create(PARAMS)
-    for index in range(6):
-        uninterrupted = uninterrupted.apply_gradient(at(grads, index))
-    optimizer = definition.create(PARAMS)
-    for index in range(2):
-        optimizer = optimizer.apply_gradient(at(grads, index))
-    state = optax_bridge.TrainState.from_legacy(optimizer, apply_fn=len)
-    for index in range(2, 4):
-        state = state.apply_gradients(grads=at(grads, index))
-    optimizer = state.to_legacy(definition)
-    for index in range(4, 6):
-        optimizer = optimizer.apply_gradient(at(grads, index))
-    assert_same(optimizer, uninterrupted)
+    grads = [at(gradients(PARAMS, 4), index) for index in (0, 2, 3)]
+    uninterrupted = optimizer = definition.create(PARAMS)
+    for each in grads:
+        uninterrupted = uninterrupted.apply_gradient(each)
+    state = optax_bridge.TrainState.from_legacy(optimizer.apply_gradient(grads[0]), apply_fn=len)
+    state = state.apply_gradients(grads=grads[1])
+    assert_same(state.to_legacy(definition).apply_gradient(grads[2]), uninterrupted)
 
 
 def test_a_schedule_is_called_with_the_steps_taken():

@@ -1,7 +1,5 @@
 """Adadelta (Zeiler 2012, arXiv:1212.5701): `flax.optim.Adadelta`."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -20,8 +18,8 @@ class _AdadeltaHyperParams:
 
 @struct.dataclass
 class _AdadeltaParamState:
-    sq_avg: Any
-    acc_delta: Any
+    sq_avg: Array
+    acc_delta: Array
 
 
 class Adadelta(OptimizerDef):

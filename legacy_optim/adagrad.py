@@ -1,7 +1,5 @@
 """Adagrad (Duchi et al. 2011): `flax.optim.Adagrad`."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -18,7 +16,7 @@ class _AdagradHyperParams:
 
 @struct.dataclass
 class _AdagradParamState:
-    G: Any
+    G: Array
 
 
 class Adagrad(OptimizerDef):

@@ -13,7 +13,7 @@ from legacy_optim.uses import note
 
 Undo = Callable[[], object]
 # From an owner's name and a name in it to what answers; raises KeyError where nothing does.
-Answer = Callable[[str, str], Any]
+Answer = Callable[[str, str], object]
 # From an owner's name to the names in it that something answers for.
 Names = Callable[[str], list[str]]
 # From a dotted name to an explanation in place of "no such attribute", or None.
@@ -69,7 +69,7 @@ def member(module: str, path: str) -> Any:
 
 
 def value(dotted: str) -> Any:
-    """Returns what a dotted name, or the name of a builtin, stands for; or raises KeyError."""
+    """Returns what a dotted name, or the name of a builtin, refers to, or raises KeyError."""
     module, _, path = dotted.rpartition(".")
     while module:
         try:
@@ -87,7 +87,7 @@ def answer_missing(module: types.ModuleType, answer: Answer, explain: Explain) -
       What undoes it.
     """
 
-    def read(self: types.ModuleType, name: str) -> Any:
+    def read(self: types.ModuleType, name: str) -> object:
         value = _read(self.__name__, name, answer, explain, sys._getframe(1))
         if value is not _MISSING:
             return value
@@ -105,7 +105,7 @@ def answer_missing_of(owner: Any, dotted: str, answer: Answer, explain: Explain)
     """As `answer_missing`, for an object that is the only one of its class."""
     cls = type(owner)
 
-    def read(self: Any, name: str) -> Any:
+    def read(self: object, name: str) -> object:
         value = _read(dotted, name, answer, explain, sys._getframe(1))
         if value is not _MISSING:
             return value
@@ -140,7 +140,7 @@ def accept_keywords(
     full = f"{module.__name__}.{name}"
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         for old in by_position[len(args) :]:
             if old not in kwargs:
                 break
@@ -167,7 +167,7 @@ def override(module: types.ModuleType, table: Mapping[str, str]) -> Undo:
       What undoes it.
     """
 
-    def read(self: types.ModuleType, name: str) -> Any:
+    def read(self: types.ModuleType, name: str) -> object:
         if name in table:
             note(f"{module.__name__}.{name}")
             return getattr(importlib.import_module(table[name]), name)
@@ -181,7 +181,9 @@ def override(module: types.ModuleType, table: Mapping[str, str]) -> Undo:
 _MISSING = object()
 
 
-def _read(owner: str, name: str, answer: Answer, explain: Explain, frame: types.FrameType) -> Any:
+def _read(
+    owner: str, name: str, answer: Answer, explain: Explain, frame: types.FrameType
+) -> object:
     """Returns what answers for a name, and notes it; _MISSING if the name is not one that is gone.
 
     Raises:
@@ -201,7 +203,7 @@ def _read(owner: str, name: str, answer: Answer, explain: Explain, frame: types.
     return value
 
 
-def _set_class(module: types.ModuleType, members: dict[str, Any]) -> Undo:
+def _set_class(module: types.ModuleType, members: dict[str, object]) -> Undo:
     before = type(module)
     module.__class__ = type(before.__name__, (before,), members)
     return lambda: setattr(module, "__class__", before)

@@ -1,6 +1,6 @@
 """Definitions, optimizers and their states: `flax.optim.base` on today's JAX."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,19 @@ from legacy_optim.older_layout import grouped_states, merge_groups, refuse_older
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
 from legacy_optim.traverse_util import Traversal, leaf_indices
-from legacy_optim.typing import Array, HyperParams, Params, ParamState, Scalar, Updates
+from legacy_optim.typing import (
+    Array,
+    Device,
+    HyperParams,
+    LossFunction,
+    Override,
+    Params,
+    ParamState,
+    PyTree,
+    Scalar,
+    StateDict,
+    Updates,
+)
 
 
 @struct.dataclass
@@ -26,7 +38,7 @@ class OptimizerState:
     """
 
     step: Any
-    param_states: Any
+    param_states: PyTree
 
 
 class OptimizerDef:
@@ -104,7 +116,7 @@ class OptimizerDef:
         new_states = treedef.unflatten([param_state for _, param_state in stepped])
         return new_params, OptimizerState(state.step + 1, new_states)
 
-    def update_hyper_params(self, **hyper_param_overrides: Any) -> HyperParams:
+    def update_hyper_params(self, **hyper_param_overrides: Override) -> HyperParams:
         """The hyper-parameters of one step.
 
         Args:
@@ -117,7 +129,9 @@ class OptimizerDef:
         hyper_params = hyper_param_overrides.pop("hyper_params", self.hyper_params)
         return self._override(hyper_params, hyper_param_overrides)
 
-    def _override(self, hyper_params: HyperParams, overrides: Mapping[str, Any]) -> HyperParams:
+    def _override(
+        self, hyper_params: HyperParams, overrides: Mapping[str, Override]
+    ) -> HyperParams:
         """Hyper-parameters with some of them replaced."""
         if not overrides:
             return hyper_params
@@ -140,7 +154,7 @@ class OptimizerDef:
         definition = MultiOptimizer((focus, self)) if focus else self
         return Optimizer(definition, definition.init_state(target), target)
 
-    def state_dict(self, target: Params, state: OptimizerState) -> dict[str, Any]:
+    def state_dict(self, target: Params, state: OptimizerState) -> StateDict:
         """Target and state as nested dicts, the layout of checkpoints."""
         return {
             "target": serialization.to_state_dict(target),
@@ -148,8 +162,8 @@ class OptimizerDef:
         }
 
     def restore_state(
-        self, opt_target: Params, opt_state: OptimizerState, state_dict: Mapping[str, Any]
-    ) -> tuple[Params, Any]:
+        self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
+    ) -> tuple[Params, PyTree]:
         """Target and state from what `state_dict` made.
 
         Args:
@@ -190,7 +204,7 @@ class Optimizer(struct.PyTreeNode):
     state: Any = struct.field(pytree_node=True)
     target: Params = struct.field(pytree_node=True)
 
-    def apply_gradient(self, grads: Updates, **hyper_param_overrides: Any) -> "Optimizer":
+    def apply_gradient(self, grads: Updates, **hyper_param_overrides: Override) -> "Optimizer":
         """Takes a step.
 
         Args:
@@ -207,7 +221,7 @@ class Optimizer(struct.PyTreeNode):
         )
         return self.replace(target=target, state=state)
 
-    def compute_gradient(self, loss_fn: Callable[[Params], Any]) -> tuple[Any, ...]:
+    def compute_gradient(self, loss_fn: LossFunction) -> tuple[PyTree, ...]:
         """Loss and gradient at the target.
 
         Args:
@@ -220,7 +234,7 @@ class Optimizer(struct.PyTreeNode):
             "compute_gradient is deprecated: use jax.value_and_grad(loss_fn)(optimizer.target)."
         )
 
-        def with_aux(target: Params) -> Any:
+        def with_aux(target: Params) -> tuple[Array, PyTree]:
             out = loss_fn(target)
             return (out, _NoAux) if isinstance(out, jax.Array) else out
 
@@ -230,8 +244,8 @@ class Optimizer(struct.PyTreeNode):
     compute_gradients = compute_gradient
 
     def optimize(
-        self, loss_fn: Callable[[Params], Any], **hyper_param_overrides: Any
-    ) -> tuple[Any, ...]:
+        self, loss_fn: LossFunction, **hyper_param_overrides: Override
+    ) -> tuple[PyTree, ...]:
         """Takes a step down a loss function.
 
         Args:
@@ -249,7 +263,7 @@ class Optimizer(struct.PyTreeNode):
         return (self.apply_gradient(grad, **hyper_param_overrides), *loss_and_aux)
 
     def replicate(
-        self, devices: Sequence[Any] | None = None, axis_name: str = "batch"
+        self, devices: Sequence[Device] | None = None, axis_name: str = "batch"
     ) -> "Optimizer":
         """Copies the optimizer to several devices, for use under `jax.pmap`.
 
@@ -279,11 +293,11 @@ class Optimizer(struct.PyTreeNode):
             )
         return jax_utils.unreplicate(self).replace(optimizer_def=self.optimizer_def.optimizer_def)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The optimizer as nested dicts, the layout of checkpoints."""
         return self.optimizer_def.state_dict(self.target, self.state)
 
-    def restore_state(self, state: Mapping[str, Any]) -> "Optimizer":
+    def restore_state(self, state: StateDict) -> "Optimizer":
         """This optimizer with target and state from what `state_dict` made."""
         target, new_state = self.optimizer_def.restore_state(self.target, self.state, state)
         return self.replace(target=target, state=new_state)
@@ -307,7 +321,7 @@ class ReplicatedOptimizer(OptimizerDef):
     def __init__(
         self,
         optimizer_def: OptimizerDef,
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Device] | None = None,
         axis_name: str = "batch",
     ):
         super().__init__(optimizer_def.hyper_params)
@@ -325,15 +339,15 @@ class ReplicatedOptimizer(OptimizerDef):
         grads = jax.tree.map(lambda g: jax.lax.psum(g, self.axis_name) / copies, grads)
         return self.optimizer_def.apply_gradient(hyper_params, params, state, grads)
 
-    def update_hyper_params(self, **hyper_param_overrides: Any) -> HyperParams:
+    def update_hyper_params(self, **hyper_param_overrides: Override) -> HyperParams:
         return self.optimizer_def.update_hyper_params(**hyper_param_overrides)
 
-    def state_dict(self, target: Params, state: OptimizerState) -> dict[str, Any]:
+    def state_dict(self, target: Params, state: OptimizerState) -> StateDict:
         return jax.tree.map(lambda x: x[0], self.optimizer_def.state_dict(target, state))
 
     def restore_state(
-        self, opt_target: Params, opt_state: OptimizerState, state_dict: Mapping[str, Any]
-    ) -> tuple[Params, Any]:
+        self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
+    ) -> tuple[Params, PyTree]:
         copies = jax_utils.replicate(dict(state_dict), devices=self.devices)
         return self.optimizer_def.restore_state(opt_target, opt_state, copies)
 
@@ -364,7 +378,7 @@ class MultiOptimizer(OptimizerDef):
 
     def init_state(self, params: Params) -> OptimizerState:
         leaves, treedef = jax.tree.flatten(params)
-        states: list[Any] = [None] * len(leaves)
+        states: list[ParamState] = [None] * len(leaves)
         groups = self._groups(params)
         _check_overlap(params, groups)
         for group, definition in zip(groups, self.sub_optimizers, strict=True):
@@ -374,8 +388,8 @@ class MultiOptimizer(OptimizerDef):
         return OptimizerState(jnp.asarray(0, jnp.int32), treedef.unflatten(states))
 
     def restore_state(
-        self, opt_target: Params, opt_state: OptimizerState, state_dict: Mapping[str, Any]
-    ) -> tuple[Params, Any]:
+        self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
+    ) -> tuple[Params, PyTree]:
         """Target and state, in the layout of up to flax 0.3.2 as well: one state for each group."""
         groups = grouped_states(state_dict["state"])
         if groups is not None:
@@ -409,7 +423,7 @@ class MultiOptimizer(OptimizerDef):
         return treedef.unflatten(new_leaves), new_state
 
     def _override(
-        self, hyper_params: HyperParams, overrides: Mapping[str, Any]
+        self, hyper_params: HyperParams, overrides: Mapping[str, Override]
     ) -> list[HyperParams]:
         """Overrides go to every group; `hyper_params=[...]` gives each group its own."""
         self._check_count(hyper_params)
@@ -434,7 +448,7 @@ class MultiOptimizer(OptimizerDef):
         return [leaf_indices(traversal, params) for traversal in self.traversals]
 
 
-def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -> Any:
+def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -> Scalar:
     """The learning rate of a step.
 
     Raises:

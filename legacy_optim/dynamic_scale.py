@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+
+from legacy_optim.typing import Array, PyTree, Scalar
 
 
 class DynamicScaleResult(NamedTuple):
@@ -21,8 +23,8 @@ class DynamicScaleResult(NamedTuple):
     """
 
     dynamic_scale: "DynamicScale"
-    finite: Any
-    aux: Any
+    finite: Array
+    aux: PyTree
     grad: jax.Array
 
 
@@ -40,12 +42,12 @@ class DynamicScale(struct.PyTreeNode):
     growth_factor: float = struct.field(pytree_node=False, default=2.0)
     backoff_factor: float = struct.field(pytree_node=False, default=0.5)
     growth_interval: int = struct.field(pytree_node=False, default=2000)
-    fin_steps: Any = 0
-    scale: Any = 65536.0
+    fin_steps: Scalar = 0
+    scale: Scalar = 65536.0
 
     def value_and_grad(
         self,
-        fun: Callable[..., Any],
+        fun: Callable[..., PyTree],
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
         axis_name: str | None = None,
@@ -63,13 +65,13 @@ class DynamicScale(struct.PyTreeNode):
         """
 
         @functools.wraps(fun)
-        def scaled_loss(*args: Any) -> Any:
+        def scaled_loss(*args: PyTree) -> PyTree:
             out = fun(*args)
             return (self.scale * out[0], out[1]) if has_aux else self.scale * out
 
         grad_fn = jax.value_and_grad(scaled_loss, argnums, has_aux)
 
-        def value_and_grad(*args: Any) -> DynamicScaleResult:
+        def value_and_grad(*args: PyTree) -> DynamicScaleResult:
             out, grad = grad_fn(*args)
             out = (out[0] / self.scale, out[1]) if has_aux else out / self.scale
             grad = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32) / self.scale, grad)

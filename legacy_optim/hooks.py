@@ -9,10 +9,12 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
+
+    Path = Sequence[str] | None
 
 
 class AfterImport:
@@ -34,7 +36,9 @@ class AfterImport:
         self._after = after
         self._stand_in = stand_in
 
-    def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> "Any":
+    def find_spec(
+        self, fullname: str, path: "Path" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         """See `importlib.abc.MetaPathFinder`."""
         if fullname.partition(".")[0] not in self._packages or "._" in fullname:
             return None
@@ -85,7 +89,9 @@ class SayingWhatIsGone:
         self._packages = packages
         self._gone = gone
 
-    def find_spec(self, fullname: str, path: "Any" = None, target: "Any" = None) -> None:
+    def find_spec(
+        self, fullname: str, path: "Path" = None, target: "ModuleType | None" = None
+    ) -> None:
         """See `importlib.abc.MetaPathFinder`.
 
         Raises:
@@ -105,7 +111,7 @@ def is_being_imported(name: str) -> bool:
     return bool(getattr(spec, "_initializing", False))
 
 
-def imports_a_name(frame: "Any") -> bool:
+def imports_a_name(frame: "FrameType") -> bool:
     """Whether a frame is at `from module import name`, where an AttributeError loses its text."""
     from opcode import opmap  # not at every start
 

@@ -1,13 +1,12 @@
 """States as flax.optim laid them out in releases before the last: read, or refused by name."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from flax import serialization
 
-from legacy_optim.typing import Params
+from legacy_optim.typing import Params, PyTree, StateDict
 
 OLDER_WEIGHT_NORM = (
     "Up to 0.3.6 WeightNorm kept a `mult` in place of direction and scale, and took other steps: "
@@ -16,7 +15,7 @@ OLDER_WEIGHT_NORM = (
 )
 
 
-def has_older_weight_norm(state: Any) -> bool:
+def has_older_weight_norm(state: PyTree) -> bool:
     """Whether the state dict of an optimizer has WeightNorm's states of up to flax 0.3.6."""
     if not isinstance(state, Mapping):
         return False
@@ -25,7 +24,7 @@ def has_older_weight_norm(state: Any) -> bool:
     return any(has_older_weight_norm(value) for value in state.values())
 
 
-def grouped_states(state: Any) -> list[Mapping[str, Any]] | None:
+def grouped_states(state: PyTree) -> list[StateDict] | None:
     """MultiOptimizer's states of up to flax 0.3.2, one for each group; None if this is no such."""
     if not isinstance(state, Mapping) or not state:
         return None
@@ -36,15 +35,15 @@ def grouped_states(state: Any) -> list[Mapping[str, Any]] | None:
     return states if fits else None
 
 
-def refuse_older_weight_norm(state: Any) -> None:
+def refuse_older_weight_norm(state: PyTree) -> None:
     """Raises a ValueError where a state dict has WeightNorm's states of up to flax 0.3.6."""
     if has_older_weight_norm(state):
         raise ValueError(f"state: {OLDER_WEIGHT_NORM}")
 
 
 def merge_groups(
-    states: Sequence[Mapping[str, Any]], groups: Sequence[Sequence[int]], target: Params
-) -> dict[str, Any]:
+    states: Sequence[StateDict], groups: Sequence[Sequence[int]], target: Params
+) -> StateDict:
     """The state dict of the last release, from the states of groups.
 
     Args:
@@ -69,7 +68,7 @@ def merge_groups(
             f"groups, found {[step.tolist() for step in steps]}. They were not trained together."
         )
     leaves, treedef = jax.tree.flatten(target)
-    rows: list[Any] = [None] * len(leaves)
+    rows: list[PyTree] = [None] * len(leaves)
     for group, indices in zip(states, groups, strict=True):
         for position, index in enumerate(indices):
             rows[index] = group["param_states"][str(position)]

@@ -10,7 +10,6 @@ NumPy's arrays.
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
 
 # What an array's type can be given today.
 _KNOWN = frozenset({"weak_type"})
@@ -29,7 +28,7 @@ def read_old_arrays() -> Callable[[], object]:
     if module is None or today is None or _OLD_ARRAY in sys.modules:
         return lambda: None
 
-    def make(fun: Any, args: Any, arr_state: Any, aval_state: dict[str, Any]) -> Any:
+    def make(fun: object, args: object, arr_state: object, aval_state: dict[str, object]) -> object:
         aval_state = {key: value for key, value in aval_state.items() if key in _KNOWN}
         return today(fun, args, arr_state, aval_state)
 

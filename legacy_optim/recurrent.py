@@ -6,11 +6,14 @@ size)` was called on the class. Both are understood here, and today's form too. 
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
+from flax import linen as nn
 from flax.linen import initializers, recurrent
 
+from legacy_optim.typing import PyTree
+
+Carry = PyTree  # an array, or a pair of arrays
 Init = Callable[..., jax.Array]
 _zeros = initializers.zeros
 
@@ -34,15 +37,15 @@ def _carry_of_one(
 class _InitializeCarry:
     """`initialize_carry` of a class, as then, and of a cell, in either form."""
 
-    def __init__(self, then: Callable[..., Any], today: Callable[..., Any]):
+    def __init__(self, then: Callable[..., Carry], today: Callable[..., Carry]):
         self._then, self._today = then, today
 
-    def __get__(self, cell: Any, owner: type) -> Callable[..., Any]:
+    def __get__(self, cell: nn.RNNCellBase | None, owner: type) -> Callable[..., Carry]:
         del owner
         if cell is None:
             return self._then
 
-        def initialize_carry(rng: jax.Array, *shape: Any, **kwargs: Any) -> Any:
+        def initialize_carry(rng: jax.Array, *shape: PyTree, **kwargs: PyTree) -> Carry:
             if len(shape) + len(kwargs) > 1:  # batch_dims and size
                 return self._then(rng, *shape, **kwargs)
             return self._today(cell, rng, *shape, **kwargs)
@@ -53,11 +56,11 @@ class _InitializeCarry:
 class _Featured:
     """Takes the number of features from the carry, where it was not told one."""
 
-    def __call__(self, carry: Any, inputs: jax.Array) -> Any:
+    def __call__(self, carry: Carry, inputs: jax.Array) -> tuple[Carry, jax.Array]:
         """A step: the new carry, and the output."""
         if getattr(self, "features", None) is None:
             object.__setattr__(self, "features", jax.tree.leaves(carry)[0].shape[-1])
-        step: Any = super()
+        step: PyTree = super()
         return step.__call__(carry, inputs)
 
 

@@ -39,7 +39,7 @@ def test_cells_without_features_train_as_then(kind: str):
     x = jnp.asarray(np.random.RandomState(0).randn(2, 3, 4), jnp.float32)
     net: Any = Net(kind)
     with jax.threefry_partitionable(False):
-        params = net.init(jax.random.PRNGKey(2), x)["params"]
+        params = jax.jit(net.init)(jax.random.PRNGKey(2), x)["params"]
     assert sorted(params) == ["Dense_0", f"Scan{kind}_0", "own"]
     losses = []
     step = jax.jit(jax.value_and_grad(lambda p: jnp.square(net.apply({"params": p}, x))))

@@ -8,7 +8,6 @@ import math
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.core
@@ -22,50 +21,54 @@ from legacy_optim.typing import PyTree
 class _Index:
     """`jax.ops.index`: `index[1:, 0]` is the index itself."""
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: PyTree) -> PyTree:
         return key
 
 
-def _updater(method: str) -> Callable[[Any, Any, Any], jax.Array]:
+def _updater(method: str) -> Callable[[PyTree, PyTree, PyTree], jax.Array]:
     """`jax.ops.index_<method>` as `x.at[index].<method>(value)`."""
 
-    def update(x: Any, idx: Any, y: Any, *unused: Any, **also_unused: Any) -> jax.Array:
+    def update(
+        x: PyTree, idx: PyTree, y: PyTree, *unused: PyTree, **also_unused: PyTree
+    ) -> jax.Array:
         del unused, also_unused  # indices_are_sorted and unique_indices: promises, not behaviour
         return getattr(jnp.asarray(x).at[idx], method)(y)
 
     return update
 
 
-def _in1d(ar1: Any, ar2: Any, **kwargs: Any) -> jax.Array:
+def _in1d(ar1: PyTree, ar2: PyTree, **kwargs: PyTree) -> jax.Array:
     return jnp.isin(jnp.ravel(jnp.asarray(ar1)), ar2, **kwargs)
 
 
-def _device_put_sharded(shards: Any, devices: Any) -> Any:
+def _device_put_sharded(shards: PyTree, devices: PyTree) -> PyTree:
     """Stacks the shards along a new leading axis that is split over the devices."""
     mesh = jax.sharding.Mesh(list(devices), ("devices",))
     split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
     return jax.tree.map(lambda *leaves: jax.device_put(jnp.stack(leaves), split), *shards)
 
 
-def _device_put_replicated(x: Any, devices: Any) -> Any:
+def _device_put_replicated(x: PyTree, devices: PyTree) -> PyTree:
     """Stacks as many copies as there are devices, one on each."""
     return _device_put_sharded([x] * len(devices), devices)
 
 
-def _tie_in(x: Any, y: Any) -> Any:
+def _tie_in(x: PyTree, y: PyTree) -> PyTree:
     del x
     return y
 
 
-def _curry(function: Callable[..., Any]) -> Callable[..., Any]:
+def _curry(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return functools.partial(functools.partial, function)
 
 
-def _tree_multimap(function: Callable[..., Any], tree: PyTree, *rest: Any, **kwargs: Any) -> PyTree:
+def _tree_multimap(
+    function: Callable[..., PyTree], tree: PyTree, *rest: PyTree, **kwargs: PyTree
+) -> PyTree:
     return jax.tree.map(function, tree, *rest, **kwargs)
 
 
-def _xla_computation(function: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
+def _xla_computation(function: Callable[..., PyTree], **kwargs: PyTree) -> Callable[..., PyTree]:
     """`jax.xla_computation(f)(x)`: what XLA is given to compile."""
     options = {key: value for key, value in kwargs.items() if key == "static_argnums"}
     unknown = sorted(kwargs.keys() - options.keys())
@@ -76,7 +79,7 @@ def _xla_computation(function: Callable[..., Any], **kwargs: Any) -> Callable[..
         )
 
     @functools.wraps(function)
-    def computation(*args: Any, **more: Any) -> Any:
+    def computation(*args: PyTree, **more: PyTree) -> PyTree:
         return jax.jit(function, **options).lower(*args, **more).compiler_ir("hlo")
 
     return computation
@@ -88,7 +91,7 @@ _ARRAY: type = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", jax.Array
 
 
 class _DeviceArrayMeta(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: PyTree) -> bool:
         return isinstance(instance, _ARRAY)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
@@ -100,7 +103,7 @@ class _DeviceArrayMeta(type):
     def __hash__(cls) -> int:
         return hash(_ARRAY)
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: PyTree, **kwargs: PyTree) -> PyTree:
         raise TypeError(
             "jax.interpreters.xla._DeviceArray(...) is gone: jax.Array is abstract, so nothing "
             "makes one from a buffer. Use jax.numpy.asarray, or jax.device_put"
@@ -112,7 +115,7 @@ class _DeviceArray(metaclass=_DeviceArrayMeta):
 
 
 class _ShardedDeviceArrayMeta(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: PyTree) -> bool:
         sharding = getattr(instance, "sharding", None) if isinstance(instance, _ARRAY) else None
         return sharding is not None and not isinstance(sharding, jax.sharding.SingleDeviceSharding)
 
@@ -121,32 +124,32 @@ class _ShardedDeviceArray(metaclass=_ShardedDeviceArrayMeta):
     """The class of what pmap returns, for `isinstance`: today all arrays have one class."""
 
 
-def _safe_zip(*lists: Any) -> list[Any]:
+def _safe_zip(*lists: PyTree) -> list[PyTree]:
     return list(zip(*map(list, lists), strict=True))
 
 
-def _safe_map(function: Callable[..., Any], *lists: Any) -> list[Any]:
+def _safe_map(function: Callable[..., PyTree], *lists: PyTree) -> list[PyTree]:
     return [function(*args) for args in _safe_zip(*lists)]
 
 
-def _unzip2(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _unzip2(pairs: PyTree) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
     pairs = list(pairs)
     return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
 
 
-def _unzip3(triples: Any) -> tuple[tuple[Any, ...], ...]:
+def _unzip3(triples: PyTree) -> tuple[tuple[PyTree, ...], ...]:
     triples = list(triples)
     return tuple(tuple(triple[i] for triple in triples) for i in range(3))
 
 
 def _id_tap(
-    tap_func: Callable[..., Any],
-    arg: Any,
+    tap_func: Callable[..., PyTree],
+    arg: PyTree,
     *,
-    result: Any = None,
+    result: PyTree = None,
     tap_with_device: bool = False,
-    **kwargs: Any,
-) -> Any:
+    **kwargs: PyTree,
+) -> PyTree:
     """Calls `tap_func(arg, transforms)` on the host while the program runs."""
     if tap_with_device:
         raise TypeError(
@@ -157,7 +160,7 @@ def _id_tap(
     return arg if result is None else result
 
 
-def _id_print(arg: Any, *, result: Any = None, what: str = "", **kwargs: Any) -> Any:
+def _id_print(arg: PyTree, *, result: PyTree = None, what: str = "", **kwargs: PyTree) -> PyTree:
     """Prints a value while the program runs; options of its layout are left out."""
     del kwargs
     jax.debug.callback(lambda value: print(f"{what} {value}".strip()), arg)
@@ -165,19 +168,23 @@ def _id_print(arg: Any, *, result: Any = None, what: str = "", **kwargs: Any) ->
 
 
 def _call(
-    callback_func: Callable[..., Any], arg: Any, *, result_shape: Any = None, **kwargs: Any
-) -> Any:
+    callback_func: Callable[..., PyTree],
+    arg: PyTree,
+    *,
+    result_shape: PyTree = None,
+    **kwargs: PyTree,
+) -> PyTree:
     """Calls a function on the host, and takes what it returns."""
     del kwargs  # call_with_device, device_index, identity: hints
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), result_shape)
     return io_callback(callback_func, shapes, arg, ordered=False)
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _nothing(*args: PyTree, **kwargs: PyTree) -> None:
     del args, kwargs
 
 
-def _check_eq(xs: Any, ys: Any, err_msg: str = "") -> None:
+def _check_eq(xs: PyTree, ys: PyTree, err_msg: str = "") -> None:
     """Raises an AssertionError where two trees differ in an element."""
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y, err_msg=err_msg), xs, ys)
 
@@ -187,7 +194,7 @@ _PXLA = types.SimpleNamespace(ShardedDeviceArray=_ShardedDeviceArray)
 
 # Module -> name -> what answers where the module itself no longer does, and where no public name
 # of today is known to `legacy_optim.gone`.
-NAMES: dict[str, dict[str, Any]] = {
+NAMES: dict[str, dict[str, PyTree]] = {
     "jax": {
         "tree_multimap": _tree_multimap,
         "tree_reduce": jax.tree_util.tree_reduce,

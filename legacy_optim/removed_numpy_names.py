@@ -3,13 +3,11 @@
 A table for `legacy_optim.shim`, which imports it after NumPy: nothing here imports JAX.
 """
 
-from typing import Any
-
 import numpy as np
 
 # Module -> name -> what answers where the module itself no longer does, and where no public name
 # of today is known to `legacy_optim.gone`.
-NAMES: dict[str, dict[str, Any]] = {
+NAMES: dict[str, dict[str, object]] = {
     "numpy": {
         "NINF": -np.inf,
         "PZERO": 0.0,

@@ -1,7 +1,5 @@
 """RMSProp (Tieleman and Hinton 2012; centered: Graves 2013): `flax.optim.RMSProp`."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -21,7 +19,7 @@ class _RMSPropHyperParams:
 @struct.dataclass
 class _RMSPropParamState:
     v: Array
-    mg: Any
+    mg: Array | None
 
 
 class RMSProp(OptimizerDef):

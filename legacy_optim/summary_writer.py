@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorboardX
+from numpy.typing import ArrayLike
 
 
 class SummaryWriter:
@@ -31,7 +32,7 @@ class SummaryWriter:
         """Writes what is left."""
         self._writer.flush()
 
-    def scalar(self, tag: str, value: Any, step: int) -> None:
+    def scalar(self, tag: str, value: ArrayLike, step: int) -> None:
         """Writes a number."""
         self._add("scalar", tag, float(np.asarray(value)), step)
 
@@ -46,12 +47,12 @@ class SummaryWriter:
         text = textdata.decode() if isinstance(textdata, bytes) else textdata
         self._add("text", tag, text, step)
 
-    def histogram(self, tag: str, values: Any, step: int, bins: int | None = None) -> None:
+    def histogram(self, tag: str, values: ArrayLike, step: int, bins: int | None = None) -> None:
         """Writes how numbers of any shape are distributed."""
         values = np.reshape(np.asarray(values), -1)
         self._add("histogram", tag, values, step, **({} if bins is None else {"max_bins": bins}))
 
-    def image(self, tag: str, image: Any, step: int, max_outputs: int = 3) -> None:
+    def image(self, tag: str, image: ArrayLike, step: int, max_outputs: int = 3) -> None:
         """Writes images of shape [H,W], [H,W,1], [H,W,3], [K,H,W], [K,H,W,1] or [K,H,W,3]."""
         image = np.asarray(image)
         if image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3)):
@@ -61,7 +62,7 @@ class SummaryWriter:
         for number, one in enumerate(np.broadcast_to(image, (*image.shape[:3], 3))[:max_outputs]):
             self._add("image", f"{tag}/image/{number}", one, step, dataformats="HWC")
 
-    def hparams(self, hparams: Mapping[str, Any]) -> None:
+    def hparams(self, hparams: Mapping[str, object]) -> None:
         """Writes hyper-parameters, as a table of texts."""
         rows = "".join(f"| {name} | {value} |\n" for name, value in hparams.items())
         self._add("text", "hparams", f"| name | value |\n|---|---|\n{rows}", 0)
@@ -69,7 +70,7 @@ class SummaryWriter:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"SummaryWriter.{name} needs TensorFlow: pip install tensorflow")
 
-    def _add(self, kind: str, tag: str, value: Any, step: int, **options: Any) -> None:
+    def _add(self, kind: str, tag: str, value: ArrayLike, step: int, **options: Any) -> None:
         getattr(self._writer, f"add_{kind}")(tag, value, int(step), **options)
         if self._auto_flush:
             self._writer.flush()

@@ -21,6 +21,8 @@ from flax.traverse_util import unflatten_dict as unflatten_dict
 
 from legacy_optim.typing import PyTree
 
+Key = Any  # of a mapping, or an index or slice of a sequence
+
 
 class Traversal(abc.ABC):
     """Selects parts of a container; longer selections are written as chains: `t["a"].b.each()`."""
@@ -40,7 +42,7 @@ class Traversal(abc.ABC):
           ValueError: there are more or fewer values than selected parts.
         """
 
-        def take(_: Any) -> Any:
+        def take(_: PyTree) -> PyTree:
             if not values:
                 raise ValueError("Not enough values provided: the traversal selects more parts")
             return values.pop(0)
@@ -75,7 +77,7 @@ class Traversal(abc.ABC):
             raise AttributeError(attr)
         return self.compose(TraverseAttr(attr))
 
-    def __getitem__(self, key: Any) -> "Traversal":
+    def __getitem__(self, key: Key) -> "Traversal":
         return self.compose(TraverseItem(key))
 
 
@@ -159,7 +161,7 @@ class TraverseAttr(Traversal):
 class TraverseItem(Traversal):
     """Selects an item by key or index, or several of a list or tuple by a slice."""
 
-    def __init__(self, key: Any):
+    def __init__(self, key: Key):
         self._key = key
 
     def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
@@ -189,7 +191,7 @@ class TraverseEach(Traversal):
             items = {key: fn(value) for key, value in inputs.items()}
             if isinstance(inputs, FrozenDict):
                 return FrozenDict(items)
-            result: Any = copy.copy(inputs)  # an OrderedDict is another pytree than a dict
+            result: PyTree = copy.copy(inputs)  # an OrderedDict is another pytree than a dict
             result.update(items)
             return result
         if not isinstance(inputs, list | tuple):
@@ -221,7 +223,7 @@ class ModelParamTraversal(Traversal):
         parameter is selected.
     """
 
-    def __init__(self, filter_fn: Callable[[str, Any], bool]):
+    def __init__(self, filter_fn: Callable[[str, PyTree], bool]):
         self._filter_fn = filter_fn
 
     def iterate(self, inputs: PyTree) -> Iterator[PyTree]:
@@ -241,7 +243,7 @@ class ModelParamTraversal(Traversal):
 class _Leaf:
     """Stands for a leaf while a traversal selects: its number, shape and dtype, no value."""
 
-    def __init__(self, index: int, value: Any):
+    def __init__(self, index: int, value: PyTree):
         self.index = index
         self.shape = np.shape(value)
         self.ndim = len(self.shape)
@@ -249,7 +251,7 @@ class _Leaf:
         self.dtype = jax.numpy.result_type(value)
 
 
-def leaf_indices(traversal: Any, tree: PyTree) -> list[int]:
+def leaf_indices(traversal: Traversal, tree: PyTree) -> list[int]:
     """Returns the indices of the leaves that a traversal selects.
 
     Args:
@@ -287,7 +289,7 @@ def _as_dict(inputs: PyTree) -> dict[str, PyTree]:
     return unfreeze(inputs)
 
 
-def _is_named_tuple(value: Any) -> bool:
+def _is_named_tuple(value: PyTree) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 

@@ -1,7 +1,6 @@
 """Weight normalisation (Salimans and Kingma 2016, arXiv:1602.07868): `flax.optim.WeightNorm`."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +9,22 @@ from jax import lax
 
 from legacy_optim.base import OptimizerDef, OptimizerState
 from legacy_optim.structure import flattened_like
-from legacy_optim.typing import HyperParams, Params, Scalar, TreeDef, Updates
+from legacy_optim.typing import HyperParams, Override, Params, ParamState, Scalar, TreeDef, Updates
 
 _OWN = ("wn_decay", "wn_eps")  # all other overrides are for the wrapped optimizer
 
 
 @struct.dataclass
 class _WeightNormHyperParams:
-    inner: Any
+    inner: HyperParams
     wn_decay: Scalar
     wn_eps: Scalar
 
 
 @struct.dataclass
 class _WeightNormParamState:
-    direction_state: Any
-    scale_state: Any
+    direction_state: ParamState
+    scale_state: ParamState
     direction: jax.Array
     scale: jax.Array
 
@@ -48,7 +47,7 @@ class WeightNorm(OptimizerDef):
         super().__init__(_WeightNormHyperParams(wrapped_optimizer.hyper_params, wn_decay, wn_eps))
         self.wrapped_optimizer = wrapped_optimizer
 
-    def update_hyper_params(self, **hyper_param_overrides: Any) -> _WeightNormHyperParams:
+    def update_hyper_params(self, **hyper_param_overrides: Override) -> _WeightNormHyperParams:
         """The hyper-parameters of one step; those without `wn_` are the wrapped optimizer's."""
         values = {
             name: hyper_param_overrides.pop(name, getattr(self.hyper_params, name)) for name in _OWN
@@ -56,7 +55,9 @@ class WeightNorm(OptimizerDef):
         inner = self.wrapped_optimizer.update_hyper_params(**hyper_param_overrides)
         return self.hyper_params.replace(inner=inner, **values)
 
-    def _override(self, hyper_params: HyperParams, overrides: Mapping[str, Any]) -> HyperParams:
+    def _override(
+        self, hyper_params: HyperParams, overrides: Mapping[str, Override]
+    ) -> HyperParams:
         values = {name: overrides[name] for name in _OWN if name in overrides}
         inner = {name: value for name, value in overrides.items() if name not in _OWN}
         inner = self.wrapped_optimizer._override(hyper_params.inner, inner)
@@ -65,7 +66,7 @@ class WeightNorm(OptimizerDef):
     def init_state(self, params: Params) -> OptimizerState:
         eps = self.hyper_params.wn_eps
 
-        def split(param: jax.Array) -> tuple[jax.Array, Any]:
+        def split(param: jax.Array) -> tuple[jax.Array, jax.Array | tuple[()]]:
             if not _is_split(param):
                 return param, ()
             norm = jnp.sqrt(_squared_norm(param) + eps)

@@ -42,7 +42,7 @@ def _overview(entries: Sequence[Entry]) -> str:
     for entry in entries:
         name = entry.legacy.__name__
         verdicts = dict.fromkeys(stock.claim.verdict.value for stock in entry.stock)
-        proved = dict.fromkeys(stock.claim.proved for stock in entry.stock)
+        proved = dict.fromkeys(stock.claim.relation for stock in entry.stock)
         targets = dict.fromkeys(code(stock.recipe.target) for stock in entry.stock)
         cells = [", ".join(targets), " or ".join(verdicts), " or ".join(proved)]
         if entry.parts is not None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import lazy_loader
 
-_found, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_lookup, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
     try:
-        return _found(name)
+        return _lookup(name)
     except AttributeError:
         if name in __all__ or name.startswith("_"):
             raise
@@ -20,8 +20,8 @@ def __getattr__(name: str) -> Any:
 
         near = nearest(name, __all__)
         meant = f"; is optax_bridge.{near} meant?" if near else ""
-        said = f"module 'optax_bridge' has no attribute {name!r}{meant}"
-        raise AttributeError(said, name=name) from None
+        message = f"module 'optax_bridge' has no attribute {name!r}{meant}"
+        raise AttributeError(message, name=name) from None
 
 
 del lazy_loader

@@ -14,6 +14,7 @@ import jax
 from jax.sharding import Mesh
 
 from legacy_optim.traverse_util import ModelParamTraversal
+from optax_bridge.metadata.trees import Leaf
 
 # Name -> its places, the public one first, where some releases have one.
 PLACES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -43,7 +44,7 @@ class MissingNameError(RuntimeError):
 
 @functools.cache
 def _find(name: str) -> Any:
-    """Returns what a name of `PLACES` stands for; None if no place has it."""
+    """Returns the object that a name of `PLACES` refers to; None if no place has it."""
     for module, attribute in PLACES[name]:
         try:
             return getattr(importlib.import_module(module), attribute)
@@ -52,7 +53,7 @@ def _find(name: str) -> Any:
     return None
 
 
-def _need(name: str, feature: str) -> Any:
+def _require(name: str, feature: str) -> Any:
     value = _find(name)
     if value is None:
         places = ", ".join(".".join(place) for place in PLACES[name]) or "any place"
@@ -63,17 +64,17 @@ def _need(name: str, feature: str) -> Any:
     return value
 
 
-def trace_state() -> Any:
+def trace_state() -> object:
     """Returns what JAX traces now, which differs within `jax.jit` or `jax.lax.cond`.
 
     Raises:
       MissingNameError: JAX does not tell.
     """
     feature = "an exact transformation within another transformation, such as optax.chain"
-    return _need("trace_state", feature)()
+    return _require("trace_state", feature)()
 
 
-def trace_state_if_known() -> Any:
+def trace_state_if_known() -> object:
     """Returns `trace_state()`, and None where JAX does not tell."""
     return None if _find("trace_state") is None else trace_state()
 
@@ -84,10 +85,10 @@ def backends_are_initialized() -> bool:
     Raises:
       MissingNameError: JAX does not tell.
     """
-    return _need("backends_are_initialized", "optax_bridge.one_loop")()
+    return _require("backends_are_initialized", "optax_bridge.one_loop")()
 
 
-def staged(*values: Any) -> bool:
+def are_traced(*values: Leaf) -> bool:
     """True if these are all arrays of a program that is being traced, by `jax.jit` say.
 
     None may be among them. Arrays of `jax.vmap` or `jax.grad` are not: outside of `jax.jit` these
@@ -115,7 +116,7 @@ def mesh_in_with() -> Mesh | None:
     return None if mesh is None or mesh.empty else mesh
 
 
-def path_predicate(traversal: Any) -> Callable[[str, Any], Any] | None:
+def path_predicate(traversal: object) -> Callable[[str, Leaf], object] | None:
     """Returns the function on paths that a `ModelParamTraversal`, ours or Flax's, consists of.
 
     None for a traversal that does more, a subclass with its own `iterate`; it is then asked itself.

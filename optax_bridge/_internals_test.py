@@ -41,7 +41,7 @@ def test_what_is_computed_one_operation_after_another_is_not_staged():
 
     def noted(name: str) -> Any:
         def function(x: Any) -> Any:
-            seen[name] = _internals.staged(x, None)
+            seen[name] = _internals.are_traced(x, None)
             return x
 
         return function

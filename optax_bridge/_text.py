@@ -1,14 +1,13 @@
 # pyright: strict
-"""What messages are made of; imports nothing that is slow."""
+"""Parts of messages; imports nothing that is slow."""
 
 from collections.abc import Iterable
-from typing import Any
 
 _NAMED = 8  # names that a message has before it counts the rest
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that is most like a word, whatever its case, or "" where none is."""
+    """The name that is most like a word, in any case, or "" if there is no such name."""
     import difflib  # where it is needed alone
 
     lower = {name.lower(): name for name in names}
@@ -17,12 +16,15 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Returns "; is NAME meant?" for the name that is most like a word, or "" where none is."""
+    """Returns "; is NAME meant?" for the name that is most like a word, or "".
+
+    See `nearest`.
+    """
     near = nearest(word, names)
     return f"; is {near} meant?" if near else ""
 
 
-def shown(value: Any, limit: int = 80) -> str:
+def brief(value: object, limit: int = 80) -> str:
     """A value's `repr`, cut to a length that fits a line."""
     if isinstance(value, memoryview):  # bytes of a file that is mapped
         return f"bytes, {value.nbytes:,} of them"
@@ -30,7 +32,16 @@ def shown(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def listed(names: list[str]) -> str:
+def describe(value: object) -> str:
+    """A value that was not expected: the class or function that it is, or its type and `repr`."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value):
+        return f"the function {getattr(value, '__name__', type(value).__name__)}"
+    return f"{type(value).__name__} {brief(value)}"
+
+
+def listing(names: list[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

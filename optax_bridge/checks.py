@@ -6,27 +6,27 @@ from typing import Any, Literal
 import jax
 
 import legacy_optim
-from optax_bridge._text import nearest, shown
+from optax_bridge._text import brief, describe, nearest
 from optax_bridge.metadata.axis_metadata import is_box
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 
 def is_legacy(
-    given: Any, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
+    value: object, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
 ) -> bool:
     """Whether something is an instance of a class of the old API, without importing the class.
 
     `legacy_optim.Optimizer` would import them all: 15 ms of the first step of who needs none.
     """
-    base = sys.modules.get("legacy_optim.base")  # what nobody has imported has no instances
-    return base is not None and isinstance(given, getattr(base, kind))
+    base = sys.modules.get("legacy_optim.base")  # what is not imported has no instances
+    return base is not None and isinstance(value, getattr(base, kind))
 
 
-def check_definition(given: Any, where: str, *, or_transformation: bool = False) -> None:
+def check_definition(value: object, where: str, *, or_transformation: bool = False) -> None:
     """Checks that this is a definition, an instance of a class such as `legacy_optim.Adam`.
 
     Args:
-      given: what the user gave.
+      value: what the user gave.
       where: the argument's name, for messages.
       or_transformation: whether an Optax transformation is as good.
 
@@ -34,41 +34,66 @@ def check_definition(given: Any, where: str, *, or_transformation: bool = False)
       TypeError: it is something else; says what was probably meant.
       ValueError: it is a replicated optimizer.
     """
-    if is_legacy(given, "ReplicatedOptimizer"):
+    if is_legacy(value, "ReplicatedOptimizer"):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
             "average the gradients in the step with jax.lax.pmean, which replicate() did by "
             "itself"
         )
-    is_transformation = hasattr(given, "init") and hasattr(given, "update")
-    if is_legacy(given, "OptimizerDef") or (
-        or_transformation and is_transformation and not isinstance(given, type)
-    ):
+    if is_legacy(value, "OptimizerDef") or (or_transformation and _is_transformation(value)):
         return
     expected = "expected a definition, legacy_optim.Adam(learning_rate=1e-3) say, found"
-    raise TypeError(f"{where}: {expected} {_found(given)}")
+    raise TypeError(f"{where}: {expected} {_describe(value)}")
 
 
-def check_optimizer(given: Any) -> None:
+def check_optimizer(value: Any) -> None:
     """Checks that this is a legacy optimizer, parameters and state included, on one device.
 
     Raises:
       TypeError: it is something else; says what was probably meant.
       ValueError: it is replicated.
     """
-    if is_legacy(given, "OptimizerDef"):
+    if is_legacy(value, "OptimizerDef"):
         raise TypeError(
-            f"optimizer: expected an Optimizer, found a definition, {type(given).__name__}, which "
+            f"optimizer: expected an Optimizer, found a definition, {type(value).__name__}, which "
             "has no parameters: optax_bridge.from_legacy(definition) is the tx= of "
             "TrainState.create"
         )
-    if not is_legacy(given, "Optimizer"):
+    if not is_legacy(value, "Optimizer"):
         raise TypeError(
             "optimizer: expected an Optimizer, as definition.create(params) makes, found "
-            f"{type(given).__name__}: {shown(given)}"
+            f"{describe(value)}"
         )
-    check_definition(given.optimizer_def, "optimizer.optimizer_def")
-    check_one_copy(given.state.step)
+    check_definition(value.optimizer_def, "optimizer.optimizer_def")
+    check_one_copy(value.state.step)
+
+
+def check_transformation(tx: Any, where: str = "tx") -> None:
+    """Raises TypeError where this is no transformation, with the way to one from the old API."""
+    if is_legacy(tx, "OptimizerDef"):
+        raise TypeError(
+            f"{where} is {type(tx).__name__}, a definition of the old API. Give "
+            f"{where}=optax_bridge.from_legacy(definition)."
+        )
+    if is_legacy(tx, "Optimizer"):
+        raise TypeError(
+            f"{where} is an Optimizer of the old API. TrainState.from_legacy(optimizer) takes it "
+            "over with parameters and state; optax_bridge.from_legacy(optimizer.optimizer_def) is "
+            "the transformation alone."
+        )
+    if _is_transformation(tx):
+        return
+    remedy = f": call it, {getattr(tx, '__name__', type(tx).__name__)}(...)" if callable(tx) else ""
+    if isinstance(tx, type) and issubclass(tx, legacy_optim.OptimizerDef):
+        remedy = (
+            f" of the old API: optax_bridge.from_legacy(legacy_optim.{tx.__name__}(...)) makes one"
+        )
+    raise TypeError(f"{where}: expected an Optax transformation, found {describe(tx)}{remedy}")
+
+
+def _is_transformation(value: object) -> bool:
+    is_instance = not isinstance(value, type)
+    return is_instance and hasattr(value, "init") and hasattr(value, "update")
 
 
 def check_one_copy(step: Leaf) -> None:
@@ -103,7 +128,7 @@ def check_like(tree: PyTree, params: Params, where: str, remedy: str) -> None:
     """Checks that a tree has the structure of parameters, boxes being leaves.
 
     Raises:
-      ValueError: it has not; the message names leaves that one of the two has alone.
+      ValueError: it has another; the message names leaves that only one of the two has.
     """
     try:
         jax.tree.structure(params, is_leaf=is_box).flatten_up_to(tree)
@@ -116,18 +141,16 @@ def check_like(tree: PyTree, params: Params, where: str, remedy: str) -> None:
             for t in (params, tree)
         ]
         missing, more = sorted(paths[0] - paths[1]), sorted(paths[1] - paths[0])
-        found = [
-            *([f"no {', '.join(missing[:5])}"] if missing else []),
-            *([f"{', '.join(more[:5])} besides"] if more else []),
-        ]
+        differences = [f"no {', '.join(missing[:5])}"] if missing else []
+        differences += [f"{', '.join(more[:5])} more"] if more else []
         raise ValueError(
             f"{where}: expected a tree like the parameters, found "
-            f"{'; '.join(found) or 'other containers'}. {remedy}"
+            f"{'; '.join(differences) or 'other containers'}. {remedy}"
         ) from None
 
 
 def class_named(text: str) -> str:
-    """The legacy class whose name is nearest to a text, whatever its case, or "" for none."""
+    """The legacy class whose name is nearest to a text, in any case, or ""."""
     names = [
         name
         for name in legacy_optim.__all__
@@ -138,32 +161,28 @@ def class_named(text: str) -> str:
     return nearest(text.partition("(")[0].rpartition(".")[2].strip(), names)
 
 
-def _found(given: Any) -> str:
-    if isinstance(given, str):
-        name = class_named(given)
+def _describe(value: object) -> str:
+    if isinstance(value, str):
+        name = class_named(value)
         meant = f"; is legacy_optim.{name}(...) meant?" if name else ""
-        return f"the text {shown(given)}{meant}"
-    if isinstance(given, type):
-        home = "legacy_optim." if given.__module__.startswith("legacy_optim") else ""
+        return f"the text {brief(value)}{meant}"
+    if isinstance(value, type):
+        home = "legacy_optim." if value.__module__.startswith("legacy_optim") else ""
         return (
-            f"the class {given.__name__}, not an instance: call it, {home}{given.__name__}(...), "
-            "with its hyper-parameters"
+            f"{describe(value)}, not an instance: call it, {home}{value.__name__}(...), with its "
+            "hyper-parameters"
         )
-    if is_legacy(given, "Optimizer"):
+    if is_legacy(value, "Optimizer"):
         return (
             "an Optimizer: its definition is optimizer.optimizer_def, and "
             "TrainState.from_legacy(optimizer) takes it over with parameters, state and step"
         )
-    if hasattr(given, "opt_state") and hasattr(given, "tx"):
-        return f"a {type(given).__name__}: it is an Optax state already"
-    if hasattr(given, "init") and hasattr(given, "update"):
+    if hasattr(value, "opt_state") and hasattr(value, "tx"):
+        return f"a {type(value).__name__}: it is an Optax state already"
+    if _is_transformation(value):
         return (
-            "an Optax transformation: that is what stands in its place, e.g. as tx= of "
+            "an Optax transformation: that is what takes its place, e.g. as tx= of "
             "TrainState.create"
         )
-    if callable(given):
-        name = getattr(given, "__name__", type(given).__name__)
-        meant = class_named(name)
-        is_meant = f"; is legacy_optim.{meant}(...) meant?" if meant else ""
-        return f"the function {name}{is_meant}"
-    return f"{type(given).__name__}: {shown(given)}"
+    meant = class_named(value.__name__) if callable(value) and hasattr(value, "__name__") else ""
+    return describe(value) + (f"; is legacy_optim.{meant}(...) meant?" if meant else "")

@@ -21,7 +21,7 @@ GIVEN: dict[str, tuple[Any, str]] = {
     "function": (optax_bridge.adam, r"the function adam; is legacy_optim.Adam\(...\) meant"),
     "state": (STATE, "a TrainState"),
     "transformation": (optax_bridge.adam(0.1), "an Optax transformation"),
-    "number": (0.1, "float: 0.1"),
+    "number": (0.1, "float 0.1"),
     "module": (nn.Dense(3), "Dense"),
 }
 

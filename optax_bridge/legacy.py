@@ -1,24 +1,23 @@
 """From a legacy optimizer to its Optax equal and back: transformation, state and step."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import legacy_optim
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checks import check_definition, check_one_copy, check_optimizer
 from optax_bridge.correspondence import Choice, choose_recipe, entry_of
 from optax_bridge.correspondence.claim import HALF_PRECISION, Verdict
 from optax_bridge.correspondence.entry import UnsupportedSetting
-from optax_bridge.correspondence.recipe import Call, build, replaced
+from optax_bridge.correspondence.recipe import Call, build, replace_nodes
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.metadata.axis_metadata import shapes_of, unboxed
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.states import extract, fill, rows_of, state_with
 
 
@@ -36,7 +35,7 @@ def from_legacy(
         optax_bridge.correspondence.entry.UnsupportedSetting: Adagrad: the nearest recipe of ...
 
     Args:
-      definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of one's own included.
+      definition: any definition, `MultiOptimizer`, `WeightNorm` and classes of the user's included.
       exact: this project's transformation in legacy arithmetic. Driven by
         `TrainState.apply_gradients` it is bit for bit the legacy trajectory. False: public Optax,
         where that is identical up to rounding.
@@ -51,7 +50,7 @@ def from_legacy(
     """
     check_definition(definition, "definition")
     if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"exact: expected True or False, found {shown(exact)}")
+        raise TypeError(f"exact: expected True or False, found {brief(exact)}")
     choice = choose_recipe(definition, "exact" if exact else "standalone")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
@@ -62,7 +61,7 @@ def _with_checks(choice: Choice) -> Call:
     """The recipe of a choice, whose stock parts refuse parameters for which it does not hold."""
     if choice.parts:
         checked = {id(part.call): _with_checks(part) for part in choice.parts}
-        return replaced(choice.call, checked)
+        return replace_nodes(choice.call, checked)
     if choice.kind == "exact" or choice.dtypes.issuperset(HALF_PRECISION):
         return choice.call
     return Call(f"{__name__}.only_in", (choice.call, choice.dtypes, choice.reason))
@@ -100,7 +99,7 @@ def only_in(
         return tx.init(params)
 
     def update(
-        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         check(updates if params is None else params)
         return optax.with_extra_args_support(tx).update(updates, state, params, **extra)
@@ -129,13 +128,13 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
       which `tx.hyper_params["hyper_params"]` holds as the definition does.
     """
     check_definition(definition, "definition")
-    own = _Wrapped(definition)
+    wrapped = _Wrapped(definition)
     values = _hyper_param_values(definition.hyper_params)
-    tx = ExactTransformation(definition.init_state, own.update, own.step, values)
+    tx = ExactTransformation(definition.init_state, wrapped.update, wrapped.step, values)
     return with_axis_metadata(tx)
 
 
-def _hyper_param_values(hyper_params: Any) -> dict[str, Any]:
+def _hyper_param_values(hyper_params: object) -> dict[str, Extra]:
     """Returns what a step may override, by name; None for what each group has a value of."""
     if isinstance(hyper_params, list | tuple):
         names = dict.fromkeys(name for group in hyper_params for name in _hyper_param_values(group))
@@ -149,25 +148,25 @@ class _Wrapped:
     definition: legacy_optim.OptimizerDef
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         hyper_params = self.definition.update_hyper_params(**extra)
         return self.definition.apply_gradient(hyper_params, params, state, grads)
 
     def update(
-        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         if params is None:
             raise ValueError(f"{type(self.definition).__name__}: update(grads, state, params)")
         names = _hyper_param_values(self.definition.hyper_params)
-        own = {name: value for name, value in extra.items() if name in names}
-        new_params, new_state = self.step(grads, state, params, **own)
+        overrides = {name: value for name, value in extra.items() if name in names}
+        new_params, new_state = self.step(grads, state, params, **overrides)
         return difference(new_params, params, grads), new_state
 
 
 def to_optax(
     optimizer: legacy_optim.Optimizer, exact: bool = True
-) -> tuple[optax.GradientTransformationExtraArgs, Any]:
+) -> tuple[optax.GradientTransformationExtraArgs, OptState]:
     """The transformation of a legacy optimizer, and its state in mid-training.
 
     Args:
@@ -227,17 +226,13 @@ def to_legacy(
                 definition, f"expected {kind.__name__}, found {type(opt_state).__name__}"
             )
         return legacy_optim.Optimizer(definition, opt_state, params)
-    shapes = jax.tree.map(_shape, unboxed(params))
+    shapes = shapes_of(unboxed(params))
     template = jax.eval_shape(definition.init_state, shapes)
     try:
         rows = extract(opt_state, rows_of(template, shapes))
     except ValueError as error:
         raise _not_its_state(definition, str(error)) from None
     return legacy_optim.Optimizer(definition, state_with(template, rows, step, params), params)
-
-
-def _shape(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
 
 def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:
@@ -247,9 +242,9 @@ def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:
     return type(jax.eval_shape(definition.init_state, params))
 
 
-def _not_its_state(definition: Any, said: str) -> ValueError:
+def _not_its_state(definition: legacy_optim.OptimizerDef, problem: str) -> ValueError:
     return ValueError(
-        f"opt_state is not that of {type(definition).__name__} for these parameters: {said}. Pass "
-        "the definition that the state's transformation came from, and the parameters that the "
-        "state was made for."
+        f"opt_state is not that of {type(definition).__name__} for these parameters: {problem}. "
+        "Pass the definition that the state's transformation came from, and the parameters that "
+        "the state was made for."
     )

@@ -11,7 +11,6 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +19,16 @@ from flax import serialization
 from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
 
 import legacy_optim
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.correspondence import ENTRIES, Entry, all_entries
-from optax_bridge.correspondence.recipe import build, filled
+from optax_bridge.correspondence.recipe import build, substitute
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 Names = tuple[str, ...]
 Rows = Mapping[Names, PyTree]
+ChainTypes = tuple["str | ChainTypes", ...]  # of the states in a chain, nested as they are
 
 COUNTS = ("count", "gradient_step")  # of steps taken; MultiSteps counts them by the other name
 _SETTINGS = "hyperparams"  # arguments of the transformation, which the program gives
@@ -70,6 +70,20 @@ class Slot:
         if self.sign == 1:
             return array
         return -(array if isinstance(array, jax.Array) else np.asarray(array))
+
+
+@dataclass(frozen=True)
+class _Holding:
+    """A field of Optax's states: the legacy fields that it may hold, each with its possible signs.
+
+    Attributes:
+      exact: the legacy field, where the state is one of this project's own.
+      within: what its numbers can be, as far as an entry says it.
+    """
+
+    signs: Mapping[str, set[int]]
+    exact: str | None
+    within: Range
 
 
 def slots(state: OptState, rows: Rows | None) -> list[Slot]:
@@ -237,10 +251,10 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
                 return Slot(names, leaf, Kind.COUNT)
             if name == _SETTINGS:
                 return Slot(names, leaf, Kind.SETTING)
-            if field in _legacy_fields():
-                possible = _possible(field, rest, wrapped, rows)
+            if holding := _holdings().get(field):
+                possible = _possible(holding, rest, wrapped, rows)
                 slot = _field_slot(names, leaf, possible, sign, is_last)
-                return replace(slot, within=_ranges()[field])
+                return replace(slot, within=holding.within)
             wrapped += field == _WRAPPED
         elif isinstance(node, tuple | list):
             is_end = int(name) == len(node) - 1
@@ -257,7 +271,7 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
 
 
 def _possible(
-    field: str, rest: Names, wrapped: int, rows: Rows | None
+    holding: _Holding, rest: Names, wrapped: int, rows: Rows | None
 ) -> dict[Names, tuple[set[int], bool]]:
     """The keys of the rows that a field may hold: the signs it may have, and whether it is there.
 
@@ -266,7 +280,9 @@ def _possible(
     """
     parts, parameter = rest[:wrapped], rest[wrapped:]
     below = tuple(f"{part}_state" for part in reversed(parts))
-    fields = _exact_fields().get(field, {}) if rows is None else _legacy_fields()[field]
+    fields = holding.signs
+    if rows is None:  # this project's own fields alone
+        fields = {holding.exact: {1}} if holding.exact else {}
     return {
         (*parameter, *below, legacy): (
             signs,
@@ -276,7 +292,13 @@ def _possible(
     }
 
 
-def _field_slot(path: Names, leaf: Leaf, possible: Any, sign: int | None, is_last: bool) -> Slot:
+def _field_slot(
+    path: Names,
+    leaf: Leaf,
+    possible: Mapping[Names, tuple[set[int], bool]],
+    sign: int | None,
+    is_last: bool,
+) -> Slot:
     present = [(row, signs) for row, (signs, is_there) in possible.items() if is_there]
     if len(present) != 1:
         row = () if present else next(iter(possible), ())  # of flax.optim, whose entries are first
@@ -314,53 +336,37 @@ UNCERTAIN_SIGN = ("a trace before the step is scaled", "one after it, at the end
 
 
 @cache
-def _legacy_fields() -> dict[str, dict[str, set[int]]]:
-    """`Type.field` of the Optax states -> legacy field -> signs that it may have there."""
-    fields = {
-        key: {name: {*signs} for name, signs in v.items()} for key, v in _exact_fields().items()
-    }
-    for entry in all_entries().values():
-        for field in entry.state:
-            for stock in field.stock:
-                fields.setdefault(stock, {}).setdefault(field.legacy, set()).add(field.stock_sign)
-    return fields
+def _holdings() -> dict[str, _Holding]:
+    """`Type.field` of the Optax states -> what it may hold."""
+    fields = [field for entry in all_entries().values() for field in entry.state]
+    pairs = [(field.exact, field, 1) for field in fields]
+    pairs += [(key, field, field.stock_sign) for field in fields for key in field.stock]
+    holdings: dict[str, _Holding] = {}
+    for key, field, sign in pairs:
+        exact = field.legacy if key == field.exact else None
+        holding = holdings.setdefault(key, _Holding({}, exact, FINITE))
+        signs = {**holding.signs, field.legacy: {*holding.signs.get(field.legacy, ()), sign}}
+        within = field.within if holding.within == FINITE else holding.within
+        holdings[key] = _Holding(signs, holding.exact, within)
+    return holdings
 
 
 @cache
-def _ranges() -> dict[str, Range]:
-    """`Type.field` of the Optax states -> what its numbers can be, as far as an entry says it."""
-    ranges: dict[str, Range] = {}
-    for entry in all_entries().values():
-        for field in entry.state:
-            for key in (field.exact, *field.stock):
-                if ranges.setdefault(key, field.within) == FINITE:
-                    ranges[key] = field.within
-    return ranges
-
-
-@cache
-def _exact_fields() -> dict[str, dict[str, set[int]]]:
-    """As `_legacy_fields`, of this project's own states."""
-    entries = all_entries().values()
-    return {field.exact: {field.legacy: {1}} for entry in entries for field in entry.state}
-
-
-@cache
-def _stock_states() -> dict[tuple[Any, ...], list[Entry]]:
+def _stock_states() -> dict[ChainTypes, list[Entry]]:
     """The types of the states that stock recipes make -> the entries of these recipes."""
-    entries_by_types: dict[tuple[Any, ...], list[Entry]] = {}
+    entries_by_types: dict[ChainTypes, list[Entry]] = {}
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
         for variant in entry.stock:
             settings = entry.defaults() | {entry.rate: 0.1} | dict(variant.when)
-            types = _types(jax.eval_shape(build(filled(variant.recipe, settings)).init, shapes))
+            types = _types(jax.eval_shape(build(substitute(variant.recipe, settings)).init, shapes))
             if entry not in entries_by_types.setdefault(types, []):
                 entries_by_types[types].append(entry)
     return entries_by_types
 
 
 @cache
-def _signs_at_the_end() -> dict[tuple[Any, ...], int]:
+def _signs_at_the_end() -> dict[ChainTypes, int]:
     """The stock recipes that keep a value negated at their end, by the types of their states."""
     return {
         types: -1
@@ -385,7 +391,7 @@ def stock_entries(state: OptState) -> list[Entry]:
     return [entry for chain in chains for entry in _stock_states().get(_types(chain), [])]
 
 
-def _nodes(state: OptState) -> Iterator[Any]:
+def _nodes(state: OptState) -> Iterator[OptState]:
     """The tuples within a state, NamedTuples included, from the outermost on."""
     if isinstance(state, tuple):
         yield state
@@ -393,10 +399,10 @@ def _nodes(state: OptState) -> Iterator[Any]:
             yield from _nodes(item)
 
 
-def _types(chain: Any) -> tuple[Any, ...]:
+def _types(chain: OptState) -> ChainTypes:
     """The types of a chain's states; a rate's schedule counts as a number does."""
 
-    def name(item: PyTree) -> Any:
+    def name(item: OptState) -> "str | ChainTypes":
         if isinstance(item, tuple) and not hasattr(item, "_fields"):
             return _types(item)
         type_name = type(item).__name__
@@ -406,4 +412,4 @@ def _types(chain: Any) -> tuple[Any, ...]:
 
 
 def _list_of(keys: Iterable[Names]) -> str:
-    return listed([keystr(map(DictKey, key)) for key in keys])
+    return listing([keystr(map(DictKey, key)) for key in keys])

@@ -143,9 +143,9 @@ def test_a_square_kernel_by_rules_is_not_what_t5x_has(rules: Any, min_size: int,
     settings: Any = {"path_rules": rules, "min_dim_size_to_factor": min_size}
     tx = optax_bridge.adafactor(0.1, **settings)
     as_in_t5x = optax_bridge.adafactor(0.1, **settings, as_in_t5x=True)
-    assert differing_in_t5x(tx, SQUARE) == differing
-    assert differing_in_t5x(optax_bridge.multi_optimizer((True, tx)), SQUARE) == differing
-    assert not differing_in_t5x(as_in_t5x, SQUARE)
+    for each in (tx, optax_bridge.multi_optimizer((True, tx))):
+        assert differing_in_t5x(each, each.init(SQUARE), SQUARE) == differing
+    assert not differing_in_t5x(as_in_t5x, as_in_t5x.init(SQUARE), SQUARE)
     if not differing:
         return
     by_size = optax_bridge.adafactor(0.1, min_dim_size_to_factor=min_size)

@@ -41,7 +41,7 @@ from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import convert_tree
 from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli import inspect
-from optax_bridge.cli.inspect import described
+from optax_bridge.cli.inspect import description_of
 from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
@@ -51,10 +51,10 @@ ADAM = parse_definition("Adam(learning_rate=1e-2)")
 ADAFACTOR = parse_definition("Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=3)")
 SLOW = 20  # seconds after which an input counts as one that hangs
 
-# What stands for a number, a name or a path in the words of a hostile file.
+# What replaces a number, a name or a path in the words of a hostile file.
 _NUMBERS = [b"-1", b"0", b"1e999", b"null", b"[]", b"{}", b'"x"', b"1" + b"0" * 30, b"1.5",
             b"4611686018427387904", b"1099511627776", b"[[[[[[[[]]]]]]]]"]  # fmt: skip
-_VALUES: list[Any] = [
+_VALUES: list[object] = [
     *(-1, 0, 2**40, 2**63, None, True, 1.5, "", "..", "/etc", "../../etc", "x" * 5000, "a\0b"),
     *([], [0], [-1], [2**40], [2**62, 2**62], [0, 2**40, 2**40], [0, 2**63]),
     *([1] * 40, ["3"], {}, {"0": 3}, [[3]], b"\xff"),
@@ -65,16 +65,16 @@ Files = dict[str, Any]  # bytes by relative path; a Path is a link to it, None a
 
 
 class Choices:
-    """What is called of NumPy's generator, decided by the bytes of a fuzzer, then by zeros."""
+    """Methods of NumPy's generator, decided by the bytes of a fuzzer, then by zeros."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0
 
     def bytes(self, count: int) -> bytes:
         """The next bytes."""
-        found = self.data[self.at : self.at + count].ljust(count, b"\0")
+        taken = self.data[self.at : self.at + count].ljust(count, b"\0")
         self.at += count
-        return found
+        return taken
 
     def integers(self, low: int, high: int | None = None, size: int | None = None) -> Any:
         """A number below `low`, or from `low` to below `high`; a list of `size` of them."""
@@ -106,10 +106,10 @@ class Format:
     """
 
     bases: list[Files]
-    read: Callable[[Path], Any]
+    read: Callable[[Path], object]
 
 
-def mutated(data: bytes, rng: Source) -> bytes:
+def mutate(data: bytes, rng: Source) -> bytes:
     """A file with one kind of damage: flipped bits, changed bytes, cut, doubled or moved pieces."""
     if not data:
         return rng.bytes(int(rng.integers(1, 100)))
@@ -135,7 +135,7 @@ def mutated(data: bytes, rng: Source) -> bytes:
     return bytes(changed)
 
 
-def damaged(files: Files, rng: Source) -> Files:
+def damage(files: Files, rng: Source) -> Files:
     """A folder with one kind of damage to one of its files."""
     files = dict(files)
     names = sorted(files)
@@ -144,9 +144,9 @@ def damaged(files: Files, rng: Source) -> Files:
     name = str(rng.choice(words if rng.random() < 0.5 and words else names))
     kind = rng.integers(12)
     if kind < 3:
-        files[name] = mutated(files[name], rng)
+        files[name] = mutate(files[name], rng)
     elif kind < 6:
-        files[name] = reworded(files[name], rng)
+        files[name] = reword(files[name], rng)
     elif kind == 6:
         del files[name]
     elif kind == 7:  # a whole folder, or all that starts alike
@@ -177,11 +177,11 @@ class _Opened(list[Any]):
         array.code = code
         return array
 
-    def packed(self) -> msgpack.ExtType:
+    def as_msgpack(self) -> msgpack.ExtType:
         return msgpack.ExtType(self.code, msgpack.packb(list(self)) or b"")
 
 
-def reworded(data: Any, rng: Source) -> Any:
+def reword(data: Any, rng: Source) -> Any:
     """A file in which a number is another one, or a msgpack index with another value in it."""
     if not isinstance(data, bytes):
         return data
@@ -189,11 +189,11 @@ def reworded(data: Any, rng: Source) -> Any:
         try:
             tree = msgpack.unpackb(data, strict_map_key=False, ext_hook=_Opened.read)
         except ValueError:
-            return mutated(data, rng)
+            return mutate(data, rng)
         places = list(_places(tree))
         holder, key = places[int(rng.integers(len(places)))] if places else ({}, "")
         holder[key] = _VALUES[int(rng.integers(len(_VALUES)))]
-        return msgpack.packb(tree, strict_types=True, default=_Opened.packed)
+        return msgpack.packb(tree, strict_types=True, default=_Opened.as_msgpack)
     numbers = list(re.finditer(rb"\d+|null|true|\"[^\"]*\"", data))
     spot = numbers[int(rng.integers(len(numbers)))] if numbers else re.match(b"", data)
     assert spot is not None
@@ -225,8 +225,8 @@ def write(folder: Path, files: Files) -> None:
             continue
 
 
-def outcome(read: Callable[[], Any]) -> str:
-    """What came of it: "read", "refused" with a clear error, or the name of what escaped."""
+def outcome(read: Callable[[], object]) -> str:
+    """Returns "read", "refused" after a clear error, or the name of any other error."""
     try:
         read()
     except (CheckpointError, UnsupportedSetting):
@@ -259,28 +259,28 @@ def _survives(kind: str, base: Files, rng: Source) -> str:
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     try:
         if is_file:
-            data = mutated(base[name], rng) if rng.random() < 0.5 else _rezipped(base[name], rng)
+            data = mutate(base[name], rng) if rng.random() < 0.5 else _rezip(base[name], rng)
             files: Files = {name: data}
         else:
-            files = damaged(base, rng)
+            files = damage(base, rng)
         write(folder / "checkpoint_1", files)
         path = folder / "checkpoint_1" / (name if is_file else "")
-        shown = outcome(lambda: _inspected(path))
+        shown = outcome(lambda: _inspect(path))
         return shown if shown != "read" else outcome(lambda: formats()[kind].read(path))
     finally:
         shutil.rmtree(folder)
 
 
-def _inspected(path: Path) -> None:
-    """Shows a checkpoint, as `optax-bridge inspect` does, to nobody."""
+def _inspect(path: Path) -> None:
+    """Inspects a checkpoint as `optax-bridge inspect` does, and drops the text."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         inspect.print_checkpoint(path)
 
 
-def _rezipped(data: bytes, rng: Source) -> bytes:
+def _rezip(data: bytes, rng: Source) -> bytes:
     """An npz file, whole as a zip, whose members are damaged."""
     if not data.startswith(b"PK"):
-        return reworded(data, rng)
+        return reword(data, rng)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = str(rng.choice(sorted(members)))
@@ -291,7 +291,7 @@ def _rezipped(data: bytes, rng: Source) -> bytes:
         header = header[: 10 + number.start()] + new + header[10 + number.end() :]
         members[name] = header[:127].ljust(127) + b"\n" + members[name][128:]
     else:
-        members[name] = mutated(members[name], rng)
+        members[name] = mutate(members[name], rng)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, content in members.items():
@@ -303,14 +303,14 @@ def formats() -> dict[str, Format]:
     """Every format with its undamaged files; made once."""
     if not _FORMATS:
         with tempfile.TemporaryDirectory() as folder:
-            _FORMATS.update(_made(Path(folder)))
+            _FORMATS.update(_make_formats(Path(folder)))
     return _FORMATS
 
 
 _FORMATS: dict[str, Format] = {}
 
 
-def _made(folder: Path) -> dict[str, Format]:
+def _make_formats(folder: Path) -> dict[str, Format]:
     trees = {
         name: serialization.msgpack_restore((FILES / f"{name}.msgpack").read_bytes())
         for name in ("adam", "adafactor", "adam_bfloat16")
@@ -323,8 +323,8 @@ def _made(folder: Path) -> dict[str, Format]:
     state = convert_tree(trees["adam"], ADAM).tree()
     (folder / "orbax").mkdir()
     write_orbax(folder / "orbax" / "plain", jax.tree.map(jax.numpy.asarray, state))
-    held = {"models": {"critic": trees["adam"]}, "step": trees["adam"]["state"]["step"]}
-    write_orbax(folder / "orbax" / "held", convert_tree(held, ADAM).tree())
+    nested = {"models": {"critic": trees["adam"]}, "step": trees["adam"]["state"]["step"]}
+    write_orbax(folder / "orbax" / "held", convert_tree(nested, ADAM).tree())
     write_orbax(folder / "orbax" / "zarr3", state | {"empty": np.zeros((0, 3)), "note": "text"})
     for number, compressed in enumerate((np.savez, np.savez_compressed)):
         (folder / "npz").mkdir(exist_ok=True)
@@ -343,7 +343,7 @@ def _made(folder: Path) -> dict[str, Format]:
         with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
             with contextlib.suppress(CheckpointError):
                 for part in find_parts(tree, path):
-                    described(part, path)
+                    description_of(part, path)
                 convert_tree(tree, allow_nan=True)
             return as_arrays(convert_tree(tree, definition, allow_nan=True).tree())
 
@@ -360,11 +360,11 @@ def _made(folder: Path) -> dict[str, Format]:
 
 
 def _files(folder: Path) -> Files:
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def _alarm(number: int, frame: Any) -> None:
+def _alarm(number: int, frame: object) -> None:
     raise TimeoutError(f"more than {SLOW} seconds")
 
 

@@ -6,7 +6,7 @@ As in `fuzz.py` bytes decide: Hypothesis draws them in the tests, Atheris in `fu
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.correspondence import ENTRIES, choose_recipe
 from optax_bridge.correspondence.expression import ExpressionError, parse
-from tools.checkpoint_fuzz import Choices, mutated
+from tools.checkpoint_fuzz import Choices, mutate
 
 _CLASSES = [entry.legacy.__name__ for entry in ENTRIES.values()]
 _NAMES = sorted({hp.legacy for entry in ENTRIES.values() for hp in entry.hyper_params})
@@ -26,7 +26,7 @@ def expression(rng: Choices, depth: int = 0) -> str:
     arguments = [_argument(rng, depth) for _ in range(rng.integers(5))]
     text = f"{prefix}{rng.choice(_CLASSES)}({', '.join(arguments)})"
     if depth == 0 and rng.random() < 0.2:
-        text = mutated(text.encode("utf-8", "surrogatepass"), rng).decode("utf-8", "replace")
+        text = mutate(text.encode("utf-8", "surrogatepass"), rng).decode("utf-8", "replace")
     return text
 
 
@@ -62,7 +62,7 @@ def survives_expression(text: str) -> str:
 
 
 def survives_bytes(data: bytes) -> str:
-    """The outcome of one input: half of them are text as it is, half a call made by the bytes."""
+    """The outcome of one input: half of them are plain text, half a call made by the bytes."""
     rng = Choices(data)
     if rng.random() < 0.5:
         return survives_expression(data[1:].decode("utf-8", "surrogateescape"))

@@ -4,7 +4,7 @@
     python -m tools.fuzz_by_coverage npz -max_total_time=600 corpus/
 
 In place of a format stands `expression` for the text of `--optimizer`. What follows is libFuzzer's;
-an input that ends in a traceback is left beside the corpus, and given in its place it is run once.
+an input that ends in a traceback is left next to the corpus; given in place of it, it is run once.
 """
 
 import importlib
@@ -22,7 +22,7 @@ EXPRESSION = "expression"
 
 
 def main() -> None:
-    """Fuzzes the format that the first argument names, `expression`, or all if there is none."""
+    """Fuzzes the format that the first argument names, or `expression`; or all."""
     all_kinds = [*checkpoint_fuzz.formats(), EXPRESSION]
     kinds = [sys.argv.pop(1)] if sys.argv[1:] and sys.argv[1] in all_kinds else all_kinds
 

@@ -82,7 +82,7 @@ class Processes:
             raise RuntimeError("\n".join(messages))
 
 
-def killed(
+def train_with_kills(
     folder: Path, line: list[str], processes: int, kills: int, seconds: float, seed: int = 0
 ) -> tuple[str, list[str]]:
     """A training that is killed again and again, and at last let to its end.
@@ -147,7 +147,7 @@ def main() -> int:
         ]
         Processes(lines[0], args.processes).wait()
         expected = (folders[0] / "losses.csv").read_text()
-        losses, moments = killed(
+        losses, moments = train_with_kills(
             folders[1], lines[1], args.processes, args.kills, args.seconds, args.seed
         )
     for number, text in enumerate(moments, 1):

@@ -24,6 +24,6 @@ def test_two_processes_and_a_kill(tmp_path):
     fields = dict(steps=40, save_every=4)
     expected = undisturbed(tmp_path / "one", devices=2, mesh_shape=(-1, 1), **fields)
     line = killing.command(tmp_path / "two", devices=1, **fields)
-    _, moments = killing.killed(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
+    _, moments = killing.train_with_kills(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
     assert len(moments) == 1
     assert read_losses(tmp_path / "two") == expected

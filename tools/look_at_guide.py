@@ -37,7 +37,7 @@ _FACTS = """() => ({
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Says nothing of each request."""
 
 
@@ -61,7 +61,7 @@ def _faults(page: Any, address: str, name: str, width: int, scheme: str) -> tupl
     return [f"{name}, {width} px, {scheme}: {message}" for message in messages], facts
 
 
-def _broken(address: str, facts: dict[str, Any], folder: Path) -> Iterator[str]:
+def _broken_links(address: str, facts: dict[str, Any], folder: Path) -> Iterator[str]:
     """Yields the links within the guide that lead nowhere."""
     for name, page in facts.items():
         for link in page["links"]:
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 context.close()
         browser.close()
     server.shutdown()
-    faults += dict.fromkeys(_broken(address, facts, options.folder))
+    faults += dict.fromkeys(_broken_links(address, facts, options.folder))
     print("\n".join(faults) or f"{len(names)} pages at {WIDTHS} px, {SCHEMES}: no fault")
     return int(bool(faults))
 

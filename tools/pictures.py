@@ -32,7 +32,7 @@ def main() -> None:
     (FOLDER / "migrate.svg").write_text(migrate_picture(), encoding="utf-8")
     (FOLDER / "compare.svg").write_text(compare_picture(), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        _printed(CHECK, Path(folder))
+        _run_command(CHECK, Path(folder))
         shutil.copy(Path(folder, "check.svg"), FOLDER)
 
 
@@ -40,7 +40,7 @@ def migrate_picture() -> str:
     """Returns the diff that `migrate` shows of the quick start's program."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(PROGRAM, folder)
-        diff, _, rest = _printed(MIGRATE, Path(folder)).partition("\n1 file would")
+        diff, _, rest = _run_command(MIGRATE, Path(folder)).partition("\n1 file would")
     lines = [Text(line, style=_STYLES.get(line[:1], "")) for line in diff.splitlines()]
     closing = "1 file would" + rest.partition(",")[0]
     return drawn(Text("\n").join([Text(f"$ {MIGRATE}", style="bold"), *lines]), closing, MIGRATE)
@@ -48,7 +48,7 @@ def migrate_picture() -> str:
 
 def compare_picture() -> str:
     """Returns what `compare` says of Adam and AdamW, with one of the proof's assumptions."""
-    lines = _printed(COMPARE, Path(tempfile.gettempdir())).splitlines()
+    lines = _run_command(COMPARE, Path(tempfile.gettempdir())).splitlines()
     assumed = [line for line in lines if line.startswith("  assumed:")]
     shown = [line for line in lines[:-1] if line not in assumed[1:]]
     if assumed[1:]:
@@ -70,7 +70,7 @@ def text_of(picture: str) -> str:
     return "\n".join(re.sub(r"\b\d+\.\d+ s\b", "... s", line) for line in lines)
 
 
-def _printed(command: str, folder: Path) -> str:
+def _run_command(command: str, folder: Path) -> str:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

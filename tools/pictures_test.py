@@ -38,7 +38,7 @@ def test_the_table_of_check_is_of_today() -> None:
         rows = _squeezed(" ".join(lines[start : start + 5]))
         for stock in ENTRIES[name].stock:
             assert stock.claim.verdict.value in rows, rows
-            assert stock.claim.proved in rows, rows
+            assert stock.claim.relation in rows, rows
 
 
 def _squeezed(line: str) -> str:

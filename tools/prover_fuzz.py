@@ -84,14 +84,14 @@ def optimizer(name: str) -> Optimizer:
     """One of `OPTIMIZERS`; within `float64()`."""
     tx = OPTIMIZERS[name]()
     state = tx.init(jax.tree.map(jnp.asarray, PARAMS))
-    whole = jax.make_jaxpr(lambda g, s, p: take_step(tx, g, s, p))(PARAMS, state, PARAMS)
-    flat = jax.make_jaxpr(lambda *args: _inlined(whole, args))(
+    jaxpr = jax.make_jaxpr(lambda g, s, p: take_step(tx, g, s, p))(PARAMS, state, PARAMS)
+    flat = jax.make_jaxpr(lambda *args: _inline(jaxpr, args))(
         *jax.tree.leaves((PARAMS, state, PARAMS))
     )
     return Optimizer(tx.init, flat, jax.tree.structure(state))
 
 
-def _inlined(jaxpr: AnyJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
+def _inline(jaxpr: AnyJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
     """The results of a program, its calls taken apart."""
     inner, consts = programs.jaxpr_and_consts(jaxpr)
     values = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
@@ -100,12 +100,12 @@ def _inlined(jaxpr: AnyJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
 
     for eqn in inner.eqns:
-        given = [read(atom) for atom in eqn.invars]
+        operands = [read(atom) for atom in eqn.invars]
         program = programs.callee(eqn)
         if program is not None:
-            results = _inlined(program, given)
+            results = _inline(program, operands)
         else:
-            results = eqn.primitive.bind(*given, **eqn.params)
+            results = eqn.primitive.bind(*operands, **eqn.params)
             results = results if eqn.primitive.multiple_results else [results]
         values.update(zip(eqn.outvars, results, strict=True))
     return [read(atom) for atom in inner.outvars]
@@ -196,8 +196,8 @@ def _params_of(
     shape = programs.aval_of(eqn.outvars[0]).shape
     spread = [jnp.zeros(shape, programs.aval_of(var).dtype) for var in eqn.invars]
     outcome = jax.make_jaxpr(function)(*spread).eqns
-    own = [each for each in outcome if each.primitive is primitive]
-    return dict(own[0].params) if own else fallback
+    equations = [each for each in outcome if each.primitive is primitive]
+    return dict(equations[0].params) if equations else fallback
 
 
 def _is_number(atom: core.Var | core.Literal) -> bool:
@@ -206,21 +206,21 @@ def _is_number(atom: core.Var | core.Literal) -> bool:
 
 
 def _alike(a: core.Var | core.Literal, b: core.Var | core.Literal) -> bool:
-    own, other = programs.aval_of(a), programs.aval_of(b)
-    return (own.shape, own.dtype) == (other.shape, other.dtype) and a is not b
+    one, other = programs.aval_of(a), programs.aval_of(b)
+    return (one.shape, one.dtype) == (other.shape, other.dtype) and a is not b
 
 
-def told_apart(made: Optimizer, jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> bool:
-    """Whether runs in float64 on random inputs differ by more than rounding."""
+def differ_in_runs(tx: Optimizer, jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> bool:
+    """True if runs in float64 on random inputs differ by more than rounding."""
     count = len(PARAMS)
     for _ in range(2):
         params = [np.asarray(rng.standard_normal(np.shape(v))) for v in PARAMS.values()]
         tree = jax.tree.unflatten(jax.tree.structure(PARAMS), params)
-        start = [np.asarray(leaf) for leaf in jax.tree.leaves(made.init(tree))]
+        start = [np.asarray(leaf) for leaf in jax.tree.leaves(tx.init(tree))]
         states = [[*start, *params], [*start, *params]]
         for _ in range(4):
             grads = [np.asarray(rng.standard_normal(np.shape(v))) for v in PARAMS.values()]
-            for i, program in enumerate((made.jaxpr, jaxpr)):
+            for i, program in enumerate((tx.jaxpr, jaxpr)):
                 results = interpreter.run(program, [*grads, *states[i]])
                 states[i] = [*results[count:], *results[:count]]
             for a, b in zip(states[0][-count:], states[1][-count:], strict=True):
@@ -237,25 +237,25 @@ def told_apart(made: Optimizer, jaxpr: core.ClosedJaxpr, rng: np.random.Generato
 def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
     """Random faults: the optimizer, the fault, whether runs tell it apart, and the verdict."""
     rng = np.random.default_rng(seed)
-    made: dict[str, Optimizer] = {}
+    optimizers: dict[str, Optimizer] = {}
     done = 0
     with float64():
         while done < count:
             name = str(rng.choice(list(OPTIMIZERS)))
-            if name not in made:
-                made[name] = optimizer(name)
-            outcome = fault(made[name].jaxpr, rng)
+            if name not in optimizers:
+                optimizers[name] = optimizer(name)
+            outcome = fault(optimizers[name].jaxpr, rng)
             if outcome is None:
                 continue
             jaxpr, text = outcome
             try:
-                apart = told_apart(made[name], jaxpr, rng)
+                differs = differ_in_runs(optimizers[name], jaxpr, rng)
             except interpreter.NoRule:
                 continue
-            sides = made[name].side(made[name].jaxpr), made[name].side(jaxpr)
+            sides = optimizers[name].side(optimizers[name].jaxpr), optimizers[name].side(jaxpr)
             proof = prove_equivalence(*sides, PARAMS)
             done += 1
-            yield name, text, apart, proof.verdict
+            yield name, text, differs, proof.verdict
 
 
 # Expressions are nested tuples: ("add", a, b), ("mul", a, b), ... over "p", "g", "s" and numbers.
@@ -290,12 +290,12 @@ def expression(rng: np.random.Generator, depth: int) -> Expression:
     return (name, expression(rng, depth - 1), expression(rng, depth - 1))
 
 
-def rewritten(tree: Expression, rng: np.random.Generator) -> Expression:
+def rewrite(tree: Expression, rng: np.random.Generator) -> Expression:
     """The same function of real numbers, written otherwise in many places."""
     if not isinstance(tree, tuple):
         return tree
     name, *args = tree
-    args = [rewritten(arg, rng) for arg in args]
+    args = [rewrite(arg, rng) for arg in args]
     choice = rng.random()
     if name in ("add", "mul", "max") and choice < 0.4:
         args = args[::-1]
@@ -319,14 +319,14 @@ def rewritten(tree: Expression, rng: np.random.Generator) -> Expression:
     return (name, *args)
 
 
-def evaluated(tree: Expression, values: dict[str, jax.Array]) -> jax.Array:
+def evaluate(tree: Expression, values: dict[str, jax.Array]) -> jax.Array:
     """The value of an expression."""
     if isinstance(tree, str):
         return values[tree]
     if isinstance(tree, float):
         return jnp.full_like(values["p"], tree)
     name, *args = tree
-    inner = [evaluated(arg, values) for arg in args]
+    inner = [evaluate(arg, values) for arg in args]
     return _UNARY[name](*inner) if name in _UNARY else _BINARY[name](*inner)
 
 
@@ -335,7 +335,7 @@ def as_side(new_param: Expression, new_state: Expression) -> Functions:
 
     def step(grads: jax.Array, state: jax.Array, params: jax.Array) -> tuple[jax.Array, jax.Array]:
         values = {"p": params, "g": grads, "s": state}
-        return evaluated(new_param, values), evaluated(new_state, values)
+        return evaluate(new_param, values), evaluate(new_state, values)
 
     return jnp.zeros_like, step
 
@@ -347,7 +347,7 @@ def rewrites(
     rng = np.random.default_rng(seed)
     for _ in range(count):
         trees = expression(rng, depth), expression(rng, 2)
-        others = tuple(rewritten(tree, rng) for tree in trees)
+        others = tuple(rewrite(tree, rng) for tree in trees)
         params = jax.ShapeDtypeStruct((2, 3), jnp.float32)
         proof = prove_equivalence(as_side(*trees), as_side(*others), params)
         yield trees, others, proof.verdict
@@ -362,13 +362,13 @@ def main() -> int:
     options = parser.parse_args()
     started, bad = time.perf_counter(), 0
     counts: Counter[tuple[bool, str]] = Counter()
-    for name, text, apart, verdict in faults(options.faults, options.seed):
-        counts[apart, verdict] += 1
-        if apart and verdict in (IDENTICAL, REALS):
+    for name, text, differs, verdict in faults(options.faults, options.seed):
+        counts[differs, verdict] += 1
+        if differs and verdict in (IDENTICAL, REALS):
             bad += 1
             print(f"PROVED: {name}: {text}: {verdict}")
-    for (apart, verdict), number in sorted(counts.items()):
-        print(f"{number} faults that runs {'tell apart' if apart else 'do not see'}: {verdict}")
+    for (differs, verdict), number in sorted(counts.items()):
+        print(f"{number} faults that runs {'tell apart' if differs else 'do not see'}: {verdict}")
     verdicts: Counter[str] = Counter()
     for trees, others, verdict in rewrites(options.rewrites, options.seed):
         verdicts[verdict] += 1

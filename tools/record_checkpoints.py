@@ -81,7 +81,7 @@ def params(dtype: Any = np.float32) -> dict[str, Any]:
     }
 
 
-def trained(definition: Any, target: Params, **create: Any) -> Any:
+def train(definition: Any, target: Params, **create: Any) -> Any:
     """An optimizer after `STEPS` steps on gradients from a fixed seed."""
     optimizer = definition.create(target, **create)
     rng = np.random.default_rng(6)
@@ -99,9 +99,9 @@ def main() -> None:
         raise SystemExit(f"record.py needs flax 0.5.3, found {flax.__version__}")
     warnings.simplefilter("ignore")
     here = Path(__file__).resolve().parents[1] / "optax_bridge/checkpoints/testdata"
-    files = {name: trained(make(), params()) for name, make in OPTIMIZERS.items()}
-    files["adam_bfloat16"] = trained(optim.Adam(1e-2), params(jnp.bfloat16))
-    files["focus"] = trained(optim.Momentum(0.1), params(), focus=_ending("kernel"))
+    files = {name: train(make(), params()) for name, make in OPTIMIZERS.items()}
+    files["adam_bfloat16"] = train(optim.Adam(1e-2), params(jnp.bfloat16))
+    files["focus"] = train(optim.Momentum(0.1), params(), focus=_ending("kernel"))
     files["replicated"] = jax_utils.replicate(files["adam"], devices=jax.local_devices())
     files["tuple"] = (files["adam"], {"mean": np.ones(3, np.float32)})
     files["dataclass"] = GanState(
@@ -115,11 +115,11 @@ def main() -> None:
         "step": jnp.asarray(STEPS, jnp.int32),
         "batch_stats": {"dense": {"mean": np.ones(3, np.float32)}},
     }
-    files["pre_linen"] = trained(optim.Adagrad(1e-2), {"params": params()})
+    files["pre_linen"] = train(optim.Adagrad(1e-2), {"params": params()})
     files["params_only"] = params()
-    files["adafactor_bfloat16"] = trained(OPTIMIZERS["adafactor"](), params(jnp.bfloat16))
-    files["weight_norm_momentum"] = trained(optim.WeightNorm(optim.Momentum(0.1)), params())
-    files["groups_of_none_and_one"] = trained(
+    files["adafactor_bfloat16"] = train(OPTIMIZERS["adafactor"](), params(jnp.bfloat16))
+    files["weight_norm_momentum"] = train(optim.WeightNorm(optim.Momentum(0.1)), params())
+    files["groups_of_none_and_one"] = train(
         optim.MultiOptimizer(
             (_ending("kernel"), optim.Adam(1e-2)),
             (_ending("temperature"), optim.Momentum(0.1)),
@@ -127,15 +127,13 @@ def main() -> None:
         ),
         {**params(), "temperature": jnp.asarray(1.5, jnp.float32), "frozen": {}},
     )
-    files["frozen_dict"] = trained(optim.Adagrad(1e-2), freeze(params()))
-    files["list"] = trained(
+    files["frozen_dict"] = train(optim.Adagrad(1e-2), freeze(params()))
+    files["list"] = train(
         optim.Adam(1e-2), [jnp.ones((3, 4)), {"a": jnp.ones(2)}, (jnp.ones(1), jnp.zeros((2, 2)))]
     )
-    files["bare_array"] = trained(optim.Momentum(0.1), jnp.ones((3, 4)))
-    files["no_elements"] = trained(
-        optim.Adam(1e-2), {"w": jnp.ones((3, 2)), "e": jnp.zeros((0, 4))}
-    )
-    files["odd_names"] = trained(
+    files["bare_array"] = train(optim.Momentum(0.1), jnp.ones((3, 4)))
+    files["no_elements"] = train(optim.Adam(1e-2), {"w": jnp.ones((3, 2)), "e": jnp.zeros((0, 4))})
+    files["odd_names"] = train(
         optim.Adam(1e-2), {"a.b": jnp.ones(2), "a/b": jnp.ones(3), "..": {"": jnp.ones(4)}}
     )
     files["replicated_dataclass"] = jax_utils.replicate(

@@ -5,8 +5,8 @@
     reference/bin/python tools/record_reference.py
 
 or `nox -s reference`. Only what `requirements.txt` pins is needed: nothing of the project is
-imported but two modules beside the recordings, and `reference_inputs.py` here. Recording again on
-the same kind of processor gives the same bytes. `README.md` there describes the files.
+imported but two modules in the folder of the recordings, and `reference_inputs.py` here. Recording
+again on the same kind of processor gives the same bytes. `README.md` there describes the files.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _record(cases: Iterable[Case]) -> dict[str, np.ndarray]:
 
 
 def _record_checkpoint(case: Case, path: Path) -> dict[str, np.ndarray]:
-    """Trains up to the checkpoint, saves it beside `path`, and records the steps that follow."""
+    """Trains up to the checkpoint, saves it next to `path`, and records the steps that follow."""
     initial, gradients = draw(case)
     rates = learning_rates(case)
     optimizers = list(replay.train(case, replay.create(optim, case, initial), gradients, rates))

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from equivalence_tests.output_files import write_text
-from equivalence_tests.suite.case import SYNTHETIC, largest_ulp_by_claim
-from equivalence_tests.suite.checks import checks, groups, run
-from optax_bridge.correspondence import seen
+from equivalence_tests.suite.case import SYNTHETIC, groups, largest_ulp_by_claim
+from equivalence_tests.suite.checks import checks, run
+from optax_bridge.correspondence import claim
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     results = [result for group in groups(chosen) for result in run(group)]
     if broken := [str(result.case) for result in results if not result.held]:
         sys.exit(f"not recorded, these claims do not hold: {', '.join(broken)}")
-    file = Path(seen.__file__).with_name(seen.FILE)
+    file = Path(claim.__file__).with_name(claim.FILE)
     write_text(file, json.dumps(largest_ulp_by_claim(results), indent=1) + "\n")
     print(f"{file} written")
 

@@ -23,7 +23,7 @@ FILES = Path(__file__).parents[1] / "optax_bridge/checkpoints/testdata"
 
 def main() -> None:
     """Writes the checkpoints into one archive."""
-    # Where TensorFlow is missing, what stands in for it is in Orbax's way.
+    # Where TensorFlow is missing, its substitute is in Orbax's way.
     for name in [name for name in sys.modules if name.split(".")[0] == "tensorflow"]:
         del sys.modules[name]
     import orbax.checkpoint as ocp

@@ -2,15 +2,15 @@
 
     python -m tools.record_torch
 
-PyTorch has to be installed: its version for CPUs. Record anew only to add a case: a recorded number
-that changes is a finding to explain.
+PyTorch has to be installed: its version for CPUs. Record again only to add a case: a recorded
+number that changes is a finding to explain.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from equivalence_tests.sides.frameworks.pytorch import import_torch
+from equivalence_tests.sides.frameworks import import_torch
 from equivalence_tests.suite.witness import (
     DTYPES,
     FILE,

@@ -8,7 +8,6 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -17,8 +16,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.judgement import one_function_remark
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.trajectory import Driven, driver
 from optax_bridge.correspondence import ENTRIES
@@ -39,7 +38,7 @@ class Soak:
       entry: name of the correspondence entry.
       kind: `"decaying rate"`, given per call, float32 and down to 0 at the last step; or
         `"half precision"`, a constant rate, with leaves in bfloat16 and float32.
-      steps: the step of the first difference, the last one if there is none.
+      steps: the step of the first difference, the last one if nothing differs.
       last: largest magnitude of the parameters at the end, which must be finite.
       first: the first difference, as text; empty if every bit is the same.
       seconds: time taken by both sides.
@@ -65,7 +64,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
-    """Runs both sides beside one another and compares every bit of every step."""
+    """Runs both sides in parallel and compares every bit of every step."""
     about = ENTRIES[entry]
     setting = about.cases[0]
     decays = kind == "decaying rate"
@@ -79,7 +78,7 @@ def run(entry: str, kind: str, steps: int = STEPS) -> Soak:
         part = next(parts)
     done, difference, last = part
     first = "" if difference.first is None else str(difference.first)
-    if why := one_function.remark(difference):
+    if why := one_function_remark(difference):
         first += f" ({why})"
     return Soak(entry, kind, done, last, first, time.perf_counter() - started)
 
@@ -92,7 +91,7 @@ def _parts(
     for first in range(0, steps, PART):
         count = min(PART, steps - first)
         grads = jax.tree.map(lambda p, n=count: _gradients(rng, n, p), params)
-        inputs: tuple[Any, ...] = (grads,)
+        inputs: tuple[PyTree, ...] = (grads,)
         if peak is not None:
             remaining = 1 - np.arange(first + 1, first + count + 1) / steps
             inputs = (grads, (peak * remaining).astype(np.float32))

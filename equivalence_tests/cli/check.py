@@ -69,14 +69,13 @@ def check(
 ) -> None:
     """See `_ABOUT`."""
     from equivalence_tests import check as suite  # JAX, which no help needs
+    from equivalence_tests.report.outputs import Outputs
+    from equivalence_tests.suite.jobs import prepare_process
 
     if list_checks:
         raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1), origin))
-    if devices or full:
-        suite.use_host_devices(devices or 8)
-    suite.use_compilation_cache()
-    suite.collect_garbage_seldom()
-    outputs = suite.Outputs(json, junit, report, svg, record)
+    prepare_process(devices or (8 if full else None))
+    outputs = Outputs(json, junit, report, svg, record)
     raise typer.Exit(
         suite.check(
             only or (),

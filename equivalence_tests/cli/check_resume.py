@@ -110,8 +110,8 @@ def check_resume(
         of_report(path or str(checkpoint), one, group=_GROUP)
         for path, one in resumed.reports.items()
     ]
-    if resumed.beside:
-        items.append(of_message(f"{checkpoint}, as restored", Difference(resumed.beside), _GROUP))
+    if differences := resumed.other_differences:
+        items.append(of_message(f"{checkpoint}, as restored", Difference(differences), _GROUP))
     title = items[0].id if len(items) == 1 else "Equivalence"
     about = environment(jax.devices()[0])
     code = DIFFERENT if resumed.verdict is Verdict.DIFFERENT else SAME

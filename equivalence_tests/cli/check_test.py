@@ -16,9 +16,10 @@ import legacy_optim
 from equivalence_tests import check
 from equivalence_tests.suite import case
 from equivalence_tests.suite import checks as suite
-from equivalence_tests.suite.checks import checks
-from equivalence_tests.suite.jobs import _without_layouts, cache_folder
+from equivalence_tests.suite.jobs import cache_folder, select_cases
 from equivalence_tests.suite.matrix.cases import matrix
+from equivalence_tests.suite.sharded import cases as sharded
+from equivalence_tests.suite.sharded.training import ShardedCase
 from optax_bridge.correspondence.claim import identical
 
 
@@ -104,7 +105,9 @@ def test_a_platform_that_is_not_there_is_not_run(tmp_path: Path, command: Comman
 def test_list_names_the_checks_and_runs_none(command: Command):
     done = command("check", "--list", "--only", "Momentum")
     assert done.code == 0
-    assert done.out.splitlines() == [str(check) for check in suite.checks(["momentum"])]
+    assert done.out.splitlines() == [
+        str(check) for check in suite.checks() if check.entry == "momentum"
+    ]
     done = command("check", "--list", "--only", "nothing of that name")
     assert done.code == 2
     assert done.err.startswith("--only: ") and "nothing of that name" in done.err
@@ -185,9 +188,9 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
 
 
 def test_the_whole_matrix_is_run_if_nothing_less_is_asked_for():
-    some, cases = _without_layouts([], full=True)
-    assert (some, cases) == (checks(), matrix())
-    assert _without_layouts([], full=False) == (checks(), [])
+    layouts = [sharded.cases(full=full) for full in (True, False)]
+    assert select_cases([], full=True) == [*suite.checks(), *matrix(), *layouts[0]]
+    assert select_cases([], full=False) == [*suite.checks(), *layouts[1]]
 
 
 def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
@@ -207,9 +210,26 @@ def test_the_checks_against_pytorch_are_listed_by_its_optimizers(
 ):
     from equivalence_tests.check import check, print_list
 
-    assert print_list(["AdamW", "torch.sgd"], origin="torch") == 0
+    assert print_list(["AdamW", "torch.sgd"], full=False, devices=1, origin="torch") == 0
     listed = capsys.readouterr().out.split()
     assert "torch.adamw-0-bfloat16-recorded-exact" in listed
     assert {line.split("-")[0] for line in listed} == {"torch.adamw", "torch.sgd"}
     assert check(["adamv"], origin="torch") == 2
     assert check(["sgd"], origin="torch", full=True) == 2
+
+
+@pytest.mark.parametrize(
+    ("only", "full", "number"),
+    [
+        ((), False, 24),
+        ((), True, 26),
+        (("FSDP",), False, 6),
+        (("FSDP", "adafactor"), True, 3),
+        (("adam", "momentum"), False, 16),
+        (("transformer", "tensor"), False, 3),
+        (("adam", "thousand"), True, 0),
+    ],
+)
+def test_every_name_narrows_the_choice_of_layouts(only: Any, full: bool, number: int):
+    chosen = [case for case in select_cases(only, full) if isinstance(case, ShardedCase)]
+    assert len(chosen) == number

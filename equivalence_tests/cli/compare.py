@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,12 @@ from equivalence_tests.cli.options import (
 from optax_bridge.cli.app import STYLE
 
 if TYPE_CHECKING:
+    from equivalence_tests.environment import Device
     from equivalence_tests.pair.named import NamedSide
+    from equivalence_tests.report.outputs import Outputs
+    from equivalence_tests.sides.adapt import SideLike
+    from equivalence_tests.sides.inputs.gradients import Gradients as Stream
+    from optax_bridge.metadata.trees import Params
 
 app = typer.Typer(**STYLE)
 _GROUP = "compare"  # in JUnit's XML
@@ -120,7 +125,7 @@ def _sides(
     return named_pair((names[0], kwargs[0]), (names[1], kwargs[1]))
 
 
-def _gradients(text: str) -> Any:
+def _gradients(text: str) -> "Stream":
     from equivalence_tests.sides.programs import load_object
 
     return load_object(text) if ":" in text else text
@@ -130,10 +135,10 @@ def _compare(
     sides: "Sequence[NamedSide]",
     numbers: Mapping[str, float] | None,
     params: str | None,
-    stream: Any,
+    stream: "Stream",
     steps: int,
-    device: Any,
-    outputs: Any,
+    device: "Device",
+    outputs: "Outputs",
 ) -> int:
     """Prints and writes what is known of two sides; returns the exit code."""
     import jax
@@ -148,7 +153,7 @@ def _compare(
 
     names = (str(sides[0]), str(sides[1]))
 
-    def both() -> tuple[Any, Any]:  # again, as a run may leave its marks in Python
+    def both() -> tuple["SideLike", "SideLike"]:  # again, as a run may leave its marks in Python
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
         return pair[0], pair[1]
 
@@ -183,7 +188,7 @@ def _compare(
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
 
 
-def _params(text: str | None, sides: tuple[Any, Any]) -> tuple[Any, Any]:
+def _params(text: str | None, sides: "tuple[SideLike, SideLike]") -> "tuple[Params, Params]":
     """Returns the parameters of the runs, and those of the proof."""
     import numpy as np
 

@@ -89,7 +89,7 @@ def test_a_run_that_differs_from_the_recorded_one_costs_the_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     still = {"params": {"w": np.zeros((2, 1), np.float32)}}
-    runs = [Result(one, "", trajectory=still) for one in suite.checks(["sgd"])]
+    runs = [Result(one, "", trajectory=still) for one in suite.checks() if one.entry == "sgd"]
     save(tmp_path / "run", runs, ENVIRONMENT, 2)
     assert check(["sgd"], steps=2, against=tmp_path / "run") == 1
     assert "every claim held" in capsys.readouterr().out

@@ -54,7 +54,7 @@ class LeafDistance:
       ulp_by_step: the largest distance at each step, float64 of shape (steps,).
       relative_by_step: the same over the tensor's largest magnitude so far on either side.
       poisoned_from: index of the first step with a NaN or an infinity among its inputs, the number
-        of steps if there is none.
+        of steps if all are finite.
       first: its first difference, which a distance of 0 has in the sign of a zero alone.
     """
 

@@ -7,12 +7,12 @@ speaks first, and what such inputs do is measured apart.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from equivalence_tests.compare.comparison import VISIBLE, Comparison, LeafDistance
+from optax_bridge.metadata.trees import Updates
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def extent_after_poison(comparison: Comparison) -> Extent | None:
     return _extent(comparison, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
 
 
-def poisoned_from(gradients: Any, separate: Sequence[str] = ()) -> dict[str, int]:
+def poisoned_from(gradients: Updates, separate: Sequence[str] = ()) -> dict[str, int]:
     """Returns the `poisoned` of `compare`: part of a path -> first step that is not finite.
 
     Args:

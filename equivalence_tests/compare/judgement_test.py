@@ -35,7 +35,7 @@ def test_without_float64_it_is_judged_by_its_growth(ulps: tuple[float, ...], exp
     judgement = Judgement(apart(*ulps), Verdict.DIFFERENT, about_wide="it cannot be widened")
     assert judgement.nature is expected
     if any(ulps):
-        said = judgement.explained
+        said = judgement.explanation
         assert said.startswith(expected.value)
         assert said.endswith("judged by its growth; there is no float64 run (it cannot be widened)")
 
@@ -56,7 +56,7 @@ def test_float64_decides(ulps: tuple[float, ...], wide: tuple[float, ...], expec
     found, there = apart(*ulps), apart(*wide, dtype=np.float64)
     judgement = Judgement(found, Verdict.DIFFERENT, wide=there, about_wide="for all numbers")
     assert judgement.nature is expected
-    said = judgement.explained
+    said = judgement.explanation
     assert said.startswith(f"{expected.value}, decided in float64: ")
     assert said.endswith(" (for all numbers)")
     is_little = expected is Nature.ALGORITHM and max(wide) <= 4
@@ -77,7 +77,7 @@ def test_of_what_poison_tells_apart_nothing_is_measured():
     right[:, 0] += np.asarray([0, 64, 2.0**20], np.float32) * np.float32(ULP)
     for poisoned, largest in ((None, 1 / 9), ({"": 2}, 64 * ULP), ({"": 0}, 1 / 8)):
         found = compare({"params": left}, {"params": right}, poisoned=poisoned)
-        said = Judgement(found, Verdict.DIFFERENT, wide=apart(0, 0, dtype=np.float64)).explained
+        said = Judgement(found, Verdict.DIFFERENT, wide=apart(0, 0, dtype=np.float64)).explanation
         assert f"{largest:.2g} of the scale here, 0 there" in said
 
 
@@ -90,7 +90,7 @@ def test_what_poison_alone_tells_apart_is_said_to_be_that():
         right[1, 0] += np.finfo(dtype).eps
         right[2, 0] = np.nan
         pair.append(compare({"params": left}, {"params": right}, poisoned={"": 2}))
-    said = Judgement(pair[0], Verdict.DIFFERENT, wide=pair[1]).explained
+    said = Judgement(pair[0], Verdict.DIFFERENT, wide=pair[1]).explanation
     assert "another algorithm" in said
     assert "in what they make of a gradient that is not finite" in said
     assert "before it at most rounding, 1.2e-07 of the scale here, 2.2e-16 there" in said

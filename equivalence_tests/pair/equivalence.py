@@ -18,7 +18,6 @@ A side from another version of Optax, installed with `pip install --target older
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +26,7 @@ from equivalence_tests.compare.comparison import NOTICEABLE, Verdict
 from equivalence_tests.compare.trees import signature
 from equivalence_tests.pair.runs import Setup, compare_in_float64, compare_sides
 from equivalence_tests.report.pair import Report
-from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted, on_host
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, on_host
 from equivalence_tests.sides.inputs import gradients as given_gradients
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.inputs.gradients import Gradients
@@ -105,7 +104,7 @@ _SEEN, _SMALLER = 0.2, 2.0**-8
 
 def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
     """Returns the report of the runs, and of those in float64 where these decide."""
-    poisoned = setup.poisoned(params)
+    poisoned = setup.steps_with_poison(params)
     here, started = compare_sides(setup, params, poisoned), ""
     if here.moved < _SEEN and here.both.within(bound) is not Verdict.DIFFERENT:
         smaller = jax.tree.map(lambda leaf: leaf * leaf.dtype.type(_SMALLER), params)
@@ -141,7 +140,7 @@ def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
 
 def _adapt(side: SideLike, name: str) -> Side:
     try:
-        return adapted(side)
+        return as_side(side)
     except EquivalenceError as error:
         raise EquivalenceError(f"{name} side: {error}") from None
 
@@ -157,7 +156,7 @@ def _same_layout(left: Side, right: Side) -> list[Side]:
     ]
 
 
-def _checked_params(params: Params) -> Any:
+def _checked_params(params: Params) -> Params:
     # A Python float has JAX's default dtype, as it would have in training.
     host = on_host(
         jax.tree.map(lambda x: jax.numpy.asarray(x) if isinstance(x, float) else x, params)

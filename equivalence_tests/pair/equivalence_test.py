@@ -15,7 +15,7 @@ from flax.training import train_state
 import legacy_optim
 import optax_bridge
 from equivalence_tests import EquivalenceError, Nature, Verdict, check_equivalence
-from equivalence_tests.compare import one_function
+from equivalence_tests.compare import judgement
 
 PARAMS = {
     "a": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32),
@@ -372,9 +372,9 @@ def test_rounding_of_single_elements_is_laid_to_the_compiler_that_does_so(
 ):
     params = {"scalar": np.ones((), np.float32), "one": np.ones((1, 1), np.float32)}
     pair = legacy_optim.Adam(0.1), optax.adam(0.1)
-    monkeypatch.setattr(one_function, "FIRST", (99, 0, 0))
+    monkeypatch.setattr(judgement, "ONE_FUNCTION_SINCE", (99, 0, 0))
     assert "as one function" not in str(check_equivalence(*pair, params, steps=20))
-    monkeypatch.setattr(one_function, "FIRST", (0, 4, 0))
+    monkeypatch.setattr(judgement, "ONE_FUNCTION_SINCE", (0, 4, 0))
     assert "as one function" in str(check_equivalence(*pair, params, steps=20))
     more = params | {"two": np.ones(2, np.float32)}
     assert "as one function" not in str(check_equivalence(*pair, more, steps=20))

@@ -1,7 +1,6 @@
 """Evidence on two optimizers: the runs and the proof, as one verdict."""
 
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, Proof
 from equivalence_tests.proof.scope import ANY, ANY_SIZE
 from equivalence_tests.report.pair import Report
-from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.adapt import SideLike, as_side
 from equivalence_tests.sides.side import Side
 from optax_bridge.correspondence import Verdict
 
@@ -105,7 +104,7 @@ class Evidence:
             lines.append(f"runs and proof disagree: {self.disagreement}")
         return [*lines, self.closing]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Returns everything as plain data."""
         return {
             "verdict": self.verdict.value,
@@ -119,7 +118,7 @@ class Evidence:
         }
 
 
-def prove_sides(*sides: SideLike | Callable[..., Any], **options: Any) -> tuple[Proof | None, str]:
+def prove_sides(*sides: SideLike, **options: Any) -> tuple[Proof | None, str]:
     """Returns the proof of two sides, or None and why none can be tried.
 
     Args:
@@ -129,7 +128,7 @@ def prove_sides(*sides: SideLike | Callable[..., Any], **options: Any) -> tuple[
     if options.get("hyper_params") is None:
         for side in sides:
             if runs_outside(side):
-                return None, f"{adapted(side).name} runs outside of JAX, where nothing is traced"
+                return None, f"{as_side(side).name} runs outside of JAX, where nothing is traced"
     try:
         return prove_equivalence(*sides, **options), ""
     except ProofError as error:

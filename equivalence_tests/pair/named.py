@@ -6,12 +6,11 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import legacy_optim
-from equivalence_tests.sides.adapt import EquivalenceError, adapted
-from equivalence_tests.sides.frameworks import keras, pytorch
-from equivalence_tests.sides.frameworks.foreign import arguments_text
+from equivalence_tests.sides import frameworks
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
+from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
@@ -21,7 +20,7 @@ from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
-_FRAMEWORKS = {"torch": pytorch.import_torch, "keras": keras.import_keras}
+_FRAMEWORKS = {"torch": frameworks.import_torch, "keras": frameworks.import_keras}
 
 # What a learning rate is called.
 RATES = ("learning_rate", "lr", "step_size", "rate")
@@ -44,10 +43,10 @@ class NamedSide:
     """
 
     name: str
-    function: Callable[..., Any] | None
-    value: Any = None
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] | None = None
+    function: Callable[..., object] | None
+    value: SideLike = None
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] | None = None
     text: str = ""
 
     def __str__(self) -> str:
@@ -61,7 +60,7 @@ class NamedSide:
         return arguments_text(self.args, self.kwargs or {})
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         """The function's arguments by name: those that are given, else their defaults.
 
         What has no default and is not given is left out, and so are a torch class's tensors.
@@ -72,7 +71,7 @@ class NamedSide:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):
             return {}
-        tensors = [None] if pytorch.is_torch_optimizer(self.function) else []
+        tensors = [None] if frameworks.is_torch_optimizer(self.function) else []
         bound = signature.bind_partial(*tensors, *self.args, **(self.kwargs or {}))
         bound.apply_defaults()
         skipped = next(iter(signature.parameters)) if tensors else None
@@ -83,7 +82,7 @@ class NamedSide:
             if name != skipped and signature.parameters[name].kind not in kinds
         }
 
-    def build(self, **changes: Any) -> Any:
+    def build(self, **changes: object) -> SideLike:
         """Returns the side, with some keyword arguments changed.
 
         Raises:
@@ -113,14 +112,14 @@ class NamedSide:
         except (TypeError, ValueError):
             return []
 
-    def call(self, changes: Mapping[str, Any]) -> str:
+    def call(self, changes: Mapping[str, object]) -> str:
         """The call with some arguments changed, as text."""
         explicit = dict(self.kwargs or {})
         if self.args:  # by their names, as a change may be to one of them
             explicit = dict(zip(self.parameters, self.args, strict=False)) | explicit
         return f"{self.name.replace(':', '.')}({arguments_text((), explicit | dict(changes))})"
 
-    def _in_its_program(self, value: Any) -> Any:
+    def _in_its_program(self, value: SideLike) -> SideLike:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
         is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
         if not is_pair or self.text:
@@ -136,7 +135,7 @@ class ObjectSide:
     value: object
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         """The numbers that it holds, by name."""
         return settings_of(self.value)
 
@@ -145,46 +144,41 @@ class ObjectSide:
         """The names of these."""
         return list(self.parameters)
 
-    def build(self, **changes: Any) -> Any:
+    def build(self, **changes: object) -> SideLike:
         """Returns the side, or a copy of it with some settings changed."""
         return with_settings(self.value, self.parameters, changes) if changes else self.value
 
-    def call(self, changes: Mapping[str, Any]) -> str:
+    def call(self, changes: Mapping[str, object]) -> str:
         """The side with some settings changed, as text."""
         return f"{arguments_text((), changes)} in {self.name}" if changes else self.name
 
 
-def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
+def _maker(function: Callable[..., object]) -> Callable[..., SideLike]:
     """Returns the function itself, or what makes a side of another framework's class."""
-    if pytorch.is_torch_optimizer(function):
-        return functools.partial(pytorch.torch_side, function)
-    if keras.is_keras_optimizer(function):
-        return functools.partial(keras.keras_side, function)
+    if frameworks.is_torch_optimizer(function):
+        return functools.partial(frameworks.torch_side, function)
+    if frameworks.is_keras_optimizer(function):
+        return functools.partial(frameworks.keras_side, function)
     return function
 
 
 def named_pair(left: tuple[str, str], right: tuple[str, str]) -> list[NamedSide]:
-    """Returns both sides of names or calls and their arguments, as `named_side` does.
+    """Returns both sides of names or calls and their arguments.
 
     A side that needs a learning rate, and was given none, gets that of the other side.
+
+    Args:
+      left: name and arguments of one side. The name is `module:name` of a side, of a function that
+        makes one (`optax:adamw`), or of a class of `torch.optim`; or a constructor call,
+        `Adam(1e-3)` of flax.optim or `optax.adamw(1e-3)`. The arguments are those of the function,
+        written as in a call. These and a constructor call are parsed, never evaluated.
+      right: the other side.
+
+    Raises:
+      EquivalenceError: a name is something else, or does not take the arguments.
     """
     sides = [_unchecked_side(*left), _unchecked_side(*right)]
     return [_check(_with_rate_of(*pair)) for pair in (sides, sides[::-1])]
-
-
-def named_side(name: str, arguments: str = "") -> NamedSide:
-    """Returns the side of a name or a call.
-
-    Args:
-      name: `module:name` of a side, of a function that makes one (`optax:adamw`), or of a class of
-        `torch.optim`; or a constructor call, `Adam(1e-3)` of flax.optim or `optax.adamw(1e-3)`.
-      arguments: those of the function, written as in a call. These and a constructor call are
-        parsed, never evaluated.
-
-    Raises:
-      EquivalenceError: it is none of these, or does not take the arguments.
-    """
-    return _check(_unchecked_side(name, arguments))
 
 
 def _with_rate_of(side: NamedSide, other: NamedSide) -> NamedSide:
@@ -229,7 +223,7 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
 def _import_framework(name: str) -> str:
     """Imports the library of a name; returns the name, or that of this project's own class.
 
-    Where PyTorch is not installed, the class of the same name in PyTorch's arithmetic stands in.
+    Where PyTorch is not installed, the class of the same name in PyTorch's arithmetic replaces it.
     """
     module, _, attribute = name.partition(":")
     is_known = module == TORCH.origin and attribute in entries_by_class(TORCH)
@@ -244,7 +238,7 @@ def _import_framework(name: str) -> str:
 def _check(side: NamedSide) -> NamedSide:
     """Returns the side, if what it makes is one."""
     try:
-        adapted(side.build())
+        as_side(side.build())
     except EquivalenceError as error:
         text = str(error)
         raise EquivalenceError(text if text.startswith(side.name) else f"{side}: {error}") from None
@@ -308,13 +302,13 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
     return NamedSide(name, None, side, text=text)
 
 
-def _call_value(node: ast.expr, text: str) -> Any:
+def _call_value(node: ast.expr, text: str) -> object:
     if isinstance(node, ast.Call) and _library(ast.unparse(node.func)):
         return _library_side(node, ast.unparse(node)).build()
     return _literal(node, text)
 
 
-def parsed_arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
+def parsed_arguments(text: str, where: str) -> tuple[list[object], dict[str, object]]:
     """Returns arguments from text such as `1e-3, nesterov=True`.
 
     Args:
@@ -334,13 +328,13 @@ def parsed_arguments(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
     return _literal_arguments(call, where)
 
 
-def _literal_arguments(call: ast.Call, where: str) -> tuple[list[Any], dict[str, Any]]:
+def _literal_arguments(call: ast.Call, where: str) -> tuple[list[object], dict[str, object]]:
     return _arguments(call, where, functools.partial(_literal, where=where))
 
 
 def _arguments(
-    call: ast.Call, where: str, value: Callable[[ast.expr], Any]
-) -> tuple[list[Any], dict[str, Any]]:
+    call: ast.Call, where: str, value: Callable[[ast.expr], object]
+) -> tuple[list[object], dict[str, object]]:
     kwargs = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in kwargs:
@@ -349,7 +343,7 @@ def _arguments(
     return [value(arg) for arg in call.args], kwargs
 
 
-def _literal(node: ast.expr, where: str) -> Any:
+def _literal(node: ast.expr, where: str) -> object:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):

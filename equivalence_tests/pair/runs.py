@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -12,13 +12,16 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
-from equivalence_tests.sides.held_values import changed, plain_values
+from equivalence_tests.sides.held_values import plain_values, python_changes
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
 from optax_bridge.metadata.trees import Params, PyTree, Updates
+
+Value = TypeVar("Value")
+Signature = Mapping[str, tuple[tuple[int, ...], str | None]]  # shapes and dtypes by path
 
 
 def _part_moved(leaf: np.ndarray) -> float:
@@ -67,7 +70,7 @@ class Setup:
     steps: int
     closed_loop: bool
 
-    def poisoned(self, params: Params) -> dict[str, int]:
+    def steps_with_poison(self, params: Params) -> dict[str, int]:
         """Returns the first step at which given gradients are not finite, for `compare`.
 
         Of gradients of their own: that they are not finite is what the sides came to.
@@ -143,15 +146,15 @@ class _Checked:
         self.inner, self.params = side, params
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
-        self.before: Any = None  # the structure of the state after the last step
+        self.before: Signature | None = None  # the structure of the state after the last step
         self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
 
-        def body(state: PyTree, *inputs: Any) -> tuple[Any, Any]:
+        def body(state: PyTree, *inputs: PyTree) -> tuple[PyTree, PyTree]:
             before = plain_values(side.step) if side.compiled else {}
             state = side.step(state, *inputs)
             if side.compiled:
                 after = plain_values(side.step)
-                self.changed = changed(before, after, new=self.changed is None)
+                self.changed = python_changes(before, after, new=self.changed is None)
             return state, side.view(state)
 
         self.plain, self.body = body, jax.jit(body) if side.compiled else body
@@ -160,8 +163,8 @@ class _Checked:
         """The side with the checks; its state is the number of steps, the state and its view."""
         return Side(self.name, self.init, self.step, lambda state: state[2], compiled=False)
 
-    def init(self, params: Params) -> Any:
-        def start() -> Any:
+    def init(self, params: Params) -> PyTree:
+        def start() -> PyTree:
             if self.inner.compiled:
                 return self.inner.init(jax.tree.map(jax.numpy.asarray, params))
             return self.inner.init(on_host(params))  # a copy: it may work in place
@@ -174,7 +177,7 @@ class _Checked:
             self.before = {path: (shape, None) for path, (shape, _) in first.items()}
         return 0, state, None
 
-    def gradients(self, stream: Stream, step: int, view: Any) -> tuple[Any]:
+    def gradients(self, stream: Stream, step: int, view: PyTree) -> tuple[PyTree]:
         where = f"{self.name}, step {step + 1}"
         current = self.params if view is None else view["params"]
         grads = _guard(lambda: on_host(stream(step, current)), f"{where}, its gradients")
@@ -182,7 +185,7 @@ class _Checked:
             raise EquivalenceError(f"{where}: gradients are not like params: {wrong}")
         return (grads,)
 
-    def step(self, state: PyTree, grads: Updates) -> Any:
+    def step(self, state: PyTree, grads: Updates) -> PyTree:
         count, inner, _ = state
         where = f"{self.name}, step {count + 1}"
         last = inner
@@ -211,7 +214,7 @@ class _Checked:
             )
 
 
-def _guard(call: Callable[[], Any], where: str) -> Any:
+def _guard(call: Callable[[], Value], where: str) -> Value:
     try:
         return call()
     except EquivalenceError:
@@ -225,7 +228,7 @@ def compare_in_float64(
 ) -> tuple[Outcome | None, str]:
     """Returns the same runs in float64, and a remark; None and the reason if a side cannot."""
 
-    def wide_stream(step: int, current: Any) -> Any:
+    def wide_stream(step: int, current: Params) -> Updates:
         rows = setup.stream(step, current)
         return rows if setup.closed_loop else wide(rows)
 

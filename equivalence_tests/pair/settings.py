@@ -18,8 +18,9 @@ from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
 from equivalence_tests.report.pair import Report
-from equivalence_tests.sides.adapt import EquivalenceError
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike
 from equivalence_tests.sides.held_values import literals, settings_of
+from optax_bridge.metadata.trees import Params
 
 TRIES = 48  # of either side's settings, some tenths of a second each
 FEW = 16  # steps; what they do not tell apart is compared in full
@@ -68,7 +69,7 @@ class _Change:
     """One setting to try: arguments, or weight decay to chain before."""
 
     why: str
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
     before: float | None = None  # weight decay that joins the gradient
 
     def __str__(self) -> str:
@@ -96,7 +97,7 @@ def explanation(
     for fixed, varied in ((left, right), (right, left)):
         fixed, varied = _readable(fixed), _readable(varied)
 
-        def judge(other: Any, fixed: Settings = fixed) -> str | None:
+        def judge(other: SideLike, fixed: Settings = fixed) -> str | None:
             pair = (fixed.build(), other)
             if compare(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
                 return None
@@ -109,7 +110,7 @@ def explanation(
 
 
 def of_objects(
-    left: Any, right: Any, params: Any, options: Mapping[str, Any], steps: int
+    left: SideLike, right: SideLike, params: Params, options: Mapping[str, Any], steps: int
 ) -> Explanation | None:
     """Returns what explains the difference of two sides that `check_equivalence` was given.
 
@@ -122,7 +123,7 @@ def of_objects(
     """
     names = options.get("names", ("left", "right"))
 
-    def compare(one: Any, other: Any, **few: Any) -> Report:
+    def compare(one: SideLike, other: SideLike, **few: Any) -> Report:
         return check_equivalence(one, other, params, **{**options, **few})
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
@@ -137,7 +138,7 @@ def _readable(side: Settings) -> Settings:
 
 
 def _search(
-    fixed: Settings, varied: Settings, judge: Callable[[Any], str | None], tries: int
+    fixed: Settings, varied: Settings, judge: Callable[[SideLike], str | None], tries: int
 ) -> Explanation | None:
     changes = list(_changes(fixed, varied))
     for some in itertools.islice(_combinations(changes), tries):
@@ -153,7 +154,7 @@ def _search(
 
 
 def _verdict_with(
-    side: Settings, changes: Sequence[_Change], judge: Callable[[Any], str | None]
+    side: Settings, changes: Sequence[_Change], judge: Callable[[SideLike], str | None]
 ) -> str | None:
     try:
         return judge(_changed_side(side, changes))
@@ -161,26 +162,26 @@ def _verdict_with(
         return None
 
 
-def _changed_side(side: Settings, changes: Sequence[_Change]) -> Any:
+def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
     changed = side.build(**_kwargs(changes))
-    for decay in _coupled(changes):
+    for decay in _coupled_decays(changes):
         changed = optax.chain(optax.add_decayed_weights(decay), changed)
     return changed
 
 
 def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
     text = side.call(_kwargs(changes))
-    for decay in _coupled(changes):
+    for decay in _coupled_decays(changes):
         text = f"optax.chain(optax.add_decayed_weights({decay!r}), {text})"
     return text
 
 
-def _coupled(changes: Sequence[_Change]) -> list[float]:
+def _coupled_decays(changes: Sequence[_Change]) -> list[float]:
     """Returns the weight decays that join the gradient."""
     return [change.before for change in changes if change.before is not None]
 
 
-def _kwargs(changes: Sequence[_Change]) -> dict[str, Any]:
+def _kwargs(changes: Sequence[_Change]) -> dict[str, object]:
     return {name: value for change in changes for name, value in change.kwargs.items()}
 
 
@@ -208,13 +209,14 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     for names in _ALIKE:
         there = next((name for name in names if name in other_settings), None)
         here = next((name for name in names if _root(name) in takes), None)
-        if there is None or here is None or not isinstance(other_settings[there], int | float):
+        other = None if there is None else other_settings[there]
+        if here is None or not isinstance(other, int | float):
             continue
-        before, value = _flat(settings).get(here), other_settings[there]
+        before, value = _flat(settings).get(here), other
         if isinstance(before, float) and before < 0 <= value:
             value = -value  # a rate that has the sign of the step
         if before != value:
-            why = f"as {there}={other_settings[there]!r} of {fixed.name}"
+            why = f"as {there}={other!r} of {fixed.name}"
             yield _Change(why, {_root(here): _with(settings, here, value)})
     decay = next((name for name in _DECAYS if settings.get(name)), None)
     if decay is not None and not any(name in other_settings for name in _DECAYS):
@@ -232,7 +234,7 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
 _MOST_UNNAMED = 16
 
 
-def _from_numbers(fixed: Settings, settings: Mapping[str, Any]) -> Iterator[_Change]:
+def _from_numbers(fixed: Settings, settings: Mapping[str, object]) -> Iterator[_Change]:
     """Yields numbers of the fixed side alone, under any name, for settings of the other."""
     values = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
     numbers_there = dict.fromkeys(abs(value) for value in values if type(value) is float)
@@ -247,7 +249,7 @@ def _from_numbers(fixed: Settings, settings: Mapping[str, Any]) -> Iterator[_Cha
 
 
 def _decays(
-    other_settings: Mapping[str, Any], settings: Mapping[str, Any], varied: Settings
+    other_settings: Mapping[str, object], settings: Mapping[str, object], varied: Settings
 ) -> Iterator[_Change]:
     """Yields weight decay that joins the gradient, where the other side has some."""
     decay = next((other_settings[name] for name in _DECAYS if other_settings.get(name)), None)
@@ -257,7 +259,7 @@ def _decays(
         yield _Change("coupled, as an L2 penalty is", zero, before=decay)
 
 
-def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(parameters: Mapping[str, object]) -> dict[str, object]:
     """Returns arguments by name, the parts of tuples as `betas[0]`."""
     flat = {}
     for name, value in parameters.items():
@@ -271,7 +273,7 @@ def _root(name: str) -> str:
     return name.partition("[")[0]
 
 
-def _with(settings: Mapping[str, Any], name: str, value: Any) -> Any:
+def _with(settings: Mapping[str, Any], name: str, value: object) -> object:
     """Returns the argument with the value in it; of a tuple, with that part changed."""
     root, bracket, index = name.partition("[")
     if not bracket:

@@ -11,7 +11,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.pair.named import NamedSide, ObjectSide, named_side
+from equivalence_tests.pair.named import NamedSide, ObjectSide, named_pair
 from equivalence_tests.pair.settings import explanation
 
 PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
@@ -71,7 +71,7 @@ NAMED = {
 @pytest.mark.parametrize("case", NAMED)
 def test_arguments_of_a_named_side_explain_a_difference(case: str):
     left, right, text = NAMED[case]
-    assert text in str(explanation(named_side(*left), named_side(*right), compared))
+    assert text in str(explanation(*named_pair(left, right), compared))
 
 
 def decayed_adam(gradients: Any, state: Any, params: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
 
 
 def test_what_no_setting_explains_is_left_unexplained():
-    sides = named_side("optax.sign_sgd(0.1)"), named_side("optax.sgd(0.1)")
+    sides = named_pair(("optax.sign_sgd(0.1)", ""), ("optax.sgd(0.1)", ""))
     assert explanation(*sides, functools.partial(compared, steps=4)) is None
 
 
@@ -128,6 +128,6 @@ def test_a_function_that_says_nothing_of_its_arguments_has_none_to_vary():
 
 def test_pytorch_s_rmsprop_differs_in_two_settings():
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    sides = named_side("torch.optim:RMSprop", "lr=0.1"), named_side("optax:rmsprop", "0.1")
+    sides = named_pair(("torch.optim:RMSprop", "lr=0.1"), ("optax:rmsprop", "0.1"))
     text = str(explanation(*sides, compared))
     assert "with optax.rmsprop(learning_rate=0.1, decay=0.99, eps_in_sqrt=False)" in text

@@ -9,18 +9,18 @@ import itertools
 import math
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from equivalence_tests.sides.adapt import SideLike, adapted
+from equivalence_tests.sides.adapt import SideLike, as_side
 from equivalence_tests.sides.held_values import functions_within, settings_of
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.side import Side
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 Shape = tuple[int, ...]
 
@@ -63,7 +63,7 @@ def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Sha
     """
     reached: list[Shape] = []
     for side in sides:
-        functions = adapted(side)
+        functions = as_side(side)
         numbers = sorted(_numbers(side), key=str)
         if not functions.compiled:  # to trace it would change what it counts in Python
             reached += list(_shapes_near(numbers))[:_UNTRACED]
@@ -90,16 +90,18 @@ class _Outlines:
         if shape not in self.known:
             try:
                 self.known[shape] = self._trace(shape)
-            except Exception:  # a shape that the side does not take is none to run it on
+            except Exception:  # a shape that the side does not take is not run
                 self.known[shape] = None
         return self.known[shape]
 
     def _trace(self, shape: Shape) -> Hashable:
-        def whole(params: Any, grads: Any) -> Any:
+        def take_first_step(params: Params, grads: Updates) -> PyTree:
             return self.side.view(self.side.step(self.side.init(params), grads))
 
         tree = {"w": jax.ShapeDtypeStruct(shape, jnp.float32)}
-        return tuple(_operations(jax.make_jaxpr(whole)(tree, tree).jaxpr, _follows_from(shape)))
+        return tuple(
+            _operations(jax.make_jaxpr(take_first_step)(tree, tree).jaxpr, _follows_from(shape))
+        )
 
 
 def _operations(jaxpr: core.Jaxpr, is_of_shape: Callable[[float], bool]) -> Iterator[Hashable]:
@@ -175,9 +177,9 @@ def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
     yield from (shape for shape in shapes if 0 < math.prod(shape) <= _LARGEST)
 
 
-def _numbers(side: SideLike) -> set[Any]:
+def _numbers(side: SideLike) -> set[int | Shape]:
     """Returns whole numbers and shapes in the source or the settings of a side."""
-    numbers: set[Any] = set()
+    numbers: set[int | Shape] = set()
     for value in settings_of(side).values():
         numbers |= {value} if type(value) is int else set()
     settings = getattr(getattr(side, "hyper_params", None), "__dict__", {})
@@ -188,7 +190,7 @@ def _numbers(side: SideLike) -> set[Any]:
     return {n for n in numbers if isinstance(n, tuple) or 5 < n <= _LARGEST}
 
 
-def _constants(code: types.CodeType) -> Iterator[Any]:
+def _constants(code: types.CodeType) -> Iterator[int | Shape]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _constants(constant)
@@ -202,5 +204,5 @@ def _constants(code: types.CodeType) -> Iterator[Any]:
             yield from (each for each in constant if _is_shape(each) or type(each) is int)
 
 
-def _is_shape(value: Any) -> bool:
+def _is_shape(value: object) -> TypeGuard[Shape]:
     return isinstance(value, tuple) and len(value) > 1 and all(type(n) is int for n in value)

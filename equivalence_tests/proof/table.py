@@ -161,7 +161,7 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
 
 def is_held(claim: Claim, verdict: str | None) -> bool:
     """True if what is proved is what is claimed, or more."""
-    wanted = claim.proved
+    wanted = claim.relation
     return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 
 

@@ -1,13 +1,50 @@
 import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import optax
 import pytest
 
+import legacy_optim
 from equivalence_tests.proof import check
-from equivalence_tests.proof.claims import prove_task
+from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.table import DTYPES, Task, statements, tasks
 from optax_bridge.correspondence import ENTRIES, TORCH
 from optax_bridge.correspondence.claim import identical
+
+TASK = Task("sgd", 0, "exact", "float32")
+
+
+def test_what_was_proved_before_is_checked_by_its_certificate(tmp_path: Path):
+    first, second = prove_task(TASK, tmp_path), prove_task(TASK, tmp_path)
+    assert (first.verdict, first.remembered) == ("identical", 0)
+    assert (second.verdict, second.remembered) == ("identical", len(second.certificates))
+    assert len(list(tmp_path.iterdir())) == len(second.certificates) == 2
+
+
+def test_a_certificate_of_something_else_is_not_believed(tmp_path: Path):
+    prove_task(Task("momentum", 0, "exact", "float32"), tmp_path)
+    other = json.loads(next(tmp_path.iterdir()).read_text())
+    prove_task(TASK, tmp_path / "of sgd")
+    for file in (tmp_path / "of sgd").iterdir():
+        file.write_text(json.dumps(other | {"verdict": "identical"}))
+    assert prove_task(TASK, tmp_path / "of sgd").remembered == 0
+    for file in (tmp_path / "of sgd").iterdir():
+        file.write_text("{")
+    assert prove_task(TASK, tmp_path / "of sgd").remembered == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_claims_are_proved_in_several_processes(processes: int):
+    tasks = [TASK, Task("momentum", 0, "stock", "float32")]
+    outcomes = {outcome.task: outcome for outcome in prove_all(tasks, processes=processes)}
+    assert outcomes.keys() == set(tasks)
+    assert all(outcome.held and outcome.certificates for outcome in outcomes.values())
+
 
 FIRST = [task for task in tasks() if task.case == 0 and task.dtype == DTYPES[0]]
 
@@ -22,7 +59,13 @@ def test_what_is_claimed_is_proved(task: Task):
         return
     for certificate, of in zip(row.certificates, statements(task)[1], strict=True):
         checked = check(
-            certificate, of.legacy, of.recipe, of.params, hyper_params=of.hyper_params, points=1
+            certificate,
+            of.legacy,
+            of.recipe,
+            of.params,
+            hyper_params=of.hyper_params,
+            points=1,
+            steps=1,
         )
         assert checked.values > 0
 
@@ -60,3 +103,29 @@ def test_the_claims_about_pytorch_are_asked_for_by_name():
     assert not {task.entry for task in tasks()} & {*TORCH}
     outcome = prove_task(Task("torch.sgd", 2, "stock", "float32"))
     assert outcome.held, outcome.note
+
+
+PARAMS = {"w": jnp.ones((2, 2))}
+
+
+def test_what_is_proved_passes(assert_proved: Callable[..., Any]):
+    proof = assert_proved(legacy_optim.Adam(0.1), optax.adam(0.1), PARAMS)
+    assert proof.verdict == "equal over the reals"
+    numbers = {"rate": 0.1}
+    assert_proved(
+        lambda hp: legacy_optim.Momentum(hp["rate"]),
+        lambda hp: optax.sgd(hp["rate"], momentum=0.9),
+        PARAMS,
+        at_most="identical",
+        hyper_params=numbers,
+    )
+
+
+def test_what_is_not_fails(assert_proved: Callable[..., Any]):
+    message = r"(?s)^equal over.*\nexpected identical at most$"
+    with pytest.raises(pytest.fail.Exception, match=message):
+        assert_proved(legacy_optim.Adam(0.1), optax.adam(0.1), PARAMS, at_most="identical")
+    with pytest.raises(pytest.fail.Exception, match="after step 1, params"):
+        assert_proved(optax.sgd(0.1), optax.sgd(0.2), PARAMS)
+    with pytest.raises(ValueError, match="at_most is 'rounding only'"):
+        assert_proved(optax.sgd(0.1), optax.sgd(0.1), PARAMS, at_most="rounding only")

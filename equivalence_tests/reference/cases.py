@@ -12,6 +12,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+# A constructor's arguments, or the description of an optimizer, by name.
+Spec = dict[str, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -40,12 +43,12 @@ class Case:
     """
 
     name: str
-    optimizer: dict[str, Any]
+    optimizer: Spec
     tree: str = "odd"
     stream: str = "hostile"
     rate: str = "constructor"
     peak: tuple[float, ...] = ()
-    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+    overrides: Spec = dataclasses.field(default_factory=dict)
     focus: str | None = None
     dtype: str = "float32"
     container: str = "dict"
@@ -53,25 +56,23 @@ class Case:
     bits: bool = False
 
 
-def _optimizer(name: str, **kwargs: Any) -> dict[str, Any]:
+def _optimizer(name: str, **kwargs: Any) -> Spec:
     return {"class": name, "kwargs": kwargs}
 
 
-def _weight_norm(wrapped: str, **kwargs: Any) -> dict[str, Any]:
+def _weight_norm(wrapped: str, **kwargs: Any) -> Spec:
     """WeightNorm around a class; arguments that begin with `wn_` are its own."""
     outer = {name: value for name, value in kwargs.items() if name.startswith("wn_")}
     inner = {name: value for name, value in kwargs.items() if name not in outer}
     return {"class": "WeightNorm", "wrapped": _optimizer(wrapped, **inner), "kwargs": outer}
 
 
-def _multi(**groups: dict[str, Any]) -> dict[str, Any]:
+def _multi(**groups: Spec) -> Spec:
     pairs = [{"match": f"/{name}$", "optimizer": optimizer} for name, optimizer in groups.items()]
     return {"class": "MultiOptimizer", "groups": pairs, "kwargs": {}}
 
 
-def _cases(
-    file: str, settings: Mapping[str, tuple[dict[str, Any], dict[str, Any]]], **shared: Any
-) -> list[Case]:
+def _cases(file: str, settings: Mapping[str, tuple[Spec, Spec]], **shared: Any) -> list[Case]:
     """One case for each `setting: (optimizer, other fields)`; `shared` fields hold for all."""
     return [
         Case(f"{file}/{setting}", optimizer, **{**shared, **fields})
@@ -79,7 +80,7 @@ def _cases(
     ]
 
 
-def _set(fields: Mapping[str, Any] | None = None, /, **kwargs: Any) -> tuple[dict[str, Any], dict]:
+def _set(fields: Spec | None = None, /, **kwargs: Any) -> tuple[Spec, Spec]:
     """One setting of a class: its keyword arguments, and the other fields of the case."""
     return kwargs, dict(fields or {})
 
@@ -293,7 +294,7 @@ CASES: tuple[Case, ...] = (
 # fmt: on
 
 # Every optimizer in half precision, name: (plain, with decay where it has one).
-_HALF_PRECISION: dict[str, tuple[dict[str, Any], ...]] = {
+_HALF_PRECISION: dict[str, tuple[Spec, ...]] = {
     "adabelief": tuple(_optimizer("AdaBelief", learning_rate=0.01, weight_decay=d) for d in _DECAY),
     "adadelta": tuple(_optimizer("Adadelta", learning_rate=1.0, weight_decay=d) for d in _DECAY),
     "adafactor": (

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from equivalence_tests.reference.cases import Case
 
 Flat = dict[str, np.ndarray]
+# A tree, an array, and of either library a definition, an Optimizer or a scale.
+Tree = Leaf = Optimizer = Any
 
 
-def flatten(tree: Any, prefix: str = "") -> tuple[Flat, dict[str, str]]:
+def flatten(tree: Tree, prefix: str = "") -> tuple[Flat, dict[str, str]]:
     """Flattens a state dict to '/'-joined paths.
 
     Args:
@@ -49,9 +51,9 @@ def flatten(tree: Any, prefix: str = "") -> tuple[Flat, dict[str, str]]:
     return arrays, absent
 
 
-def nest(arrays: Mapping[str, Any], container: str = "dict") -> Any:
+def nest(arrays: Mapping[str, Leaf], container: str = "dict") -> Tree:
     """Builds the nested dict, or FrozenDict, of arrays by '/'-joined path."""
-    tree: dict[str, Any] = {}
+    tree: dict[str, Tree] = {}
     for path, array in arrays.items():
         *parents, name = path.split("/")
         node = tree
@@ -61,7 +63,7 @@ def nest(arrays: Mapping[str, Any], container: str = "dict") -> Any:
     return freeze(tree) if container == "frozen_dict" else tree
 
 
-def define(optim: ModuleType, spec: Mapping[str, Any]) -> Any:
+def define(optim: ModuleType, spec: Mapping[str, Any]) -> Optimizer:
     """Constructs the optimizer definition that `spec` describes.
 
     Args:
@@ -71,7 +73,7 @@ def define(optim: ModuleType, spec: Mapping[str, Any]) -> Any:
     kwargs = dict(spec["kwargs"])
     if "dtype_momentum" in kwargs:
         kwargs["dtype_momentum"] = getattr(jnp, kwargs["dtype_momentum"])
-    parts: list[Any] = []
+    parts: list[object] = []
     if "wrapped" in spec:
         parts = [define(optim, spec["wrapped"])]
     for group in spec.get("groups", ()):
@@ -79,7 +81,7 @@ def define(optim: ModuleType, spec: Mapping[str, Any]) -> Any:
     return getattr(optim, spec["class"])(*parts, **kwargs)
 
 
-def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> Any:
+def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> Optimizer:
     """Creates the Optimizer of a case.
 
     Args:
@@ -95,8 +97,8 @@ def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> 
 
 
 def train(
-    case: Case, optimizer: Any, gradients: Mapping[str, np.ndarray], rates: np.ndarray
-) -> Iterator[Any]:
+    case: Case, optimizer: Optimizer, gradients: Mapping[str, np.ndarray], rates: np.ndarray
+) -> Iterator[Optimizer]:
     """Applies every gradient in turn.
 
     Args:
@@ -109,7 +111,7 @@ def train(
         The Optimizer after each step.
     """
 
-    def step(optimizer: Any, gradient: Any, rates: Any) -> Any:
+    def step(optimizer: Optimizer, gradient: Tree, rates: Tree) -> Optimizer:
         if case.rate == "constructor":
             return optimizer.apply_gradient(gradient, **case.overrides)
         if case.rate == "groups":
@@ -129,7 +131,7 @@ def train(
         yield optimizer
 
 
-def snapshot(optimizer: Any) -> tuple[Flat, Flat, dict[str, str]]:
+def snapshot(optimizer: Optimizer) -> tuple[Flat, Flat, dict[str, str]]:
     """Reads parameters and state of an Optimizer.
 
     Returns:
@@ -166,7 +168,7 @@ def trajectory(
         yield snapshot(optimizer)
 
 
-def _traversal(optim: ModuleType, pattern: str) -> Any:
+def _traversal(optim: ModuleType, pattern: str) -> object:
     return optim.ModelParamTraversal(lambda path, _: re.search(pattern, path) is not None)
 
 
@@ -183,13 +185,13 @@ def _dynamic_scale(
     """
     module = importlib.import_module(f"{optim.__name__}.dynamic_scale")
 
-    def loss(params: Any, inputs: Any) -> Any:
+    def loss(params: Tree, inputs: Tree) -> Tree:
         half = [(params[path].astype(jnp.float16), inputs[path]) for path in sorted(params)]
         total = sum(jnp.sum(param * value.astype(jnp.float16)) for param, value in half)
         total = jnp.asarray(total, jnp.float32)
         return (total, {"doubled": 2 * total}) if case.overrides.get("has_aux") else total
 
-    def step(scale: Any, params: Any, inputs: Any) -> Any:
+    def step(scale: Optimizer, params: Tree, inputs: Tree) -> Tree:
         scale, finite, result, grads = scale.value_and_grad(loss, **case.overrides)(params, inputs)
         value, aux = result if case.overrides.get("has_aux") else (result, {})
         params = {
@@ -201,7 +203,7 @@ def _dynamic_scale(
 
     run = jax.jit(step) if case.jit else step
     scale = module.DynamicScale(**case.optimizer["kwargs"])
-    params: Any = {path: jnp.asarray(value) for path, value in initial.items()}
+    params: Tree = {path: jnp.asarray(value) for path, value in initial.items()}
     for index in range(len(next(iter(inputs.values())))):
         gradient = {path: jnp.asarray(stack[index]) for path, stack in inputs.items()}
         scale, params, state = run(scale, params, gradient)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from equivalence_tests.output_files import write_text
 from equivalence_tests.report.item import Item
@@ -19,7 +18,7 @@ NAME = "index.html"
 
 
 def page(
-    title: str, items: Sequence[Item], environment: Mapping[str, Any], headline: str = ""
+    title: str, items: Sequence[Item], environment: Mapping[str, object], headline: str = ""
 ) -> str:
     """Returns the page as HTML; nothing in it comes from the network.
 
@@ -58,7 +57,7 @@ def write(
     file: Path,
     title: str,
     items: Sequence[Item],
-    environment: Mapping[str, Any],
+    environment: Mapping[str, object],
     headline: str = "",
 ) -> None:
     """Writes the page, with the arguments of `page`, and when and by which command it was."""
@@ -71,12 +70,12 @@ def write(
 
 def _summary(items: Sequence[Item]) -> tuple[str, str]:
     """Returns the page's headline, and its colour's class."""
-    bad = sum(not one.held for one in items)
+    bad = sum(not one.is_as_claimed for one in items)
     if len(items) == 1 and not items[0].claims:
         return items[0].headline, f"as-{_class(items[0])}"
     if any(one.claims for one in items):
-        held = "every claim held" if not bad else f"{bad} claims did NOT hold"
-        return f"{len(items)} cases; {held}", "bad" if bad else "good"
+        claims = "every claim held" if not bad else f"{bad} claims did NOT hold"
+        return f"{len(items)} cases; {claims}", "bad" if bad else "good"
     counts = Counter(one.outcome for one in items)
     shown = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     return f"{len(items)} comparisons: {shown}", ""
@@ -111,11 +110,12 @@ def _case(one: Item, *, is_open: bool) -> str:
         f"<h4>{html.escape(name)}</h4><pre>{html.escape(code)}</pre>"
         for name, code in one.sources.items()
     )
-    mark = "" if one.held or not one.claims else '<b class="no">not as claimed</b>'
+    mark = "" if one.is_as_claimed or not one.claims else '<b class="no">not as claimed</b>'
     about = "".join(f"<small>{html.escape(word)}</small>" for word in one.about)
     return (
-        f'<details id="{_anchor(one)}" data-outcome="{one.outcome}" data-held="{int(one.held)}"'
-        f'{" open" if is_open else ""}><summary><i class="{_class(one)}"></i>'
+        f'<details id="{_anchor(one)}" data-outcome="{one.outcome}"'
+        f' data-held="{int(one.is_as_claimed)}"{" open" if is_open else ""}>'
+        f'<summary><i class="{_class(one)}"></i>'
         f'<span class="what"><code>{html.escape(one.title)}</code>{about}</span>'
         f'<span class="told">{html.escape(one.headline)}{mark}{_more(one)}</span></summary>'
         f"{''.join(one.pictures)}{_definitions(one.facts)}{sources}</details>"
@@ -125,12 +125,12 @@ def _case(one: Item, *, is_open: bool) -> str:
 def _more(one: Item) -> str:
     return "".join(
         f'<span class="{kind}">{html.escape(text)}</span>'
-        for kind, text in (("why", one.why), ("apart", one.apart))
+        for kind, text in (("why", one.why), ("apart", one.after_poison))
         if text
     )
 
 
-def _definitions(pairs: Mapping[str, Any]) -> str:
+def _definitions(pairs: Mapping[str, object]) -> str:
     rows = "".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(value))}</dd>"
         for name, value in pairs.items()
@@ -138,7 +138,7 @@ def _definitions(pairs: Mapping[str, Any]) -> str:
     return f"<dl>{rows}</dl>"
 
 
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(tree: Mapping[str, object]) -> dict[str, object]:
     flat = {}
     for name, value in tree.items():
         flat.update(value if isinstance(value, Mapping) else {name: value})
@@ -146,7 +146,7 @@ def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class(one: Item) -> str:
-    return one.outcome.split()[0] + ("" if one.held or not one.claims else " broken")
+    return one.outcome.split()[0] + ("" if one.is_as_claimed or not one.claims else " broken")
 
 
 def _anchor(one: Item) -> str:

@@ -191,5 +191,5 @@ def test_a_pair_s_page_is_about_that_pair_and_claims_nothing():
 
 def test_several_comparisons_are_counted():
     one = Item("a", "a", "b", "identical", True, "a", "identical at every step", claims=False)
-    other = dataclasses.replace(one, id="c", outcome="different", held=False)
+    other = dataclasses.replace(one, id="c", outcome="different", is_as_claimed=False)
     assert "3 comparisons: 2 identical, 1 different" in page("All", [one, one, other], {})

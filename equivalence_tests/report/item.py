@@ -26,7 +26,7 @@ class Item:
       row: its row in the picture, the optimizer.
       column: its column, what it is about.
       outcome: `identical`, `rounding only`, `different`, `error` or `no such recipe`.
-      held: whether what was claimed held.
+      is_as_claimed: whether what was claimed held.
       title: what is compared: the legacy constructor, or the names of two sides.
       headline: what differs, from which step, by how much.
       group: what it belongs to in JUnit's XML.
@@ -35,7 +35,7 @@ class Item:
       claims: whether anything was claimed.
       about: how it was compared, in a word each.
       why: the reason for the outcome, where one is known.
-      apart: what a NaN or an infinity among the gradients does, where that is another matter.
+      after_poison: the effect of a NaN or an infinity among the gradients, where it is another.
       pictures: HTML.
       facts: label -> text.
       sources: label -> code.
@@ -45,7 +45,7 @@ class Item:
     row: str
     column: str
     outcome: str
-    held: bool
+    is_as_claimed: bool
     title: str
     headline: str
     group: str = ""
@@ -54,7 +54,7 @@ class Item:
     claims: bool = True
     about: Sequence[str] = ()
     why: str = ""
-    apart: str = ""
+    after_poison: str = ""
     pictures: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -68,8 +68,9 @@ def of_result(result: Result) -> Item:
     if result.failed:
         outcome = ERROR
     if claim is not None:
-        seen = "" if claim.seen is None else f"; in the suite's own runs {claim.seen:g} at most"
-        facts["claimed"] = claim_text(claim) + seen
+        ulp = claim.measured_ulp
+        measured = "" if ulp is None else f"; in the suite's own runs {ulp:g} at most"
+        facts["claimed"] = claim_text(claim) + measured
     if result.losses is not None:
         pictures += loss_figure(*result.losses, str(case))
     if judgement is not None:
@@ -90,7 +91,7 @@ def of_result(result: Result) -> Item:
         row=case.entry,
         column=case.column,
         outcome=outcome,
-        held=result.held,
+        is_as_claimed=result.held,
         title=result.settings,
         headline=line if judgement is None else judgement.headline,
         group=f"optax_bridge.check.{case.entry}",
@@ -98,7 +99,7 @@ def of_result(result: Result) -> Item:
         failure="" if result.held else "; ".join(broken_lines(result)),
         about=tuple(dict.fromkeys(about)),
         why="" if claim is None or outcome == "identical" else claim.why,
-        apart="" if judgement is None else judgement.after_poison,
+        after_poison="" if judgement is None else judgement.after_poison,
         pictures=pictures,
         facts=facts | {"id": str(case), "seconds": f"{result.seconds:.2f}"},
         sources={"legacy": result.settings, case.recipe: result.source or "(no source form)"},
@@ -125,7 +126,7 @@ def of_report(name: str, report: Report, why: str = "", group: str = "") -> Item
         row=report.names[0],
         column=report.names[1],
         outcome=report.verdict.value,
-        held=is_same,
+        is_as_claimed=is_same,
         title=name,
         headline=judgement.headline,
         group=group,
@@ -133,7 +134,7 @@ def of_report(name: str, report: Report, why: str = "", group: str = "") -> Item
         claims=False,
         about=(f"{report.steps} steps", f"{judgement.comparison.leaves} tensors"),
         why=why,
-        apart=judgement.after_poison,
+        after_poison=judgement.after_poison,
         pictures=figure(judgement, name),
         facts=facts,
         sources={f"{side}: {name}": source for side, name, source in sides},
@@ -148,7 +149,7 @@ def of_message(name: str, message: str, group: str = "") -> Item:
         row=name,
         column="as restored" if is_result else "not compared",
         outcome=Verdict.DIFFERENT.value if is_result else ERROR,
-        held=False,
+        is_as_claimed=False,
         title=name,
         headline=message,
         group=group,
@@ -173,7 +174,7 @@ def broken_lines(result: Result) -> list[str]:
             f"claimed: {claim_text(result.claim)}",
             f"found: {judgement.headline}; first {judgement.comparison.first}",
             *filter(None, [judgement.after_poison]),
-            f"nature: {judgement.explained}",
+            f"nature: {judgement.explanation}",
         ]
     return lines if result.proof_held else [*lines, f"proved: {result.proved}"]
 
@@ -186,5 +187,5 @@ def _facts(judgement: Judgement) -> dict[str, str]:
     return {
         "first difference": str(comparison.first),
         "distances (ULP)": comparison.counts,
-        "nature": judgement.explained,
+        "nature": judgement.explanation,
     }

@@ -5,13 +5,11 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import jax
 
-from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import Comparison, Difference, as_json
-from equivalence_tests.compare.judgement import Judgement, Nature
+from equivalence_tests.compare.judgement import Judgement, Nature, one_function_remark
 from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
@@ -75,12 +73,12 @@ class Report:
         Within the bound, what float64 shows to be another algorithm is different still.
         """
         verdict = self.agreeing.within(self.bound)
-        judgement = self._judged(self.agreeing, verdict, self.wide)
+        judgement = self._judgement_of(self.agreeing, verdict, self.wide)
         if verdict is Verdict.ROUNDING and self.wide and judgement.nature is not Nature.ROUNDING:
             return replace(judgement, verdict=Verdict.DIFFERENT)
         return judgement
 
-    def _judged(
+    def _judgement_of(
         self, comparison: Comparison, verdict: Verdict, wide: Comparison | None
     ) -> Judgement:
         return Judgement(comparison, verdict, self.bound, wide, self.about_wide, self.bound)
@@ -138,7 +136,7 @@ class Report:
         if alone.within(self.bound) is Verdict.DIFFERENT:
             return ""
         wide = self.parameters_wide  # in which they may be of another algorithm, however near
-        there = self._judged(alone, Verdict.DIFFERENT, wide)
+        there = self._judgement_of(alone, Verdict.DIFFERENT, wide)
         if wide is not None and there.nature is Nature.ALGORITHM:
             return ""
         distance = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
@@ -178,13 +176,13 @@ class Report:
                 *([f"  {after_poison}"] if (after_poison := judgement.after_poison) else []),
                 f"  first difference: {comparison.first}",
                 *_distances(comparison.counts),
-                f"  nature: {judgement.explained}",
+                f"  nature: {judgement.explanation}",
             ]
-            if self.nature is Nature.ROUNDING and (why := one_function.remark(comparison)):
+            if self.nature is Nature.ROUNDING and (why := one_function_remark(comparison)):
                 lines.append(f"  {why}")
         return "\n".join(lines)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The report as plain data."""
         comparison, first = self.agreeing, self.agreeing.first
         return {
@@ -237,8 +235,8 @@ class Report:
 
         It is empty where the two are identical.
         """
-        whole = self._judged(self.comparison, self.verdict, self.wide)
-        return divergence(whole, f"{self.names[0]} / {self.names[1]}")
+        judgement = self._judgement_of(self.comparison, self.verdict, self.wide)
+        return divergence(judgement, f"{self.names[0]} / {self.names[1]}")
 
     def _repr_html_(self) -> str:
         return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"

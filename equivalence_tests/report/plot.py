@@ -233,9 +233,9 @@ def _svg(
     lines: Sequence[str],
     style: bool,
 ) -> Svg:
-    labelled = [(y, left) for y, left, _ in ticks if left]
-    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in labelled)
-    text = "".join(f'<text x="2" y="{y - 2:.1f}">{left}</text>' for y, left in labelled)
+    labels = [(y, label) for y, label, _ in ticks if label]
+    grid = "".join(f'<path class="grid" d="M-.5 {y:.1f}H{steps}"/>' for y, _ in labels)
+    text = "".join(f'<text x="2" y="{y - 2:.1f}">{label}</text>' for y, label in labels)
     text += "".join(
         f'<text x="100%" y="{y + 3:.1f}" text-anchor="end">{right}</text>'
         for y, _, right in ticks

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -31,7 +30,7 @@ def to_json(rows: Sequence[Outcome]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
-def as_dict(row: Outcome) -> dict[str, Any]:
+def as_dict(row: Outcome) -> dict[str, object]:
     """Returns a row as plain data, with the certificates of its proofs."""
     return {
         "id": str(row.task),

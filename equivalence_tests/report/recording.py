@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.claim import rounding
+from optax_bridge.metadata.trees import PyTree
 
 _INDEX = "index.json"
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.
@@ -65,7 +66,7 @@ class Recording:
       runs: id -> path of the leaf -> array of shape (steps, ...).
     """
 
-    environment: Mapping[str, Any]
+    environment: Mapping[str, object]
     steps: int
     runs: Mapping[str, Mapping[str, np.ndarray]]
 
@@ -87,7 +88,9 @@ class Against:
     note: str = ""
 
 
-def save(file: Path, results: Sequence[Result], environment: Mapping[str, Any], steps: int) -> None:
+def save(
+    file: Path, results: Sequence[Result], environment: Mapping[str, object], steps: int
+) -> None:
     """Writes every result's trajectory. The file holds plain arrays: no pickle.
 
     Args:
@@ -109,7 +112,7 @@ def save(file: Path, results: Sequence[Result], environment: Mapping[str, Any], 
             arrays.append(raw)
     index = {"environment": environment, "steps": steps, "runs": runs}
 
-    def write(stream: Any) -> None:
+    def write(stream: BinaryIO) -> None:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(_INDEX, json.dumps(index))
             for number, array in enumerate(arrays):
@@ -169,7 +172,7 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
     return outcomes
 
 
-def _flat(trajectory: Any) -> dict[str, np.ndarray]:
+def _flat(trajectory: PyTree) -> dict[str, np.ndarray]:
     leaves = jax.tree_util.tree_leaves_with_path(trajectory)
     return {leaf_name(path): np.asarray(leaf) for path, leaf in leaves}
 

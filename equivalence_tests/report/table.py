@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -210,7 +209,7 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
     console.print(f"against the recording from {where[0]} ({where[1]}): {', '.join(counts)}")
 
 
-def against_rows(outcomes: Sequence[Against]) -> list[dict[str, Any]]:
+def against_rows(outcomes: Sequence[Against]) -> list[dict[str, object]]:
     """The comparison with a recording as plain data."""
     return [
         {
@@ -259,7 +258,7 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 
 def natures_line(results: Sequence[Result]) -> str:
-    """Returns the nature of the differences, and what decided it; empty if there are none."""
+    """Returns the nature of the differences, and what decided it; empty where all is identical."""
     judgements = [result.judgement for result in results if result.judgement is not None]
     numbers = Counter(
         (judgement.nature, judgement.wide is not None)
@@ -275,14 +274,14 @@ def natures_line(results: Sequence[Result]) -> str:
     return f"what is not identical: {', '.join(parts)}" if parts else ""
 
 
-def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+def rows(results: Sequence[Result]) -> list[dict[str, object]]:
     """The results as plain data for JSON; an infinite distance is the string "inf"."""
     return [_row(result) for result in results]
 
 
-def _row(result: Result) -> dict[str, Any]:
+def _row(result: Result) -> dict[str, object]:
     comparison, claim, judgement = result.comparison, result.claim, result.judgement
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "id": str(result.case),
         "optimizer": result.case.entry,
         "recipe": result.case.recipe,

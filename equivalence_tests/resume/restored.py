@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -30,8 +29,8 @@ def old_checkpoint(checkpoint: Path) -> Read:
       checkpoint: the file, or a folder of which the latest counts.
 
     Raises:
-      EquivalenceError: there is none, or the migrated program wrote it. Restoring would return the
-        template in the first case, on both sides, and they would be equal.
+      EquivalenceError: nothing is there, or the migrated program wrote it. Restoring would return
+        the template in the first case, on both sides, and they would be equal.
       CheckpointError: it cannot be read.
     """
     latest = flax_checkpoints.latest_checkpoint
@@ -47,11 +46,11 @@ def old_checkpoint(checkpoint: Path) -> Read:
     if not any(True for _ in optimizers(read.tree)) and (
         read.format == ORBAX or any(True for _ in find_states(read.tree))
     ):
-        beside = "" if Path(path) == checkpoint.absolute() else f" ({_held_by(checkpoint)})"
+        folder_content = "" if Path(path) == checkpoint.absolute() else f" ({_held_by(checkpoint)})"
         raise EquivalenceError(
             f"{path}: expected a checkpoint of flax.optim, found {read.description}: this is a "
             "checkpoint of the migrated program. Name the old one, the file itself where both are "
-            f"in one folder{beside}"
+            f"in one folder{folder_content}"
         )
     return read
 
@@ -71,7 +70,7 @@ def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
     is_within = isinstance(wanted, legacy_optim.Optimizer) and legacy_states(read.tree) is None
     if read.format in _OF_FLAX and not is_within:
         return by_flax(wanted)
-    tree: Any = by_flax(None) if read.format in _OF_FLAX else read.tree
+    tree: PyTree = by_flax(None) if read.format in _OF_FLAX else read.tree
     if is_within:
         paths = list(optimizers(tree))
         if len(paths) != 1:
@@ -93,8 +92,8 @@ def _held_by(folder: Path) -> str:
 
 
 def each_pair(
-    legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
-) -> Iterator[tuple[str, Any, Any]]:
+    legacy: Mapping[str, PyTree], states: Mapping[str, PyTree], name: str
+) -> Iterator[tuple[str, PyTree, PyTree]]:
     """Each old optimizer with the new state: of copies for devices one, of a population all."""
     for path, one in _pair_up(legacy, states, name):
         optimizer, state = _in_dicts(one), _in_dicts(states[path])
@@ -121,8 +120,8 @@ def _are_copies(tree: PyTree) -> bool:
 
 
 def _pair_up(
-    legacy: Mapping[str, Any], states: Mapping[str, Any], name: str
-) -> Iterator[tuple[str, Any]]:
+    legacy: Mapping[str, PyTree], states: Mapping[str, PyTree], name: str
+) -> Iterator[tuple[str, PyTree]]:
     if len(legacy) == len(states) == 1:
         yield next(iter(states)), next(iter(legacy.values()))
         return

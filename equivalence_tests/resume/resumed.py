@@ -24,7 +24,7 @@ import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.report.pair import Report
 from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
-from equivalence_tests.sides.adapt import EquivalenceError, adapted, on_host
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, on_host
 from equivalence_tests.sides.programs import load_object, old_names
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
@@ -44,7 +44,7 @@ class Resumed:
     Attributes:
       reports: path of each optimizer in the program's state -> the comparison of its two sides.
       steps: path -> steps that the checkpoint had taken.
-      others: number of leaves beside the optimizers, equal on both sides.
+      others: number of leaves outside of the optimizers, equal on both sides.
       unequal: paths of those that are not.
       dropped: paths of what the checkpoint holds and the migrated program does not restore.
       added: paths of what the migrated program alone has.
@@ -64,11 +64,11 @@ class Resumed:
         """That of the optimizer that is farthest apart; different if anything else is."""
         order = list(Verdict)
         verdicts = [report.verdict for report in self.reports.values()]
-        return Verdict.DIFFERENT if self.beside else max(verdicts, key=order.index)
+        return Verdict.DIFFERENT if self.other_differences else max(verdicts, key=order.index)
 
     @property
-    def beside(self) -> str:
-        """The differences beside the steps, in lines; empty if there are none."""
+    def other_differences(self) -> str:
+        """The differences outside of the steps, in lines; empty where all is equal."""
         lines = {
             "restored differently: {}": self.unequal,
             "only in the checkpoint: {}; the migrated program drops it: what it restores into has "
@@ -85,7 +85,7 @@ class Resumed:
         differing = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
         return (
             bool(differing)
-            and not self.beside
+            and not self.other_differences
             and all(r.judgement.is_of_a_constant for r in differing)
         )
 
@@ -127,8 +127,8 @@ class Resumed:
         if self.others:
             leaves = "1 leaf" if self.others == 1 else f"{self.others} leaves"
             lines.append(f"beside the optimizers, the same both ways: {leaves}")
-        if self.beside:
-            lines.append(self.beside)
+        if self.other_differences:
+            lines.append(self.other_differences)
         if self.neither:
             names = ", ".join(_fold_paths(self.neither))
             lines.append(f"in the checkpoint, restored by neither program: {names}")
@@ -160,7 +160,7 @@ def resume(
       learning_rate: the rate of each step, for optimizers that are given it per call.
 
     Returns:
-      The comparison of each optimizer, and of what stands beside them.
+      The comparison of each optimizer, and of all other leaves.
 
     Raises:
       EquivalenceError: something does not fit; the message says which side and where.
@@ -222,18 +222,18 @@ def _compare_restored(
             unequal.append(f"{path}/params".lstrip("/"))
         sides = (_with_rate(optimizer, learning_rate), _with_rate(state, learning_rate))
         reports[path] = compared(*sides, on_host(optimizer.target))
-    beside = _beside(before, new, (_copies(legacy, "state"), _copies(states)))
+    others = _compare_others(before, new, (_copies(legacy, "state"), _copies(states)))
     return replace(
-        beside,
+        others,
         reports=reports,
         steps=taken,
-        unequal=[*unequal, *beside.unequal],
-        dropped=sorted({*beside.dropped, *dropped} - neither),
+        unequal=[*unequal, *others.unequal],
+        dropped=sorted({*others.dropped, *dropped} - neither),
         neither=sorted(neither),
     )
 
 
-def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
+def _restore(name: str, restore: Callable[[], PyTree]) -> PyTree:
     try:
         return restore()
     except EquivalenceError:
@@ -246,29 +246,29 @@ def _restore(name: str, restore: Callable[[], Any]) -> PyTree:
         ) from error
 
 
-def _those(tree: PyTree, kind: type) -> dict[str, Any]:
+def _those(tree: PyTree, kind: type) -> dict[str, object]:
     """Path -> each object of a class within a tree."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, kind))
     return {"/".join(key_names(path)): leaf for path, leaf in leaves if isinstance(leaf, kind)}
 
 
-def _description(found: Any) -> str:
+def _description(value: object) -> str:
     """Returns the kind of an object that was made in a state's place."""
-    name = type(found).__name__
+    name = type(value).__name__
     if name.endswith("State"):
         return f"{name}, the state of an optimizer alone"
-    names = [type(part).__name__ for part in found] if isinstance(found, tuple) else []
+    names = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
     if names and all(part.endswith("State") for part in names):
         return f"a tuple of {', '.join(names)}: an optimizer's state alone"
-    if isinstance(found, Mapping):
-        return f"a {name} without one, with {', '.join(map(str, list(found)[:5]))}"
+    if isinstance(value, Mapping):
+        return f"a {name} without one, with {', '.join(map(str, list(value)[:5]))}"
     return name
 
 
 def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
     """The template with legacy optimizers where it has TrainStates."""
     try:
-        named: dict[str, Any] = dict(parse_definitions(texts))
+        named: dict[str, legacy_optim.OptimizerDef] = dict(parse_definitions(texts))
     except ExpressionError as error:
         raise EquivalenceError(f"--optimizer: {error}") from None
     paths = _those(template, train_state.TrainState)
@@ -290,25 +290,25 @@ def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:
     )
 
 
-def _with_rate(side: Any, learning_rate: float | None) -> Side:
-    made = adapted(side)
+def _with_rate(side: SideLike, learning_rate: float | None) -> Side:
+    own_side = as_side(side)
     rate = None if learning_rate is None else jnp.float32(learning_rate)
     if isinstance(side, legacy_optim.Optimizer):
         arguments = {} if rate is None else {"learning_rate": rate}
 
-        def step(optimizer: Any, grads: PyTree) -> Any:
+        def step(optimizer: PyTree, grads: PyTree) -> PyTree:
             with old_names():  # a definition of the program's own may use what JAX has lost since
                 return optimizer.apply_gradient(grads, **arguments)
 
-        return replace(made, step=step)
+        return replace(own_side, step=step)
     if rate is None:
-        return made
+        return own_side
     if isinstance(side, TrainState):
-        return replace(made, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
-    return replace(made, step=_with_injected_rate(side, rate))
+        return replace(own_side, step=lambda s, g: s.apply_gradients(grads=g, learning_rate=rate))
+    return replace(own_side, step=_with_injected_rate(side, rate))
 
 
-def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
+def _with_injected_rate(state: PyTree, rate: jax.Array) -> Callable[[PyTree, PyTree], PyTree]:
     """The step of Flax's own `TrainState`, which takes a rate in the state of Optax's injection."""
     if "learning_rate" not in getattr(state.opt_state, "hyperparams", {}):
         raise EquivalenceError(
@@ -318,19 +318,21 @@ def _with_injected_rate(state: Any, rate: Any) -> Callable[[Any, PyTree], Any]:
             "rate is part of the transformation"
         )
 
-    def step(state: Any, grads: PyTree) -> Any:
-        known = state.opt_state.hyperparams
-        new = {**known, "learning_rate": rate.astype(known["learning_rate"].dtype)}
+    def step(state: PyTree, grads: PyTree) -> PyTree:
+        before = state.opt_state.hyperparams
+        new = {**before, "learning_rate": rate.astype(before["learning_rate"].dtype)}
         opt_state = state.opt_state._replace(hyperparams=new)
         return state.replace(opt_state=opt_state).apply_gradients(grads=grads)
 
     return step
 
 
-def _beside(before: PyTree, after: PyTree, copies: tuple[int | None, int | None]) -> Resumed:
-    """Compares the leaves beside the optimizers, each side with its copies for devices.
+def _compare_others(
+    before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
+) -> Resumed:
+    """Compares the leaves outside of the optimizers, each side with its copies for devices.
 
-    A new state that stands for the whole checkpoint has nothing beside it: its fields have names of
+    A new state that is the whole checkpoint has no other leaves: its fields have names of
     their own, and restoring says what fills none.
     """
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
@@ -382,7 +384,7 @@ def _left_over() -> Iterator[list[str]]:
             )
 
 
-def _copies(those: Mapping[str, Any], *within: str) -> int | None:
+def _copies(those: Mapping[str, PyTree], *within: str) -> int | None:
     """For how many devices the steps of states are replicated; None if they are not."""
     for one in those.values():
         shape = np.shape(functools.reduce(getattr, within, one).step)

@@ -11,7 +11,7 @@ from flax import serialization
 from flax.training import checkpoints as flax_checkpoints
 
 import legacy_optim
-from equivalence_tests.resume.resumed import Resumed, _beside, resume
+from equivalence_tests.resume.resumed import Resumed, _compare_others, resume
 from equivalence_tests.sides.adapt import EquivalenceError
 from equivalence_tests.sides.programs import load_object
 from optax_bridge.correspondence import Verdict
@@ -207,10 +207,10 @@ def test_each_member_of_a_population_is_compared(tmp_path: Path):
 
 def test_replicated_leaves_are_equal_only_where_every_copy_is():
     one, other = np.asarray([1.0, 2.0]), np.asarray([[1.0, 2.0], [1.0, 3.0]])
-    beside = functools.partial(_beside, {"x": other}, {"x": one})
-    assert beside((2, None)).unequal == beside((None, None)).unequal == ["x"]
-    assert _beside({"x": np.stack([one, one])}, {"x": one}, (2, None)).unequal == []
-    assert _beside({"x": one}, {"x": np.stack([one, one])}, (None, 2)).unequal == []
+    compare = functools.partial(_compare_others, {"x": other}, {"x": one})
+    assert compare((2, None)).unequal == compare((None, None)).unequal == ["x"]
+    assert _compare_others({"x": np.stack([one, one])}, {"x": one}, (2, None)).unequal == []
+    assert _compare_others({"x": one}, {"x": np.stack([one, one])}, (None, 2)).unequal == []
 
 
 NOWHERE = {
@@ -369,7 +369,7 @@ def test_what_the_old_program_does_not_restore_either_is_no_loss(checkpoint: Pat
 
 
 def test_what_only_the_migrated_program_has_is_said():
-    resumed = _beside({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
+    resumed = _compare_others({"a": 1}, {"a": 1, "b": 2, "c": {"d": [3, 4]}}, (None, None))
     assert resumed.verdict is Verdict.DIFFERENT
     assert "only in the migrated program: b, c/d (2 leaves); the old one" in str(resumed)
 

@@ -13,8 +13,8 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
-from equivalence_tests.sides.errors import EquivalenceError as EquivalenceError
-from equivalence_tests.sides.frameworks.pytorch import is_torch_optimizer
+from equivalence_tests.sides.frameworks import is_torch_optimizer
+from equivalence_tests.sides.side import EquivalenceError as EquivalenceError
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.recipe import render
@@ -34,11 +34,11 @@ EXPECTED = (
 )
 
 
-def adapted(side: SideLike) -> Side:
+def as_side(side: SideLike) -> Side:
     """The side as functions.
 
     Raises:
-      EquivalenceError: it is none of the things that a side can be.
+      EquivalenceError: it is nothing that a side can be.
     """
     if isinstance(side, Side):
         return side
@@ -64,16 +64,16 @@ def adapted(side: SideLike) -> Side:
     raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
 
 
-def _made_by_config(side: Any) -> Any:
-    """Returns the transformation of a config of `optax_bridge.spmd`; anything else as it is."""
-    optimizers = sys.modules.get("optax_bridge.spmd.optimizers")  # without it there are none
+def _made_by_config(side: SideLike) -> SideLike:
+    """Returns the transformation of a config of `optax_bridge.spmd`; anything else unchanged."""
+    optimizers = sys.modules.get("optax_bridge.spmd.optimizers")  # not imported: no config
     config = sys.modules.get("optax_bridge.spmd.config")
     is_config = config is not None and isinstance(side, config.InstantiableConfig)
     if not is_config and not (
         optimizers is not None and isinstance(side, optimizers.PartitionedGradientTransformation)
     ):
         return side
-    from optax_bridge.spmd.transformation import transformation_of
+    from optax_bridge.spmd.trainer.state import transformation_of
 
     try:
         return transformation_of(side)
@@ -81,13 +81,13 @@ def _made_by_config(side: Any) -> Any:
         raise EquivalenceError(str(error)) from error
 
 
-def _description(side: Any) -> str:
-    found, name = type(side).__name__, getattr(side, "__name__", repr(side))
+def _description(side: SideLike) -> str:
+    kind, name = type(side).__name__, getattr(side, "__name__", repr(side))
     if is_torch_optimizer(side):
         return f"the class {name}: write torch_side({name}, lr=...)"
     if is_torch_optimizer(type(side)):
-        return f"a PyTorch {found} with tensors of its own: write torch_side({found}, lr=...)"
-    return f"{found} {name!r}: call it to make a side" if callable(side) else found
+        return f"a PyTorch {kind} with tensors of its own: write torch_side({kind}, lr=...)"
+    return f"{kind} {name!r}: call it to make a side" if callable(side) else kind
 
 
 def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Params], PyTree]) -> Side:
@@ -119,10 +119,10 @@ def _like(state: PyTree, params: Params) -> PyTree:
     In float64 the moments have to be so too, or their rounding passes for another algorithm.
     """
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
-    return jax.tree.map(_widen, state) if double else state
+    return jax.tree.map(_to_float64, state) if double else state
 
 
-def _widen(leaf: Leaf) -> jax.Array:
+def _to_float64(leaf: Leaf) -> jax.Array:
     leaf = jnp.asarray(leaf)
     return leaf.astype(np.float64) if jnp.issubdtype(leaf.dtype, np.floating) else leaf
 
@@ -130,15 +130,15 @@ def _widen(leaf: Leaf) -> jax.Array:
 def _carry_state(state: train_state.TrainState, params: Params) -> PyTree:
     """The optimizer state of a TrainState, for parameters that may be wider by now.
 
-    What is as it was made, a learning rate among the hyper-parameters say, is made anew: 0.1 in
-    float32 is another number in float64.
+    A leaf that has its initial value, e.g. a learning rate among the hyper-parameters, is made
+    again in the wider dtype: 0.1 in float32 is another number in float64.
     """
     carry = state.opt_state
     wide = _like(carry, params)
     if wide is carry:
         return carry
     before = state.tx.init(state.params)
-    fresh = state.tx.init(jax.tree.map(_widen, state.params))
+    fresh = state.tx.init(jax.tree.map(_to_float64, state.params))
     if jax.tree.structure(before) != jax.tree.structure(carry):  # restored as other containers
         return wide
 
@@ -168,8 +168,8 @@ def _transformation(tx: optax.GradientTransformation) -> Side:
 _EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
 
 
-def _of_example_library(triple: Any) -> Side:
-    def step(carry: Any, grads: Updates) -> Any:
+def _of_example_library(triple: SideLike) -> Side:
+    def step(carry: PyTree, grads: Updates) -> PyTree:
         count, state = carry
         return count + 1, triple.update_fn(count, grads, state)
 
@@ -187,7 +187,7 @@ def _of_example_library(triple: Any) -> Side:
     )
 
 
-def _functions(init: Callable[..., Any], step: Callable[..., Any]) -> Side:
+def _functions(init: Callable[..., PyTree], step: Callable[..., PyTree]) -> Side:
     def take(carry: PyTree, grads: Updates) -> PyTree:
         result = step(grads, carry[1], carry[0])
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -242,7 +242,7 @@ def _of_transformation(tx: optax.GradientTransformation) -> str:
     return f"{tx.init.__module__}.{name.split('.<locals>')[0]}"
 
 
-def _source_of(function: Callable[..., Any]) -> str:
+def _source_of(function: Callable[..., object]) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):

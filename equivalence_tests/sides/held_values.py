@@ -19,15 +19,15 @@ _LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
 _SCALARS = (bool, int, float)
 _PLAIN = (*_SCALARS, complex, str, type(None), np.generic)
 
-Change = Mapping[tuple[str, Any], Any]  # (name, value) -> the new value
+Change = Mapping[tuple[str, object], object]  # (name, value) -> the new value
 
 
-def settings_of(*values: object) -> dict[str, Any]:
+def settings_of(*values: object) -> dict[str, object]:
     """Returns the numbers and flags that functions and objects hold: name -> value.
 
     Two of one name and unlike values are told apart as `decay` and `decay#2`.
     """
-    named: dict[str, list[Any]] = {}
+    named: dict[str, list[object]] = {}
     for name, value in _scalars(values, set(), 0):
         others = named.setdefault(name, [])
         if not any(type(value) is type(other) and value == other for other in others):
@@ -39,11 +39,13 @@ def settings_of(*values: object) -> dict[str, Any]:
     }
 
 
-def with_settings(value: object, before: Mapping[str, Any], changes: Mapping[str, Any]) -> Any:
+def with_settings(
+    value: object, before: Mapping[str, object], changes: Mapping[str, object]
+) -> Any:
     """Returns a copy of an object in which some of its settings have other values.
 
     Args:
-      value: the object; it stays as it is.
+      value: the object, which is not changed.
       before: `settings_of` it.
       changes: name in `before` -> new value.
     """
@@ -96,7 +98,7 @@ def _is_library(function: types.FunctionType) -> bool:
     return function.__module__.partition(".")[0] in ("jax", "optax", "flax", "numpy", "chex")
 
 
-def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
     if depth > _DEPTH or id(value) in seen:
         return
     seen.add(id(value))
@@ -115,7 +117,7 @@ class _Part(NamedTuple):
     path: str
 
     def below(self, path: str) -> str:
-        """Where the value is, of an object at a path; a variable stands for itself."""
+        """Returns the path of the value in an object at a path; a variable has its name alone."""
         return path + self.path if self.path[:1] in (".", "[") else self.path
 
 
@@ -146,7 +148,7 @@ def _parts(value: object) -> Iterator[_Part]:
         yield from (_Part(name, part, f".{name}") for name, part in attributes)
 
 
-def plain_values(function: Callable[..., Any]) -> dict[str, object]:
+def plain_values(function: Callable[..., object]) -> dict[str, object]:
     """The plain values that a function has at hand: where -> value.
 
     Its closure, the object that it is a method of with the numbers of its class, and the global
@@ -174,7 +176,7 @@ def plain_values(function: Callable[..., Any]) -> dict[str, object]:
     return values
 
 
-def changed(
+def python_changes(
     before: Mapping[str, object], after: Mapping[str, object], *, new: bool
 ) -> dict[str, str]:
     """Returns the values that changed: where -> both values as text.
@@ -198,7 +200,7 @@ def _is_filled(cell: types.CellType) -> bool:
         return False
 
 
-def _defaults(function: types.FunctionType) -> dict[str, Any]:
+def _defaults(function: types.FunctionType) -> dict[str, object]:
     defaults = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
@@ -209,9 +211,9 @@ class _Copy:
 
     def __init__(self, change: Change):
         self.change = change
-        self.copies: dict[int, Any] = {}
+        self.copies: dict[int, object] = {}
 
-    def setting(self, name: str, value: object, depth: int) -> Any:
+    def setting(self, name: str, value: object, depth: int) -> object:
         if isinstance(value, _SCALARS):
             for (changed, before), new in self.change.items():
                 if changed == name and type(before) is type(value) and before == value:
@@ -219,7 +221,7 @@ class _Copy:
             return value
         return self.of(value, depth)
 
-    def of(self, value: object, depth: int) -> Any:
+    def of(self, value: object, depth: int) -> object:
         """Returns the copy of a value, or itself where nothing in it changes."""
         if depth > _DEPTH or isinstance(value, _SCALARS):
             return value
@@ -233,7 +235,7 @@ class _Copy:
         return self.copies[id(value)]
 
 
-def _with_parts(value: object, parts: Mapping[str, Any], in_order: list[Any]) -> Any:
+def _with_parts(value: object, parts: Mapping[str, Any], in_order: list[Any]) -> object:
     """Returns an object like a given one that holds other parts."""
     if isinstance(value, types.FunctionType):
         return _function(value, parts)
@@ -254,7 +256,7 @@ def _with_parts(value: object, parts: Mapping[str, Any], in_order: list[Any]) ->
     return duplicate
 
 
-def _function(value: types.FunctionType, parts: Mapping[str, Any]) -> Callable[..., Any]:
+def _function(value: types.FunctionType, parts: Mapping[str, Any]) -> Callable[..., object]:
     changed_globals = {name: parts[name] for name in value.__code__.co_names if name in parts}
     cells = tuple(
         types.CellType(parts[name]) if _is_filled(cell) else cell

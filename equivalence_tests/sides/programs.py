@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 import legacy_optim
-from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, adapted
+from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, as_side
 from optax_bridge.cli.programs import (
     migration_remedy,
     object_named,
@@ -67,7 +67,7 @@ def side_or_function(name: str) -> tuple[Any, bool]:
     """
     value = load_object(name)
     try:
-        adapted(value)
+        as_side(value)
         return value, True
     except EquivalenceError:
         if callable(value):

@@ -6,7 +6,6 @@ compared leaf by leaf.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax.numpy as jnp
 import optax
@@ -14,9 +13,13 @@ from optax.tree_utils import tree_get_all_with_path
 
 import legacy_optim
 from optax_bridge import TrainState
-from optax_bridge.correspondence.recipe import build
+from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.legacy import from_legacy, to_legacy
-from optax_bridge.metadata.trees import Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
+
+
+class EquivalenceError(ValueError):
+    """Something that keeps two sides from being compared; says which side, step and leaf."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Side:
 
     name: str
     init: Callable[[Params], PyTree]
-    step: Callable[..., Any]
-    view: Callable[[Any], Any]
+    step: Callable[..., PyTree]
+    view: Callable[[PyTree], PyTree]
     source: str = ""
     definition: legacy_optim.OptimizerDef | None = None
     compiled: bool = True
@@ -46,7 +49,7 @@ class Side:
 def legacy(definition: legacy_optim.OptimizerDef) -> Side:
     """The legacy optimizer itself."""
 
-    def step(optimizer: Any, grads: Updates, learning_rate: Any = None) -> PyTree:
+    def step(optimizer: PyTree, grads: Updates, learning_rate: Leaf = None) -> PyTree:
         return optimizer.apply_gradient(grads, **_rate(learning_rate))
 
     return Side("legacy", definition.create, step, legacy_view, definition=definition)
@@ -60,7 +63,7 @@ def train_state(
     def init(params: Params) -> TrainState:
         return TrainState.create(apply_fn=None, params=params, tx=tx)
 
-    def step(state: TrainState, grads: Updates, learning_rate: Any = None) -> TrainState:
+    def step(state: TrainState, grads: Updates, learning_rate: Leaf = None) -> TrainState:
         return state.apply_gradients(grads=grads, **_rate(learning_rate))
 
     return Side(name, init, step, lambda state: state_view(state, definition))
@@ -71,7 +74,7 @@ def exact(definition: legacy_optim.OptimizerDef) -> Side:
     return train_state("exact", definition, from_legacy(definition))
 
 
-def stock(definition: legacy_optim.OptimizerDef, recipe: Any) -> Side:
+def stock(definition: legacy_optim.OptimizerDef, recipe: Call) -> Side:
     """A recipe of public Optax, driven by TrainState."""
     return train_state("stock", definition, build(recipe))
 
@@ -105,5 +108,5 @@ def legacy_view(optimizer: legacy_optim.Optimizer) -> dict[str, PyTree]:
     return {"params": optimizer.target, "state": optimizer.state}
 
 
-def _rate(learning_rate: Any) -> dict[str, Any]:
+def _rate(learning_rate: Leaf) -> dict[str, Leaf]:
     return {} if learning_rate is None else {"learning_rate": learning_rate}

@@ -29,7 +29,8 @@ ENSEMBLE = 3  # sets of parameters under `vmap`
 # What is given at each step: trees with a leading axis of steps, one for each argument of
 # `Side.step`; to a loop also a function (number of the step from 0, the last view or None) -> those
 # arguments, for gradients that depend on the parameters.
-Inputs = Sequence[Any] | Callable[[int, Any], Sequence[Any]]
+Inputs = Sequence[PyTree] | Callable[[int, PyTree], Sequence[PyTree]]
+Program = Callable[..., tuple[PyTree, PyTree]]  # (state, ...) -> (state, views)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Driven:
     """
 
     init: Callable[[Params], PyTree]
-    steps: Callable[[Any, Inputs, int, int], tuple[Any, Any]]
+    steps: Callable[[PyTree, Inputs, int, int], tuple[PyTree, PyTree]]
 
 
 def trajectory(
@@ -89,8 +90,8 @@ def driver(side: Side, drive: str = "scan") -> Driven:
     def init(params: Params) -> Params:
         return side.init(jax.tree.map(jnp.asarray, params) if side.compiled else params)
 
-    def body(state: PyTree, row: Sequence[Any]) -> tuple[PyTree, PyTree]:
-        if not side.compiled:
+    def body(state: PyTree, row: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
+        if not side.compiled or drive == "eager":
             state = side.step(state, *row)
             return state, side.view(state)
         # The step is compiled for itself: what stands around it differs from side to side, and XLA
@@ -139,8 +140,8 @@ def per_device(grads: Updates, devices: int) -> PyTree:
 
 
 def _at_once(
-    program: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
-) -> Callable[..., tuple[PyTree, PyTree]]:
+    program: Program,
+) -> Program:
     """All steps by one call of a program."""
 
     def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
@@ -153,9 +154,7 @@ def _rows(inputs: Inputs, first: int, count: int) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf[first : first + count]), tuple(inputs))  # type: ignore[arg-type]
 
 
-def _loop(
-    body: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], drive: str
-) -> Callable[..., Any]:
+def _loop(body: Program, drive: str) -> Program:
     take, convert = body, jnp.asarray
     if drive != "eager":
         take = jax.jit(body, donate_argnums=(0,) if drive == "donate" else ())
@@ -164,7 +163,7 @@ def _loop(
     def steps(state: PyTree, inputs: Inputs, first: int, count: int) -> tuple[PyTree, PyTree]:
         if drive == "donate":  # the first state shares buffers with the caller's parameters
             state = jax.tree.map(jnp.copy, state)
-        seen: list[Any] = []
+        seen: list[PyTree] = []
         for index in range(first, first + count):
             if callable(inputs):
                 row = tuple(inputs(index, seen[-1] if seen else None))
@@ -186,9 +185,7 @@ def _local() -> list[Any]:
     return devices[: max(n for n in (1, 2, 4, 8) if n <= len(devices))]
 
 
-def _sharded_driver(
-    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
-) -> Driven:
+def _sharded_driver(init: Callable[[Params], PyTree], scan: Program, mesh: Mesh) -> Driven:
     def split(tree: PyTree, axis: int) -> PyTree:
         def put(leaf: Leaf) -> Leaf:
             splits = leaf.ndim > axis and leaf.size and leaf.shape[axis] % mesh.size == 0
@@ -206,33 +203,29 @@ def _sharded_driver(
     return Driven(lambda params: split(init(split(params, 0)), 0), steps)
 
 
-def _replicated_driver(
-    init: Callable[[Params], PyTree], scan: Callable[..., Any], mesh: Mesh
-) -> Driven:
+def _replicated_driver(init: Callable[[Params], PyTree], scan: Program, mesh: Mesh) -> Driven:
     """Data-parallel as `flax.optim` did it: `replicate()`, then pmap."""
     devices = list(mesh.devices.flat)
 
     @functools.cache
-    def compiled(arguments: int) -> Callable[..., Any]:
+    def parallel_program(arguments: int) -> Program:
         axes = (1, *[None] * (arguments - 1))
         return jax.pmap(scan, axis_name="batch", in_axes=(0, axes), devices=devices)
 
     def program(state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         grads, *others = inputs
         each = per_device(grads, len(devices))
-        state, views = compiled(len(inputs))(state, (each, *others))
+        state, views = parallel_program(len(inputs))(state, (each, *others))
         return state, jax.tree.map(lambda leaf: leaf[0], views)
 
     return Driven(lambda params: init(params).replicate(devices), _at_once(program))
 
 
-def _data_parallel(
-    init: Callable[[Params], PyTree], body: Callable[..., Any], mesh: Mesh
-) -> Driven:
+def _data_parallel(init: Callable[[Params], PyTree], body: Program, mesh: Mesh) -> Driven:
     everywhere = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec(None, "batch"))
 
-    def average_step(state: PyTree, row: Any) -> tuple[PyTree, PyTree]:
+    def average_step(state: PyTree, row: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
         grads, *others = row
         return body(state, (jax.tree.map(lambda g: jnp.mean(g, axis=0), grads), *others))
 

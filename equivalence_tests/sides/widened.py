@@ -2,7 +2,7 @@
 
 Rounding shrinks in float64; another formula does not. But a formula may be chosen by the dtype, `if
 params.dtype == jnp.bfloat16: ...`, and float64 would run another one. So a side is traced with both
-dtypes. Where the two programs are the same but for their dtypes, it runs in float64 as it is.
+dtypes. Where the two programs are the same but for their dtypes, it runs in float64 unchanged.
 Otherwise the program of the real dtype, which took the branches of the real dtype, is evaluated
 with every floating-point number in float64.
 """
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
+from jax.typing import DTypeLike
 
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.scanned import constants_and_carry
@@ -30,6 +31,7 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 _Traced = tuple[core.ClosedJaxpr, jax.tree_util.PyTreeDef]  # a program, and what it returns
 _EqnParams = dict[str, Any]
+_Atom = core.Var | core.Literal
 
 
 class NotWidened(ValueError):
@@ -75,7 +77,7 @@ def widen_side(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> 
         state = side.init(jax.tree.map(jnp.asarray, params))
         step, after = _trace(side.step, state, *inputs_of_step)
         view, _ = _trace(side.view, after)
-    # A state that was made elsewhere comes along as it is, so the first one is not traced.
+    # A state that was made elsewhere is taken over, so the first one is not traced.
     first = wide(state)
     return replace(side, init=lambda _: first, step=_evaluator(step), view=_evaluator(view))
 
@@ -257,11 +259,11 @@ def _alike(narrow: Leaf, other: Leaf) -> bool:
     narrow, other = (_Program(getattr(each, "jaxpr", each)) for each in (narrow, other))
     if other.narrows or len(narrow.steps) != len(other.steps):
         return False
-    pairs: dict[Any, Any] = dict(zip(narrow.inputs, other.inputs, strict=True))
+    pairs: dict[_Atom, _Atom] = dict(zip(narrow.inputs, other.inputs, strict=True))
 
-    def same(a: Any, b: Any) -> bool:
+    def same(a: _Atom, b: _Atom) -> bool:
         if isinstance(a, core.Literal) and isinstance(b, core.Literal):
-            dtype: Any = getattr(a.aval, "dtype", None)
+            dtype = getattr(a.aval, "dtype", None)
             rounded = np.asarray(b.val).astype(dtype)
             return bool(np.array_equal(np.asarray(a.val, dtype), rounded, equal_nan=True))
         return not isinstance(a, core.Literal) and pairs.get(a) is b
@@ -282,29 +284,29 @@ class _Program:
 
     def __init__(self, jaxpr: core.Jaxpr):
         self.inputs, self.outputs = [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars
-        self.steps: list[Any] = []
+        self.steps: list[core.JaxprEqn] = []
         self.narrows = False
-        self._sources: dict[Any, Any] = {}
+        self._sources: dict[_Atom, _Atom] = {}
         for eqn in jaxpr.eqns:
-            dtypes: list[Any] = [
-                getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)
-            ]
-            outputs: list[Any] = [getattr(atom.aval, "dtype", None) for atom in eqn.outvars]
+            dtypes = [getattr(atom.aval, "dtype", None) for atom in (*eqn.invars, *eqn.outvars)]
+            outputs = dtypes[len(eqn.invars) :]
             # A counter that becomes a float32 is one in any mode, and so is what is made of it.
-            self.narrows |= any(dtype.itemsize < 8 for dtype in filter(_is_float, outputs))
+            self.narrows |= any(
+                dtype.itemsize < 8 for dtype in outputs if dtype is not None and _is_float(dtype)
+            )
             if eqn.primitive.name == "convert_element_type" and all(map(_is_float, dtypes)):
                 self._sources[eqn.outvars[0]] = eqn.invars[0]
             else:
                 self.steps.append(eqn)
 
-    def source(self, atom: Any) -> Any:
+    def source(self, atom: _Atom) -> _Atom:
         """The number that a conversion was made of."""
         while not isinstance(atom, core.Literal) and atom in self._sources:
             atom = self._sources[atom]
         return atom
 
 
-def _is_float(dtype: Any) -> bool:
+def _is_float(dtype: DTypeLike | None) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.floating)
 
 

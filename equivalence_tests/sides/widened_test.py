@@ -10,7 +10,7 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import Nature, Verdict, check_equivalence
-from equivalence_tests.sides.adapt import adapted
+from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.trajectory import trajectory
@@ -37,7 +37,6 @@ def only_in(dtype: Any, factor: float, tx: optax.GradientTransformation) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "factor", "stream"),
     [
-        (jnp.float32, 1.001, "hostile"),
         (jnp.bfloat16, 1.05, "normal"),
         (jnp.float16, 1.01, "poisoned"),
         (jnp.float32, 1.001, "all"),
@@ -51,12 +50,11 @@ def test_what_a_dtype_chooses_is_another_algorithm(dtype: Any, factor: float, st
     assert report.nature is Nature.ALGORITHM
 
 
-@pytest.mark.parametrize("stream", ["normal", "all"])
-def test_the_precision_of_one_number_is_rounding_whatever_the_gradients(stream: str):
+def test_the_precision_of_one_number_is_rounding():
     """Legacy Adam takes its correction in bfloat16, Optax in float32: far apart, by rounding."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
     report = check_equivalence(
-        legacy_optim.Adam(1e-3), optax.adam(1e-3), params, gradients=stream, steps=48
+        legacy_optim.Adam(1e-3), optax.adam(1e-3), params, gradients="all", steps=48
     )
     assert report.verdict is Verdict.DIFFERENT
     assert report.nature is Nature.ROUNDING
@@ -69,7 +67,7 @@ def test_a_widened_side_is_the_side_in_float64(name: str):
     definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
     grads = problems.gradients(PARAMS, 4, "normal")
     given = (jax.tree.map(lambda leaf: leaf[0], grads),)
-    side = adapted(definition)
+    side = as_side(definition)
     run = widen_side(side, PARAMS, given)
     with float64():
         one, other = (trajectory(each, wide(PARAMS), (wide(grads),)) for each in (side, run))
@@ -117,7 +115,7 @@ def test_loops_and_branches_are_widened(name: str):
     tx = optax.GradientTransformation(
         lambda params: (), lambda updates, state, params=None: (program(updates), state)
     )
-    run = widen_side(adapted(tx), leaf, (leaf,))
+    run = widen_side(as_side(tx), leaf, (leaf,))
     with float64():
         found = trajectory(run, wide(leaf), (wide(leaf[None]),))["params"]
         expected = leaf.astype(np.float64) + np.asarray(program(jnp.asarray(leaf, jnp.float64)))
@@ -146,7 +144,7 @@ def test_a_loop_whose_carry_is_float32_by_name_is_widened():
 
         return jax.tree.map(summed, updates), state
 
-    side = adapted(optax.GradientTransformation(lambda params: (), update))
+    side = as_side(optax.GradientTransformation(lambda params: (), update))
     assert not in_float64(side, PARAMS, (jax.tree.map(np.ones_like, PARAMS),))[1]
 
 
@@ -162,7 +160,7 @@ def test_a_first_state_that_the_dtype_chooses_is_another(of_float32: Any, is_sam
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         return jax.tree.map(lambda u: u * 0.5, updates), state
 
-    side = adapted(optax.GradientTransformation(init, update))
+    side = as_side(optax.GradientTransformation(init, update))
     given = (jax.tree.map(np.ones_like, PARAMS),)
     assert in_float64(side, PARAMS, given)[1] is is_same
 
@@ -174,15 +172,15 @@ def test_what_rounds_to_float32_by_name_is_not_the_same_in_float64():
         return jax.tree.map(lambda u: (u.astype(jnp.float32) / 3).astype(u.dtype), updates), state
 
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
-    side = adapted(optax.GradientTransformation(lambda params: (), update))
+    side = as_side(optax.GradientTransformation(lambda params: (), update))
     assert not in_float64(side, params, (jax.tree.map(np.ones_like, params),))[1]
 
 
 def test_a_program_that_is_the_same_in_both_runs_as_it_is():
     grads = jax.tree.map(np.ones_like, PARAMS)
-    side = adapted(optax.adam(1e-3))
+    side = as_side(optax.adam(1e-3))
     assert in_float64(side, PARAMS, (grads,)) == (side, True)
-    branching = adapted(only_in(jnp.float32, 2.0, optax.sgd(0.1)))
+    branching = as_side(only_in(jnp.float32, 2.0, optax.sgd(0.1)))
     assert not in_float64(branching, PARAMS, (grads,))[1]
 
 

@@ -1,17 +1,25 @@
 """A case of the suite, and what running it gives."""
 
 import contextlib
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeVar
+
+import jax
 
 import legacy_optim
-from equivalence_tests.compare.comparison import Comparison
+from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.judgement import Judgement
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
+from equivalence_tests.sides.trajectory import driver, trajectory
+from equivalence_tests.sides.widened import in_float64, wide
 from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence import Case as Setting
 from optax_bridge.correspondence.recipe import Call, render
+from optax_bridge.metadata.trees import Params, PyTree
 
 SYNTHETIC = "odd shapes"
 
@@ -26,8 +34,11 @@ class Case:
       recipe: `"exact"` or `"stock"`.
       problem: the problem that is trained: `SYNTHETIC`, or the name of a model.
       rate: the source of the learning rate, e.g. `"constant"`.
+      axes: the fields whose values a user may name to select cases; names of the fields in one
+        tuple are alternatives, and a case has to fit in each tuple of which something is named.
     """
 
+    axes: ClassVar[tuple[tuple[str, ...], ...]]
     entry: str
     recipe: str = "exact"
     problem: str = SYNTHETIC
@@ -37,6 +48,19 @@ class Case:
     def column(self) -> str:
         """The subject of the case, its column in the report's picture."""
         raise NotImplementedError
+
+    @property
+    def program(self) -> object:
+        """Equal for cases that share compiled programs or a run of the legacy side."""
+        return self
+
+
+AnyCase = TypeVar("AnyCase", bound=Case)
+
+
+def groups(cases: Iterable[AnyCase]) -> list[list[AnyCase]]:
+    """The cases by the programs that they share; those of one group follow one another."""
+    return [list(group) for _, group in itertools.groupby(cases, lambda case: case.program)]
 
 
 @dataclass
@@ -53,7 +77,7 @@ class Result:
       failed: whether it stopped with an error.
       source: the recipe as Optax code, where it has a source form.
       extra: further figures for the JSON row.
-      trajectory: what the recipe's side held after every step, where it is to be recorded.
+      trajectory: what the recipe's side held after every step.
       wide: the comparison in float64, which decides whether a difference is rounding.
       about_wide: a remark on it, or why it is missing.
       proved: what is proved for all inputs; empty if nothing was tried.
@@ -70,7 +94,7 @@ class Result:
     failed: bool = False
     source: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    trajectory: Any = None
+    trajectory: PyTree = None
     wide: Comparison | None = None
     about_wide: str = ""
     proved: str = ""
@@ -129,13 +153,48 @@ def measure(
     result.claim = choice.claim
     with contextlib.suppress(ValueError):  # a traversal is a function, which has no source form
         result.source = render(choice.call)
+    with record_run(result):
+        compare(result, choice.call)
+    return result
+
+
+@contextlib.contextmanager
+def record_run(result: Result) -> Generator[None]:
+    """Within it a case runs: its time, and the error that stops it, are put into the result."""
     started = time.perf_counter()
     try:
-        compare(result, choice.call)
+        yield
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
-    return result
+
+
+def decide_in_float64(
+    result: Result,
+    sides: Iterable[Side],
+    params: Params,
+    inputs: PyTree,
+    drive: str,
+    poisoned: Mapping[str, int],
+) -> None:
+    """Compares the sides in float64 as well; without it the growth has to tell what it is.
+
+    Args:
+      result: gets the comparison, or the reason why it is missing.
+      sides: the two.
+      params: initial parameters, in their own dtypes.
+      inputs: what is given at each step, with a leading axis of steps.
+      drive: one of `trajectory.DRIVES`.
+      poisoned: as for `compare`.
+    """
+    first = jax.tree.map(lambda leaf: leaf[0], inputs)
+    try:
+        runs = [in_float64(side, params, first)[0] for side in sides]
+        with float64():
+            both = (trajectory(driver(side, drive), wide(params), wide(inputs)) for side in runs)
+            result.wide = compare(*both, poisoned=poisoned)
+    except Exception as error:
+        result.about_wide = f"{type(error).__name__}: {error}"
 
 
 def largest_ulp_by_claim(results: Iterable[Result]) -> dict[str, float]:

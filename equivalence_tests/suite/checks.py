@@ -5,12 +5,9 @@ its entry says. Checks come from the table; no optimizer is named here.
 """
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import jax
 from flax.core import FrozenDict
 
 import legacy_optim
@@ -20,12 +17,16 @@ from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.inputs import digits, problems
-from equivalence_tests.sides.precision import float64, pin_precision
+from equivalence_tests.sides.precision import pin_precision
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
-from equivalence_tests.sides.widened import in_float64, wide
-from equivalence_tests.suite.case import SYNTHETIC, Case, Result, measure
-from optax_bridge._text import did_you_mean
+from equivalence_tests.suite.case import (
+    SYNTHETIC,
+    Case,
+    Result,
+    decide_in_float64,
+    measure,
+)
 from optax_bridge.correspondence import ENTRIES, Verdict
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.trees import Params, PyTree
@@ -38,6 +39,8 @@ class Check(Case):
     The rate is `"constant"`, given to the constructor, or `"per call"`, a schedule given at each
     step.
     """
+
+    axes = (("entry", "problem"),)
 
     entry: str
     setting: int
@@ -54,29 +57,14 @@ class Check(Case):
         """Its column in the report's picture."""
         return f"{self.recipe}, {self.rate if self.problem == SYNTHETIC else self.problem}"
 
-
-def checks(only: Sequence[str] = ()) -> list[Check]:
-    """All checks: every case on odd shapes; rates per call and models on each first case.
-
-    Args:
-      only: names of entries or of problems; empty for all.
-
-    Raises:
-      ValueError: a name that is neither.
-    """
-    names = {*ENTRIES, SYNTHETIC, *digits.MODELS}
-    unknown = [name for name in only if name not in names]
-    if unknown:
-        raise ValueError(
-            f"no optimizer or problem is called {', '.join(unknown)}"
-            f"{did_you_mean(unknown[0], names) or '.'} There are {', '.join(sorted(names))}"
-        )
-    return [
-        check for check in _all_checks() if not only or check.entry in only or check.problem in only
-    ]
+    @property
+    def program(self) -> "Check":
+        """The check of the exact recipe, which has the same legacy run."""
+        return replace(self, recipe="exact")
 
 
-def _all_checks() -> Iterator[Check]:
+def checks() -> Iterator[Check]:
+    """All checks: every case on odd shapes; rates per call and models on each first case."""
     for name, entry in ENTRIES.items():
         for index in range(len(entry.cases)):
             yield Check(name, index)
@@ -97,33 +85,19 @@ TRAINED = (
 )
 
 
-def groups(some: Sequence[Check]) -> list[list[Check]]:
-    """The checks by the legacy run that they need."""
-
-    def legacy_run(check: Check) -> Check:
-        return replace(check, recipe="exact")
-
-    return [list(group) for _, group in itertools.groupby(some, legacy_run)]
-
-
-def run(group: Sequence[Check], steps: int = 100, *, keep: bool = False) -> list[Result]:
+def run(group: Sequence[Check], steps: int = 100) -> list[Result]:
     """Runs checks that share the legacy side, which runs once.
 
     Args:
       group: one of `groups`.
       steps: number of steps.
-      keep: whether results hold the recipe's trajectory, for recording.
 
     Returns:
       A result for each check. An error on a side is in its result and does not stop the others.
     """
     kind = _Synthetic if group[0].problem == SYNTHETIC else _Trained
     trial = kind(group[0], steps)
-    results = [_measure(trial, check) for check in group]
-    if not keep:
-        for result in results:
-            result.trajectory = None
-    return results
+    return [_measure(trial, check) for check in group]
 
 
 class _Synthetic:
@@ -142,14 +116,14 @@ class _Synthetic:
         self.params, grads = problems.problem(steps, dtypes, compact=compact)
         self.inputs = (grads,) if rates is None else (grads, rates)
         self.poisoned = poisoned_from(grads, problems.STREAMS)
-        self.extra: dict[str, Any] = {}
-        self.losses: Any = None
+        self.extra: dict[str, object] = {}
+        self.losses: tuple[list[float], list[float]] | None = None
 
     @functools.cached_property
     def reference(self) -> PyTree:
         return _run_compiled(sides.legacy(self.definition), self.params, self.inputs)
 
-    def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, PyTree]:
         side = self._side(recipe, call)
         if recipe == "exact":
             other = _run_compiled(side, self.params, self.inputs)
@@ -157,15 +131,12 @@ class _Synthetic:
         other = _run_compiled(side, *map(_float32_leaves, (self.params, self.inputs)))
         return compare(_float32_leaves(self.reference), other, poisoned=self.poisoned), other
 
-    def in_float64(self, recipe: str, call: Call) -> Comparison:
-        params = _float32_leaves(self.params)
-        inputs = _float32_leaves(self.inputs)
-        first = jax.tree.map(lambda leaf: leaf[0], inputs)
+    def decide(self, result: Result, call: Call) -> None:
+        """Runs both sides of a result in float64."""
+        recipe = result.case.recipe
+        params, inputs = map(_float32_leaves, (self.params, self.inputs))
         both = (sides.legacy(self.definition), self._side(recipe, call))
-        runs = [in_float64(side, params, first)[0] for side in both]
-        with float64():
-            both = (_run_compiled(side, wide(params), wide(inputs)) for side in runs)
-            return compare(*both, poisoned=self.poisoned)
+        decide_in_float64(result, both, params, inputs, "jit", self.poisoned)
 
     def _side(self, recipe: str, call: Call) -> Side:
         return (
@@ -183,10 +154,10 @@ class _Trained:
         self.setting = self.entry.cases[check.setting]
         self.definition = self.entry.definition(self.setting, self.setting.learning_rate)
         self.job, self.data = digits.task(check.problem), digits.batches(steps)
-        self.extra: dict[str, Any] = {}
-        self.losses: Any = None
+        self.extra: dict[str, object] = {}
+        self.losses: tuple[list[float], list[float]] | None = None
 
-    def compared(self, recipe: str, call: Call) -> tuple[Comparison, Any]:
+    def compare_with(self, recipe: str, call: Call) -> tuple[Comparison, PyTree]:
         del recipe
         both = (
             digits.old_side(self.job, self.definition),
@@ -205,15 +176,12 @@ def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
     """Runs one check; an error on a side is in its result and stops nothing else."""
 
     def compare(result: Result, call: Call) -> None:
-        result.comparison, result.trajectory = trial.compared(check.recipe, call)
+        result.comparison, result.trajectory = trial.compare_with(check.recipe, call)
         # Rounding within the claimed bound is as claimed, and in float64 too in the matrix, whose
         # trees are small; here it would double the time.
         broken = result.verdict is Verdict.DIFFERENT or not result.held
         if isinstance(trial, _Synthetic) and broken:
-            try:
-                result.wide = trial.in_float64(check.recipe, call)
-            except Exception as error:  # then the growth has to tell what it is
-                result.about_wide = f"{type(error).__name__}: {error}"
+            trial.decide(result, call)
 
     result = measure(check, trial.setting, trial.definition, compare)
     result.extra, result.losses = trial.extra, trial.losses
@@ -224,7 +192,7 @@ def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
     return result
 
 
-def _run_compiled(side: Side, params: Params, inputs: Any) -> Any:
+def _run_compiled(side: Side, params: Params, inputs: PyTree) -> PyTree:
     """Step by step: to compile a scan would take half as long again."""
     return trajectory(driver(side, "jit"), params, inputs)
 

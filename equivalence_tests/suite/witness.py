@@ -19,7 +19,7 @@ import numpy as np
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
-from equivalence_tests.sides.frameworks.pytorch import import_torch, torch_side
+from equivalence_tests.sides.frameworks import import_torch, torch_side
 from equivalence_tests.sides.side import Side, train_state
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.suite.case import Case, Result

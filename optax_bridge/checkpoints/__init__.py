@@ -3,8 +3,6 @@
 The public names are listed in `__init__.pyi`; a module is imported when a name of it is first used.
 """
 
-from typing import Any
-
 import lazy_loader
 
 import optax_bridge
@@ -13,7 +11,7 @@ _listed, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 del lazy_loader
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "convert_state":  # it makes a TrainState, whose module builds on this package
         return optax_bridge.convert_state
     if name in __all__ or name.startswith("_"):

@@ -3,15 +3,14 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 import legacy_optim
-from optax_bridge.checkpoints.destination import remove_abandoned, written_whole
+from optax_bridge.checkpoints.destination import remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.locate import (
@@ -24,9 +23,9 @@ from optax_bridge.checkpoints.locate import (
 from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.to_legacy import back
-from optax_bridge.checkpoints.to_train_state import convert_tree
-from optax_bridge.checkpoints.trees import is_state, leaves
-from optax_bridge.checkpoints.write import Progress, compare, write
+from optax_bridge.checkpoints.to_train_state import Converted, convert_tree
+from optax_bridge.checkpoints.trees import is_state, leaves, plain
+from optax_bridge.checkpoints.write import Progress, write
 from optax_bridge.correspondence import Choice
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.metadata.trees import PyTree
@@ -53,9 +52,9 @@ class Conversion:
 
     read: Read
     tree: PyTree
-    definition: Any
-    step: int | None
-    choices: Mapping[str, Choice]
+    definition: PyTree = None
+    step: int | None = None
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
 
 
 def convert_file(
@@ -68,13 +67,13 @@ def convert_file(
     params_only: bool = False,
     recipe: RecipeKind = "exact",
     layout: str = KEEP,
-    like: Any = None,
+    like: PyTree = None,
     part: str | None = None,
     allow_nan: bool = False,
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
-    moved: Callable[[Read, Any], Read] | None = None,
+    moved: Callable[[Read, PyTree], Read] | None = None,
 ) -> Conversion:
     """Converts a checkpoint; the source is only read.
 
@@ -86,12 +85,10 @@ def convert_file(
       to_legacy: from a TrainState to an `Optimizer`, which is Flax msgpack always.
       file_format: what to write, one of `read.writable()`.
       params_only: write the parameters alone.
-      recipe: "exact", "stock" or "standalone", see `correspondence.choose_recipe`, which is told
-        the dtypes of the checkpoint's parameters.
+      recipe: whose state; see `correspondence.choose_recipe`.
       layout: "keep": what stood around the optimizer stays where it stood, so that the program's
         own restore finds it; "flat": all of it as fields of one TrainState.
-      like: what the program saves, a `TrainState` or a tree with some in it, as the template; it
-        says what every optimizer of the checkpoint becomes.
+      like: what the program saves, a template that says what every optimizer becomes.
       part: which optimizer, where there are several; on the way back, where it is to stand.
       allow_nan: let NaN and infinities in parameters and moments through.
       verify: read again what was written, and compare every leaf.
@@ -99,81 +96,97 @@ def convert_file(
       progress: called with the phase, the bytes done and the bytes in all.
       moved: takes what was read, of another origin, and `like`; lays it out as `flax.optim` did.
 
-    Returns:
-      What was read and what was written.
-
     Raises:
       CheckpointError: see the readers; nothing is left at the destination then.
-      ValueError: no such format is written.
+      ValueError: no such format is written, or the options do not go together.
     """
-    if isinstance(optimizer_def, Mapping) and (
-        to_legacy or params_only or part is not None or layout == FLAT
-    ):
-        raise ValueError(
-            "optimizers by their paths are all converted where they stand: leave to_legacy, "
-            "params_only, part and layout='flat' out"
-        )
-    if like is not None and layout == FLAT:
-        raise ValueError("like says what everything becomes: leave layout='flat' out")
-    if layout not in (KEEP, FLAT):
-        raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
-    if to_legacy:
-        file_format = _LEGACY
+    file_format = _LEGACY if to_legacy else file_format
+    request = _Request(optimizer_def, to_legacy, params_only, recipe, layout, like, part, allow_nan)
+    request.check()
     written_as(file_format)
     remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
     read = read_checkpoint(source)
     read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
-    definition: Any = optimizer_def
-    step, choices = None, {}
-    if params_only:
-        definition, tree = None, _parameters(read, part, allow_nan)
-    elif to_legacy:
-        tree, step = back(read, definition, part, allow_nan)
-    elif like is not None:
-        tree = restored_like(like, read.tree, read.path, allow_nan)
-        step = _common_step(tree)
-    elif isinstance(optimizer_def, Mapping):
-        tree, choices = _each_converted(read, optimizer_def, recipe, allow_nan)
-    else:
-        converted = convert_tree(
-            read.tree, definition, recipe=recipe, part=part, allow_nan=allow_nan, place=read.path
-        )
-        definition, step = converted.definition, int(converted.step)
-        choices = {"": converted.choice} if converted.choice else {}
+    conversion = request.conversion(read)
+    write(destination, conversion.tree, file_format, force, verify, progress)
+    return conversion
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The options of `convert_file` that say what a checkpoint becomes."""
+
+    optimizer_def: Definition | Mapping[str, Definition] | None
+    to_legacy: bool
+    params_only: bool
+    recipe: RecipeKind
+    layout: str
+    like: PyTree
+    part: str | None
+    allow_nan: bool
+
+    def check(self) -> None:
+        """Refuses options that do not go together."""
+        is_of_one = self.to_legacy or self.params_only or self.part is not None
+        if isinstance(self.optimizer_def, Mapping) and (is_of_one or self.layout == FLAT):
+            raise ValueError(
+                "optimizers by their paths are all converted where they stand: leave to_legacy, "
+                "params_only, part and layout='flat' out"
+            )
+        if self.like is not None and self.layout == FLAT:
+            raise ValueError("like says what everything becomes: leave layout='flat' out")
+        if self.layout not in (KEEP, FLAT):
+            raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {self.layout!r}")
+
+    def conversion(self, read: Read) -> Conversion:
+        """Makes the tree to write."""
+        if self.params_only:
+            return Conversion(read, _parameters(read, self.part, self.allow_nan))
+        if isinstance(self.optimizer_def, Mapping) and self.like is None:
+            return self._convert_each(read, self.optimizer_def)
+        definition: PyTree = self.optimizer_def
+        if self.to_legacy:
+            tree, step = back(read, definition, self.part, self.allow_nan)
+            return Conversion(read, tree, definition, step)
+        if self.like is not None:
+            tree = restored_like(self.like, read.tree, read.path, self.allow_nan)
+            return Conversion(read, tree, definition, _common_step(tree))
+        converted = self._convert(read, read.tree, definition, self.part)
         # Every checkpoint of T5X has that level; the way back is Flax's.
         of_level = set(read.tree) == {read.level}
-        flat = layout == FLAT or of_level
+        flat = self.layout == FLAT or of_level
         tree = converted.flat_tree() if flat else converted.tree(read.path)
         if of_level:
             del tree[LAYOUT]
-    with written_whole(destination, force=force) as path:
-        write(path, tree, file_format, progress=progress, name=destination)
-        if verify:
-            compare(path, tree, destination, file_format, progress)
-    return Conversion(read, tree, definition, step, choices)
+        choices = {"": converted.choice} if converted.choice else {}
+        return Conversion(read, tree, converted.definition, int(converted.step), choices)
 
+    def _convert_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
+        """Puts a TrainState in place of each of a checkpoint's optimizers."""
+        names = [part.name for part in find_parts(read.tree, read.path)]
+        if sorted(names) != sorted(definitions):
+            raise CheckpointError(
+                read.path,
+                f"a definition for each of its optimizers, {', '.join(sorted(names))}",
+                ", ".join(sorted(definitions)),
+                'Give each with where it stands: --optimizer "PATH=Adam(...)".',
+            )
+        tree, choices = read.tree, dict[str, Choice]()
+        for path, definition in definitions.items():
+            converted = self._convert(read, tree, definition, path)
+            tree = converted.tree(read.path)
+            if converted.choice is not None:
+                choices[path] = converted.choice
+        return Conversion(read, tree, definitions, choices=choices)
 
-def _each_converted(
-    read: Read, definitions: Mapping[str, Definition], recipe: RecipeKind, allow_nan: bool
-) -> tuple[PyTree, dict[str, Choice]]:
-    """The checkpoint with a TrainState in place of each of its optimizers, and their recipes."""
-    names = [part.name for part in find_parts(read.tree, read.path)]
-    if sorted(names) != sorted(definitions):
-        raise CheckpointError(
-            read.path, f"a definition for each of its optimizers, {', '.join(sorted(names))}",
-            ", ".join(sorted(definitions)),
-            'Give each with where it stands: --optimizer "PATH=Adam(...)".',
+    def _convert(
+        self, read: Read, tree: PyTree, definition: Definition | None, part: str | None
+    ) -> Converted:
+        return convert_tree(
+            tree, definition, recipe=self.recipe, part=part, allow_nan=self.allow_nan,
+            place=read.path,
         )  # fmt: skip
-    tree, choices = read.tree, dict[str, Choice]()
-    for path, definition in definitions.items():
-        converted = convert_tree(
-            tree, definition, recipe=recipe, part=path, allow_nan=allow_nan, place=read.path
-        )
-        tree = converted.tree(read.path)
-        if converted.choice is not None:
-            choices[path] = converted.choice
-    return tree, choices
 
 
 def _common_step(tree: PyTree) -> int | None:
@@ -201,7 +214,7 @@ def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
     elif part is None and not any("param_states" in path for path, _ in leaves(read.tree)):
         return read.tree
     else:
-        chosen = choose_part(read.tree, read.path, part)
+        chosen = choose_part(plain(read.tree), read.path, part)
         params, params_path = chosen.target, (*chosen.path, "target")
     fit = Fit(read.path, allow_nan=allow_nan)
     fit.check_parts(params, params_path, "params")

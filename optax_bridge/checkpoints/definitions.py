@@ -2,8 +2,8 @@
 
 import contextlib
 import fnmatch
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import optax
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.locate import (
     Part,
@@ -22,7 +22,7 @@ from optax_bridge.checkpoints.trees import Names, is_array, leaves
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
-from optax_bridge.exact.leaf_rule import LeafRule, described
+from optax_bridge.exact.leaf_rule import LeafRule, describe_leaves
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
@@ -74,9 +74,9 @@ def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.Opti
     return definitions
 
 
-def _call(value: Any, expression: str, name: str = "") -> Any:
+def _call(value: object, expression: str, name: str = "") -> PyTree:
     if isinstance(value, Described):
-        args: tuple[Any, ...] = ()
+        args: tuple[object, ...] = ()
         settings = dict(value.settings)
         for hp in value.entry.hyper_params:
             if hp.variadic:
@@ -92,7 +92,7 @@ def _call(value: Any, expression: str, name: str = "") -> Any:
     return value
 
 
-def _groups(groups: Any, expression: str) -> tuple[Any, ...]:
+def _groups(groups: Iterable[object], expression: str) -> tuple[object, ...]:
     arguments = []
     for group in groups:
         match group:  # the parser lets code pass in place of any of it
@@ -160,7 +160,9 @@ def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformatio
     return hasattr(definition, "init") and hasattr(definition, "update")
 
 
-def shape_of_state(init: Any, params: Params, place: Place, name: str) -> OptState:
+def shape_of_state(
+    init: Callable[[Params], OptState], params: Params, place: Place, name: str
+) -> OptState:
     """The state that a definition or a transformation makes for parameters, without data.
 
     Raises:
@@ -175,13 +177,15 @@ def shape_of_state(init: Any, params: Params, place: Place, name: str) -> OptSta
         raise
     except (ValueError, TypeError, LookupError) as error:
         raise CheckpointError(
-            place, f"parameters that {name} takes", shown(str(error), 300),
+            place, f"parameters that {name} takes", brief(str(error), 300),
             "Give the optimizer that the checkpoint was written with; a checkpoint has no names of "
             "axes: say with path_rules what an axis is.",
         ) from error  # fmt: skip
 
 
-def check_axes_of_t5x(tx: optax.GradientTransformation, params: Params, place: Place) -> None:
+def check_axes_of_t5x(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params, place: Place
+) -> None:
     """Checks that T5X has the statistics of a transformation along the same axes.
 
     T5X ignores a rule without a batch axis for parameters of rank 2 and below, and factors them by
@@ -191,26 +195,30 @@ def check_axes_of_t5x(tx: optax.GradientTransformation, params: Params, place: P
     Raises:
       CheckpointError: it has others; the message names the parameters.
     """
-    differing = differing_in_t5x(tx, shapes_of(params))
+    differing = differing_in_t5x(tx, opt_state, shapes_of(params))
     if differing:
         raise CheckpointError(
-            f"{place}, {shown(differing)}", "statistics along the axes that the rules name",
+            f"{place}, {brief(differing)}", "statistics along the axes that the rules name",
             "T5X's checkpoints, where a rule without a batch axis has no say over parameters of "
             "rank 2 and below",
             "To go on as T5X did, pass optax_bridge.adafactor(..., as_in_t5x=True).",
         )  # fmt: skip
 
 
-def differing_in_t5x(tx: Any, params: Params) -> list[str]:
+def differing_in_t5x(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params
+) -> list[str]:
     """The paths of the parameters whose statistics T5X has along other axes."""
+    groups = groups_of(tx, opt_state, params)
     rule = getattr(tx.init, "__self__", None)
     if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
-        return [leaf.path for leaf in rule.plan.differing_in_t5x(described(params))]
-    groups = groups_of(tx, jax.eval_shape(tx.init, params), params)
-    return [path for part, _, within in groups for path in differing_in_t5x(part, within)]
+        return [leaf.path for leaf in rule.plan.differing_in_t5x(describe_leaves(params))]
+    return [path for group in groups for path in differing_in_t5x(*group)]
 
 
-def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:
+def params_held(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params
+) -> set[Names]:
     """The paths of the parameters that some group of a transformation holds; all without groups."""
     groups = groups_of(tx, opt_state, params)
     if groups:
@@ -218,7 +226,10 @@ def params_held(tx: Any, opt_state: OptState, params: Params) -> set[Names]:
     return {key_names(path) for path, _ in leaves_with_path(params)}
 
 
-def groups_of(tx: Any, opt_state: OptState, params: Params) -> Any:
+def groups_of(
+    tx: optax.GradientTransformation, opt_state: OptState, params: Params
+) -> Sequence[tuple[optax.GradientTransformation, OptState, Params]]:
     """The groups of a `multi_optimizer`: transformation, state and parameters of each."""
-    is_groups = isinstance(tx, ExactTransformation) and "hyper_params" in tx.hyper_params
-    return tx.parts(opt_state, params) if is_groups and tx.parts is not None else ()
+    if not isinstance(tx, ExactTransformation) or "hyper_params" not in tx.hyper_params:
+        return ()
+    return tx.parts(opt_state, params) if tx.parts is not None else ()

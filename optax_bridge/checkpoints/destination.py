@@ -16,7 +16,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.read import contents_of, format_of
 from optax_bridge.checkpoints.trees import is_array, leaves
 
@@ -246,7 +246,7 @@ def check_replaceable(destination: Path) -> None:
     located = format_of(destination)
     if located is None or located[1] != destination:
         is_folder = stat.S_ISDIR(mode)
-        what = shown(sorted(os.listdir(destination))) if is_folder else "a file of another kind"
+        what = brief(sorted(os.listdir(destination))) if is_folder else "a file of another kind"
         raise _refusal(destination, what)
     format, _ = located
     try:
@@ -258,7 +258,7 @@ def check_replaceable(destination: Path) -> None:
     if stat.S_ISDIR(mode):
         foreign = _foreign(destination, format.file_pattern)
         if foreign:
-            raise _refusal(destination, f"one with other files in its folder: {shown(foreign)}")
+            raise _refusal(destination, f"one with other files in its folder: {brief(foreign)}")
 
 
 def _foreign(folder: Path, file_pattern: str | None) -> list[str]:
@@ -272,5 +272,5 @@ def _foreign(folder: Path, file_pattern: str | None) -> list[str]:
     return foreign
 
 
-def _refusal(destination: Path, found: str) -> CheckpointError:
-    return CheckpointError(destination, "a checkpoint to replace", found, _REMEDY)
+def _refusal(destination: Path, actual: str) -> CheckpointError:
+    return CheckpointError(destination, "a checkpoint to replace", actual, _REMEDY)

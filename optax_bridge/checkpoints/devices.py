@@ -3,19 +3,19 @@
 import contextlib
 import logging
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.trees import is_array, is_key
-from optax_bridge.metadata.trees import Leaf
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
 
 
-def on_device(leaf: Leaf, sharding: Any = None) -> Leaf:
+def on_device(leaf: Leaf, sharding: PyTree = None) -> Leaf:
     """A leaf as a JAX array, perhaps over a mesh; left alone if JAX would narrow it."""
     if not is_array(leaf):
         return leaf
@@ -37,7 +37,7 @@ def outline_on_host(target: T) -> T:
     was not committed, and a committed key is refused by `pmap`, or together with arrays on a mesh.
     """
 
-    def outline_of_leaf(leaf: Leaf) -> Any:
+    def outline_of_leaf(leaf: Leaf) -> Leaf:
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
 
     return jax.tree.map(outline_of_leaf, target)
@@ -46,7 +46,7 @@ def outline_on_host(target: T) -> T:
 def placed_like(target: T, tree: T) -> T:
     """Puts arrays on the target's devices, committed if the target's are."""
 
-    def place(old: Leaf, new: Leaf) -> Any:
+    def place(old: Leaf, new: Leaf) -> Leaf:
         if _is_free(old):
             return jax.device_put(new)
         return jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
@@ -73,18 +73,23 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def quiet_orbax() -> Generator[None, None, None]:
+def quiet_orbax(*, errors_too: bool = False) -> Generator[None, None, None]:
     """Keeps Orbax from logging its progress; its errors are logged, and come as exceptions.
 
     A program that wants the lines says so by `absl.logging.set_verbosity(absl.logging.INFO)`.
+
+    Args:
+      errors_too: log none of its errors either, nor those of its event loop.
     """
-    logger = logging.getLogger("absl")
-    if logger.level in (logging.INFO, logging.DEBUG):
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")[: 1 + errors_too]]
+    levels = [logger.level for logger in loggers]
+    if not errors_too and levels[0] in (logging.INFO, logging.DEBUG):
         yield
         return
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL if errors_too else logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

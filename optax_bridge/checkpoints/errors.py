@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jax.tree_util import DictKey, keystr  # pyright: ignore[reportUnknownVariableType]
 
-from optax_bridge._text import shown as shown
+from optax_bridge._text import brief as brief
 
 Place = Path | str  # a file or a folder, and what is within it
 

@@ -1,15 +1,13 @@
 """Fits legacy optimizers to templates: parameters, moments and step become a `TrainState`'s."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 from flax import serialization
 
 import legacy_optim
-from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import groups_of
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fit import BELOW_PARAMS, LAYOUT, LEVEL, OWNERS, Fit, Owner
@@ -18,6 +16,7 @@ from optax_bridge.checkpoints.locate import (
     Part,
     legacy_states,
     optimizers,
+    refuse_older,
     rows,
 )
 from optax_bridge.checkpoints.trees import (
@@ -70,7 +69,7 @@ class LegacyFit(Fit):
     def __init__(
         self,
         place: Place,
-        outline: Any = None,
+        outline: PyTree = None,
         saved: PyTree = None,
         *,
         keep: bool = False,
@@ -93,16 +92,13 @@ class LegacyFit(Fit):
         fitted = self._optimizer(template, saved, path)
         return fitted | self._fields(outline_of(template), {}, path)
 
-    def _optimizer(self, template: PyTree, saved: PyTree, path: Names) -> dict[str, Any]:
+    def _optimizer(self, template: PyTree, saved: PyTree, path: Names) -> dict[str, PyTree]:
         """Step, parameters and state from a legacy optimizer."""
         is_own = _has_own_state(template, saved)
         states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
         self.changed = True
-        if any(has_older_weight_norm(state.get("param_states")) for state in states):
-            raise CheckpointError(
-                self.place_of((*path, "state")), "a state of flax from 0.4.0 on",
-                "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
-            )  # fmt: skip
+        for state in states:
+            refuse_older(state.get("param_states"), path, self.place)
         for name in saved.keys() - {"target", "state"}:
             self._over(saved[name], (*path, name), "state" if path else "program")
         for state in states if not is_own else ():
@@ -123,7 +119,7 @@ class LegacyFit(Fit):
         if len(parts) != 1:
             if is_new and self.by_hand and not path:
                 others = saved.keys() - {*fields_of(template), LAYOUT}
-                self.remedy = _TAKE_OUT.format(shown(sorted(others))) if others else self.remedy
+                self.remedy = _TAKE_OUT.format(brief(sorted(others))) if others else self.remedy
             return super().state(template, saved, path)
         (optimizer_path,) = parts
         optimizer = saved
@@ -155,12 +151,12 @@ class LegacyFit(Fit):
             if name not in _OF_THE_OPTIMIZER
         }
 
-    def _step(self, expected: PyTree, states: Sequence[Mapping[str, Any]], path: Names) -> Any:
+    def _step(self, expected: PyTree, states: Sequence[Mapping[str, PyTree]], path: Names) -> Leaf:
         steps = [np.asarray(state["step"]) for state in states]
         step_path = (*path, "state", "step")
         if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
             self.wrong.append(
-                (step_path, "one number of steps", shown([s.tolist() for s in steps]))
+                (step_path, "one number of steps", brief([s.tolist() for s in steps]))
             )
             return expected
         if not self.check_step(steps[0], step_path):
@@ -202,7 +198,9 @@ class LegacyFit(Fit):
         fields = ((names, row) for names, _, row in rows(part, self.place, groups))
         return self.fill_state(old, template.params, fields, step, path)
 
-    def _groups(self, template: PyTree, opt_state: OptState, count: int, path: Names) -> Any:
+    def _groups(
+        self, template: PyTree, opt_state: OptState, count: int, path: Names
+    ) -> list[list[Names]]:
         """The leaves that each group of the template's transformation holds."""
         parts = groups_of(template.tx, opt_state, template.params)
         if len(parts) != count:

@@ -15,7 +15,7 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jax.core import Tracer
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
     Place,
-    shown,
+    brief,
 )
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
 from optax_bridge.checkpoints.misfits import Misfits
@@ -65,7 +65,7 @@ Owner = Literal["program", "state", "params", "opt_state"]
 OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
 
 _NOT_FINITE = (
-    "The training had broken down: take an earlier checkpoint, or let it through as it is, by "
+    "The training had broken down: take an earlier checkpoint, or let it through unchanged, by "
     "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
     "from_legacy_checkpoint, or convert --allow-nan."
 )
@@ -167,7 +167,7 @@ class Fit(Misfits):
         saved = {name: value for name, value in saved.items() if name != LAYOUT}
         for name in saved.keys() - set(fields_of(template)):
             self._over(saved[name], (*path, name), "state")
-        fitted: dict[str, Any] = {}
+        fitted: dict[str, PyTree] = {}
         for name in sorted(fields_of(template), key=lambda name: name != "params"):
             field_path = (*path, name)
             if name not in saved:
@@ -208,7 +208,7 @@ class Fit(Misfits):
                 self.wrong.append((at, f"{expected}, the template's type", str(actual)))
                 self.remedy = _OTHER_TYPE
 
-    def opt_state_template(self, template: PyTree, params: PyTree) -> Any:
+    def opt_state_template(self, template: PyTree, params: PyTree) -> OptState:
         """The template's optimizer state, with the types that parameters of the checkpoint have.
 
         Args:
@@ -241,7 +241,7 @@ class Fit(Misfits):
                 self._over(saved, path, owner)
                 saved = {}
             else:
-                self.wrong.append((path, f"a level with {shown(sorted(expected))}", kind(saved)))
+                self.wrong.append((path, f"a level with {brief(sorted(expected))}", kind(saved)))
                 return expected
         if set(saved) == _NAMED_TUPLE != set(expected):
             saved = _of_named_tuple(saved)
@@ -270,7 +270,7 @@ class Fit(Misfits):
             return None
         if not array_like(expected) and not in_state:
             return saved
-        description = f"a level with {shown(sorted(saved))}"
+        description = f"a level with {brief(sorted(saved))}"
         self.wrong.append(
             (path, f"{kind(expected)} (is it in a box of its own class?)", description)
         )
@@ -378,7 +378,7 @@ class Fit(Misfits):
             return True
         array = np.asarray(step)
         if array.size > 0 and not is_number_of_steps(array):
-            self.wrong.append((path, STEPS, shown(array.tolist())))
+            self.wrong.append((path, STEPS, brief(array.tolist())))
             self.remedy = _NO_STEPS
             return False
         return True
@@ -435,7 +435,7 @@ def _is_copied(expected: Leaf, saved: Leaf) -> bool:
     )
 
 
-def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, Any]:
+def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
     fields, values = saved["fields"], saved["values"]
     fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
     if not fits or fields.keys() != values.keys():

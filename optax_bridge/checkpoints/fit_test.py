@@ -1,5 +1,6 @@
 """What does not fit a template is named, with the remedy that helps; what fits no array comes."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,6 @@ import legacy_optim
 from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
 from optax_bridge.checkpoints import (
     LeftOverWarning,
-    convert,
     convert_file,
     from_state_dict,
     read_checkpoint,
@@ -26,6 +26,7 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.fit import Fit
+from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
     assert_taken_over,
@@ -34,7 +35,6 @@ from optax_bridge.checkpoints.restore_test import (
     trained,
 )
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
-from optax_bridge.checkpoints.write import write
 from optax_bridge.correspondence.expression import ExpressionError
 
 
@@ -259,10 +259,14 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
 ) -> None:
     (tmp_path / "old").write_bytes(serialization.to_bytes(trained()))
 
-    def forgets_the_step(path: Path, tree: Any, *args: Any, **kwargs: Any) -> None:
-        write(path, {**tree, "step": np.int32(0)}, *args, **kwargs)
+    msgpack = written_as("msgpack")
 
-    monkeypatch.setattr(convert, "write", forgets_the_step)
+    def forgets_the_step(path: Path, tree: Any, *args: Any) -> None:
+        assert msgpack.write is not None
+        msgpack.write(path, {**tree, "step": np.int32(0)}, *args)
+
+    forgetful = dataclasses.replace(msgpack, write=forgets_the_step)
+    monkeypatch.setattr("optax_bridge.checkpoints.write.written_as", lambda _: forgetful)
     given = {"optimizer_def": legacy_optim.Adam(0.1), "file_format": "msgpack"}
     with pytest.raises(CheckpointError, match="what was written"):
         convert_file(tmp_path / "old", tmp_path / "new", **given)

@@ -7,12 +7,11 @@ twice, and has a name for the optimizer; neither has a place among the fields of
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, with_indices
@@ -37,12 +36,12 @@ class Layout:
     part: Names = ()
     steps: Mapping[str, str] = field(default_factory=dict)
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self) -> dict[str, PyTree]:
         """Nested dicts of text, which any format can hold."""
         part = {str(index): name for index, name in enumerate(self.part)}
         return {"part": part, "steps": dict(self.steps)}
 
-    def steps_at(self, step: Leaf) -> dict[str, Any]:
+    def steps_at(self, step: Leaf) -> dict[str, Leaf]:
         """The other copies of the optimizer's step, with the value for this step."""
         return {
             name: _step_of_kind(kind, int(np.asarray(step))) for name, kind in self.steps.items()
@@ -67,8 +66,7 @@ def _unreplicate(tree: PyTree, copies: int | None) -> PyTree:
 
 
 def without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
-    """The tree without what stands at the path, as dicts."""
-    tree = with_indices(tree)
+    """A `plain` tree without what stands at the path."""
     rest = {name: value for name, value in tree.items() if name != path[0]}
     below = without(tree[path[0]], path[1:]) if path[1:] else None
     return rest | ({path[0]: below} if below else {})
@@ -101,7 +99,7 @@ def read_layout(saved: PyTree, place: Place) -> Layout:
     if numbers is None or sorted(part or ()) != sorted(numbers) or not texts or not kinds:
         raise CheckpointError(
             f"{place}, {leaf_name((LAYOUT,))}", "where the optimizer stood, and the steps beside "
-            "it", shown(saved), "It is damaged: convert the legacy checkpoint again.",
+            "it", brief(saved), "It is damaged: convert the legacy checkpoint again.",
         )  # fmt: skip
     assert part is not None and steps is not None
     return Layout(tuple(part[number] for number in numbers), dict(steps))
@@ -112,7 +110,7 @@ def is_layout(tree: PyTree) -> bool:
     return isinstance(tree, Mapping) and set(tree) == {"part", "steps"}
 
 
-def _kind(value: Any, step: int) -> str | None:
+def _kind(value: Leaf, step: int) -> str | None:
     if type(value) is int and value == step:
         return "number"
     if not is_array(value) or np.shape(value) != ():
@@ -122,7 +120,7 @@ def _kind(value: Any, step: int) -> str | None:
     return kind if _KIND.fullmatch(kind) and array == step else None
 
 
-def _step_of_kind(kind: str, step: int) -> Any:
+def _step_of_kind(kind: str, step: int) -> Leaf:
     if kind == "number":
         return step
     form, dtype = kind.split()
@@ -217,7 +215,7 @@ def match_fields(
     Returns:
       Field -> value, and the paths of the leaves that fill none.
     """
-    filled: dict[str, Any] = {}
+    filled: dict[str, PyTree] = {}
     unused: list[Names] = []
     for path in sorted(entries, key=lambda path: (-len(path), path)):  # the nearest come first
         name, value = path[-1], entries[path]
@@ -235,11 +233,13 @@ def match_fields(
     return filled, unused
 
 
-def _candidates(name: str, value: Any, names: Collection[str]) -> list[tuple[str, Any, Any]]:
+def _candidates(
+    name: str, value: PyTree, names: Collection[str]
+) -> list[tuple[str, PyTree, PyTree]]:
     """Fields that something may fill: the field, the value for it, and what is left then."""
     if name in names and name != "rngs":
         return [(name, _within(name, value), None)]
-    candidates: list[tuple[str, Any, Any]] = []
+    candidates: list[tuple[str, PyTree, PyTree]] = []
     if isinstance(value, Mapping):  # a dict of collections
         for field in names:
             if field in value:
@@ -255,14 +255,14 @@ def _candidates(name: str, value: Any, names: Collection[str]) -> list[tuple[str
     return candidates
 
 
-def _within(field: str, value: Any) -> PyTree:
+def _within(field: str, value: PyTree) -> PyTree:
     """The collection itself, where it is alone in a dict of collections."""
     name = {"batch_stats": "batch_stats", "ema_params": "params"}.get(field)
     is_alone = isinstance(value, Mapping) and set(value) == {name}
     return value[name] if is_alone else value
 
 
-def _fits(field: str, value: Any, params: Params) -> bool:
+def _fits(field: str, value: PyTree, params: Params) -> bool:
     """True if a value is of the kind that the field holds."""
     if value is None or not any(True for _ in leaves(value)):
         return True
@@ -281,5 +281,5 @@ def _shapes(tree: PyTree) -> dict[Names, tuple[int, ...]]:
     return {path: np.shape(leaf) for path, leaf in leaves(tree)}
 
 
-def _is_number(value: Any, step: int) -> bool:
+def _is_number(value: Leaf, step: int) -> bool:
     return np.shape(value) == () and bool(np.asarray(value) == step)

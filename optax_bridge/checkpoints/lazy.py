@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.metadata.trees import Leaf
 
 MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
@@ -56,7 +56,7 @@ class LazyArray:
         """Reads the array; may raise any error of a library."""
         raise NotImplementedError
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Reads the array.
 
         Raises:
@@ -69,7 +69,7 @@ class LazyArray:
             raise
         except Exception as error:  # of the library that reads it
             raise CheckpointError(
-                self.place, "an array that can be read", shown(str(error), 200), DAMAGED
+                self.place, "an array that can be read", brief(str(error), 200), DAMAGED
             ) from error
         if array.shape != self.shape or array.dtype != self.dtype:
             raise CheckpointError(
@@ -125,7 +125,7 @@ def release(leaf: Leaf) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def is_shape(dims: Any) -> bool:
+def is_shape(dims: object) -> bool:
     """True if these are lengths of axes that NumPy takes, those of an empty array included."""
     if not isinstance(dims, list | tuple) or len(dims) > 32:
         return False

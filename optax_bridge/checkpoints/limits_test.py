@@ -19,8 +19,10 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
     restore_checkpoint,
 )
+from optax_bridge.checkpoints import read as reading
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
+from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import is_shape
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 
@@ -146,3 +148,28 @@ def test_an_array_in_pieces_is_joined_in_whatever_form_they_are(count: int, as_l
     for start, stop in ((0, 48), (0, 0), (20, 30), (23, 25), (24, 48), (47, 48)):
         expected = np.arange(6.0).tobytes()[start:stop]
         assert read.bytes_at(start, stop).tobytes() == expected
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), KeyError("x"), MemoryError()])
+def test_whatever_a_library_raises_names_the_file(error: Exception, tmp_path: Path) -> None:
+    def read(path: Path) -> Any:
+        raise error
+
+    toy = Format("Toy", "toy", find=lambda path: path, read=read)
+    with pytest.raises(CheckpointError, match=rf"{tmp_path}.*Toy.*{type(error).__name__}"):
+        reading.contents_of(toy, tmp_path)
+
+
+def test_two_formats_of_one_option_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "again.py").write_text(
+        "from optax_bridge.checkpoints.formats.npz import FORMAT as FORMAT\n"
+    )
+    monkeypatch.setattr(reading.folder, "__path__", [*reading.folder.__path__, str(tmp_path)])
+    reading.formats.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="two formats"):
+            reading.formats()
+    finally:
+        reading.formats.cache_clear()

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -12,7 +11,7 @@ import numpy as np
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
@@ -29,6 +28,9 @@ _OWN_STATE = (
     "optax_bridge.checkpoints.restore_checkpoint(path, state), or from_state_dict(state, "
     "dict_of_the_optimizer); `optax-bridge convert --like program.py:make_state` converts the file."
 )
+
+
+Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fields or None
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,12 @@ def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
     return Part(path, target, param_states if is_list else param_states[0], step, copies)
 
 
-def _step(value: Any, path: Names, place: Place) -> tuple[int, int | None]:
+def _step(value: Leaf, path: Names, place: Place) -> tuple[int, int | None]:
     array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
     wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
     if wrong or (array != array.flat[0]).any():
         raise CheckpointError(
-            f"{place}, {leaf_name(path)}", STEPS, shown(value),
+            f"{place}, {leaf_name(path)}", STEPS, brief(value),
             "An optimizer's state has its step there; is this one?",
         )  # fmt: skip
     return int(array.flat[0]), array.size if array.ndim else None
@@ -201,7 +203,7 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
 
 def rows(
     part: Part, place: Place = "checkpoint", groups: Sequence[Sequence[Names]] = ()
-) -> list[tuple[Names, Leaf, PyTree]]:
+) -> list[Row]:
     """Each parameter with its state: path in the target, parameter, dict of fields or None.
 
     Args:
@@ -218,14 +220,14 @@ def rows(
     return list(_rows(part.target, part.param_states, (), part, place))
 
 
-def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) -> Iterator[Any]:
+def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) -> Iterator[Row]:
     def where() -> str:  # of a leaf in a million a name is not asked for
         return f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
 
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
             raise CheckpointError(
-                where(), "the fields of a parameter's state", shown(type(state).__name__),
+                where(), "the fields of a parameter's state", brief(type(state).__name__),
                 "Target and state do not belong together.",
             )  # fmt: skip
         yield path, target, state
@@ -235,19 +237,18 @@ def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) 
     if not isinstance(state, Mapping) or set(state) != set(target):
         names = set(state) if isinstance(state, Mapping) else {type(state).__name__}
         raise CheckpointError(
-            where(), f"the names of the target, {shown(sorted(target))}", shown(sorted(names)),
+            where(), f"the names of the target, {brief(sorted(target))}", brief(sorted(names)),
             "Leaves are missing or too many: target and state do not belong together.",
         )  # fmt: skip
     for name, value in target.items():
         yield from _rows(value, state[name], (*path, str(name)), part, place)
 
 
-def _rows_of_groups(
-    part: Part, groups: Sequence[Sequence[Names]], place: Place
-) -> list[tuple[Names, Leaf, PyTree]]:
-    fields: dict[Names, PyTree] = dict.fromkeys(path for path, _ in leaves(part.target))
+def _rows_of_groups(part: Part, groups: Sequence[Sequence[Names]], place: Place) -> list[Row]:
+    rows_of_none = list(_rows(part.target, None, (), part, place))
+    fields: dict[Names, PyTree] = {path: None for path, _, _ in rows_of_none}
     for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
-        if not any(True for _ in leaves(group)):
+        if not jax.tree.leaves(group, is_leaf=lambda node: node is None):
             continue  # a group that keeps nothing
         if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
             count = len(group) if isinstance(group, Mapping) else type(group).__name__
@@ -257,7 +258,7 @@ def _rows_of_groups(
                 "The group holds other leaves than it did when this was written.",
             )  # fmt: skip
         fields |= {path: group[str(i)] for i, path in enumerate(paths)}
-    return [(path, leaf, fields[path]) for path, leaf in leaves(part.target)]
+    return [(path, leaf, fields[path]) for path, leaf, _ in rows_of_none]
 
 
 def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
@@ -270,18 +271,23 @@ def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
     if part.is_grouped:
         return ["MultiOptimizer"]
     kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
-    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.recognised(kinds))
+    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.matches(kinds))
 
 
-def refuse_older(part: Part, place: Place) -> None:
+def refuse_older(param_states: PyTree, path: Names, place: Place) -> None:
     """Refuses a state of an older release from which no later one goes on.
+
+    Args:
+      param_states: what the optimizer keeps of each parameter.
+      path: the optimizer's.
+      place: how errors call the checkpoint.
 
     Raises:
       CheckpointError: it is WeightNorm's of up to flax 0.3.6.
     """
-    if has_older_weight_norm(part.param_states):
+    if has_older_weight_norm(param_states):
         raise CheckpointError(
-            f"{place}, {leaf_name((*part.path, 'state'))}", "a state of flax from 0.4.0 on",
+            f"{place}, {leaf_name((*path, 'state'))}", "a state of flax from 0.4.0 on",
             "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
         )  # fmt: skip
 
@@ -325,7 +331,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     """The optimizer to convert.
 
     Args:
-      tree: the checkpoint.
+      tree: the checkpoint, as `plain` returns it.
       place: how errors call it.
       name: its path, `models/generator`; None if there is only one.
 
@@ -333,7 +339,6 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
       CheckpointError: it has no such optimizer, or several and no name is given; its
         parameters are no arrays of numbers in floating point.
     """
-    tree = plain(tree)
     parts = _parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
@@ -345,7 +350,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
             "Restore it with Orbax; --to legacy converts it back.",
         )  # fmt: skip
     if not parts:
-        names = shown(sorted(tree)) if isinstance(tree, Mapping) else shown(tree)
+        names = brief(sorted(tree)) if isinstance(tree, Mapping) else brief(tree)
         raise CheckpointError(
             place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
             "A file of parameters alone has no state to convert, and bytes within one are not "
@@ -378,7 +383,7 @@ def _check_parameters(part: Part, place: Place) -> None:
     for path, leaf in leaves(part.target):
         where = f"{place}, {leaf_name((*target_path, *path))}"
         if not is_array(leaf):
-            raise CheckpointError(where, "an array", shown(leaf), "Parameters must be arrays.")
+            raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
         if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
             raise CheckpointError(
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
@@ -401,7 +406,7 @@ def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDe
     if entry is not None and entry.parts is not None:
         inner = within(part, entry, place)
         if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
-            outer = [entry.parts.around(d) for d in infer_definitions(inner[0], place)]
+            outer = [entry.parts.wrap(d) for d in infer_definitions(inner[0], place)]
             return [definition for definition in outer if definition is not None]
     if entry is None or entry.parts is not None:
         parts = None if entry is None else entry.parts

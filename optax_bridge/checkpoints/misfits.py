@@ -1,9 +1,9 @@
 # pyright: strict
-"""What of a checkpoint does not fit a template: a list of it, and the error or warning about it."""
+"""The list of all that does not fit a template, and the error or the warning about it."""
 
 import warnings
 
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import (
     CheckpointError,
     ConvertedWarning,
@@ -86,7 +86,7 @@ class Misfits:
             each = [f"{leaf_name(path)}: {before} to {new}" for path, before, new in self.converted]
             warnings.warn(
                 ConvertedWarning(
-                    f"{self.place}: {listed(each)}. The template and the checkpoint have other "
+                    f"{self.place}: {listing(each)}. The template and the checkpoint have other "
                     "types; parameters are as the checkpoint has them, all else as the template."
                 ),
                 stacklevel=5,

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from optax_bridge.checkpoints import formats as folder
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.lazy import check_unpacked
 from optax_bridge.checkpoints.locate import find_states
@@ -81,7 +81,7 @@ def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
         return read
     except OSError as error:
         raise CheckpointError(
-            path, "a file or folder that can be read", shown(error.strerror or str(error)),
+            path, "a file or folder that can be read", brief(error.strerror or str(error)),
             "Check the path and its permissions.",
         ) from None  # fmt: skip
 
@@ -105,7 +105,7 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
     contents = contents_of(format, root)
     if not isinstance(contents.tree, dict | list):
         raise CheckpointError(
-            path, "a checkpoint: a tree of names and arrays", shown(contents.tree),
+            path, "a checkpoint: a tree of names and arrays", brief(contents.tree),
             f"{names()} checkpoints are read.",
         )  # fmt: skip
     return Read(root, format.name, contents.tree, contents.version, contents.variant, format.level)
@@ -152,7 +152,7 @@ def written_as(option: str) -> Format:
 
 
 def format_of(path: Path) -> tuple[Format, Path] | None:
-    """The format of a path that exists, and the checkpoint it names; None if it is of none."""
+    """The format of a path that exists, and the checkpoint it names; None if it is of no format."""
     located = ((format, format.find(path)) for format in formats().values())
     return next(((format, root) for format, root in located if root is not None), None)
 
@@ -169,7 +169,7 @@ def contents_of(format: Format, root: Path) -> Contents:
         raise
     except Exception as error:  # of a library, which a hostile file may make raise anything
         raise CheckpointError(
-            root, f"a checkpoint of {format.name}", shown(f"{type(error).__name__}: {error}", 200),
+            root, f"a checkpoint of {format.name}", brief(f"{type(error).__name__}: {error}", 200),
             DAMAGED,
         ) from error  # fmt: skip
 
@@ -180,7 +180,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def item_of(folder: Path) -> Path | None:
-    """The state within the folder of a step that a manager saved, None if there is none."""
+    """The state within the folder of a step that a manager saved, None without one."""
     items = (folder / item for item in _ITEMS)
     return next((item for item in items if is_checkpoint(item)), None)
 
@@ -204,7 +204,7 @@ def latest(folder: Path) -> Path:
         entries = sorted(entry.name for entry in folder.iterdir())
         raise CheckpointError(
             folder, "one series of step-numbered checkpoints, such as checkpoint_100",
-            shown(entries) if entries else "an empty folder", "Name the file itself.",
+            brief(entries) if entries else "an empty folder", "Name the file itself.",
         )  # fmt: skip
     return max(series[usual[0] if usual else next(iter(series))])[2]
 
@@ -220,7 +220,7 @@ def _unknown_format(path: Path) -> CheckpointError:
             "flax.serialization.to_bytes of it to a file, in the program that wrote it or in two "
             "lines started by `optax-bridge run`, which reads pickles of flax.optim.",
         )  # fmt: skip
-    what = f"a file that starts with {shown(head)}" if head else "an empty file"
+    what = f"a file that starts with {brief(head)}" if head else "an empty file"
     return CheckpointError(
         path, "a checkpoint of a known format", what,
         f"{names()} checkpoints are read; unpack it if it is packed.",

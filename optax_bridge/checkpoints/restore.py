@@ -1,7 +1,7 @@
 """Restores old and new checkpoints into any tree that has a `TrainState`: for migrated programs."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,8 +108,7 @@ def restore_checkpoint(
 
     Args:
       ckpt_dir: the folder, or the checkpoint itself.
-      target: see `from_state_dict`; None: the state dict is returned, in
-        NumPy's arrays as then; a typed key is one of numbers.
+      target: see `from_state_dict`; None: the state dict comes, in NumPy's arrays, keys as bits.
       step: which one; None: the latest.
       prefix: how the checkpoints' names begin.
       parallel: as of Flax.
@@ -127,47 +126,65 @@ def restore_checkpoint(
       CheckpointError: see `from_state_dict`.
       ValueError: there is no checkpoint of this step.
     """
-    with quiet_orbax():
-        from flax.training import checkpoints  # Orbax, slow to import
-
-    def by_flax(path: Any, into: PyTree, at: Any = None) -> PyTree:
-        return checkpoints.restore_checkpoint(
-            path, into, at, prefix, parallel, gda_manager, allow_partial_mpa_restoration,
-            orbax_checkpointer, orbax_transforms,
-        )  # fmt: skip
-
     if not isinstance(ckpt_dir, str | os.PathLike):
         raise TypeError(f"ckpt_dir: expected a path, found {type(ckpt_dir).__name__} {ckpt_dir!r}")
     if isinstance(target, str):
         raise TypeError(
             f"target: expected what to restore into, a state say, found text {target!r}"
         )
-    if "://" not in os.fspath(ckpt_dir):
-        ckpt_dir = os.path.abspath(ckpt_dir)
+    flax_options = {
+        "prefix": prefix, "parallel": parallel, "gda_manager": gda_manager,
+        "allow_partial_mpa_restoration": allow_partial_mpa_restoration,
+        "orbax_checkpointer": orbax_checkpointer, "orbax_transforms": orbax_transforms,
+    }  # fmt: skip
     with quiet_orbax():
-        if gda_manager is not None or orbax_transforms is not None:
-            return by_flax(ckpt_dir, target, step)
-        if hasattr(orbax_checkpointer, "wait_until_finished"):
-            orbax_checkpointer.wait_until_finished()  # else what it is writing is not there yet
-        path = path_restored(ckpt_dir, step, prefix, checkpoints.latest_checkpoint)
-        if path is None:
-            return target
-        if "://" in path:  # in a bucket, where Flax reads
-            return _restore_fitted(target, by_flax(path, None), path, missing, allow_nan)
-        read = read_checkpoint(path, _size_of(target))
-        if target is None:
-            return as_arrays(read.tree)
-        if read.format != ORBAX:
-            _, fitted = _fit(target, read.tree, path, missing, allow_nan)
-            return refill(target, as_arrays(fitted))
-        new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
-        if not allow_nan:
-            check_finite(new, target, path)
-        return new
+        return _restore_from(os.fspath(ckpt_dir), target, step, flax_options, missing, allow_nan)
+
+
+def _restore_from(
+    folder: str,
+    target: T,
+    step: float | None,
+    flax_options: Mapping[str, Any],
+    missing: str,
+    allow_nan: bool,
+) -> T:
+    """Restores by Flax what only Flax can, all else by what was read."""
+    from flax.training import checkpoints  # Orbax, slow to import
+
+    def by_flax(path: str, into: PyTree, step: float | None = None) -> PyTree:
+        return checkpoints.restore_checkpoint(path, into, step, **flax_options)
+
+    folder = folder if "://" in folder else os.path.abspath(folder)
+    if any(flax_options[name] is not None for name in ("gda_manager", "orbax_transforms")):
+        return by_flax(folder, target, step)
+    checkpointer = flax_options["orbax_checkpointer"]
+    if hasattr(checkpointer, "wait_until_finished"):
+        checkpointer.wait_until_finished()  # else what it is writing is not there yet
+    path = path_restored(folder, step, flax_options["prefix"], checkpoints.latest_checkpoint)
+    if path is None:
+        return target
+    if "://" in path:  # in a bucket, where Flax reads
+        return _restore_fitted(target, by_flax(path, None), path, missing, allow_nan)
+    read = read_checkpoint(path, _size_of(target))
+    if target is None:
+        return as_arrays(read.tree)
+    if read.format != ORBAX:
+        _, fitted = _fit(target, read.tree, path, missing, allow_nan)
+        return refill(target, as_arrays(fitted))
+    new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
+    if not allow_nan:
+        check_finite(new, target, path)
+    return new
 
 
 def _from_orbax(
-    target: T, saved: PyTree, path: str, missing: str, allow_nan: bool, by_flax: Any
+    target: T,
+    saved: PyTree,
+    path: str,
+    missing: str,
+    allow_nan: bool,
+    by_flax: Callable[[str, PyTree], PyTree],
 ) -> T:
     """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
     try:  # numbers are looked at when they are restored: they may lie on many devices
@@ -221,10 +238,10 @@ def path_restored(
     latest = latest_checkpoint(folder, prefix)
     if latest is None and is_checkpoint(Path(folder)):
         return folder
-    return latest or _managed(Path(folder), prefix)
+    return latest or _step_of_manager(Path(folder), prefix)
 
 
-def _managed(folder: Path, prefix: str) -> str | None:
+def _step_of_manager(folder: Path, prefix: str) -> str | None:
     """The state within a step of Orbax's manager, None for a folder that has none."""
     if (item := item_of(folder)) is not None:
         return str(item)
@@ -276,7 +293,7 @@ def _fit(
     allow_nan: bool,
     *,
     by_hand: bool = False,
-) -> tuple["LegacyFit", Any]:
+) -> tuple[LegacyFit, PyTree]:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     outline, saved = state_dict_of(target), plain(saved)

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ import optax
 from flax import serialization
 
 import legacy_optim
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
@@ -19,7 +18,6 @@ from optax_bridge.checkpoints.definitions import (
     params_held,
     shape_of_state,
 )
-from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
 from optax_bridge.checkpoints.fill import OTHER_OPTIMIZER
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
@@ -34,7 +32,7 @@ from optax_bridge.checkpoints.layout import (
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.trees import Names, fields_of, is_array, leaves, plain, with_indices
-from optax_bridge.checkpoints.write import compare, write
+from optax_bridge.checkpoints.write import write
 from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RECIPES
@@ -88,7 +86,7 @@ def _fields_by_parameter(
     _check_is_of(tx, opt_state, params)
     try:
         values = extract(opt_state, None)
-        check_axes_of_t5x(tx, params, "opt_state")
+        check_axes_of_t5x(tx, opt_state, params, "opt_state")
         paths = params_held(tx, unboxed(opt_state), unboxed(params))
     except (ValueError, AttributeError) as error:
         if isinstance(error, CheckpointError):
@@ -98,7 +96,7 @@ def _fields_by_parameter(
             str(error).removeprefix("found "), "Or pass the legacy definition instead.",
         ) from error  # fmt: skip
 
-    by_parameter: dict[Names, dict[str, Any]] = {names: {} for names in paths}
+    by_parameter: dict[Names, dict[str, PyTree]] = {names: {} for names in paths}
     for key, value in values.items():
         length = next(n for n in range(len(key) - 1, -1, -1) if key[:n] in paths)
         put(by_parameter[key[:length]], key[length:], value, "opt_state")
@@ -116,8 +114,8 @@ def _check_is_of(tx: optax.GradientTransformation, opt_state: OptState, params: 
     shapes, expected = ([np.shape(x) for x in jax.tree.leaves(s)] for s in (opt_state, template))
     if type(opt_state) is not type(template) or shapes != expected:
         raise CheckpointError(
-            "opt_state", f"a {type(template).__name__} of the shapes {shown(expected)}",
-            f"a {type(opt_state).__name__} of {shown(shapes)}",
+            "opt_state", f"a {type(template).__name__} of the shapes {brief(expected)}",
+            f"a {type(opt_state).__name__} of {brief(shapes)}",
             "Pass the transformation that the state is of.",
         )  # fmt: skip
 
@@ -148,7 +146,7 @@ def back(
             "Name one: --part NAME, or part= in Python.",
         )  # fmt: skip
     if not states:
-        names = shown(sorted(read.tree)) if isinstance(read.tree, Mapping) else shown(read.tree)
+        names = brief(sorted(read.tree)) if isinstance(read.tree, Mapping) else brief(read.tree)
         raise CheckpointError(
             read.path, "a TrainState: step, params, opt_state", names, "Is it a legacy checkpoint?"
         )
@@ -182,7 +180,7 @@ def back(
     return add_optimizer(others | layout.steps_at(step), path, tree, read.path), number
 
 
-def _replace(tree: PyTree, path: Names, value: Any) -> PyTree:
+def _replace(tree: PyTree, path: Names, value: PyTree) -> PyTree:
     if not path:
         return value
     tree = with_indices(tree)
@@ -202,7 +200,7 @@ def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
-        f"leaves that differ: {shown(sorted(set(differing)))}",
+        f"leaves that differ: {brief(sorted(set(differing)))}",
         "Give the optimizer whose transformation wrote it.",
     )  # fmt: skip
 
@@ -242,9 +240,7 @@ def to_legacy_checkpoint(
     tree = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
     if part is not None:
         tree = add_optimizer(_others(state), tuple(part.strip("/").split("/")), tree, path)
-    with written_whole(path, force=force) as file:
-        write(file, tree, "msgpack")
-        compare(file, tree, path, "msgpack")
+    write(path, tree, "msgpack", force)
 
 
 def _others(state: PyTree) -> dict[str, PyTree]:

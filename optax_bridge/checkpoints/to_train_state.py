@@ -48,6 +48,7 @@ from optax_bridge.checkpoints.trees import (
     Names,
     is_state,
     listed_leaves,
+    plain,
 )
 from optax_bridge.checks import check_definition
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
@@ -75,13 +76,13 @@ class Converted:
       layout: where it held the optimizer, for the way back.
     """
 
-    definition: Any
+    definition: Definition
     tx: optax.GradientTransformation
     choice: Choice | None
     params: Params
     opt_state: OptState
     step: np.ndarray
-    others: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, PyTree] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
 
     def tree(self, place: Place = "state") -> PyTree:
@@ -131,10 +132,11 @@ def convert_tree(
     """
     if optimizer_def is not None:
         check_definition(optimizer_def, "optimizer_def", or_transformation=True)
+    tree = plain(tree)
     chosen = choose_part(tree, place, part)
-    refuse_older(chosen, place)
+    refuse_older(chosen.param_states, chosen.path, place)
     if optimizer_def is None:
-        possible: list[Any] = list(infer_definitions(chosen, place))
+        possible: list[Definition] = list(infer_definitions(chosen, place))
     else:
         possible = [optimizer_def]
     errors: list[CheckpointError] = []
@@ -173,7 +175,7 @@ def _convert(
         tx = from_legacy(definition, exact) if recipe is None else build(choice.call)
     template = shape_of_state(tx.init, part.target, place, name)
     if choice is None:
-        check_axes_of_t5x(tx, part.target, place)
+        check_axes_of_t5x(tx, template, part.target, place)
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
     fit.check_parts(part.target, (*part.path, "target"), "params")
@@ -192,9 +194,9 @@ def from_legacy_checkpoint(
     *,
     exact: bool,
     part: str | None,
-    sharding: Any,
+    sharding: PyTree,
     allow_nan: bool,
-    fields: dict[str, Any],
+    fields: dict[str, PyTree],
 ) -> State:
     """See `TrainState.from_legacy_checkpoint`."""
     read = read_checkpoint(path)
@@ -208,8 +210,8 @@ def train_state(
     cls: type[State],
     converted: Converted,
     apply_fn: Callable[..., Any] | None = None,
-    sharding: Any = None,
-    fields: dict[str, Any] | None = None,
+    sharding: PyTree = None,
+    fields: dict[str, PyTree] | None = None,
     part: str | None = None,
     place: Place = "state",
 ) -> State:
@@ -242,7 +244,7 @@ def train_state(
 
 
 def _collections(
-    cls: Any, converted: Converted, sharding: Any, part: str | None
+    cls: PyTree, converted: Converted, sharding: PyTree, part: str | None
 ) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
     names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
@@ -254,7 +256,7 @@ def _collections(
     return match_fields(names, entries, converted.params, int(converted.step))
 
 
-def _scale(scale: Any, saved: Mapping[str, PyTree]) -> Any:
+def _scale(scale: PyTree, saved: Mapping[str, PyTree]) -> PyTree:
     """The loss scale with its settings as given: no checkpoint has them."""
     template = legacy_optim.DynamicScale() if scale is None else scale
     return serialization.from_state_dict(template, dict(saved))
@@ -264,7 +266,7 @@ def _say_left(place: Place, text: str) -> None:
     warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
 
 
-def _place(tree: dict[str, PyTree], sharding: Any) -> dict[str, Any]:
+def _place(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
     """The fields of a state with their leaves on devices, one after another."""
     if is_state(sharding):
         fields = {name: getattr(sharding, name) for name in tree}

@@ -6,16 +6,17 @@ tell which leaves are a state's.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 from flax.training import train_state
+from jax.typing import DTypeLike
 
-from optax_bridge._text import listed
-from optax_bridge.checkpoints.errors import leaf_name, shown
+from optax_bridge._text import listing
+from optax_bridge.checkpoints.errors import brief, leaf_name
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
@@ -46,7 +47,7 @@ def has_states(tree: PyTree) -> bool:
     return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
 
 
-def fields_from_state_dict(state: PyTree, saved: PyTree) -> Any:
+def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
     """Returns a state with the fields that `Fit` returned for it."""
     return state.replace(
         **{name: refill(getattr(state, name), saved[name], name) for name in fields_of(state)}
@@ -102,7 +103,7 @@ def is_key(leaf: Leaf) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def outline_of(state: PyTree) -> dict[str, Any]:
+def outline_of(state: PyTree) -> dict[str, PyTree]:
     """The fields of a state, each as its `state_dict_of`."""
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
@@ -140,7 +141,7 @@ def named_as_pytree(target: Params, saved: PyTree) -> bool:
     return target_shapes == saved_shapes
 
 
-def is_floating(dtype: Any) -> bool:
+def is_floating(dtype: DTypeLike) -> bool:
     """True for numbers in floating point, bfloat16 and the like included."""
     return bool(jnp.issubdtype(dtype, np.floating))
 
@@ -165,12 +166,12 @@ def kind(leaf: Leaf) -> str:
     if leaf is None:
         return "nothing"
     if isinstance(leaf, Mapping):
-        return f"a level with {shown(sorted(leaf))}"
+        return f"a level with {brief(sorted(leaf))}"
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return f"{leaf.dtype}{list(leaf.shape)}"
-    return shown(leaf)
+    return brief(leaf)
 
 
 def listed_leaves(paths: list[Names]) -> str:
     """The first leaves by name, and how many more there are."""
-    return listed(sorted(leaf_name(path) for path in paths))
+    return listing(sorted(leaf_name(path) for path in paths))

@@ -47,7 +47,7 @@ def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
         return "" if is_array(leaf) else _fault(np.asarray(leaf), within)
     data, fault = bytes_of(leaf), ""
     for start in range(0, leaf.nbytes, BLOCK):
-        block: Any = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
+        block = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
         if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
             block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         fault = _fault(block, within) or fault
@@ -58,7 +58,7 @@ def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
     return fault
 
 
-def _fault(numbers: Any, within: Range) -> str:
+def _fault(numbers: Leaf, within: Range) -> str:
     library: Any = jnp if isinstance(numbers, jax.Array) else np
     if not bool(library.isfinite(numbers).all()):
         return "NaN" if bool(library.isnan(numbers).any()) else "infinity"

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from flax import serialization
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
+from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.read import contents_of, written_as
 from optax_bridge.checkpoints.trees import is_array, leaves
@@ -18,53 +19,67 @@ Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
 
 
 def write(
-    path: Path,
+    destination: Path,
     tree: PyTree,
     file_format: str = "orbax",
-    *,
+    force: bool = False,
+    verify: bool = True,
     progress: Progress | None = None,
-    name: Path | None = None,
 ) -> None:
-    """Writes a tree in a format of this option; errors call it by its name."""
-    writer = written_as(file_format).write
-    assert writer is not None
+    """Writes a tree, whole or not at all; see `written_whole`.
+
+    Args:
+      destination: a file for msgpack, a folder for Orbax.
+      tree: what is written.
+      file_format: one of `read.writable()`.
+      force: replace the destination if it is a checkpoint.
+      verify: read again what was written, and compare every leaf, bit for bit.
+      progress: called with the phase, the bytes done and the bytes in all.
+
+    Raises:
+      CheckpointError: it cannot be written, or something else was written.
+    """
+    format, tell = written_as(file_format), progress or (lambda phase, done, total: None)
+    assert format.write is not None
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf))
-    tell = progress or (lambda phase, done, total: None)
-    tell("write", 0, total)
-    writer(path, tree, lambda done: tell("write", min(done, total), total), name or path)
-    tell("write", total, total)
+    with written_whole(destination, force=force) as path:
+        tell("write", 0, total)
+        format.write(path, tree, lambda done: tell("write", min(done, total), total), destination)
+        tell("write", total, total)
+        if verify:
+            compare(path, tree, destination, format, tell)
 
 
-def compare(
-    path: Path,
-    tree: PyTree,
-    name: Path,
-    file_format: str = "orbax",
-    progress: Progress | None = None,
-) -> None:
+def compare(path: Path, tree: PyTree, name: Path, format: Format, tell: Progress) -> None:
     """Reads again what was written and compares every leaf, bit for bit.
+
+    Args:
+      path: what was written.
+      tree: what it is to hold.
+      name: how errors call it.
+      format: it was written in.
+      tell: called with the phase, the bytes done and the bytes in all.
 
     Raises:
       CheckpointError: something differs.
     """
-    tell = progress or (lambda phase, done, total: None)
-    written = contents_of(written_as(file_format), path).tree
+    written = contents_of(format, path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
-    actual = {leaf_path: leaf for leaf_path, leaf in leaves(written)}
+    actual = dict(leaves(written))
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
     done = 0
     for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
         pair = expected.get(leaf_path), actual.get(leaf_path)
         if not same(*pair):
             raise CheckpointError(
-                f"{name}, {leaf_name(leaf_path)}", "what was written", shown(pair[1]),
+                f"{name}, {leaf_name(leaf_path)}", "what was written", brief(pair[1]),
                 "Writing failed, nothing was left behind: is the disk full or failing?",
             )  # fmt: skip
         done += getattr(pair[0], "nbytes", 0)
         tell("verify", done, total)
 
 
-def same(expected: PyTree, actual: Any) -> bool:
+def same(expected: PyTree, actual: PyTree) -> bool:
     """True if two leaves are the same, bit for bit."""
     if not is_array(expected):
         return is_array(actual) == is_array(expected) and bool(expected == actual)

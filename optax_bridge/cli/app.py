@@ -27,6 +27,7 @@ from optax_bridge.cli.installed import MissingExtraError, require, versions
 from optax_bridge.cli.signals import INTERRUPTED, end, interrupt
 
 GROUP = "optax_bridge.commands"
+Context = Command = Any  # of Click, which Typer may have within
 
 # How every subcommand is shown; completion belongs to the command as a whole.
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -39,17 +40,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class Subcommands(TyperGroup):
     """A group whose commands are the entry points of `GROUP`, loaded when asked for."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Context) -> list[str]:
         """The names of all subcommands, sorted."""
         del ctx
         return sorted(_entry_points())
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The subcommand of that name; None if there is none."""
+    def get_command(self, ctx: Context, cmd_name: str) -> Command:
+        """The subcommand of that name, or None."""
         del ctx
-        return _loaded(cmd_name) if cmd_name in _entry_points() else None
+        return _load(cmd_name) if cmd_name in _entry_points() else None
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command, list[str]]:
         """Finds the subcommand of the arguments; of one that is not there says what is like it."""
         if args and not args[0].startswith("-") and args[0] not in _entry_points():
             names = self.list_commands(ctx)
@@ -57,7 +60,7 @@ class Subcommands(TyperGroup):
             ctx.fail(f"No such command {args[0]!r}{near}")
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Context) -> object:
         """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
         if signal.getsignal(signal.SIGINT) is end:
             signal.signal(signal.SIGINT, interrupt)
@@ -92,7 +95,7 @@ def _explain(error: typer.BadParameter) -> None:
 
 
 def _input(error: typer.BadParameter) -> str:
-    """Returns "; found VALUE", as Pydantic's error has it, or "" where there is none."""
+    """Returns "; found VALUE", as Pydantic's error has it, or ""."""
     errors: Any = getattr(error.__cause__, "errors", None)
     details = cast(list[dict[str, Any]], errors()) if callable(errors) else []
     return f"; found {details[0]['input']!r}" if details else ""
@@ -104,7 +107,7 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 @functools.cache
-def _loaded(name: str) -> Any:
+def _load(name: str) -> Command:
     point = _entry_points()[name]
     try:
         for extra in point.extras:
@@ -120,8 +123,8 @@ def _loaded(name: str) -> Any:
     return command
 
 
-def _unusable(name: str, why: str) -> Any:
-    """A command that says why it cannot run, whatever it is given."""
+def _unusable(name: str, why: str) -> Command:
+    """A command that says why it cannot run, for any arguments."""
 
     def say() -> None:
         typer.echo(why, err=True)

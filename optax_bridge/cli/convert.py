@@ -1,130 +1,129 @@
 """`optax-bridge convert`: one checkpoint to another."""
 
 import contextlib
-import enum
 import functools
 import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from optax_bridge.cli import pytorch
 from optax_bridge.cli.configuration import ConfigurationError, read_configuration
 from optax_bridge.cli.interrupts import Interrupts
-from optax_bridge.cli.options import Recipe
+from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, Target
 from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
 from optax_bridge.cli.signals import repeat_interrupt
 
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
+    from optax_bridge.checkpoints.write import Progress
     from optax_bridge.cli.terminal import Terminal
+    from optax_bridge.correspondence.choice import RecipeKind
+    from optax_bridge.metadata.trees import PyTree
     from optax_bridge.torch.checkpoints.files import Returned
-
-
-class Target(enum.StrEnum):
-    """What `convert` makes."""
-
-    OPTAX = "optax"
-    LEGACY = "legacy"
-    TORCH = "torch"
-
-
-class Layout(enum.StrEnum):
-    """Where `convert` puts what stood around an optimizer."""
-
-    KEEP = "keep"
-    FLAT = "flat"
 
 
 DONE, FAILED, MISUSE = 0, 1, 2
 
+_Source = Annotated[Path, typer.Argument(help="A checkpoint, or a folder of numbered ones.")]
+_Destination = Annotated[Path, typer.Argument(help="What to write.")]
+_Optimizers = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The legacy constructor call; read from the state where that is clear. Of several "
+        'optimizers one for each, with where it stands: `"actor=Adam(1e-3)"`.'
+    ),
+]
+_To = Annotated[
+    Target,
+    typer.Option(
+        help="`optax`: a TrainState; `legacy`: an Optimizer, the way back; `torch`: a file of "
+        "PyTorch, with --like, --names and --base."
+    ),
+]
+_FileFormat = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="What to write a TrainState as: `orbax`, `msgpack`; a wrong name lists all.",
+    ),
+]
+_ParamsOnly = Annotated[bool, typer.Option("--params-only", help="Write the parameters alone.")]
+_Recipe = Annotated[
+    Recipe | None,
+    typer.Option(
+        help="Whose state: `stock`, the default: that of public Optax where it is the same but "
+        "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
+        "public Optax wherever it has an equal. `[tool.optax-bridge]` may say another default."
+    ),
+]
+_Layout = Annotated[
+    Layout,
+    typer.Option(help="`keep`: what stood around the optimizer stays; `flat`: one TrainState."),
+]
+_Like = Annotated[
+    str | None,
+    typer.Option(
+        help="The template, `train.py:make_state`: a function of the program that makes what "
+        "it saves. It decides everything, also for several optimizers."
+    ),
+]
+_Part = Annotated[
+    str | None,
+    typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
+]
+_Names = Annotated[
+    Path | None,
+    typer.Option(
+        help="Of a checkpoint of PyTorch: `names.toml`, which says where each tensor goes; "
+        "`inspect --names` drafts it."
+    ),
+]
+_Step = Annotated[
+    int | None,
+    typer.Option(min=0, help="Steps taken, where a checkpoint of PyTorch does not say, as SGD's."),
+]
+_Base = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --to torch: a checkpoint of the PyTorch program, for groups and settings."
+    ),
+]
+_AllowNaN = Annotated[
+    bool,
+    typer.Option("--allow-nan", help="Let NaN and infinities in parameters and moments through."),
+]
+_Verify = Annotated[bool, typer.Option(help="Read again and compare every leaf.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace the checkpoint there.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
+
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of numbered ones.")],
-    destination: Annotated[Path, typer.Argument(help="What to write.")],
-    optimizer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The legacy constructor call; read from the state where that is clear. Of several "
-            'optimizers one for each, with where it stands: `"actor=Adam(1e-3)"`.'
-        ),
-    ] = None,
-    to: Annotated[
-        Target,
-        typer.Option(
-            help="`optax`: a TrainState; `legacy`: an Optimizer, the way back; `torch`: a file of "
-            "PyTorch, with --like, --names and --base."
-        ),
-    ] = Target.OPTAX,
-    file_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="What to write a TrainState as: `orbax`, `msgpack`; a wrong name lists all.",
-        ),
-    ] = "orbax",
-    params_only: Annotated[
-        bool, typer.Option("--params-only", help="Write the parameters alone.")
-    ] = False,
-    recipe: Annotated[
-        Recipe | None,
-        typer.Option(
-            help="Whose state: `stock`, the default: that of public Optax where it is the same but "
-            "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
-            "public Optax wherever it has an equal. `[tool.optax-bridge]` may say another default."
-        ),
-    ] = None,
-    layout: Annotated[
-        Layout,
-        typer.Option(help="`keep`: what stood around the optimizer stays; `flat`: one TrainState."),
-    ] = Layout.KEEP,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            help="The template, `train.py:make_state`: a function of the program that makes what "
-            "it saves. It decides everything, also for several optimizers."
-        ),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
-    ] = None,
-    names: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of a checkpoint of PyTorch: `names.toml`, which says where each tensor goes; "
-            "`inspect --names` drafts it."
-        ),
-    ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Steps taken, where a checkpoint of PyTorch does not say, as SGD's."
-        ),
-    ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --to torch: a checkpoint of the PyTorch program, for groups and settings."
-        ),
-    ] = None,
-    allow_nan: Annotated[
-        bool,
-        typer.Option(
-            "--allow-nan", help="Let NaN and infinities in parameters and moments through."
-        ),
-    ] = False,
-    verify: Annotated[bool, typer.Option(help="Read again and compare every leaf.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Replace the checkpoint there.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    source: _Source,
+    destination: _Destination,
+    optimizer: _Optimizers = None,
+    to: _To = Target.OPTAX,
+    file_format: _FileFormat = "orbax",
+    params_only: _ParamsOnly = False,
+    recipe: _Recipe = None,
+    layout: _Layout = Layout.KEEP,
+    like: _Like = None,
+    part: _Part = None,
+    names: _Names = None,
+    step: _Step = None,
+    base: _Base = None,
+    allow_nan: _AllowNaN = False,
+    verify: _Verify = True,
+    force: _Force = False,
+    json: _Json = False,
 ) -> None:
     """Convert a checkpoint of flax.optim or PyTorch, moments and step too, or convert it back.
 
@@ -144,57 +143,52 @@ def convert(
 
     - `optax-bridge convert ckpt.pt new/ --like train.py:make_state --names names.toml`
     """
+    options = ConvertOptions(
+        source, destination, optimizer or (), to, file_format, params_only, recipe, layout, like,
+        part, names, step, base, allow_nan, verify, force, json,
+    )  # fmt: skip
     with Interrupts(destination) as interrupts:
-        # JAX and Orbax, which no help needs
-        from optax_bridge.checkpoints.convert import Conversion
-        from optax_bridge.checkpoints.read import writable
-        from optax_bridge.cli.terminal import plain_terminal
-        from optax_bridge.torch.checkpoints.files import moved_to_flax
+        raise typer.Exit(_run(options, interrupts))
 
-        interrupts.is_starting = False
-        if file_format not in writable():
-            known = ", ".join(map(repr, writable()))
-            message = f"{file_format!r} is not one of {known}"
-            raise typer.BadParameter(message, param_hint="--format")
-        errors = plain_terminal(stderr=True)
-        try:
-            default = read_configuration(Path.cwd()).recipe
-        except ConfigurationError as error:
-            errors.print(str(error))
-            raise typer.Exit(MISUSE) from None
-        options: dict[str, Any] = {
-            "to_legacy": to is Target.LEGACY, "file_format": file_format,
-            "params_only": params_only, "recipe": recipe.value if recipe else default,
-            "layout": layout.value, "part": part, "allow_nan": allow_nan, "verify": verify,
-            "force": force,
-        }  # fmt: skip
-        torch_options = {"names": names, "step": step, "base": base}
-        is_back = to is Target.TORCH
-        refusal = _misuse(source, optimizer or (), like, recipe, options) or pytorch.misuse(
-            is_back, like, optimizer, options, torch_options
-        )
-        if refusal:
-            errors.print(refusal)
-            raise typer.Exit(MISUSE)
-        with _undisturbed(errors) as progress:
-            if is_back:
-                done = _returned(source, destination, like, options, torch_options)
-            else:
-                options["moved"] = functools.partial(
-                    moved_to_flax, names=names, params_only=params_only, step=step
-                )
-                done = _converted(source, destination, optimizer or (), like, progress, options)
-        if isinstance(done, str):
-            errors.print(done)
-            raise typer.Exit(FAILED)
-        if not isinstance(done, Conversion):
-            assert base is not None  # else it were misuse
-            pytorch.report_returned(done, destination, base, json)
-            raise typer.Exit(DONE)
-        for note in _notes(done):
-            errors.print(note)
-        _report(done, destination, verify, json, like)
-    raise typer.Exit(DONE)
+
+def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
+    """Does what was asked for, and prints it."""
+    # JAX and Orbax, which no help needs
+    from optax_bridge.checkpoints.convert import Conversion
+    from optax_bridge.checkpoints.errors import CheckpointError
+    from optax_bridge.checkpoints.read import writable
+    from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.correspondence import UnsupportedSetting
+
+    interrupts.is_starting = False
+    if options.file_format not in writable():
+        message = f"{options.file_format!r} is not one of {', '.join(map(repr, writable()))}"
+        raise typer.BadParameter(message, param_hint="--format")
+    errors = plain_terminal(stderr=True)
+    try:
+        recipe = options.recipe or read_configuration(Path.cwd()).recipe
+    except ConfigurationError as error:
+        errors.print(str(error))
+        return MISUSE
+    if refusal := _misuse(options) or pytorch.misuse(options):
+        errors.print(refusal)
+        return MISUSE
+    try:
+        with _progress_bar(errors) as progress:
+            done = _convert(options, str(recipe), progress)
+    except (CheckpointError, UnsupportedSetting) as error:
+        errors.print(str(error))
+        return FAILED
+    except OSError as error:
+        errors.print(f"{options.destination}: {error}")
+        return FAILED
+    if not isinstance(done, Conversion):
+        pytorch.report_returned(done, options)
+        return DONE
+    for note in _notes(done):
+        errors.print(note)
+    _report(done, options)
+    return DONE
 
 
 def _notes(done: "Conversion") -> Iterator[str]:
@@ -213,22 +207,16 @@ def _notes(done: "Conversion") -> Iterator[str]:
             )
 
 
-def _misuse(
-    source: Path,
-    optimizers: Sequence[str],
-    like: str | None,
-    recipe: Recipe | None,
-    options: Mapping[str, Any],
-) -> str:
+def _misuse(options: ConvertOptions) -> str:
     """Says which options do not go together, or what cannot be read of them; "" if nothing."""
     from optax_bridge.checkpoints.definitions import parse_definitions
     from optax_bridge.correspondence.expression import ExpressionError
 
-    if not os.path.lexists(source):
-        return nothing_there(source)
-    alone = options["to_legacy"] or options["params_only"] or options["part"]
-    flat = options["layout"] == Layout.FLAT.value
-    if like is not None and (optimizers or alone or flat or recipe is not None):
+    if not os.path.lexists(options.source):
+        return nothing_there(options.source)
+    alone = options.to is Target.LEGACY or options.params_only or options.part
+    flat = options.layout is Layout.FLAT
+    if options.like is not None and (options.optimizers or alone or flat or options.recipe):
         return (
             "--like says what everything becomes: leave --optimizer, --to legacy, --params-only, "
             "--part, --layout flat and --recipe out"
@@ -236,7 +224,7 @@ def _misuse(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            named = parse_definitions(optimizers)
+            named = parse_definitions(options.optimizers)
         except (ExpressionError, TypeError, ValueError) as error:
             return str(error)
     if named and set(named) != {""} and (alone or flat):
@@ -252,54 +240,38 @@ def nothing_there(path: Path) -> str:
     return f"{path}: expected a checkpoint, found nothing of that name. Check the path."
 
 
-def _converted(
-    source: Path,
-    destination: Path,
-    optimizers: Sequence[str],
-    like: str | None,
-    progress: Any,
-    options: Mapping[str, Any],
-) -> "Conversion | str":
-    """What was done, or why it could not be."""
+def _convert(
+    options: ConvertOptions, recipe: str, progress: "Progress | None"
+) -> "Conversion | Returned":
+    """Writes the destination; returns what was done."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
-    from optax_bridge.checkpoints.errors import CheckpointError
-    from optax_bridge.correspondence import UnsupportedSetting
     from optax_bridge.optimizers.selectors import NothingSelectedWarning
+    from optax_bridge.torch.checkpoints.files import moved_to_flax
 
     # The old optimizers' advice to move on is what is being followed.
     warnings.simplefilter("ignore", DeprecationWarning)
-    if like is None:  # a group that holds nothing is the checkpoint's own, and stays as it is
+    template = None if options.like is None else template_named(options.like)
+    if options.to is Target.TORCH:
+        return pytorch.write_back(options, template)
+    if template is None:  # a group that holds nothing is the checkpoint's own
         warnings.simplefilter("ignore", NothingSelectedWarning)
-    named = parse_definitions(optimizers)
-    definition: Any = named[""] if set(named) == {""} else named or None
-    try:
-        template = None if like is None else template_named(like)
-        return convert_file(
-            source, destination, definition, like=template, progress=progress, **options
-        )
-    except (CheckpointError, UnsupportedSetting) as error:
-        return str(error)
-    except OSError as error:
-        return f"{destination}: {error}"
-
-
-def _returned(
-    source: Path, destination: Path, like: str | None, options: Any, torch_options: Any
-) -> "Returned | str":
-    """What was written for PyTorch, or why nothing could be."""
-    from optax_bridge.checkpoints.errors import CheckpointError
-
-    try:
-        return pytorch.returned(
-            source, destination, template_named(like or ""), options, torch_options
-        )
-    except CheckpointError as error:
-        return str(error)
+    named = parse_definitions(options.optimizers)
+    moved = functools.partial(
+        moved_to_flax, names=options.names, params_only=options.params_only, step=options.step
+    )
+    return convert_file(
+        options.source, options.destination, named[""] if set(named) == {""} else named or None,
+        to_legacy=options.to is Target.LEGACY, file_format=options.file_format,
+        params_only=options.params_only, recipe=cast("RecipeKind", recipe),
+        layout=options.layout.value, like=template, part=options.part,
+        allow_nan=options.allow_nan, verify=options.verify, force=options.force,
+        progress=progress, moved=moved,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _undisturbed(errors: "Terminal") -> Iterator[Any]:
+def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
     """Shows a progress bar on a terminal; ends by SIGTERM as by an error, so that nothing is left.
 
     Yields:
@@ -335,19 +307,17 @@ def _undisturbed(errors: "Terminal") -> Iterator[Any]:
             sys.unraisablehook = hook
 
 
-def _terminate(number: int, frame: Any) -> None:
+def _terminate(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _without_closed_loops(unraisable: Any) -> None:
+def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
     """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         repeat_interrupt(unraisable)
 
 
-def _report(
-    done: "Conversion", destination: Path, verified: bool, json: bool, like: str | None
-) -> None:
+def _report(done: "Conversion", options: ConvertOptions) -> None:
     """Prints what was done, as a line or as JSON."""
     from flax.serialization import to_state_dict
 
@@ -361,29 +331,29 @@ def _report(
     recipes = {path: choice.kind for path, choice in done.choices.items()}
     definitions = done.definition if isinstance(done.definition, dict) else {"": done.definition}
     classes = {path: type(each).__name__ for path, each in definitions.items() if each is not None}
-    if like:
+    if options.like:
         classes = {} if is_torch(read) else _classes_by_place(done)
 
-    def listed(ends: Mapping[str, str]) -> str:
+    def classes_with(ends: Mapping[str, str]) -> str:
         return ", ".join(
             f"{path}: {name}{ends.get(path, '')}" if path else f"{name}{ends.get(path, '')}"
             for path, name in classes.items()
         )
 
-    if json:
+    if options.json:
         kinds = set(recipes.values())
         print(dumps({
-            "source": str(read.path), "format": read.description, "destination": str(destination),
-            "optimizer": listed({}) or None,
+            "source": str(read.path), "format": read.description,
+            "destination": str(options.destination), "optimizer": classes_with({}) or None,
             "recipe": kinds.pop() if len(kinds) == 1 else recipes or None, "step": done.step,
-            "arrays": len(arrays), "bytes": size, "verified": verified,
+            "arrays": len(arrays), "bytes": size, "verified": options.verify,
         }))  # fmt: skip
         return
-    what = listed({path: f" ({kind})" for path, kind in recipes.items()})
-    what = f"{what} as the template has it".lstrip() if like else what or "parameters alone"
-    checked = ", read again and compared" if verified else ""
+    what = classes_with({path: f" ({kind})" for path, kind in recipes.items()})
+    what = f"{what} as the template has it".lstrip() if options.like else what or "parameters alone"
+    checked = ", read again and compared" if options.verify else ""
     plain_terminal().print(
-        f"{read.path} ({read.description}) -> {destination}: {what}, {len(arrays)} arrays, "
+        f"{read.path} ({read.description}) -> {options.destination}: {what}, {len(arrays)} arrays, "
         f"{size:,} bytes{checked}"
     )
 
@@ -399,34 +369,34 @@ def _classes_by_place(done: "Conversion") -> dict[str, str]:
         parts = find_parts(done.read.tree, done.read.path)
     except CheckpointError:  # the members of a population, which no definition is asked about
         return {}
-    found: dict[str, str] = {}
+    class_names: dict[str, str] = {}
     for part in parts:
-        node: Any = state_dict_of(done.tree)
+        node: PyTree = state_dict_of(done.tree)
         for name in part.path:
             node = node if is_state(node) or not isinstance(node, Mapping) else node.get(name)
         possible = looks_like(part).split(" or ")
         classes = [name for name in legacy_classes(node.opt_state) if name in possible]
-        found[part.name] = " or ".join(classes or possible)
-    return found
+        class_names[part.name] = " or ".join(classes or possible)
+    return class_names
 
 
-def template_named(name: str) -> Any:
-    """What a function of a program makes.
+def template_named(name: str) -> "PyTree":
+    """Returns what a function of a program makes.
 
     Args:
       name: `package.module:make_state`, or `folder/program.py:make_state`; modules of the current
-        folder are found. The function takes no arguments and returns a `TrainState`, or whatever
-        the program saves that holds some; it may also be that itself.
+        folder are found. The function takes no arguments and returns a `TrainState`, or a tree
+        with some in it, as the program saves it; the name may also be that of the tree itself.
 
     Raises:
       CheckpointError: there is nothing of that name, or it fails.
     """
-    from optax_bridge.checkpoints.errors import CheckpointError, shown
+    from optax_bridge.checkpoints.errors import CheckpointError, brief
 
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise CheckpointError(
-            name, "module:function, e.g. train.py:make_state", shown(name),
+            name, "module:function, e.g. train.py:make_state", brief(name),
             "Name the function that makes what the program saves.",
         )  # fmt: skip
     try:
@@ -435,12 +405,12 @@ def template_named(name: str) -> Any:
             return value
         with with_own_arguments(module):
             return value()
-    except (Exception, SystemExit) as error:  # whatever the user's program raises
+    except (Exception, SystemExit) as error:  # anything that the user's program raises
         remedy = migration_remedy(error) or (
             "The program is imported and the function called without arguments: what runs it "
             "belongs below if __name__ == '__main__', or the function into a file of its own."
         )
         raise CheckpointError(
-            name, "what a program saves", f"{type(error).__name__}: {shown(str(error), 300)}",
+            name, "what a program saves", f"{type(error).__name__}: {brief(str(error), 300)}",
             remedy,
         ) from error  # fmt: skip

@@ -1,10 +1,10 @@
 """`optax-bridge inspect`: what is in a checkpoint."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -110,7 +110,7 @@ def print_checkpoint(
     parts, lines, states, problem = [], [], {}, None
     try:
         parts = find_parts(read.tree, read.path)
-        lines = [described(each, read.path) for each in parts]
+        lines = [description_of(each, read.path) for each in parts]
         if is_torch(read):
             lines = pytorch.torch_lines(read, part)
         states = {path: _step(read, path) for path in find_states(read.tree)}
@@ -140,21 +140,21 @@ def print_checkpoint(
     return FOUND if problem is None else FAILED
 
 
-def _step(read: "Read", path: "Names") -> Any:
+def _step(read: "Read", path: "Names") -> object:
     import numpy as np
 
-    from optax_bridge._text import shown
+    from optax_bridge._text import brief
     from optax_bridge.checkpoints.locate import at_path
     from optax_bridge.checkpoints.trees import is_array
 
     step = at_path(read.tree, path)["step"]
     if is_array(step) and step.size != 1:
         return f"{step.dtype}{list(step.shape)}"
-    return np.asarray(step).tolist() if is_array(step) else shown(step)
+    return np.asarray(step).tolist() if is_array(step) else brief(step)
 
 
-def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, Any]") -> dict[str, Any]:
-    from optax_bridge._text import shown
+def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> dict[str, object]:
+    from optax_bridge._text import brief
     from optax_bridge.checkpoints.locate import candidates
     from optax_bridge.checkpoints.trees import is_array, leaves
 
@@ -165,23 +165,23 @@ def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, Any]") -> dic
         }
         for part in parts
     ]  # fmt: skip
-    found = [
-        {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": shown(leaf)})
+    leaf_facts = [
+        {"path": list(path)} | (_array_facts(leaf) if is_array(leaf) else {"value": brief(leaf)})
         for path, leaf in leaves(read.tree)
     ]
     step = {"step": states[()]} if () in states else {}
     return {
         "path": str(read.path), "format": read.description, **step, "optimizers": optimizers,
         "states": [{"part": "/".join(path), "step": step} for path, step in states.items()],
-        "leaves": found,
+        "leaves": leaf_facts,
     }  # fmt: skip
 
 
-def _array_facts(leaf: "Leaf") -> dict[str, Any]:
+def _array_facts(leaf: "Leaf") -> dict[str, object]:
     return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 
-def described(part: "Part", place: Path) -> str:
+def description_of(part: "Part", place: Path) -> str:
     """Returns what an optimizer looks like, its step and what is special about it, in one line."""
     from optax_bridge.checkpoints.locate import has_unmatched, looks_like
 
@@ -214,15 +214,15 @@ def print_outline(
     from rich.tree import Tree
 
     tree = Tree(name)
-    left = _grow(tree, node, limit)
+    omitted = _grow(tree, node, limit)
     console.print(tree)
-    if left:
-        console.print(f"and {left:,} lines more: --all shows them")
+    if omitted:
+        console.print(f"and {omitted:,} lines more: --all shows them")
 
 
 def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
     """Adds a line for each level and leaf, in order; returns how many are left out."""
-    from optax_bridge._text import shown
+    from optax_bridge._text import brief
     from optax_bridge.checkpoints.trees import is_array
 
     count = 0
@@ -238,18 +238,18 @@ def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
         is_level = isinstance(value, Mapping | list | tuple)
         below = tree
         if limit is None or count <= limit:
-            label = shown(str(name))[1:-1]
+            label = brief(str(name))[1:-1]
             if is_level:
                 label = label if value else f"{label} (empty)"
             elif is_array(value):
                 label = f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"
             else:
-                label = f"{label} {shown(value)}"
+                label = f"{label} {brief(value)}"
             below = tree.add(label)
         if is_level:
             waiting.append((below, _items(value)))
     return count - limit if limit is not None and count > limit else 0
 
 
-def _items(node: "PyTree") -> Any:
+def _items(node: "PyTree") -> "Iterator[tuple[object, PyTree]]":
     return iter(list(node.items()) if isinstance(node, Mapping) else list(enumerate(node)))

@@ -1,4 +1,4 @@
-"""What is installed: the versions that decide bits, and the extras that commands need.
+"""Installed packages: the versions that decide bits, and the extras that commands need.
 
 The base is what `TrainState` and the optimizers need. Everything else comes with an extra, and
 `pyproject.toml` alone says which: its optional dependencies, and, in brackets, the extra that each
@@ -51,17 +51,17 @@ def release_warning(installed: Mapping[str, str] | None = None) -> str:
     lowest: dict[str, str] = {
         match[1]: match[2] for requirement in requirements if (match := _LOWEST.match(requirement))
     }
-    found = []
+    outside = []
     for name, newest in NEWEST_TESTED.items():
         version = installed[name]
         if _release(version) > _release(newest):
-            found.append(f"{name} {version} is newer than {newest}")
+            outside.append(f"{name} {version} is newer than {newest}")
         elif _release(version) < _release(lowest.get(name, version)):
-            found.append(f"{name} {version} is older than {lowest[name]}")
-    if not found:
+            outside.append(f"{name} {version} is older than {lowest[name]}")
+    if not outside:
         return ""
     return (
-        f"{' and '.join(found)}, with which optax-bridge was tested: run `optax-bridge check` "
+        f"{' and '.join(outside)}, with which optax-bridge was tested: run `optax-bridge check` "
         "before you rely on it."
     )
 

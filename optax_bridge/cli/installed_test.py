@@ -78,12 +78,12 @@ def test_a_command_says_what_it_lacks_and_others_work(poor, arguments, code, sai
     from optax_bridge.cli import app as cli
 
     cli._entry_points.cache_clear()
-    cli._loaded.cache_clear()
+    cli._load.cache_clear()
     try:
         done = CliRunner().invoke(cli.app, arguments, terminal_width=200)
     finally:
         cli._entry_points.cache_clear()
-        cli._loaded.cache_clear()
+        cli._load.cache_clear()
     assert done.exit_code == code, done.output
     assert said in " ".join(done.output.split())
 

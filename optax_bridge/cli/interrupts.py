@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import typer
@@ -47,7 +47,7 @@ class Interrupts:
             sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
             raise typer.Exit(INTERRUPTED) from None
 
-    def _interrupt(self, number: int, frame: Any) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._seen = True
         if self.is_starting:
             self._say()
@@ -56,16 +56,18 @@ class Interrupts:
 
     def _say(self) -> None:
         if _identity(self.destination) == self._at_first:
-            said = f"interrupted: {self.destination} is as it was before; run it again to make it"
+            message = (
+                f"interrupted: {self.destination} is as it was before; run it again to make it"
+            )
         else:
-            said = f"interrupted when {self.destination} was whole already: it can be used"
-        typer.echo(said, err=True)
+            message = f"interrupted when {self.destination} was whole already: it can be used"
+        typer.echo(message, err=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file or folder it is; None if there is none."""
+    """Inode and time of change of a file or folder; None if it does not exist."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns

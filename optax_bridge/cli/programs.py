@@ -1,7 +1,7 @@
 """Programs that a user names on the command line: `package.module` or `file.py`.
 
 Each is loaded as a program of its own: with its own command line, its own absl flags, and the
-modules that lie beside it, so that an old program and the migrated one may have the same names.
+modules in its folder, so that an old program and the migrated one may have the same names.
 """
 
 import contextlib
@@ -17,10 +17,15 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from legacy_optim.logs import without_note_on_tensorflow
 from optax_bridge._text import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Flag = Any  # a flag of absl, which only programs import
+Flags = Any  # all flags of the process
 
 # What the error of a program that imports flax.optim, or asks Flax for it, is about.
 _OLD_NAMES = {"flax", "optim"}
@@ -36,7 +41,7 @@ class _Neighbours:
 
     modules: dict[str, ModuleType] = field(default_factory=dict)
     away: dict[str, ModuleType] = field(default_factory=dict)  # while another program's are there
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Flag] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -57,7 +62,7 @@ class _Program:
     folder: Path
     neighbours: _Neighbours
     module: ModuleType | None = None
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Flag] = field(default_factory=dict)
     parsed: tuple[str, ...] | None = None
     unknown: tuple[str, ...] | None = None
 
@@ -113,14 +118,14 @@ def with_own_arguments(name: str) -> Generator[None]:
             _keep_flags(program, defined, flags)
 
 
-def in_program(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def in_program(name: str, function: Callable[P, R]) -> Callable[P, R]:
     """Returns a function that runs as a part of the program; itself, if that has no flags."""
     program = _program(name)
     if not (program.flags or program.neighbours.flags):
         return function
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         with with_own_arguments(name):
             return function(*args, **kwargs)
 
@@ -128,14 +133,14 @@ def in_program(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def module_named(name: str) -> ModuleType:
-    """Imports a module by its name, or a file by its path; what lies beside it is found.
+    """Imports a module by its name, or a file by its path; modules in its folder are found.
 
     Args:
       name: `package.module`, looked for in the current folder as well, or `path/to/file.py`.
 
     Raises:
       ImportError: there is no such file or module.
-      Exception: whatever the program raises when it is imported.
+      Exception: anything that the program raises when it is imported.
     """
     without_note_on_tensorflow()
     program = _program(name)
@@ -146,7 +151,7 @@ def module_named(name: str) -> ModuleType:
         raise ImportError(f"there is no file {file}. Check the path")
     with with_own_arguments(name):
         is_file = file.suffix == ".py"
-        module = _executed(name, file) if is_file else importlib.import_module(name)
+        module = _execute(name, file) if is_file else importlib.import_module(name)
     if file.suffix == ".py":  # a module is found in sys.modules, or reloaded where it is gone
         program.module = module
     with with_own_arguments(name):  # which parses the flags that it has defined
@@ -159,7 +164,7 @@ def object_named(module: str, attribute: str) -> Any:
     Raises:
       ImportError: there is no such file or module.
       AttributeError: the program has nothing of that name; says which name is most like it.
-      Exception: whatever the program raises when it is imported.
+      Exception: anything that the program raises when it is imported.
     """
     program = module_named(module)
     try:
@@ -181,7 +186,7 @@ def migration_remedy(error: BaseException) -> str:
     return f"Migrate it first: optax-bridge migrate --write {shlex.quote(str(file))}"
 
 
-def _executed(name: str, file: Path) -> ModuleType:
+def _execute(name: str, file: Path) -> ModuleType:
     """Runs a file as a module of the name that the user gave it."""
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # of a .py file there always is
@@ -207,7 +212,7 @@ def _program(name: str) -> _Program:
     return _programs[key]
 
 
-def _enter(program: _Program, flags: Any) -> None:
+def _enter(program: _Program, flags: Flags) -> None:
     """Puts a program's modules and flags in the place of another one's."""
     if str(program.folder) in sys.path:
         sys.path.remove(str(program.folder))
@@ -247,14 +252,14 @@ def _leave(program: _Program, before: set[str]) -> None:
 _OWN = ("optax_bridge", "legacy_optim", "equivalence_tests", "migration_guide")
 
 
-def _absl_flags() -> Any:
+def _absl_flags() -> Flags:
     """Returns absl's flags of the process; None where no program has imported them."""
     module = sys.modules.get("absl.flags")
     return None if module is None else module.FLAGS
 
 
-def _keep_flags(program: _Program, flags: Any, before: set[str]) -> None:
-    """Notes which new flags are the program's, and which those of modules beside it."""
+def _keep_flags(program: _Program, flags: Flags, before: set[str]) -> None:
+    """Notes which new flags are the program's, and which those of modules in its folder."""
     for name in set(flags) - before:
         module = flags.find_module_defining_flag(name)
         if module == program.name:
@@ -268,19 +273,19 @@ def _parse_flags(program: _Program) -> None:
     if program not in _used:
         _used.append(program)
     flags = _absl_flags()
-    own = {**program.neighbours.flags, **program.flags}
-    if flags is None or not own or program.parsed == _arguments:
+    program_flags = {**program.neighbours.flags, **program.flags}
+    if flags is None or not program_flags or program.parsed == _arguments:
         return
     # What a program needs when it runs, it may not need to make its state.
-    required = {name: flag.validators for name, flag in own.items() if flag.value is None}
+    required = {name: flag.validators for name, flag in program_flags.items() if flag.value is None}
     for name in required:
-        own[name].validators = []
+        program_flags[name].validators = []
     before = set(flags)
     try:
         program.unknown = tuple(flags([program.name, *_arguments], known_only=True)[1:])
     finally:
         for name, validators in required.items():
-            own[name].validators = validators
+            program_flags[name].validators = validators
         # A config of ml_collections defines one for each of its fields that an argument sets.
         program.flags |= {name: flags[name] for name in set(flags) - before}
     program.parsed = _arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # JAX, which no help needs
     from rich.console import Console
 
     from optax_bridge.correspondence import Choice, Described, Entry
+    from optax_bridge.correspondence.recipe import Node
 
 
 class Dtype(enum.StrEnum):
@@ -43,7 +44,7 @@ def recipe(
         typer.Option(
             help="Print one recipe alone: `exact`, this project's own; `stock`, what `migrate` "
             "writes: public Optax where it is the same, else the exact one; `standalone`, public "
-            "Optax whatever it is worth."
+            "Optax in any case."
         ),
     ] = None,
     dtype: Annotated[
@@ -111,7 +112,7 @@ def _print_public(console: Console, heading: str, described: Described) -> int:
     """Prints the recipe of public Optax, with a name for a rate that every call gave."""
     from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
-    with_rate, prefix = _changed(described, _named_rate), ""
+    with_rate, prefix = _with_settings(described, _named_rate), ""
     try:
         try:
             choice = choose_recipe(described, "standalone")
@@ -164,16 +165,16 @@ def _print_choice(
 
 
 def _proof(described: Described, choice: Choice) -> str:
-    """What is proved of the recipe, and for what."""
+    """The relation that is proved, and for which inputs."""
     from optax_bridge.correspondence import ENTRIES
     from optax_bridge.correspondence.claim import HALF_PRECISION, PROVED_FOR
 
     of_flax = described.entry in ENTRIES.values()
     command = "optax-bridge prove" if of_flax else "optax-bridge prove --only torch"
-    if choice.claim.proved == "different":
+    if choice.claim.relation == "different":
         return f"proved: different, by an input that shows it (`{command}`)"
     dtypes = ", ".join(["float32", *HALF_PRECISION] if of_flax else ["float32"])
-    return f"proved (`{command}`): {choice.claim.proved}, for {PROVED_FOR} in {dtypes}"
+    return f"proved (`{command}`): {choice.claim.relation}, for {PROVED_FOR} in {dtypes}"
 
 
 def _scope(choice: Choice) -> str:
@@ -207,7 +208,7 @@ def _print_prose(console: Console, text: str, heading: str = "", style: str = ""
     console.print(Text.assemble(*start, text, style=style))
 
 
-def _laid_out(node: Any, width: int, indent: int = 0, before: int = len("tx = ")) -> str:
+def _laid_out(node: Node, width: int, indent: int = 0, before: int = len("tx = ")) -> str:
     """A recipe as source, a call that is too long for a line with one argument on each."""
     from optax_bridge.correspondence.recipe import Call, render
 
@@ -229,23 +230,23 @@ def _laid_out(node: Any, width: int, indent: int = 0, before: int = len("tx = ")
     return f"{opening}\n{lines}{' ' * indent})" if parts else text
 
 
-def _changed(described: Described, change: Callable[[str, Any], Any]) -> Described:
+def _with_settings(described: Described, change: Callable[[str, Node], Node]) -> Described:
     """An optimizer with other settings, those of the optimizers in it included."""
 
-    def new(name: str, value: Any) -> Any:
+    def new(name: str, value: Node) -> Node:
         if isinstance(value, type(described)):
-            return _changed(value, change)
+            return _with_settings(value, change)
         if isinstance(value, tuple):
             return tuple(new(name, item) for item in value)
         return change(name, value)
 
-    settings: Mapping[str, Any] = described.settings
+    settings: Mapping[str, Node] = described.settings
     return dataclasses.replace(
         described, settings={name: new(name, value) for name, value in settings.items()}
     )
 
 
-def _named_rate(name: str, value: Any) -> Any:
+def _named_rate(name: str, value: Node) -> Node:
     """A variable in the place of a learning rate that every call gave."""
     from optax_bridge.correspondence.recipe import Source
 
@@ -255,7 +256,7 @@ def _named_rate(name: str, value: Any) -> Any:
 def _entries(described: Described) -> list[Entry]:
     """The entries that an optimizer is made of, outermost first, each once."""
 
-    def visit(value: Any) -> Iterator[Entry]:
+    def visit(value: Node) -> Iterator[Entry]:
         if isinstance(value, type(described)):
             yield value.entry
             for item in value.settings.values():

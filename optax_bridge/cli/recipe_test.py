@@ -10,7 +10,9 @@ from typing import Any
 import optax
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from optax_bridge.cli.app import app
 from optax_bridge.cli.recipe import FOUND, MISUSE, NO_EQUAL, print_recipe
 from optax_bridge.correspondence import ENTRIES
 
@@ -108,7 +110,7 @@ def test_what_the_command_prints_runs():
     ids=" ".join,
 )
 def test_one_recipe_is_printed_for_some_dtypes(arguments: Any, printed: str, missing: str):
-    command = [sys.executable, "-m", "optax_bridge", "recipe", "Adam(0.1)", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(app, ["recipe", "Adam(0.1)", *arguments])
+    assert done.exit_code == 0
     before_notes = " ".join(done.stdout.split("\nAdam: ")[0].split())
     assert printed in before_notes and missing not in before_notes

@@ -1,4 +1,4 @@
-"""What an interrupt does from the first import on; imports nothing slow."""
+"""Handlers of interrupts from the first import on; imports nothing slow."""
 
 import os
 import signal

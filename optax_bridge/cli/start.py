@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the command `optax-bridge` starts: imports nothing slow, so that Ctrl-C is heard at once.
+"""The start of the command `optax-bridge`: imports nothing slow, so that Ctrl-C is heard at once.
 
 Python's own way is a `KeyboardInterrupt` out of wherever the program is: a page of traceback, and
 while libraries are being imported they turn it into another error, or go on.

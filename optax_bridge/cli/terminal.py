@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the commands print on: text from files cannot steer the terminal."""
+"""The console of the commands: text from files cannot steer the terminal."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Terminal(Console):
 
 
 def plain_terminal(*, stderr: bool = False) -> Terminal:
-    """A terminal that prints text as it is, in lines as long as they are."""
+    """A terminal that prints text unchanged, in lines of any length."""
     return Terminal(stderr=stderr, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 

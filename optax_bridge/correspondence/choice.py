@@ -1,4 +1,4 @@
-"""Which recipe stands for a legacy optimizer: the one place that decides it.
+"""Choosing the recipe for a legacy optimizer: the one place that decides it.
 
 `migrate`, `recipe`, `from_legacy`, `convert`, restoring and the suite ask here.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import legacy_optim
 from optax_bridge.checks import check_definition
@@ -19,7 +19,7 @@ from optax_bridge.correspondence.claim import (
     identical,
 )
 from optax_bridge.correspondence.entry import Entry, UnsupportedSetting
-from optax_bridge.correspondence.recipe import Call, is_array
+from optax_bridge.correspondence.recipe import Call, Node, is_array
 from optax_bridge.correspondence.table import Described, describe, with_inner
 
 RecipeKind = Literal["exact", "stock", "standalone"]
@@ -33,16 +33,16 @@ ANY_DTYPE = frozenset({"float32", *HALF_PRECISION})
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe that stands for a legacy optimizer, and why it and no other.
+    """The recipe for a legacy optimizer, and why it and no other.
 
     Attributes:
       call: the recipe, ready for `recipe.build` and `recipe.render`.
       claim: what it earns; for wrapped and grouped optimizers what the weakest part does.
       kind: "stock" where it is public Optax, or some part of it is, else "exact".
       dtypes: the dtypes of parameters in which it is identical or differs by rounding alone.
-      reason: one sentence: why public Optax does not stand for it, or, where it is taken
-        nevertheless, where that does not hold; "" if it stands.
-      parts: the choices for the optimizers within, in their order; their calls stand in `call`.
+      reason: one sentence: why public Optax is not its equal, or, where it is taken
+        nevertheless, where that does not hold; "" if it is its equal everywhere.
+      parts: the choices for the optimizers within, in their order; `call` contains their calls.
     """
 
     call: Call
@@ -58,7 +58,7 @@ def choose_recipe(
     recipe: RecipeKind = "stock",
     dtypes: Iterable[str] | None = None,
 ) -> Choice:
-    """Decides which recipe stands for a legacy optimizer.
+    """Decides on the recipe for a legacy optimizer.
 
         >>> choose_recipe(legacy_optim.Adam(0.1), dtypes={"float32"}).call.target
         'optax.adam'
@@ -97,15 +97,15 @@ def choose_recipe(
 
     settings = with_inner(described.settings, inner)
     if parts:
-        return _around(entry, settings, parts, recipe, possible)
-    return _alone(entry, settings, recipe, possible)
+        return _choose_outer(entry, settings, parts, recipe, possible)
+    return _choose_single(entry, settings, recipe, possible)
 
 
 def _names(dtypes: Iterable[str]) -> frozenset[str]:
     """The names of floating-point dtypes.
 
     Raises:
-      ValueError: one of them is none; a text, say, whose letters are.
+      ValueError: one of them is no such name.
     """
     names = frozenset([dtypes] if isinstance(dtypes, str) else dtypes)
     if unknown := names - FULL_PRECISION.union(HALF_PRECISION):
@@ -116,8 +116,8 @@ def _names(dtypes: Iterable[str]) -> frozenset[str]:
     return names
 
 
-def _alone(
-    entry: Entry, settings: Mapping[str, Any], recipe: RecipeKind, possible: frozenset[str]
+def _choose_single(
+    entry: Entry, settings: Mapping[str, Node], recipe: RecipeKind, possible: frozenset[str]
 ) -> Choice:
     """The choice for an optimizer that holds no others."""
     same = identical(entry.exactness.why)
@@ -137,9 +137,9 @@ def _alone(
     return Choice(call, claim, "stock", dtypes, reason)
 
 
-def _around(
+def _choose_outer(
     entry: Entry,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Node],
     parts: Sequence[Choice],
     recipe: RecipeKind,
     possible: frozenset[str],
@@ -166,20 +166,20 @@ def _within(part: Choice, around: Claim, lacking: str) -> Choice:
 
 
 def _reason(entry: Entry, claim: Claim, lacking: frozenset[str]) -> str:
-    """Why a claim is not enough for the dtypes in which it does not hold; "" if there are none."""
+    """Why a claim is not enough for the dtypes in which it does not hold, or ""."""
     name = entry.legacy.__name__
     if claim.verdict is Verdict.DIFFERENT:
         return f"{name}: the nearest recipe of public Optax is another optimizer ({claim.why})"
     causes: dict[str, list[str]] = {}
     for dtype in sorted(lacking):
-        known = claim.known.get(dtype)
-        how = known.how if known and not known.holds else "a hyper-parameter is an array"
+        evidence = claim.evidence.get(dtype)
+        how = evidence.how if evidence and not evidence.holds else "a hyper-parameter is an array"
         causes.setdefault(how, []).append(dtype)
     shown = "; ".join(f"in {' and '.join(dtypes)}: {how}" for how, dtypes in causes.items())
     return f"{name}: public Optax is not the same {shown}" if shown else ""
 
 
-def _are_plain(settings: Mapping[str, Any]) -> bool:
+def _are_plain(settings: Mapping[str, Node]) -> bool:
     """True if no hyper-parameter is an array, which would lift half precision to its own dtype."""
     return not any(map(is_array, settings.values()))
 

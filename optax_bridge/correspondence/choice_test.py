@@ -98,8 +98,8 @@ def test_every_claim_says_of_both_half_precisions_whether_it_holds_and_how_that_
                 if claim.verdict is Verdict.DIFFERENT:
                     assert not claim.dtypes
                     continue
-                assert set(claim.known) >= set(HALF_PRECISION)
-                for known in claim.known.values():
-                    assert known.how and known.how != "not measured"
-                    if known.holds and known.how != "proved":
-                        assert float(known.how.split()[1]) <= HALF_BOUND
+                assert set(claim.evidence) >= set(HALF_PRECISION)
+                for evidence in claim.evidence.values():
+                    assert evidence.how and evidence.how != "not measured"
+                    if evidence.holds and evidence.how != "proved":
+                        assert float(evidence.how.split()[1]) <= HALF_BOUND

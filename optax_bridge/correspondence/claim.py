@@ -1,17 +1,34 @@
 # pyright: strict
-"""What is claimed of a recipe: how near it comes to the legacy optimizer, and in which dtypes."""
+"""Claims about recipes: how near one comes to the legacy optimizer, and in which dtypes.
+
+What the suite has measured of each is in `seen.json`, which `python -m tools.record_seen` writes; a
+test holds the suite to it.
+"""
 
 from __future__ import annotations
 
 import enum
+import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 
-from optax_bridge.correspondence.seen import recorded
+FILE = "seen.json"
+
+# Another machine's compiler rounds elsewhere; what is measured may be so many times what is there.
+MARGIN = 2.0
+
+
+@functools.cache
+def measurements() -> Mapping[str, float]:
+    """Key of a claim -> the largest distance in the suite's runs of 100 steps, in ULP."""
+    file = resources.files("optax_bridge.correspondence").joinpath(FILE)
+    return json.loads(file.read_text("utf-8"))
 
 
 class Verdict(enum.Enum):
-    """How two trajectories compare."""
+    """The relation between two trajectories."""
 
     IDENTICAL = "identical"
     ROUNDING = "rounding only"
@@ -20,14 +37,14 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class StepBound:
-    """How far rounding alone can take one step from the legacy one, by analysis.
+    """The distance that rounding alone can put between two steps, by analysis.
 
     `equivalence_tests.proof.rounding_bound` finds it, the suite holds every case to it.
 
     Attributes:
       ulp: of the parameters, in units in the last place of 1, from equal states.
-      ranges: field of the legacy state -> its least and largest value, beside parameters and
-        gradients as they are given here or from -1 to 1.
+      ranges: field of the legacy state -> its least and largest value; parameters and gradients
+        are as they are given here, or from -1 to 1.
     """
 
     ulp: float
@@ -59,7 +76,7 @@ HALF_BOUND = 1.0
 
 
 @dataclass(frozen=True)
-class Known:
+class Evidence:
     """Whether a claim holds in one dtype, and how that is known.
 
     Attributes:
@@ -71,31 +88,31 @@ class Known:
     how: str
 
 
-def proved() -> Known:
+def by_proof() -> Evidence:
     """Holds in this dtype, for all inputs: `optax-bridge prove` shows it."""
-    return Known(True, "proved")
+    return Evidence(True, "proved")
 
 
-def measured(ulp: float) -> Known:
-    """What runs of 100 steps came to; holds where that is rounding alone."""
-    return Known(ulp <= HALF_BOUND, f"measured {ulp:g} ULP")
+def by_measurement(ulp: float) -> Evidence:
+    """The distance after 100 steps; the claim holds where that is rounding alone."""
+    return Evidence(ulp <= HALF_BOUND, f"measured {ulp:g} ULP")
 
 
-def apart(why: str) -> Known:
-    """Holds not: the two part in this dtype."""
-    return Known(False, why)
+def differs(why: str) -> Evidence:
+    """The two differ by more than rounding in this dtype."""
+    return Evidence(False, why)
 
 
-NOT_MEASURED = apart("not measured")
+NOT_MEASURED = differs("not measured")
 
 
-def _in_both(known: Known) -> dict[str, Known]:
-    return dict.fromkeys(HALF_PRECISION, known)
+def _in_both(evidence: Evidence) -> dict[str, Evidence]:
+    return dict.fromkeys(HALF_PRECISION, evidence)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of a recipe, and what the suite therefore holds it to.
+    """A claim about a recipe, to which the suite holds it.
 
     Attributes:
       verdict: identical, rounding only, or different.
@@ -106,9 +123,10 @@ class Claim:
         is known. Over many steps roundings of both signs meet: `ulp` lies between one such step and
         all of them.
       why: where the rounding or the difference comes from.
-      key: under which the suite records what it measures of it; see `seen`.
-      known: for bfloat16 and float16 each, whether the claim holds there too, with hyper-parameters
-        that are plain numbers. In float32 it always does, and in float64 unless this says other.
+      key: under which the suite records what it measures of it
+      evidence: for bfloat16 and float16 each, whether the claim holds there too, where
+        hyper-parameters are plain numbers. In float32 it always does, and in float64 unless this
+        says other.
     """
 
     verdict: Verdict
@@ -116,7 +134,7 @@ class Claim:
     why: str = ""
     step: StepBound | None = None
     key: str = field(default="", compare=False)
-    known: Mapping[str, Known] = field(
+    evidence: Mapping[str, Evidence] = field(
         default_factory=lambda: _in_both(NOT_MEASURED), compare=False
     )
 
@@ -129,23 +147,24 @@ class Claim:
         """The dtypes of parameters in which it is identical or rounding only."""
         if self.verdict is Verdict.DIFFERENT:
             return frozenset()
-        apart = {dtype for dtype, known in self.known.items() if not known.holds}
-        return FULL_PRECISION.union(self.known) - apart
+        refuted = {dtype for dtype, evidence in self.evidence.items() if not evidence.holds}
+        return FULL_PRECISION.union(self.evidence) - refuted
 
     @property
-    def seen(self) -> float | None:
-        """The largest distance that the suite has measured of it, in ULP; None if it has not."""
-        return recorded().get(self.key)
+    def measured_ulp(self) -> float | None:
+        """The largest distance that the suite has measured, in ULP, or None."""
+        return measurements().get(self.key)
 
     @property
     def reason(self) -> str:
         """`why`, and for rounding what was measured."""
-        measured = "" if self.seen is None else f"{self.seen:g} ULP measured"
+        ulp = self.measured_ulp
+        measured = "" if ulp is None else f"{ulp:g} ULP measured"
         return "; ".join(filter(None, (self.why, measured)))
 
     @property
-    def proved(self) -> str:
-        """What `optax-bridge prove` proves of it, for all inputs and any number of steps."""
+    def relation(self) -> str:
+        """The relation that `optax-bridge prove` proves, for all inputs and numbers of steps."""
         return {
             Verdict.IDENTICAL: "identical",
             Verdict.ROUNDING: "equal over the reals",
@@ -155,7 +174,7 @@ class Claim:
 
 def identical(why: str = "") -> Claim:
     """Claims that every bit is the same, in every dtype."""
-    return Claim(Verdict.IDENTICAL, why=why, known=_in_both(proved()))
+    return Claim(Verdict.IDENTICAL, why=why, evidence=_in_both(by_proof()))
 
 
 def rounding(
@@ -163,13 +182,13 @@ def rounding(
     why: str,
     step: StepBound | None = None,
     *,
-    bfloat16: Known = NOT_MEASURED,
-    float16: Known = NOT_MEASURED,
-    **others: Known,
+    bfloat16: Evidence = NOT_MEASURED,
+    float16: Evidence = NOT_MEASURED,
+    **others: Evidence,
 ) -> Claim:
     """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
-    known = {"bfloat16": bfloat16, "float16": float16, **others}
-    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, known=known)
+    evidence = {"bfloat16": bfloat16, "float16": float16, **others}
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, evidence=evidence)
 
 
 def different(why: str) -> Claim:

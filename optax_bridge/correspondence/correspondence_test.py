@@ -104,8 +104,8 @@ def test_state_fields_are_claimed_once_or_dropped(subtests: pytest.Subtests):
 def test_a_state_is_recognised_by_its_fields(subtests: pytest.Subtests):
     for name, entry in all_entries().items():
         with subtests.test(name):
-            assert entry.recognised({entry.fields}) or not entry.fields
-            assert not entry.recognised({frozenset({"no such field"})})
+            assert entry.matches({entry.fields}) or not entry.fields
+            assert not entry.matches({frozenset({"no such field"})})
 
 
 @each_case

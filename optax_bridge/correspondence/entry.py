@@ -1,5 +1,5 @@
 # pyright: strict
-"""What one entry of the correspondence says, as data."""
+"""One entry of the correspondence, as data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from optax_bridge.correspondence.claim import Claim, identical
-from optax_bridge.correspondence.recipe import Call, Setting, Source, build, filled, resolve
+from optax_bridge.correspondence.recipe import (
+    Call,
+    Node,
+    Setting,
+    Source,
+    build,
+    resolve,
+    substitute,
+)
 from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, OneOf, Range
+from optax_bridge.metadata.trees import Leaf
+
+Definition = Any  # a legacy optimizer: of `legacy_optim`, or of the port of another library's
 
 
 @dataclass(frozen=True)
@@ -22,8 +33,8 @@ class HyperParam:
     Attributes:
       legacy: argument of the legacy constructor.
       port: argument of this project's transformation.
-      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` if there
-        is none.
+      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` for
+        a required one.
       read: reads the value from a definition.
       variadic: whether the value is the tuple of all positional arguments.
       within: the numbers that it makes sense with.
@@ -32,8 +43,8 @@ class HyperParam:
 
     legacy: str
     port: str
-    default: Any
-    read: Callable[[Any], Any]
+    default: Node
+    read: Callable[[Definition], Node]
     variadic: bool = False
     within: Range | OneOf = FINITE
     by_name: bool = False
@@ -41,7 +52,7 @@ class HyperParam:
 
 @dataclass(frozen=True)
 class StateField:
-    """One field of the legacy state and where its value stands in the new states.
+    """One field of the legacy state and its places in the new states.
 
     Attributes:
       legacy: field of the legacy parameter state.
@@ -76,9 +87,9 @@ class Stock:
 
     recipe: Call
     claim: Claim
-    when: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    when: Mapping[str, Node] = field(default_factory=dict[str, Node])
 
-    def fits(self, settings: Mapping[str, Any]) -> bool:
+    def fits(self, settings: Mapping[str, Node]) -> bool:
         """Whether the settings are known to be those of `when`."""
         return all(_same(settings[name], value) for name, value in self.when.items())
 
@@ -94,7 +105,7 @@ class Unsupported:
     """
 
     name: str
-    only: Any
+    only: Node
     message: str
 
 
@@ -115,7 +126,7 @@ class Case:
       learning_rate: the rate, chosen so that parameters move but stay finite.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    settings: Mapping[str, Node] = field(default_factory=dict[str, Node])
     learning_rate: float = 0.01
 
 
@@ -134,7 +145,7 @@ class LegacyClass:
         self.dotted = dotted
         self.__name__ = dotted.rpartition(".")[2]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Node, **kwargs: Node) -> Definition:
         """Makes an optimizer of it."""
         return self.cls(*args, **kwargs)
 
@@ -145,20 +156,20 @@ class LegacyClass:
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What its constructor takes, in its order."""
+        """The parameters of its constructor, in its order."""
         return inspect.signature(self.cls).parameters
 
 
 # Path in the parameters, parameter, and the fields of its state by name, None for none.
-Row = tuple[tuple[str, ...], Any, Mapping[str, Any] | None]
+Row = tuple[tuple[str, ...], Leaf, Mapping[str, Node] | None]
 
 
 class Parts(Protocol):
-    """How a checkpoint shows a legacy optimizer that holds others."""
+    """Recognises in a checkpoint a legacy optimizer that holds others."""
 
     example: str  # a constructor call, for messages
 
-    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+    def matches(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
         """Whether a checkpoint may be of this optimizer.
 
         Args:
@@ -168,10 +179,10 @@ class Parts(Protocol):
         ...
 
     def rows_within(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
-        """What a checkpoint has for each of the optimizers within, or for those that differ."""
+        """The rows for each of the optimizers within, or for those that differ."""
         ...
 
-    def around(self, inner: Any) -> Any:
+    def wrap(self, inner: Definition) -> Definition | None:
         """The optimizer that holds this one, None where a checkpoint does not say enough."""
         ...
 
@@ -200,7 +211,7 @@ class Entry:
         checkpoint; None: those are its switches, which can be tried.
       excluded: values of the suite's axes that cannot be, each with the reason.
       exactness: what the exact recipe earns against the original library, and what makes it so.
-      beside: arguments of the original constructor that have no place here -> what to know of each.
+      extra_arguments: of the original constructor, without a place here -> what to know of each.
     """
 
     legacy: LegacyClass
@@ -213,18 +224,18 @@ class Entry:
     unsupported: tuple[Unsupported, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
     within: Mapping[str, Range | OneOf] = field(default_factory=dict[str, Range | OneOf])
-    getters: Mapping[str, Callable[[Any], Any]] = field(
-        default_factory=dict[str, Callable[[Any], Any]]
+    getters: Mapping[str, Callable[[Definition], Node]] = field(
+        default_factory=dict[str, Callable[[Definition], Node]]
     )
     dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
     parts: Parts | None = None
-    inferred: Callable[[Sequence[Row]], Mapping[str, Any]] | None = None
+    inferred: Callable[[Sequence[Row]], Mapping[str, Node]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
     exactness: Claim = field(
         default_factory=lambda: identical("the legacy operations in the legacy order")
     )
-    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra_arguments: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def rate(self) -> str:
@@ -247,7 +258,7 @@ class Entry:
             for name, parameter in self.legacy.parameters.items()
         )
 
-    def definition(self, case: Case, learning_rate: float | None = None) -> Any:
+    def definition(self, case: Case, learning_rate: float | None = None) -> Definition:
         """The legacy definition of a case.
 
         Args:
@@ -258,8 +269,8 @@ class Entry:
 
     def call(self, case: Case, learning_rate: float | None) -> Call:
         """The call of the legacy constructor that makes the definition of a case."""
-        settings: dict[str, Any] = filled(dict(case.settings), {RATE.name: learning_rate})
-        args: tuple[Any, ...] = ()
+        settings: dict[str, Node] = substitute(dict(case.settings), {RATE.name: learning_rate})
+        args: tuple[Node, ...] = ()
         for hp in self.hyper_params:
             if hp.variadic:
                 args = settings.pop(hp.legacy)
@@ -272,14 +283,14 @@ class Entry:
         """The fields of its legacy parameter state."""
         return frozenset({field.legacy for field in self.state} | set(self.dropped))
 
-    def recognised(self, kinds: Set[frozenset[str]]) -> bool:
+    def matches(self, kinds: Set[frozenset[str]]) -> bool:
         """Whether a checkpoint may be of this optimizer.
 
         Args:
           kinds: the different sets of fields that its parameters' states have; none: no fields.
         """
         if self.parts is not None:
-            return self.parts.recognised(kinds, self.fields)
+            return self.parts.matches(kinds, self.fields)
         return (kinds or {frozenset()}) == {self.fields}
 
     @property
@@ -287,22 +298,22 @@ class Entry:
         """Name of the entry: that of its transformation, e.g. `adam` or `torch.adam`."""
         return self.port.partition(".")[2]
 
-    def settings(self, definition: Any) -> dict[str, Any]:
+    def settings(self, definition: Definition) -> dict[str, Node]:
         """The settings of a definition: legacy name -> value."""
         return {hp.legacy: hp.read(definition) for hp in self.hyper_params}
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Node]:
         """Legacy name -> default."""
         return {hp.legacy: hp.default for hp in self.hyper_params}
 
-    def exact_recipe(self, settings: Mapping[str, Any]) -> Call:
+    def exact_recipe(self, settings: Mapping[str, Node]) -> Call:
         """The recipe in legacy arithmetic; arguments at their defaults are left out.
 
         Args:
           settings: legacy name -> value, for every hyper-parameter.
         """
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
+        args: tuple[Node, ...] = ()
+        kwargs: dict[str, Node] = {}
         for hp in self.hyper_params:
             value = settings[hp.legacy]
             if hp.variadic:
@@ -311,7 +322,7 @@ class Entry:
                 kwargs[hp.port] = value
         return Call(self.port, args, kwargs)
 
-    def stock_recipe(self, settings: Mapping[str, Any]) -> tuple[Call, Claim]:
+    def stock_recipe(self, settings: Mapping[str, Node]) -> tuple[Call, Claim]:
         """The recipe of public Optax, and what it earns.
 
         Args:
@@ -335,7 +346,7 @@ class Entry:
         for number, variant in enumerate(self.stock):
             if variant.fits(settings):
                 claim = replace(variant.claim, key=f"{self.name}/{number}")
-                return filled(variant.recipe, settings), claim
+                return substitute(variant.recipe, settings), claim
         raise UnsupportedSetting(
             f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
             f"{self.port}."
@@ -347,7 +358,7 @@ def setting(name: str, index: int | None = None) -> Setting:
     return Setting(name, index)
 
 
-def _same(value: Any, expected: Any) -> bool:
+def _same(value: Node, expected: Node) -> bool:
     """Whether a setting is known to be that value; an expression of a program's source never is."""
     if isinstance(value, Source | Call) or expected is inspect.Parameter.empty:
         return False

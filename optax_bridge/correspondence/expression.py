@@ -3,13 +3,12 @@
 import ast
 import inspect
 import warnings
-from typing import Any
 
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
-from optax_bridge.correspondence.recipe import Name, Source
-from optax_bridge.correspondence.values import expected, meant
+from optax_bridge.correspondence.recipe import Name, Node, Source
+from optax_bridge.correspondence.values import expectation, meant
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
@@ -100,8 +99,8 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
             f"{_text(node, text)!r} is a name, no call: write {entry.legacy.__name__}(), or "
             f"{entry.legacy.__name__}(...) with the arguments that the program gives"
         )
-    settings, beside = _arguments(node, entry, text, table)
-    return Described(entry, entry.defaults() | settings, beside)
+    settings, extra_arguments = _arguments(node, entry, text, table)
+    return Described(entry, entry.defaults() | settings, extra_arguments)
 
 
 def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
@@ -123,7 +122,7 @@ def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
 
 
 def _home(node: ast.expr, text: str) -> str:
-    """What stands before a dotted name's last part."""
+    """A dotted name without its last part."""
     return _text(node.value, text) if isinstance(node, ast.Attribute) else ""
 
 
@@ -135,7 +134,7 @@ def _is_of(table: Table, home: str) -> bool:
 
 def _arguments(
     node: ast.Call, entry: Entry, text: str, table: Table
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Node], dict[str, str]]:
     """The settings of a call, and what else it gives."""
     name = entry.legacy.__name__
     hyper_params = {hp.legacy: hp for hp in entry.hyper_params}
@@ -143,35 +142,35 @@ def _arguments(
     if any(hp.variadic for hp in entry.hyper_params):
         return {names[0]: _groups(node, entry, text, table)}, {}
     places = [hp.legacy for hp in entry.hyper_params if not hp.by_name]
-    args, beside = node.args, dict[str, str]()
-    if "params" in entry.beside and args:
-        beside["params"] = _parameters(args[0], text, name)
+    args, extra_arguments = node.args, dict[str, str]()
+    if "params" in entry.extra_arguments and args:
+        extra_arguments["params"] = _parameters(args[0], text, name)
         args = args[1:]
     if len(args) > len(places) or any(isinstance(arg, ast.Starred) for arg in args):
         raise ExpressionError(
             f"{_text(node, text)!r}: {name} takes {len(places)} arguments, {', '.join(places)}, "
             "each written out"
         )
-    given = list(zip(places, args, strict=False))
+    arguments = list(zip(places, args, strict=False))
     for keyword in node.keywords:
-        if keyword.arg in entry.beside and keyword.arg not in beside:
-            beside[str(keyword.arg)] = _text(keyword.value, text)
+        if keyword.arg in entry.extra_arguments and keyword.arg not in extra_arguments:
+            extra_arguments[str(keyword.arg)] = _text(keyword.value, text)
             continue
         if keyword.arg not in names:
             ports = {hp.legacy: hp.port for hp in entry.hyper_params}
-            known = meant(keyword.arg or "", ports)
-            is_meant = f"; is {known} meant?" if known else "."
+            legacy = meant(keyword.arg or "", ports)
+            is_meant = f"; is {legacy} meant?" if legacy else "."
             raise ExpressionError(
                 f"{_text(node, text)!r}: {name} has no argument {keyword.arg or '**'}{is_meant} It "
                 f"takes {', '.join(names)}"
             )
-        if keyword.arg in dict(given):
+        if keyword.arg in dict(arguments):
             raise ExpressionError(f"{_text(node, text)!r}: {keyword.arg} is given twice")
-        given.append((keyword.arg, keyword.value))
+        arguments.append((keyword.arg, keyword.value))
     values = {}
-    for key, value in given:
+    for key, value in arguments:
         values[key] = _value(value, text, table, key)
-        wanted = expected(hyper_params[key].default, hyper_params[key].within, values[key])
+        wanted = expectation(hyper_params[key].default, hyper_params[key].within, values[key])
         if wanted and not isinstance(values[key], Source):
             raise ExpressionError(
                 f"{_text(node, text)!r}: {key} is {wanted}, or an expression of the program; found "
@@ -185,7 +184,7 @@ def _arguments(
         raise ExpressionError(
             f"{_text(node, text)!r}: {required[0]} is an optimizer, e.g. {entry.parts.example}"
         )
-    return values, beside
+    return values, extra_arguments
 
 
 def _parameters(node: ast.expr, text: str, name: str) -> str:
@@ -209,7 +208,7 @@ def _parameters(node: ast.expr, text: str, name: str) -> str:
     return source
 
 
-def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Any, ...]:
+def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Node, ...]:
     """The pairs that a MultiOptimizer is given."""
     groups = tuple(_value(arg, text, table) for arg in node.args)
     pairs = all(
@@ -231,7 +230,7 @@ def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Any,
     return groups
 
 
-def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Any:
+def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Node:
     try:
         literal = ast.literal_eval(node)
     except (ValueError, TypeError):
@@ -248,7 +247,7 @@ def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Any:
     return Source(_text(node, text))
 
 
-def _setting(value: Any, node: ast.expr, text: str, name: str) -> Any:
+def _setting(value: object, node: ast.expr, text: str, name: str) -> Node:
     for item in value if isinstance(value, tuple) else ():
         _setting(item, node, text, name)
     if isinstance(value, bool | int | float | str | tuple | None):

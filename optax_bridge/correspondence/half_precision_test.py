@@ -10,8 +10,7 @@ import pytest
 import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, choose_recipe
-from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION
-from optax_bridge.correspondence.seen import MARGIN
+from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION, MARGIN
 
 STEPS = 100
 # Gradients of usual size, of a size whose squares vanish, and all of these with nothing between.
@@ -77,8 +76,8 @@ def _apart(old: Any, new: Any, dtype: Any) -> float:
 
 @pytest.mark.parametrize(("definition", "dtype"), settings())
 def test_a_claim_holds_in_half_precision_where_it_says_so(definition: Any, dtype: str):
-    known = choose_recipe(definition, "standalone").claim.known[dtype]
-    bound = 0 if known.how == "proved" else MARGIN * HALF_BOUND
+    evidence = choose_recipe(definition, "standalone").claim.evidence[dtype]
+    bound = 0 if evidence.how == "proved" else MARGIN * HALF_BOUND
     assert distance(definition, dtype) <= bound
 
 

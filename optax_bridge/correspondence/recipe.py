@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+# A part of a recipe: a `Call`, `Name`, `Setting` or `Source`, a plain value, or a tuple of these.
+Node = Any
+
 
 @dataclass(frozen=True)
 class Call:
@@ -28,8 +31,8 @@ class Call:
     """
 
     target: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Node, ...] = ()
+    kwargs: Mapping[str, Node] = field(default_factory=dict)
 
     def build(self) -> Any:
         """Evaluates the call; see `build`."""
@@ -59,7 +62,7 @@ class Setting:
     name: str
     index: int | None = None
 
-    def of(self, settings: Mapping[str, Any]) -> Any:
+    def of(self, settings: Mapping[str, Node]) -> Node:
         """Its value among settings."""
         value = settings[self.name]
         if self.index is None:
@@ -72,54 +75,54 @@ class Setting:
 
 @dataclass(frozen=True)
 class Source:
-    """A value with source text of its own: a variable of the program, say, or a function.
+    """A value with source text of its own: a variable of the program, for example, or a function.
 
     Attributes:
-      text: a Python expression; `render` writes it as it is.
+      text: a Python expression; `render` writes it unchanged.
       value: what `build` uses.
     """
 
     text: str
-    value: Any = None
+    value: Node = None
 
 
-def call(target: str, *args: Any, **kwargs: Any) -> Call:
+def call(target: str, *args: Node, **kwargs: Node) -> Call:
     """`Call`, written like the call itself."""
     return Call(target, args, kwargs)
 
 
-def filled(node: Any, settings: Mapping[str, Any]) -> Any:
+def substitute(node: Node, settings: Mapping[str, Node]) -> Node:
     """The recipe with every `Setting` replaced by its value."""
     if isinstance(node, Setting):
         return node.of(settings)
     if isinstance(node, Call):
-        args, kwargs = filled((tuple(node.args), dict(node.kwargs)), settings)
+        args, kwargs = substitute((tuple(node.args), dict(node.kwargs)), settings)
         return Call(node.target, args, kwargs)
     if isinstance(node, tuple):
-        return tuple(filled(item, settings) for item in node)
+        return tuple(substitute(item, settings) for item in node)
     if isinstance(node, dict):
-        return {name: filled(value, settings) for name, value in node.items()}
+        return {name: substitute(value, settings) for name, value in node.items()}
     return node
 
 
-def replaced(node: Any, others: Mapping[int, Any]) -> Any:
+def replace_nodes(node: Node, others: Mapping[int, Node]) -> Node:
     """The recipe with other nodes in the places of some, which are given by their `id`."""
     if id(node) in others:
         return others[id(node)]
     if isinstance(node, Call):
-        kwargs = {name: replaced(value, others) for name, value in node.kwargs.items()}
-        return Call(node.target, tuple(replaced(arg, others) for arg in node.args), kwargs)
-    return tuple(replaced(item, others) for item in node) if isinstance(node, tuple) else node
+        kwargs = {name: replace_nodes(value, others) for name, value in node.kwargs.items()}
+        return Call(node.target, tuple(replace_nodes(arg, others) for arg in node.args), kwargs)
+    return tuple(replace_nodes(item, others) for item in node) if isinstance(node, tuple) else node
 
 
-def build(node: Any) -> Any:
+def build(node: Node) -> Any:
     """Evaluates a recipe.
 
     Args:
       node: a filled recipe.
 
     Returns:
-      What it stands for: for a whole recipe, an `optax.GradientTransformation`.
+      Its value: for a whole recipe, an `optax.GradientTransformation`.
     """
     if isinstance(node, Call):
         kwargs = {name: build(value) for name, value in node.kwargs.items()}
@@ -133,7 +136,7 @@ def build(node: Any) -> Any:
     return node
 
 
-def render(node: Any) -> str:
+def render(node: Node) -> str:
     """Writes a recipe as a Python expression, on one line.
 
     Args:
@@ -159,12 +162,12 @@ def render(node: Any) -> str:
     return _literal(node)
 
 
-def imports(node: Any) -> tuple[str, ...]:
+def imports(node: Node) -> tuple[str, ...]:
     """The modules that `render(node)` needs imported, sorted."""
     return tuple(sorted(_modules(node)))
 
 
-def _modules(node: Any) -> set[str]:
+def _modules(node: Node) -> set[str]:
     if isinstance(node, Call):
         parts = [*node.args, *node.kwargs.values()]
         return {_split(node.target)[0]}.union(*map(_modules, parts))
@@ -177,7 +180,7 @@ def _modules(node: Any) -> set[str]:
     return {"jax.numpy"} if _is_dtype(node) or is_array(node) else set()
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Node) -> str:
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
     if isinstance(value, float):
@@ -196,19 +199,19 @@ def _infinite(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "inf * -1"
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether this is an array of NumPy or JAX, which need not be imported to tell."""
     return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
-def _is_dtype(value: Any) -> bool:
+def _is_dtype(value: object) -> bool:
     if isinstance(value, np.dtype):
         return True
     is_numpy_type = isinstance(value, type) and issubclass(value, np.generic)
     return is_numpy_type or _is_jax_scalar_type(value)
 
 
-def _is_jax_scalar_type(value: Any) -> bool:
+def _is_jax_scalar_type(value: object) -> bool:
     """Whether this is one of `jax.numpy.float32` and its like, which are no types of numpy's."""
     return callable(value) and isinstance(getattr(value, "dtype", None), np.dtype)
 
@@ -230,6 +233,6 @@ def _split(dotted: str) -> tuple[str, tuple[str, ...]]:
 
 
 def resolve(dotted: str) -> Any:
-    """What a dotted name refers to, imported."""
+    """The object that a dotted name refers to, imported."""
     module, attributes = _split(dotted)
     return functools.reduce(getattr, attributes, importlib.import_module(module))

@@ -19,8 +19,16 @@ from optax_bridge.correspondence import (
     describe,
 )
 from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, parse
-from optax_bridge.correspondence.recipe import Name, Source, build, call, filled, imports, render
-from optax_bridge.correspondence.values import expected
+from optax_bridge.correspondence.recipe import (
+    Name,
+    Source,
+    build,
+    call,
+    imports,
+    render,
+    substitute,
+)
+from optax_bridge.correspondence.values import expectation
 
 WRITTEN = [
     1,
@@ -63,7 +71,7 @@ def test_a_value_without_source_says_what_to_do():
 
 
 def test_settings_are_filled_in_everywhere():
-    recipe = call("optax.chain", call("optax.sgd", filled(call("x"), {}).target), z=(1, 2))
+    recipe = call("optax.chain", call("optax.sgd", substitute(call("x"), {}).target), z=(1, 2))
     assert recipe.args[0].args == ("x",)
     assert recipe.kwargs == {"z": (1, 2)}
 
@@ -194,7 +202,7 @@ def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(subtests: pytest
             for settings in [entry.defaults(), *(case.settings for case in entry.cases)]:
                 for name, value in settings.items():
                     hp = ranges[name]
-                    assert isinstance(value, Call | tuple) or not expected(
+                    assert isinstance(value, Call | tuple) or not expectation(
                         hp.default, hp.within, value
                     )
 
@@ -216,8 +224,8 @@ def test_groups_are_worth_what_the_weakest_of_them_is():
 
 
 def test_the_default_recipe_is_public_optax_where_it_is_the_same():
-    expected = {"Adam(0.1)": "optax.adam(", "LAMB(0.1)": "optax_bridge.lamb("}
-    for text, start in expected.items():
+    beginnings = {"Adam(0.1)": "optax.adam(", "LAMB(0.1)": "optax_bridge.lamb("}
+    for text, start in beginnings.items():
         written = choose_recipe(parse(text), dtypes={"float32"}).call.render()
         assert written.startswith(start)
         assert (

@@ -7,11 +7,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import legacy_optim
 from optax_bridge.checks import is_legacy
 from optax_bridge.correspondence.entry import Entry
+from optax_bridge.correspondence.recipe import Node
 
 
 class Table(Mapping[str, Entry]):
@@ -67,7 +67,7 @@ TORCH = Table(
     {
         "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "
         "for. optax.lbfgs() is the same method with a line search of its own: pass value=, grad= "
-        "and value_fn= to its update. What it keeps is not taken over; start it anew",
+        "and value_fn= to its update. What it keeps is not taken over; start with a fresh state",
         "SparseAdam": "it updates the rows of an embedding that a gradient names, and JAX has "
         "dense gradients. torch.optim.Adam(...) is the same where every row has a gradient; "
         "elsewhere its moments decay at every step, SparseAdam's do not",
@@ -81,7 +81,7 @@ def all_entries() -> dict[str, Entry]:
 
 
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
-    """The entry of a definition's class; None for a class of one's own, subclasses included."""
+    """The entry of a definition's class; None for a class of the program's, subclasses included."""
     module = type(definition).__module__  # tells the table, so that the other one is not imported
     table = TORCH if module.startswith("optax_bridge.torch.") else ENTRIES
     return next((e for e in table.values() if e.legacy.cls is type(definition)), None)
@@ -100,12 +100,12 @@ def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[s
       others: further names that are known.
 
     Returns:
-      The names; what is not known stays as it is.
+      The names; what is not known stays unchanged.
     """
-    known = {name.lower(): name for name in others}
-    known |= {entry.legacy.__name__.lower(): name for name, entry in ENTRIES.items()}
-    known |= {name.lower(): name for name in ENTRIES}
-    return [known.get(name.lower(), name) for name in asked]
+    by_lower_case = {name.lower(): name for name in others}
+    by_lower_case |= {entry.legacy.__name__.lower(): name for name, entry in ENTRIES.items()}
+    by_lower_case |= {name.lower(): name for name in ENTRIES}
+    return [by_lower_case.get(name.lower(), name) for name in asked]
 
 
 @dataclass(frozen=True)
@@ -116,19 +116,19 @@ class Described:
       entry: the entry.
       settings: legacy name -> value, for every hyper-parameter; a nested optimizer is `Described`
         as well, or the definition itself if its class has no entry.
-      beside: what else its constructor was given, see `Entry.beside`: name -> source.
+      extra_arguments: what else its constructor was given, see `Entry`: name -> source.
     """
 
     entry: Entry
-    settings: Mapping[str, Any]
-    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: Mapping[str, Node]
+    extra_arguments: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def remarks(self) -> list[str]:
-        """What to know of the arguments beside the settings, where they are no defaults."""
+        """Remarks on the arguments that are no settings, where they are no defaults."""
         name = f"{self.entry.sources[0]}"
         return [
-            f"{name}({argument}={source}): {self.entry.beside[argument]}"
-            for argument, source in self.beside.items()
+            f"{name}({argument}={source}): {self.entry.extra_arguments[argument]}"
+            for argument, source in self.extra_arguments.items()
             if argument != "params" and source not in ("None", "False")
         ]
 
@@ -141,12 +141,12 @@ def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.
     return Described(entry, with_inner(entry.settings(definition), describe))
 
 
-def with_inner(settings: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def with_inner(settings: Mapping[str, Node], change: Callable[[Node], Node]) -> dict[str, Node]:
     """Settings with each optimizer in them changed."""
 
-    def changed(value: Any) -> Any:
+    def change_in(value: Node) -> Node:
         if isinstance(value, Described) or is_legacy(value, "OptimizerDef"):
             return change(value)
-        return tuple(map(changed, value)) if isinstance(value, tuple) else value
+        return tuple(map(change_in, value)) if isinstance(value, tuple) else value
 
-    return {name: changed(value) for name, value in settings.items()}
+    return {name: change_in(value) for name, value in settings.items()}

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which values a hyper-parameter can take, and which optimizer a name means.
+"""The values that a hyper-parameter can take, and the one that another name means.
 
 Only what is written out is looked at: a variable of the program may be anything.
 """
@@ -56,13 +56,13 @@ DECAY = Range(least=0, most=1)
 CORRECTED_DECAY = Range(least=0, below=1)
 
 
-def expected(default: Any, within: Range | OneOf, value: Any) -> str:
-    """What a hyper-parameter takes, where a value is none of it, else "".
+def expectation(default: object, within: Range | OneOf, value: object) -> str:
+    """The values that a hyper-parameter takes, if a value is not among them, else "".
 
     Args:
       default: of the hyper-parameter, which tells its kind.
       within: its range, if it is a number; or the texts that it may be.
-      value: a literal's value; whatever is no literal is taken to fit.
+      value: a literal's value; anything but a literal is taken to fit.
     """
     if isinstance(within, OneOf):
         return "" if value is None or value in within.texts else str(within)
@@ -83,7 +83,7 @@ def expected(default: Any, within: Range | OneOf, value: Any) -> str:
 
 def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any) -> str:
     fits = isinstance(value, tuple) and len(value) == len(default)  # pyright: ignore[reportUnknownArgumentType]
-    fits = fits and not any(map(expected, default, [within] * len(default), value))  # pyright: ignore[reportUnknownArgumentType]
+    fits = fits and not any(map(expectation, default, [within] * len(default), value))  # pyright: ignore[reportUnknownArgumentType]
     return "" if fits else f"a tuple of {len(default)}, each {within}"
 
 
@@ -95,7 +95,7 @@ def meant(argument: str, names: dict[str, str]) -> str:
       names: legacy name -> name in this project's transformation.
     """
     by_port = {port: legacy for legacy, port in names.items()}
-    for known in (by_port.get(argument), _ELSEWHERE.get(argument), nearest(argument, names)):
-        if known in names:
-            return str(known)
+    for name in (by_port.get(argument), _ELSEWHERE.get(argument), nearest(argument, names)):
+        if name in names:
+            return str(name)
     return ""

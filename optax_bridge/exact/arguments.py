@@ -1,23 +1,26 @@
-"""Which keyword arguments a transformation takes per call.
+"""The keyword arguments that a transformation takes per call.
 
 Optax transformations pass every extra argument on to their parts and ignore what they do not know,
 so a misspelt `learnig_rate=` would vanish. An `ExactTransformation` names what it takes, and a
 function's signature may. What neither says is tried: an argument that has no part in a trace of
-the step is one that nobody takes.
+the step is one that nothing takes.
 """
 
 import functools
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 import jax
 import numpy as np
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation, check_transformation, take_step
-from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
+from optax_bridge.checks import check_transformation
+from optax_bridge.exact.transformation import ExactTransformation, take_step
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, TreeDef, Updates
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _PROTOCOL = 3  # updates, state, params
 
 
@@ -61,7 +64,7 @@ def unused_arguments(
     grads: Updates,
     state: OptState,
     params: Params,
-    extra: Mapping[str, Any],
+    extra: Mapping[str, Extra],
 ) -> list[str]:
     """Those of some extra arguments that have no part in a step.
 
@@ -86,19 +89,20 @@ def unused_arguments(
     accepted = accepted_arguments(tx)
     if accepted is not None:
         return sorted(extra.keys() - accepted)
-    trees: Any = (grads, state, params, dict(extra))
+    trees: PyTree = (grads, state, params, dict(extra))
     leaves, treedef = jax.tree.flatten(trees)
     described = tuple(_shape(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
-    kept = _unused.__wrapped__ if any(map(callable, described)) else _unused  # may hold a batch
+    # A function is not kept in the cache: it may hold a batch.
+    find = _find_unused.__wrapped__ if any(map(callable, described)) else _find_unused
     try:
-        return list(kept(tx, treedef, described))
+        return list(find(tx, treedef, described))
     except TypeError:  # something that cannot be hashed
-        return list(_unused.__wrapped__(tx, treedef, described))
+        return list(_find_unused.__wrapped__(tx, treedef, described))
 
 
 @functools.lru_cache(maxsize=64)
-def _unused(
-    tx: optax.GradientTransformation, treedef: Any, leaves: tuple[Any, ...]
+def _find_unused(
+    tx: optax.GradientTransformation, treedef: TreeDef, leaves: tuple[Leaf, ...]
 ) -> tuple[str, ...]:
     *_, extra = treedef.unflatten(leaves)
     names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(extra)]
@@ -106,19 +110,19 @@ def _unused(
     numeric = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
     used = extra.keys() - {owners[i] for i in numeric}
 
-    def one_step(values: list[Any]) -> Any:
-        given = dict(zip(numeric, values, strict=True))
+    def one_step(values: list[Leaf]) -> PyTree:
+        leaves_by_index = dict(zip(numeric, values, strict=True))
         for index, (leaf, name) in enumerate(zip(leaves, owners, strict=True)):
             if name is not None and callable(leaf):
                 used.discard(name)
-                given[index] = _noting(leaf, name, used)
-        taken = [given.get(index, leaf) for index, leaf in enumerate(leaves)]
+                leaves_by_index[index] = _noting(leaf, name, used)
+        taken = [leaves_by_index.get(index, leaf) for index, leaf in enumerate(leaves)]
         grads, state, params, extra = treedef.unflatten(taken)
         return take_step(tx, grads, state, params, **extra)
 
     try:
         jaxpr = jax.make_jaxpr(one_step)([leaves[i] for i in numeric]).jaxpr
-    except Exception:  # whatever is wrong with the step, taking it will say so
+    except Exception:  # taking the step will say what is wrong with it
         return ()
     read = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | set(map(id, jaxpr.outvars))
     pairs = zip(jaxpr.invars, numeric, strict=True)
@@ -126,11 +130,11 @@ def _unused(
     return tuple(sorted(extra.keys() - used))
 
 
-def _noting(function: Any, name: str, called: set[str]) -> Any:
+def _noting(function: Callable[P, R], name: str, called: set[str]) -> Callable[P, R]:
     """The function, which puts its name into a set when it is called."""
 
     @functools.wraps(function)
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def noting(*args: P.args, **kwargs: P.kwargs) -> R:
         called.add(name)
         return function(*args, **kwargs)
 

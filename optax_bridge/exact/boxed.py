@@ -7,7 +7,8 @@ from typing import Any, TypeVar, overload
 import jax
 import optax
 
-from optax_bridge.exact.transformation import ExactTransformation, check_transformation
+from optax_bridge.checks import check_transformation
+from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
     boxed_as,
@@ -22,7 +23,7 @@ from optax_bridge.metadata.axis_metadata import (
     with_axes,
 )
 from optax_bridge.metadata.kept_axes import state_axes
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, OptState, Params, PyTree, Updates
 
 T = TypeVar("T")
 
@@ -50,17 +51,17 @@ def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransf
 
     Returns:
       The transformation, whose `init` takes parameters with or without boxes, and whose `update`
-      takes gradients with or without boxes, whatever the parameters have.
+      takes gradients with or without boxes, independent of the parameters.
 
     Raises:
       TypeError: `tx` is no transformation.
     """
     check_transformation(tx)
-    own = _WithoutBoxes(tx)
+    inner = _WithoutBoxes(tx)
     if isinstance(tx, ExactTransformation):
         record = (tx.hyper_params, tx.inner, tx.parts)
-        return ExactTransformation(own.init, own.update, own.step, *record)
-    return optax.GradientTransformationExtraArgs(own.init, own.update)
+        return ExactTransformation(inner.init, inner.update, inner.step, *record)
+    return optax.GradientTransformationExtraArgs(inner.init, inner.update)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,26 +83,26 @@ class _WithoutBoxes:
         return _with_boxes_if_masked(without_boxes, lambda: self.tx.init(boxes))
 
     def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         update = optax.with_extra_args_support(self.tx).update
         template = updates if params is None else params
         return self._run(update, template, updates, state, params, extra)
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         tx: Any = self.tx
         return self._run(tx.step, params, grads, state, params, extra)
 
     def _run(
         self,
-        take: Any,
+        take: Callable[..., tuple[PyTree, OptState]],
         template: PyTree,
         grads: Updates,
         state: OptState,
         params: Params,
-        extra: Any,
+        extra: dict[str, Extra],
     ) -> tuple[PyTree, OptState]:
         def without_boxes() -> tuple[PyTree, OptState]:
             args = (unboxed(grads), unboxed(state), unboxed(params))
@@ -121,10 +122,10 @@ def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def _with_boxes_if_masked(without: Callable[[], T], with_boxes: Callable[[], T]) -> T:
-    """What the first gives, or the second where a mask or labels within were made from boxes.
+    """The first one's result, or the second's where a mask or labels within were made from boxes.
 
     A mask that `jax.tree.map` made of boxed parameters is itself in boxes, and fits no tree without
-    them; nothing tells so but the attempt. Whatever else is wrong is the first one's error.
+    them; nothing tells so but the attempt. Any other error is the first one's.
     """
     try:
         return without()
@@ -156,6 +157,6 @@ def _boxed_state(tx: optax.GradientTransformation, raw: PyTree, params: Params) 
     return treedef.unflatten(placed)
 
 
-def _unboxed_values(extra: dict[str, Any]) -> dict[str, Any]:
+def _unboxed_values(extra: dict[str, Extra]) -> dict[str, Extra]:
     """Extra arguments that are trees of gradients, `grad=` for line searches, lose their boxes."""
     return {k: v if callable(v) else unboxed(v) for k, v in extra.items()}

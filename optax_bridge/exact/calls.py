@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from optax_bridge._text import shown
+from optax_bridge._text import describe
 
 # What hyper-parameters are called elsewhere: by flax.optim, by PyTorch and by habit. The first that
 # an optimizer has is the one that is meant.
@@ -38,7 +38,7 @@ def explained(optimizer: Callable[P, R]) -> Callable[P, R]:
     Parameters that are numbers by default, or None, take numbers, arrays and schedules.
 
     Raises:
-      TypeError: by the function: an argument that it has not, twice or of the wrong kind.
+      TypeError: by the function: an argument that it lacks, twice or of the wrong kind.
     """
 
     @functools.wraps(optimizer)
@@ -51,8 +51,10 @@ def explained(optimizer: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _problem(optimizer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What is wrong with a call, or ""."""
+def _problem(
+    optimizer: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> str:
+    """The problem with a call, or ""."""
     name = getattr(optimizer, "__name__", "")
     parameters = inspect.signature(optimizer).parameters
     by_position = [
@@ -66,19 +68,19 @@ def _problem(optimizer: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
             meant = next((n for n in OTHER_NAMES.get(key, ()) if n in parameters), "")
             if key == "betas" and meant:
                 meant = "b1 and b2"
-            said = f": here it is {meant}" if meant else ""
-            return f"{name} has no argument {key}{said}. {takes}"
+            here = f": here it is {meant}" if meant else ""
+            return f"{name} has no argument {key}{here}. {takes}"
     if len(args) > len(by_position):
         return f"{name} takes {len(by_position)} arguments by position, found {len(args)}. {takes}"
-    given = [*zip(by_position, args, strict=False), *kwargs.items()]
-    twice = [key for key, _ in given[len(args) :] if key in by_position[: len(args)]]
+    arguments = [*zip(by_position, args, strict=False), *kwargs.items()]
+    twice = [key for key, _ in arguments[len(args) :] if key in by_position[: len(args)]]
     if twice:
         return f"{name} got {twice[0]} twice, by position and by name. {takes}"
-    for key, value in given:
+    for key, value in arguments:
         if _is_number(parameters[key]) and is_no_number(value):
-            return f"{name}({key}=): {_EXPECTED}, found {_found(key, value)}"
+            return f"{name}({key}=): {_EXPECTED}, found {_describe(key, value)}"
         if isinstance(parameters[key].default, bool) and not _is_flag(value):
-            return f"{name}({key}=): {_EXPECTED_FLAG}, found {_found(key, value)}"
+            return f"{name}({key}=): {_EXPECTED_FLAG}, found {_describe(key, value)}"
     return ""
 
 
@@ -86,25 +88,25 @@ _EXPECTED = "expected a number, an array or a schedule"
 _EXPECTED_FLAG = "expected True or False"
 
 
-def is_no_number(value: Any) -> bool:
-    """True if a value is none that a hyper-parameter can take, though arithmetic may go on with it.
+def is_no_number(value: object) -> bool:
+    """True if no hyper-parameter can take a value, though arithmetic may go on with it.
 
     True counts as 1, and a list is multiplied by an integer: neither can be meant.
     """
     return isinstance(value, bool | str | bytes | Mapping | list | tuple | set | type | Iterator)
 
 
-def check_flag(value: Any, name: str) -> None:
-    """Checks that an argument is True or False: a text counts as True, whatever it says.
+def check_flag(value: object, name: str) -> None:
+    """Checks that an argument is True or False: a text counts as True, even "False".
 
     Raises:
       TypeError: it is something else.
     """
     if not _is_flag(value):
-        raise TypeError(f"{name}: {_EXPECTED_FLAG}, found {_found(name, value)}")
+        raise TypeError(f"{name}: {_EXPECTED_FLAG}, found {_describe(name, value)}")
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     """True if a value is a boolean; 0 and 1, which old programs have in such places, are ones."""
     if str(getattr(value, "dtype", "")) == "bool":
         return getattr(value, "shape", None) == ()
@@ -119,15 +121,12 @@ def _is_number(parameter: inspect.Parameter) -> bool:
     return by_position and (is_numeric or (default is None and not is_text))
 
 
-def _found(key: str, value: Any) -> str:
+def _describe(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return (
             "a tree, which parameters are: they go to TrainState.create(params=..., tx=...) or to "
             "tx.init(params)"
         )
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    text = shown(value, 60)
     if key == "b1" and type(value) in (list, tuple) and len(value) == 2:
-        return f"{text}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
-    return f"{type(value).__name__} {text}"
+        return f"{value!r}: give each for itself, b1={value[0]!r}, b2={value[1]!r}"
+    return describe(value)

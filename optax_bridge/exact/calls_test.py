@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "arguments-of-a-text": (
         lambda: optax_bridge.accepted_arguments("adam"),  # type: ignore[arg-type]
-        "tx: expected an Optax transformation, found str: 'adam'",
+        "tx: expected an Optax transformation, found str 'adam'",
     ),
     "no-traversal": (
         lambda: optax_bridge.traversal_mask("*/bias"),

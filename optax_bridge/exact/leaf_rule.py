@@ -1,8 +1,8 @@
-"""What an optimizer does to one parameter, as a description from which a transformation is made."""
+"""An optimizer's rule for one parameter, from which a transformation is made."""
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -13,9 +13,10 @@ import numpy as np
 import optax
 from jax.core import Tracer
 from jax.tree_util import KeyPath
+from jax.typing import DTypeLike
 
-from optax_bridge._internals import staged
-from optax_bridge._text import shown
+from optax_bridge._internals import are_traced
+from optax_bridge._text import describe
 from optax_bridge.checks import check_like, check_no_text
 from optax_bridge.exact.calls import is_no_number
 from optax_bridge.exact.transformation import ExactTransformation
@@ -32,7 +33,17 @@ from optax_bridge.metadata.axis_metadata import (
     whole_or_nothing,
     with_axes,
 )
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import (
+    AxisName,
+    Extra,
+    HyperParams,
+    Leaf,
+    OptState,
+    Params,
+    PyTree,
+    TreeDef,
+    Updates,
+)
 
 # A learning rate (or another numeric hyper-parameter): a number, a schedule from the step count
 # (int32 scalar), or None, which means that every call gives it.
@@ -40,8 +51,8 @@ ScalarOrSchedule = float | jax.Array | optax.Schedule
 Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 
 
-class Leaf(NamedTuple):
-    """What a plan is made from: one parameter.
+class LeafInfo(NamedTuple):
+    """One parameter, as a plan sees it.
 
     Attributes:
       path: as it reads in messages, `['dense']['kernel']`.
@@ -54,13 +65,13 @@ class Leaf(NamedTuple):
     path: str
     names: tuple[str, ...]
     shape: tuple[int, ...]
-    axes: tuple[Any, ...] | None
-    roles: tuple[Any, ...] | None
+    axes: tuple[AxisName, ...] | None
+    roles: tuple[AxisName, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
 class LeafRule:
-    """What an optimizer does to one parameter.
+    """An optimizer's rule for one parameter.
 
     Parameters and gradients may be in boxes (`optax_bridge.metadata`), each for itself; the state
     comes in boxes like the parameters'.
@@ -74,10 +85,10 @@ class LeafRule:
         has the hyper-parameters of this step as attributes. `jax.jit` traces it once for all
         parameters that are alike, so it may look at nothing else.
       hyper_params: name -> value; a callable value is a schedule and is called with the count.
-      reads_params: whether `step_leaf` needs the parameter's value whatever the hyper-parameters.
+      reads_params: whether `step_leaf` needs the parameter's value for all hyper-parameters.
       decay: the hyper-parameter that, unless it is zero or None, makes the parameter's value count.
       apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path;
-        None: `param - decrement`, as it is where `decay` is given and zero.
+        None: `param - decrement`, which it must be where `decay` is zero.
       plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter;
         it can be hashed.
       per_dtype: `per_dtype(hp, count, dtype)` is what `step_leaf` gets in place of the count,
@@ -86,15 +97,15 @@ class LeafRule:
         every setting of the optimizer.
     """
 
-    state_type: Callable[..., Any]
-    init_leaf: Callable[..., Sequence[Any]]
-    step_leaf: Callable[..., tuple[jax.Array, Sequence[Any]]]
-    hyper_params: Mapping[str, Any]
+    state_type: Callable[..., OptState]
+    init_leaf: Callable[..., Sequence[PyTree]]
+    step_leaf: Callable[..., tuple[jax.Array, Sequence[PyTree]]]
+    hyper_params: HyperParams
     reads_params: bool = False
     decay: str | None = None
     apply: Callable[..., jax.Array] | None = None
-    plan: Callable[[list[Leaf]], Sequence[Any]] | None = None
-    per_dtype: Callable[..., Any] | None = None
+    plan: Callable[[list[LeafInfo]], Sequence[Hashable]] | None = None
+    per_dtype: Callable[..., PyTree] | None = None
     joined: Literal["other bits", "in order", "in reverse"] = "other bits"
 
     def transformation(self) -> ExactTransformation:
@@ -106,23 +117,23 @@ class LeafRule:
         check_no_text(params, "params")
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         rows = []
-        for (path, leaf), own in zip(leaves_with_path(params), self._planned(params), strict=True):
-            fields = self.init_leaf(*own, value_of(leaf))
+        for (path, leaf), plan in zip(leaves_with_path(params), self._plans(params), strict=True):
+            fields = self.init_leaf(*plan, value_of(leaf))
             rows.append([_boxed_field(leaf, field, path) for field in fields])
         state_type: Any = self.state_type
         columns = zip(*rows, strict=True) if leaves else [() for _ in state_type._fields[1:]]
-        trees = (_unflatten(treedef, column) for column in columns)
+        trees = (_unflatten_column(treedef, column) for column in columns)
         return state_type(jnp.zeros([], jnp.int32), *trees)
 
     def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
         """The exact path: new parameters and new state."""
         hp = resolve(self.hyper_params, state.count, extra)
         return self._run(hp, grads, state, params, self._new_param)
 
     def update(
-        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         """Optax's path: updates in the dtype of gradient and parameter, and new state.
 
@@ -139,14 +150,16 @@ class LeafRule:
         decays = self.decay is not None and not is_zero(getattr(hp, self.decay))
         if params is None:
             if self.reads_params or decays:
-                shown = ", ".join(f"{name}={value!r}" for name, value in self.hyper_params.items())
+                settings = ", ".join(
+                    f"{name}={value!r}" for name, value in self.hyper_params.items()
+                )
                 raise ValueError(
                     "update(grads, state) needs the parameters with these hyper-parameters: "
-                    f"{shown}. Call update(grads, state, params)."
+                    f"{settings}. Call update(grads, state, params)."
                 )
             params = grads  # only their dtypes are looked at
         difference = self.apply is not None and (decays or self.decay is None)
-        return self._run(hp, grads, state, params, self._difference if difference else _negated)
+        return self._run(hp, grads, state, params, self._difference if difference else _negative)
 
     def _run(
         self,
@@ -163,38 +176,42 @@ class LeafRule:
         grad_leaves = map(value_of, treedef.flatten_up_to(grads))
 
         def one_leaf(
-            own: tuple[Any, ...], at: Any, grad: jax.Array, param: jax.Array, fields: list[Any]
-        ) -> tuple[jax.Array, Sequence[Any]]:
-            decrement, new_fields = self.step_leaf(*own, hp, at, grad, param, *fields)
+            plan: tuple[Hashable, ...],
+            at: PyTree,
+            grad: jax.Array,
+            param: jax.Array,
+            fields: list[Leaf],
+        ) -> tuple[jax.Array, Sequence[PyTree]]:
+            decrement, new_fields = self.step_leaf(*plan, hp, at, grad, param, *fields)
             return finish(hp, grad, param, decrement), new_fields
 
         # Those that are alike are traced once: to trace each takes a quarter of XLA's own time.
         # XLA puts what is called in the place of the calls, so that the program is the same.
         once = jax.jit(one_leaf, static_argnums=0)
-        alike = Counter(jnp.shape(value_of(leaf)) for leaf in leaves)
+        shape_counts = Counter(jnp.shape(value_of(leaf)) for leaf in leaves)
         at = functools.cache(functools.partial(self._at, hp, count))
         outputs, new_rows = [], []
-        for own, grad, leaf, *boxes in zip(
-            self._planned(params), grad_leaves, leaves, *columns, strict=True
+        for plan, grad, leaf, *boxes in zip(
+            self._plans(params), grad_leaves, leaves, *columns, strict=True
         ):
             param, fields = value_of(leaf), [value_of(box) for box in boxes]
-            shared = alike[jnp.shape(param)] > 1 and staged(grad, param, *fields)
+            shared = shape_counts[jnp.shape(param)] > 1 and are_traced(grad, param, *fields)
             run = once if shared else one_leaf
-            output, new_fields = run(own, at(jnp.result_type(param)), grad, param, fields)
+            output, new_fields = run(plan, at(jnp.result_type(param)), grad, param, fields)
             outputs.append(boxed_like(leaf, output))
             pairs = zip(boxes, new_fields, strict=True)
             new_rows.append([boxed_like(box, value) for box, value in pairs])
         new_columns = zip(*new_rows, strict=True) if new_rows else columns
-        new_trees = [_unflatten(treedef, column) for column in new_columns]
+        new_trees = [_unflatten_column(treedef, column) for column in new_columns]
         return treedef.unflatten(outputs), self.state_type(count + 1, *new_trees)
 
-    def _at(self, hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Any:
+    def _at(self, hp: SimpleNamespace, count: jax.Array, dtype: DTypeLike) -> PyTree:
         return count if self.per_dtype is None else self.per_dtype(hp, count, dtype)
 
-    def _planned(self, params: Params) -> list[tuple[Any, ...]]:
+    def _plans(self, params: Params) -> list[tuple[Hashable, ...]]:
         if self.plan is None:
             return [()] * len(jax.tree.leaves(params))
-        return [(item,) for item in self.plan(described(params))]
+        return [(item,) for item in self.plan(describe_leaves(params))]
 
     def _new_param(
         self, hp: SimpleNamespace, grad: jax.Array, param: jax.Array, decrement: jax.Array
@@ -210,7 +227,7 @@ class LeafRule:
         return _as_update(self._new_param(hp, grad, param, decrement) - param, grad, param)
 
 
-def _negated(
+def _negative(
     hp: SimpleNamespace, grad: jax.Array, param: jax.Array, decrement: jax.Array
 ) -> jax.Array:
     del hp
@@ -227,7 +244,7 @@ def difference(new_params: Params, params: Params, grads: Updates) -> Updates:
     return jax.tree.map(lambda n, p, g: _as_update(n - p, g, p), new_params, params, grads)
 
 
-def is_zero(value: Any) -> bool:
+def is_zero(value: PyTree) -> bool:
     """Whether a hyper-parameter is known to be zero or None; a traced value may be anything."""
     if value is None:
         return True
@@ -250,7 +267,7 @@ def _zeros_like(count: int, param: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def direction(tx: ExactTransformation) -> optax.GradientTransformation:
-    """The piece of an optimizer that gives the direction, for a chain of one's own.
+    """The piece of an optimizer that gives the direction, for a chain of the user's.
 
     Args:
       tx: an optimizer whose learning rate is -1, so that its update is the direction itself.
@@ -268,24 +285,22 @@ def direction(tx: ExactTransformation) -> optax.GradientTransformation:
     return optax.GradientTransformation(tx.init, update)
 
 
-def resolve(
-    hyper_params: Mapping[str, Any], count: jax.Array, given: Mapping[str, Any]
-) -> SimpleNamespace:
-    """The hyper-parameters of one step: those given now, else schedules at `count`, else constants.
+def resolve(hyper_params: HyperParams, count: jax.Array, overrides: HyperParams) -> SimpleNamespace:
+    """The hyper-parameters of one step: overrides, else schedules at `count`, else constants.
 
     Raises:
       ValueError: a learning rate was given neither to the constructor nor to this call.
     """
     values = {}
     for name, value in hyper_params.items():
-        if name in given:
-            setting, value = value, given[name]
-            # What is no number in the constructor, `nesterov` or a dtype, is none here either.
+        if name in overrides:
+            setting, value = value, overrides[name]
+            # What is no number in the constructor, `nesterov` or a dtype, is no number here either.
             is_number = setting is None or not is_no_number(setting)
             if is_number and is_no_number(value):
                 raise TypeError(
                     f"{name}=: expected a number, an array or a schedule for this step, found "
-                    f"{type(value).__name__} {shown(value)}"
+                    f"{describe(value)}"
                 )
         if callable(value) and not isinstance(
             value, type
@@ -300,27 +315,27 @@ def resolve(
     return SimpleNamespace(**values)
 
 
-def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: Any) -> Powers:
+def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: DTypeLike) -> Powers:
     """A `per_dtype`: `b1 ** (count + 1)` and `b2 ** (count + 1)`, in the parameters' own dtype.
 
     In bfloat16, `0.999 ** t` is 1 for the first steps and the bias correction `1 - 0.999 ** t` 0:
     legacy Adam divides by it, and so does everything here that is called exact. The difference is
-    taken for each parameter anew, as the old API does: of one that many parameters share, XLA
+    taken for each parameter by itself, as the old API does: of one that many parameters share, XLA
     divides by it, of one that has a single use it multiplies by the inverse, and last bits differ.
     """
     t = jnp.array(count + 1, dtype)
     return hp.b1**t, hp.b2**t
 
 
-def described(params: Params) -> list[Leaf]:
-    """What a plan is made from, for each parameter."""
+def describe_leaves(params: Params) -> list[LeafInfo]:
+    """The parameters as a plan sees them."""
     leaves = []
     for path, leaf in leaves_with_path(params):
         where = "params" + keystr(path)
         leaf = box_of(path, leaf)
         roles = getattr(leaf, "roles", None)
         leaves.append(
-            Leaf(
+            LeafInfo(
                 where,
                 key_names(path),
                 jnp.shape(value_of(leaf)),
@@ -331,21 +346,21 @@ def described(params: Params) -> list[Leaf]:
     return leaves
 
 
-def _boxed_field(leaf: Leaf, field: Any, path: KeyPath) -> Any:
+def _boxed_field(leaf: Leaf, field: PyTree, path: KeyPath) -> PyTree:
     """A field of the state in the box that it gets."""
     if field is None:
         return None
     if not is_box(leaf):
         return field.value if isinstance(field, Reduced) else field
-    kept = field if isinstance(field, Reduced) else whole_or_nothing(field, leaf)
-    return with_axes(leaf, kept, "params" + keystr(path))
+    reduced = field if isinstance(field, Reduced) else whole_or_nothing(field, leaf)
+    return with_axes(leaf, reduced, "params" + keystr(path))
 
 
-def _flatten_up_to(treedef: Any, tree: PyTree) -> list[PyTree]:
+def _flatten_up_to(treedef: TreeDef, tree: PyTree) -> list[PyTree]:
     return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
 
 
-def _unflatten(treedef: Any, column: Sequence[PyTree]) -> PyTree:
+def _unflatten_column(treedef: TreeDef, column: Sequence[PyTree]) -> PyTree:
     if column and all(value is None for value in column):
         return None
     return treedef.unflatten(column)

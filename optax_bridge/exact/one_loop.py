@@ -12,9 +12,11 @@ result, so that Adam's first moment must come last: the state's leaves are in re
 optimizers keep every bit, `LeafRule.joined` says; `one_loop` takes those alone.
 """
 
+import dataclasses
 import functools
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -22,7 +24,9 @@ import jax
 from optax_bridge._internals import backends_are_initialized
 from optax_bridge.exact.leaf_rule import LeafRule
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.trees import OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, OptState, Params, PathKey, PyTree, Updates
+
+StateType = Any  # a NamedTuple type, whose fields are known when it is there
 
 FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true"
 _NAME = "xla_cpu_use_multi_output_fusion=true"
@@ -32,7 +36,7 @@ FIRST, LAST = (0, 10), (0, 11, 0)
 
 
 @functools.cache
-def last_first(state_type: Any) -> Any:
+def last_first(state_type: StateType) -> StateType:
     """The same state but for the order of its leaves, the last field's first.
 
     It is a subclass of the same name and fields, so that attributes and checkpoints, which go by
@@ -46,29 +50,29 @@ def last_first(state_type: Any) -> Any:
     """
     names: tuple[str, ...] = state_type._fields
 
-    def reduced(state: PyTree) -> Any:  # pickle finds the state's own class by its name
-        return _made, (state_type, *state)
+    def reduce(state: PyTree) -> PyTree:  # pickle finds the state's own class by its name
+        return _make_last_first, (state_type, *state)
 
-    described = {"__slots__": (), "__doc__": state_type.__doc__, "__reduce__": reduced}
-    turned: Any = type(state_type.__name__, (state_type,), described)
+    members = {"__slots__": (), "__doc__": state_type.__doc__, "__reduce__": reduce}
+    reordered: StateType = type(state_type.__name__, (state_type,), members)
     keys = [jax.tree_util.GetAttrKey(name) for name in names[::-1]]
 
-    def with_keys(state: PyTree) -> tuple[list[tuple[Any, Any]], None]:
+    def with_keys(state: PyTree) -> tuple[list[tuple[PathKey, PyTree]], None]:
         return list(zip(keys, tuple(state)[::-1], strict=True)), None
 
-    def flattened(state: PyTree) -> tuple[tuple[Any, ...], None]:
+    def flatten_state(state: PyTree) -> tuple[tuple[PyTree, ...], None]:
         return tuple(state)[::-1], None
 
-    def unflattened(aux: None, leaves: Any) -> Any:
+    def unflatten_state(aux: None, leaves: Iterable[PyTree]) -> OptState:
         del aux
-        return turned(*tuple(leaves)[::-1])
+        return reordered(*tuple(leaves)[::-1])
 
     register: Any = vars(jax.tree_util)["register_pytree_with_keys"]  # whose types are unknown
-    register(turned, with_keys, unflattened, flattened)
-    return turned
+    register(reordered, with_keys, unflatten_state, flatten_state)
+    return reordered
 
 
-def _made(state_type: Any, *fields: Any) -> Any:
+def _make_last_first(state_type: StateType, *fields: PyTree) -> OptState:
     return last_first(state_type)(*fields)
 
 
@@ -89,8 +93,8 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
     `adam` and `lamb` JAX has the leaves in another order, the last field's first, so a state in
     memory becomes the other kind by the type that `init` gives:
 
-        made = type(one.init(state.params))
-        state = state.replace(tx=one, opt_state=made(*state.opt_state))
+        state_type = type(one.init(state.params))
+        state = state.replace(tx=one, opt_state=state_type(*state.opt_state))
 
     Compare its bits with another optimizer's in two processes, one without the flag. In one, as
     by `optax-bridge compare`, the flag is for both sides and changes the other's bits, so
@@ -103,11 +107,11 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
       tx: `adam`, `adagrad`, `lamb`, `momentum`, `rmsprop` or `sgd` (which gains nothing).
 
     Returns:
-      The transformation; `tx` itself where nobody has seen that this JAX keeps the bits.
+      The transformation; `tx` itself where this JAX is not known to keep the bits.
 
     Warns:
       RuntimeWarning: this JAX is not 0.10 to 0.11.0: others join loops in a way that changes bits,
-        or nobody has looked. The step is then the plain one.
+        or were not tried. The step is then the plain one.
 
     Raises:
       RuntimeError: JAX has computed already, without the flag in XLA_FLAGS.
@@ -124,39 +128,48 @@ def one_loop(tx: ExactTransformation) -> ExactTransformation:
             stacklevel=2,
         )
         return tx
-    in_reverse = rule.joined == "in reverse"
     _set_flag()
+    joined = _Joined(tx, state_type, rule.joined == "in reverse")
+    return ExactTransformation(joined.init, joined.update, joined.step, tx.hyper_params)
 
-    def turned(state: PyTree) -> Any:
-        return last_first(state_type)(*state) if in_reverse else state
 
-    def own(state: PyTree) -> Any:
-        return state_type(*state) if in_reverse and isinstance(state, state_type) else state
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Joined:
+    """A transformation whose step XLA compiles into one loop for each parameter."""
 
-    def init(params: Params) -> OptState:
-        return turned(tx.init(params))
+    tx: ExactTransformation
+    state_type: StateType
+    in_reverse: bool
+
+    def init(self, params: Params) -> OptState:
+        return self._reorder(self.tx.init(params))
 
     def update(
-        updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
-        updates, new = tx.update(updates, own(state), params, **extra)
-        return updates, turned(new)
+        updates, new = self.tx.update(updates, self._in_order(state), params, **extra)
+        return updates, self._reorder(new)
 
     def step(
-        grads: Updates, state: OptState, params: Params, **extra: Any
+        self, grads: Updates, state: OptState, params: Params, **extra: Extra
     ) -> tuple[Params, OptState]:
-        state = own(state)
+        state = self._in_order(state)
         # What XLA does not know to be the same it computes twice, until the loops are joined.
         barrier: Any = vars(jax.lax)["optimization_barrier"]  # whose types are unknown
         again = barrier((grads, state, params))
-        _, new = tx.step(grads, state, params, **extra)
-        new_params, _ = tx.step(*again, **extra)
-        return new_params, turned(new)
+        _, new = self.tx.step(grads, state, params, **extra)
+        new_params, _ = self.tx.step(*again, **extra)
+        return new_params, self._reorder(new)
 
-    return ExactTransformation(init, update, step, tx.hyper_params)
+    def _reorder(self, state: PyTree) -> OptState:
+        return last_first(self.state_type)(*state) if self.in_reverse else state
+
+    def _in_order(self, state: PyTree) -> OptState:
+        is_reversed = self.in_reverse and isinstance(state, self.state_type)
+        return self.state_type(*state) if is_reversed else state
 
 
-def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, Any]:
+def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, StateType]:
     """The rule of an optimizer whose loops can be joined, and the type of its state.
 
     Raises:
@@ -169,7 +182,7 @@ def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, Any]:
             f"{type(tx).__name__}"
         )
     rule: Any = getattr(tx.init, "__self__", None)
-    state_type: Any = getattr(rule, "state_type", type(None))
+    state_type: StateType = getattr(rule, "state_type", type(None))
     if not isinstance(rule, LeafRule) or rule.joined == "other bits":
         raise ValueError(
             "one_loop: nothing is known to be gained with the same bits for a transformation whose "
@@ -187,17 +200,17 @@ def keeps_bits() -> bool:
 
 def _set_flag() -> None:
     """Puts the flag into XLA_FLAGS, which XLA reads once, before it computes anything."""
-    given = os.environ.get("XLA_FLAGS", "")
-    if _NAME in given:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _NAME in flags:
         return
     if backends_are_initialized():
         raise RuntimeError(
             "one_loop: JAX has computed already, and XLA reads its flags once. Call one_loop "
             f"before the first array is made, or start the program with XLA_FLAGS={FLAG}"
         )
-    if "--xla_backend_extra_options=" in given:
+    if "--xla_backend_extra_options=" in flags:
         raise RuntimeError(
             f"one_loop: XLA_FLAGS has other options of the backend: add {_NAME} to them, after a "
             "comma"
         )
-    os.environ["XLA_FLAGS"] = f"{given} {FLAG}".strip()
+    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}".strip()

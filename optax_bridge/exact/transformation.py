@@ -14,18 +14,15 @@ is therefore kept by its `update`, which is an `ExactUpdate`.
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import optax
 
-import legacy_optim
 from optax_bridge._internals import trace_state, trace_state_if_known
-from optax_bridge._text import shown
-from optax_bridge.checks import is_legacy
-from optax_bridge.metadata.trees import Leaf, OptState, Params, Updates
+from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, Updates
 
 Step = Callable[..., tuple[Params, OptState]]
 Transformations = tuple[optax.GradientTransformation, ...]
@@ -46,12 +43,12 @@ class ExactUpdate:
 
     update: Callable[..., tuple[Updates, OptState]]
     step: Step
-    hyper_params: Mapping[str, Any]
+    hyper_params: HyperParams
     inner: Transformations = ()
     parts: Callable[[OptState, Params], Parts] | None = None
 
     def __call__(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         """As of any transformation."""
         noted = _NOTED.get()
@@ -91,7 +88,7 @@ class ExactCall(NamedTuple):
 
 class _Noted(NamedTuple):
     calls: list[ExactCall]
-    trace: Any
+    trace: object
 
 
 _NOTED: contextvars.ContextVar[_Noted | None] = contextvars.ContextVar(
@@ -122,7 +119,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
 
     Attributes:
       step: `step(grads, state, params, **extra) -> (new_params, new_state)`.
-      hyper_params: name -> value as given to the constructor; each can be given anew per call, as a
+      hyper_params: name -> value as given to the constructor; each can be overridden per call, by a
         keyword argument of `update` and `step`.
       inner: the transformations that this one is made of; what they take per call, it takes.
       parts: `parts(state, params)` gives each of these with its own state and parameters.
@@ -135,7 +132,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         init: Callable[..., OptState],
         update: Callable[..., tuple[Updates, OptState]],
         step: Step | None = None,
-        hyper_params: Mapping[str, Any] | None = None,
+        hyper_params: HyperParams | None = None,
         inner: Sequence[optax.GradientTransformation] = (),
         parts: Callable[[OptState, Params], Parts] | None = None,
     ) -> Self:
@@ -158,10 +155,10 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         return super().__new__(cls, init, update)
 
     @classmethod
-    def _make(cls, iterable: Any) -> Self:
+    def _make(cls, iterable: Iterable[Any]) -> Self:
         return cls(*iterable)
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: object) -> Self:
         return self  # as functions are; a copy would be another static value to jax.jit
 
     @property
@@ -175,7 +172,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         return self._record.step
 
     @property
-    def hyper_params(self) -> Mapping[str, Any]:
+    def hyper_params(self) -> HyperParams:
         """The hyper-parameters as given to the constructor."""
         return self._record.hyper_params
 
@@ -195,7 +192,7 @@ def take_step(
     grads: Updates,
     state: OptState,
     params: Params,
-    **extra: Any,
+    **extra: Extra,
 ) -> tuple[Params, OptState]:
     """Takes one step with any transformation, by the exact path where it has one.
 
@@ -219,54 +216,24 @@ def take_step(
     updates, new_state, calls = noted_update(tx, grads, state, params, **extra)
     exact = {id(update): pair for call in calls for update, *pair in call.leaves()}
 
-    def applied(param: Leaf, update: jax.Array) -> Leaf:
-        own, new = exact.get(id(update), (None, None))
-        if own is param:
+    def apply(param: Leaf, update: jax.Array) -> Leaf:
+        old, new = exact.get(id(update), (None, None))
+        if old is param:
             return jnp.asarray(new, jnp.result_type(param))  # Optax keeps a parameter's dtype
         return optax.apply_updates(param, update)
 
-    return jax.tree.map(applied, params, updates), new_state
+    return jax.tree.map(apply, params, updates), new_state
 
 
 def noted_update(
-    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
+    tx: optax.GradientTransformation,
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    **extra: Extra,
 ) -> tuple[Updates, OptState, list[ExactCall]]:
     """`tx.update(...)`, and the exact updates that it called."""
     calls: list[ExactCall] = []
     with _noting(calls):
         updates, new_state = optax.with_extra_args_support(tx).update(grads, state, params, **extra)
     return updates, new_state, calls
-
-
-def check_transformation(tx: Any, where: str = "tx") -> None:
-    """Raises TypeError where this is no transformation, with the way to one from the old API."""
-    if is_legacy(tx, "OptimizerDef"):
-        raise TypeError(
-            f"{where} is {type(tx).__name__}, a definition of the old API. Give "
-            f"{where}=optax_bridge.from_legacy(definition)."
-        )
-    if is_legacy(tx, "Optimizer"):
-        raise TypeError(
-            f"{where} is an Optimizer of the old API. TrainState.from_legacy(optimizer) takes it "
-            "over with parameters and state; optax_bridge.from_legacy(optimizer.optimizer_def) is "
-            "the transformation alone."
-        )
-    if isinstance(tx, type) or not (hasattr(tx, "init") and hasattr(tx, "update")):
-        raise TypeError(
-            f"{where}: expected an Optax transformation, found {_no_transformation(tx)}"
-        )
-
-
-def _no_transformation(found: Any) -> str:
-    """What was given in a transformation's place, and what was probably meant."""
-    if isinstance(found, type) and issubclass(found, legacy_optim.OptimizerDef):
-        return (
-            f"the class {found.__name__} of the old API: "
-            f"optax_bridge.from_legacy(legacy_optim.{found.__name__}(...)) makes one"
-        )
-    if callable(found):
-        name = getattr(found, "__name__", type(found).__name__)
-        return (
-            f"the {'class' if isinstance(found, type) else 'function'} {name}: call it, {name}(...)"
-        )
-    return f"{type(found).__name__}: {shown(found)}"

@@ -1,7 +1,7 @@
 """Boxes around arrays (FLIP 2434): reading them, taking them off, putting them on again.
 
 A *box* is one of Flax's `AxisMetadata` (`nn.Partitioned`, `nn.LogicallyPartitioned`, a class of
-one's own) or an `nnx.Variable`. Optimizers compute on the arrays within; whatever they keep for a
+the user's) or an `nnx.Variable`. Optimizers compute on the arrays within; what they keep for a
 parameter comes back in a box like the parameter's, with the names of just the axes that it keeps.
 """
 
@@ -11,14 +11,14 @@ import dataclasses
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax.core import meta
 from jax.tree_util import KeyPath
 
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import AxisName, Leaf, Params, PathKey, PyTree
 
 # For each axis of an array, the axis of its parameter that it is, or None.
 Axes = tuple[int | None, ...]
@@ -55,12 +55,12 @@ def has_boxes(tree: PyTree) -> bool:
 
 
 def value_of(leaf: Leaf) -> Leaf:
-    """The array in a box, as it is; `unbox` of Flax would constrain its sharding."""
+    """The array in a box, unchanged; `unbox` of Flax would constrain its sharding."""
     return jax.tree.leaves(leaf)[0] if is_box(leaf) else leaf
 
 
 def boxed_like(box: Leaf, value: Leaf) -> Leaf:
-    """The value in a box like this one; as it is if this is none."""
+    """The value in a box like this one; the value itself if this is no box."""
     return jax.tree.structure(box).unflatten([value]) if is_box(box) else value
 
 
@@ -80,12 +80,17 @@ def boxed_as(tree: PyTree, values: PyTree) -> PyTree:
     return treedef.unflatten([boxed_like(box, value_of(value)) for box, value in pairs])
 
 
+def shapes_of(tree: PyTree) -> PyTree:
+    """The tree with shapes and dtypes in place of arrays."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
 @contextlib.contextmanager
 def boxes_remembered(params: Params) -> Iterator[None]:
     """Within it, `box_of` knows the boxes that these parameters are in.
 
-    A transformation of Optax sees parameters without boxes, and whatever it is made of as well. One
-    that is configured by axis, within `optax.chain`, say, finds the names of the axes so.
+    A transformation of Optax sees parameters without boxes, and so do its parts. One
+    that is configured by axis, within `optax.chain`, finds the names of the axes so.
     """
     boxes = {key_names(path): leaf for path, leaf in leaves_with_path(params) if is_box(leaf)}
     token = _REMEMBERED.set({**_REMEMBERED.get(), **boxes})
@@ -95,7 +100,7 @@ def boxes_remembered(params: Params) -> Iterator[None]:
         _REMEMBERED.reset(token)
 
 
-def box_of(path: Iterable[Any], leaf: Leaf) -> Leaf:
+def box_of(path: Iterable[PathKey], leaf: Leaf) -> Leaf:
     """The box that a parameter was in before `boxes_remembered`; the leaf itself if in none."""
     if is_box(leaf):
         return leaf
@@ -106,13 +111,13 @@ def box_of(path: Iterable[Any], leaf: Leaf) -> Leaf:
 def in_remembered_boxes(params: Params) -> Params:
     """Parameters in the boxes that they were in before `boxes_remembered`."""
 
-    def boxed(path: KeyPath, leaf: Leaf) -> Leaf:
+    def put_in_box(path: KeyPath, leaf: Leaf) -> Leaf:
         return boxed_like(box_of(path, leaf), value_of(leaf))
 
-    return jax.tree_util.tree_map_with_path(boxed, params, is_leaf=is_box)
+    return jax.tree_util.tree_map_with_path(put_in_box, params, is_leaf=is_box)
 
 
-_REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Any]] = contextvars.ContextVar(
+_REMEMBERED: contextvars.ContextVar[Mapping[tuple[str, ...], Leaf]] = contextvars.ContextVar(
     "boxes of the parameters, by path", default=types.MappingProxyType({})
 )
 
@@ -122,7 +127,7 @@ def leaves_with_path(tree: PyTree) -> list[tuple[KeyPath, Leaf]]:
     return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_box)
 
 
-def names_of(box: Leaf, where: str = "") -> tuple[Any, ...] | None:
+def names_of(box: Leaf, where: str = "") -> tuple[AxisName, ...] | None:
     """The names of a boxed array's axes.
 
     Args:
@@ -150,22 +155,22 @@ def names_of(box: Leaf, where: str = "") -> tuple[Any, ...] | None:
     return names
 
 
-def with_axes(box: Leaf, kept: Reduced, where: str = "") -> Leaf:
+def with_axes(box: Leaf, reduced: Reduced, where: str = "") -> Leaf:
     """An array of the state in the box of its parameter, with the names of the axes it keeps.
 
-    A class of one's own says by a method `keep_axes(axes)` what its box of these axes is. Without
+    A class of the user's says by a method `keep_axes(axes)` what its box of these axes is. Without
     one, a dataclass field `names` (and `roles`) is narrowed; a box with neither goes round arrays
     of its parameter's shape only, and other arrays stay without.
 
     Args:
       box: the parameter's box, or the parameter.
-      kept: the array and its axes.
+      reduced: the array and its axes.
       where: the parameter's path, for messages.
 
     Returns:
       The box, or the array alone.
     """
-    value, axes = kept
+    value, axes = reduced
     if not is_box(box):
         return value
     if axes == tuple(range(jnp.ndim(value_of(box)))):
@@ -181,7 +186,7 @@ def with_axes(box: Leaf, kept: Reduced, where: str = "") -> Leaf:
         return box.replace(value, **{_names_key(box): narrowed})
     if not dataclasses.is_dataclass(box) or not hasattr(box, "names"):
         return value
-    changes: dict[str, Any] = {"names": narrowed}
+    changes: dict[str, AxisName] = {"names": narrowed}
     if (roles := getattr(box, "roles", None)) is not None:
         changes["roles"] = tuple(None if axis is None else roles[axis] for axis in axes)
     return boxed_like(dataclasses.replace(box, **changes), value)  # type: ignore[arg-type]
@@ -195,12 +200,12 @@ def whole_or_nothing(value: Leaf, param: Leaf) -> Reduced:
 
 
 def check_names(tree: PyTree, root: str = "params") -> None:
-    """Raises ValueError where a box has not one name for each axis."""
+    """Raises ValueError where a box does not have one name for each axis."""
     for path, leaf in leaves_with_path(tree):
         names_of(leaf, root + keystr(path))
 
 
-def add_axis(tree: PyTree, index: int, name: Any) -> PyTree:
+def add_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
     """Gives every box of a tree one more axis, as `nn.scan` and `nn.vmap` do.
 
         >>> box = add_axis(nn.Partitioned(jnp.ones((3, 2)), ("embed",)), 0, "layers")
@@ -224,7 +229,7 @@ def add_axis(tree: PyTree, index: int, name: Any) -> PyTree:
     return meta.add_axis(tree, index, {meta.PARTITION_NAME: name})
 
 
-def remove_axis(tree: PyTree, index: int, name: Any) -> PyTree:
+def remove_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
     """Takes an axis from every box of a tree.
 
     Args:
@@ -244,27 +249,27 @@ def remove_axis(tree: PyTree, index: int, name: Any) -> PyTree:
         names = _names(leaf) if is_box(leaf) else None
         if names is None:
             continue
-        found = names[index] if -len(names) <= index < len(names) else "no such axis"
-        if found != name:
+        actual = names[index] if -len(names) <= index < len(names) else "no such axis"
+        if actual != name:
             raise ValueError(
                 f"{keystr(path)}: cannot remove axis {index}: expected the name {name!r}, found "
-                f"{found!r} in {names}. Give the index and the name that nn.scan, nn.vmap or "
+                f"{actual!r} in {names}. Give the index and the name that nn.scan, nn.vmap or "
                 "add_axis added."
             )
     return meta.remove_axis(tree, index, {meta.PARTITION_NAME: name})
 
 
-def keystr(path: Iterable[Any]) -> str:
+def keystr(path: Iterable[PathKey]) -> str:
     """A path as it reads everywhere: `['dense']['kernel']`."""
     return jax.tree_util.keystr(tuple(path))
 
 
-def key_names(path: Iterable[Any]) -> tuple[str, ...]:
+def key_names(path: Iterable[PathKey]) -> tuple[str, ...]:
     """A path without its containers' types: a dict's mask fits the same names in a FrozenDict."""
     return tuple(_key_name(key) for key in path)
 
 
-def _key_name(key: Any) -> str:
+def _key_name(key: PathKey) -> str:
     """As `keystr(simple=True)`, in a tenth of its time: large models ask for every leaf."""
     attribute = _KEY_ATTRIBUTES.get(type(key))
     if attribute is None:
@@ -285,12 +290,12 @@ def _names_key(variable: Leaf) -> str:
     return "sharding_names" if "sharding_names" in variable.get_metadata() else "out_sharding"
 
 
-def _names(box: Leaf) -> tuple[Any, ...] | None:
+def _names(box: Leaf) -> tuple[AxisName, ...] | None:
     """The names in a box or in the boxes within it."""
     while isinstance(box, meta.AxisMetadata) or is_variable(box):
         if is_variable(box):
-            metadata: Any = box
-            names: Any = metadata.get_metadata().get(_names_key(box))
+            metadata: Leaf = box
+            names: AxisName = metadata.get_metadata().get(_names_key(box))
         else:
             names = getattr(box, "names", None)
         if isinstance(names, Sequence):
@@ -300,8 +305,8 @@ def _names(box: Leaf) -> tuple[Any, ...] | None:
 
 
 def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
-    """Paths and leaves as a nested dict by the names in the paths; a lone leaf as it is."""
-    tree: dict[str, Any] = {}
+    """Paths and leaves as a nested dict by the names in the paths; a lone leaf itself."""
+    tree: dict[str, PyTree] = {}
     for path, leaf in leaves:
         *above, last = key_names(path) or ("",)
         if not path:
@@ -313,6 +318,6 @@ def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
     return tree
 
 
-def _check_index(index: Any) -> None:
+def _check_index(index: object) -> None:
     if isinstance(index, bool) or not isinstance(index, int):
         raise TypeError(f"index: expected the number of an axis, found {index!r}")

@@ -1,4 +1,4 @@
-"""Which axes of their parameters the arrays of a transformation's state keep.
+"""The axes of their parameters that the arrays of a transformation's state keep.
 
 That is derived, not looked up in a list of known states. An array's place in the state says whose
 it is, and its shape says which axes it keeps. Where two axes are equally long, shapes in which they
@@ -8,8 +8,7 @@ under a mesh of named axes.
 
 import itertools
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +33,7 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params
 def state_axes(
     tx: optax.GradientTransformation, params: Params, state: OptState
 ) -> list[tuple[int, Axes] | None]:
-    """Whose statistics the leaves of a state are, and which axes they keep.
+    """The parameter of each leaf of a state, and the axes that the leaf keeps.
 
     Args:
       tx: the transformation.
@@ -54,23 +53,23 @@ def state_axes(
     by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
     flat = leaves_with_path(state)
     spans = owners_of([path for path, _ in flat], by_path)
-    kept: list[tuple[int, Axes] | None] = []
+    owners: list[tuple[int, Axes] | None] = []
     unclear: dict[int, list[Axes]] = {}
     for index, ((path, leaf), span) in enumerate(zip(flat, spans, strict=True)):
         if span is None or is_box(leaf):
-            kept.append(None)
+            owners.append(None)
             continue
         owner = by_path[key_names(path)[span[0] : span[1]]]
         choices = _embeddings(jnp.shape(leaf), shapes[owner])
         if len(choices) > 1:
             unclear[index] = choices
-        kept.append((owner, choices[0] if choices else (None,) * jnp.ndim(leaf)))
+        owners.append((owner, choices[0] if choices else (None,) * jnp.ndim(leaf)))
     if unclear:
-        _settle(tx, params, [leaf for _, leaf in flat], kept, unclear)
+        _settle(tx, params, [leaf for _, leaf in flat], owners, unclear)
     for index in unclear:
         path, leaf = flat[index]
-        owner, _ = kept[index] or (0, ())
-        kept[index] = (owner, (None,) * jnp.ndim(leaf))
+        owner, _ = owners[index] or (0, ())
+        owners[index] = (owner, (None,) * jnp.ndim(leaf))
         warnings.warn(
             f"opt_state{keystr(path)} of shape {jnp.shape(leaf)}: which axes of "
             f"params{keystr(flat_params[owner][0])}, shape {shapes[owner]}, it keeps cannot be "
@@ -79,37 +78,37 @@ def state_axes(
             "optax_bridge.adafactor with axis_rules or path_rules.",
             stacklevel=2,
         )
-    return kept
+    return owners
 
 
 def _settle(
     tx: optax.GradientTransformation,
     params: Params,
     leaves: Sequence[Leaf],
-    kept: list[tuple[int, Axes] | None],
+    owners: list[tuple[int, Axes] | None],
     unclear: dict[int, list[Axes]],
 ) -> None:
     """Fills in what follows for unclear leaves, and takes them from `unclear`."""
     # Of axes equally long either the last or the first is made the longest: a transformation that
     # chooses axes by their length would choose others, and then only a step of it tells.
-    one, other = (_axes_at_other_lengths(tx, params, leaves, kept, up) for up in (True, False))
+    one, other = (_axes_at_other_lengths(tx, params, leaves, owners, up) for up in (True, False))
     for index in list(unclear):
         if one[index] == other[index] and one[index] in unclear[index]:
-            kept[index] = ((kept[index] or (0, ()))[0], one[index] or ())
+            owners[index] = ((owners[index] or (0, ()))[0], one[index] or ())
             del unclear[index]
     if not unclear:
         return
     seen = _axes_seen_in_a_trace(tx, params, len(leaves))
     for index in list(unclear):
         if seen[index] in unclear[index]:
-            kept[index] = ((kept[index] or (0, ()))[0], seen[index] or ())
+            owners[index] = ((owners[index] or (0, ()))[0], seen[index] or ())
             del unclear[index]
 
 
 def owners_of(
-    paths: list[KeyPath], by_path: dict[tuple[str, ...], Any]
+    paths: list[KeyPath], by_path: Mapping[tuple[str, ...], object]
 ) -> list[tuple[int, int] | None]:
-    """Where in the path of each leaf of a state the path of its parameter stands.
+    """The place of a parameter's path in the path of each leaf of a state.
 
     Args:
       paths: the state's.
@@ -119,7 +118,7 @@ def owners_of(
       Start and end of the parameter's path; None for a leaf that belongs to no parameter.
     """
     candidates: list[list[tuple[int, int]]] = []
-    covered: dict[tuple[str, ...], set[Any]] = {}
+    covered: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     longest = max(map(len, by_path), default=0)
     for path in paths:
         names, within = key_names(path), []
@@ -134,7 +133,7 @@ def owners_of(
         names = key_names(path)
 
         def rank(
-            span: tuple[int, int], path: KeyPath = path, names: Any = names
+            span: tuple[int, int], path: KeyPath = path, names: tuple[str, ...] = names
         ) -> tuple[int, ...]:
             # The fields of a state stand before its parameters' paths; then the longest path, and
             # of a list's index and another list's within it, the one where all parameters are.
@@ -168,7 +167,7 @@ def _axes_at_other_lengths(
     tx: optax.GradientTransformation,
     params: Params,
     leaves: Sequence[Leaf],
-    kept: Sequence[tuple[int, Axes] | None],
+    owners: Sequence[tuple[int, Axes] | None],
     last_is_longest: bool,
 ) -> list[Axes | None]:
     """The axes of a state's arrays, from the state of parameters that have no two axes alike."""
@@ -183,7 +182,7 @@ def _axes_at_other_lengths(
     if len(state) != len(leaves):
         return [None] * len(leaves)
     axes: list[Axes | None] = []
-    for leaf, other, owner in zip(leaves, state, kept, strict=True):
+    for leaf, other, owner in zip(leaves, state, owners, strict=True):
         choices = [] if owner is None else _embeddings(other.shape, shapes[owner[0]])
         fits = len(choices) == 1 and other.ndim == jnp.ndim(leaf)
         axes.append(choices[0] if fits else None)
@@ -212,16 +211,16 @@ def _axes_seen_in_a_trace(
     names = tuple(f"axis{index}" for index in range(rank))
     mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)
 
-    def marked(leaf: Leaf) -> Any:
+    def with_names(leaf: Leaf) -> Leaf:
         sharding = NamedSharding(mesh, PartitionSpec(*names[: jnp.ndim(leaf)]))
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding)
 
-    def one_step(params: Params) -> Any:
+    def one_step(params: Params) -> OptState:
         return unboxed(tx.update(params, tx.init(params), params)[1])
 
     try:
         with jax.sharding.use_abstract_mesh(mesh):
-            state = jax.make_jaxpr(one_step)(jax.tree.map(marked, params)).out_avals
+            state = jax.make_jaxpr(one_step)(jax.tree.map(with_names, params)).out_avals
     except Exception:
         # It wants arguments that only a call has, branches on values (under `lax.cond` both sides
         # must be sharded alike), or mixes axes (a product whose sharding the types leave open: JAX

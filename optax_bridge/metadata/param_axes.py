@@ -1,7 +1,5 @@
 """From the `params_axes` collection of `flax.linen.partitioning` to boxes, and back."""
 
-from typing import Any
-
 import jax
 from flax.core import unfreeze
 from flax.linen.partitioning import AxisMetadata
@@ -18,7 +16,7 @@ from optax_bridge.metadata.axis_metadata import (
     nested_dict,
     unboxed,
 )
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import AxisName, Leaf, Params, PyTree
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
 
@@ -38,7 +36,7 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
     Args:
       params: parameters as `param_with_axes` makes them, without boxes; any containers.
       params_axes: the collection of that name, or what `get_axis_names` makes of it; dicts or
-        FrozenDicts, whatever `params` is.
+        FrozenDicts.
 
     Returns:
       The parameters in their containers; one without names stays without a box.
@@ -47,21 +45,21 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
       ValueError: names for a parameter that is not there, or not one name for each axis.
     """
     if has_boxes(params):
-        raise ValueError("params has boxes already: expected plain arrays beside params_axes")
+        raise ValueError("params has boxes already: expected plain arrays and params_axes")
     names = _names_by_path(params_axes)
 
-    def box(path: KeyPath, leaf: Leaf) -> Any:
-        own = names.pop(key_names(path), None)
-        if own is None:
+    def box(path: KeyPath, leaf: Leaf) -> Leaf:
+        axes = names.pop(key_names(path), None)
+        if axes is None:
             return leaf
-        boxed = LogicallyPartitioned(leaf, own)
+        boxed = LogicallyPartitioned(leaf, axes)
         names_of(boxed, "params" + keystr(path))
         return boxed
 
     boxed = jax.tree_util.tree_map_with_path(box, params)
     if names:
-        left = ", ".join("/".join(path) for path in names)
-        raise ValueError(f"params_axes has names for {left}, which params has not")
+        unmatched = ", ".join("/".join(path) for path in names)
+        raise ValueError(f"params_axes has names for {unmatched}, which params does not have")
     return boxed
 
 
@@ -84,8 +82,8 @@ def param_axes_from_boxes(params: Params) -> tuple[Params, dict[str, PyTree]]:
     return unboxed(params), nested_dict(axes)
 
 
-def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
-    by_path: dict[tuple[str, ...], tuple[Any, ...]] = {}
+def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[AxisName, ...]]:
+    by_path: dict[tuple[str, ...], tuple[AxisName, ...]] = {}
 
     def walk(node: PyTree, path: tuple[str, ...]) -> None:
         names = getattr(node, "names", node)

@@ -1,9 +1,17 @@
 """Names for the trees that go in and out of optimizers, as Optax has them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 PyTree = Any  # a tree of arrays, in any containers
-Leaf = Any  # an array, or what stands for one: a shape, a sharding, an array that a file holds
+Leaf = Any  # an array, or its placeholder: a shape, a sharding, an array that a file holds
 Params = Any  # a tree of arrays, boxed or not
 Updates = Any  # gradients or updates: a tree like the parameters
 OptState = Any  # what `tx.init(params)` returns
+
+TreeDef = Any  # `jax.tree_util.PyTreeDef`, which to type checkers is a variable
+PathKey = Any  # one key of a path into a tree
+AxisName = Any  # the name of an axis, several names, or None
+HyperParams = Mapping[str, Any]  # hyper-parameters by name: numbers, arrays, schedules, settings
+Rate = Any  # a learning rate: a number, an array, or a tuple with one for each group
+Extra = Any  # an argument that is handed on: to a transformation, a model or a field of a state

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, measured, rounding
+from optax_bridge.correspondence.claim import StepBound, by_measurement, rounding
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
@@ -116,8 +116,8 @@ ENTRY = Entry(
                 32,
                 "order of operations only",
                 step=_STEP,
-                bfloat16=measured(2.25),
-                float16=measured(16),
+                bfloat16=by_measurement(2.25),
+                float16=by_measurement(16),
             ),
             when={"weight_decay": 0},
         ),
@@ -132,8 +132,8 @@ ENTRY = Entry(
                 32,
                 "order of operations, and one subtraction instead of two",
                 step=_STEP,
-                bfloat16=measured(36),
-                float16=measured(50),
+                bfloat16=by_measurement(36),
+                float16=by_measurement(50),
             ),
         ),
     ),

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
-from optax_bridge.correspondence.claim import apart, rounding
+from optax_bridge.correspondence.claim import differs, rounding
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
@@ -22,18 +23,18 @@ from optax_bridge.correspondence.entry import (
     squares,
 )
 from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import Name, call
+from optax_bridge.correspondence.recipe import Name, Node, call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE, Range
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
-from optax_bridge.metadata.trees import Leaf, Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
 class AdafactorState(NamedTuple):
-    """State of `adafactor`; float32 whatever the parameters' dtype, and of shape (1,) where unused.
+    """State of `adafactor`; float32 for all dtypes of parameters, and of shape (1,) where unused.
 
     Attributes:
       count: steps taken, int32 scalar.
@@ -71,7 +72,7 @@ def adafactor(
 ) -> ExactTransformation:
     """Adafactor with every setting of the legacy one, and configured by axis if wanted.
 
-    By default the two longest axes of a parameter are factored, whatever they mean: of a kernel
+    By default the two longest axes of a parameter are factored, of any meaning: of a kernel
     that is scanned over 300 layers that would be the layers. Rules say what an axis is, in terms of
     `optax_bridge.Role`:
 
@@ -98,7 +99,7 @@ def adafactor(
       decay_rate: exponent of the second moment's decay, `1 - t ** -decay_rate`.
       step_offset: step at which the decay schedule starts, for fine-tuning.
       clipping_threshold: largest root mean square of the update before it is scaled, None for any.
-      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate`, whatever the
+      weight_decay_rate: the parameter is multiplied by `1 - weight_decay_rate`, at any
         learning rate.
       min_dim_size_to_factor: both axes must be at least this long to be factored.
       epsilon1: added to the squared gradient.
@@ -142,16 +143,16 @@ def adafactor(
     ).transformation()
 
 
-def _momentum_dtype(dtype: Any) -> Any:
+def _momentum_dtype(dtype: PyTree) -> DTypeLike:
     """The dtype, by its name, its class or an array that has it.
 
     Raises:
       TypeError: it is a number, which JAX takes for a dtype of its own, or no floating-point dtype.
     """
-    found = None if isinstance(dtype, bool | int | float) else jnp.result_type(dtype)
-    if found is None or not jnp.issubdtype(found, jnp.floating):
+    result = None if isinstance(dtype, bool | int | float) else jnp.result_type(dtype)
+    if result is None or not jnp.issubdtype(result, jnp.floating):
         raise TypeError(f"dtype_momentum: expected a floating-point dtype, found {dtype!r}")
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ class _Arithmetic:
 
     multiply_by_parameter_scale: bool
     has_momentum: bool
-    dtype_momentum: Any
+    dtype_momentum: DTypeLike
 
-    def init(self, factors: Factors, param: Leaf) -> tuple[Any, ...]:
+    def init(self, factors: Factors, param: Leaf) -> tuple[PyTree, ...]:
         shape = jnp.shape(param)
         v_row, v_col, v, m = (jnp.zeros((1,)) for _ in range(4))  # four: they may be donated
         if factors.columns:
@@ -197,8 +198,8 @@ class _Arithmetic:
             rows, columns = factors.rows, factors.columns
             v_row = decay * v_row + mixing * jnp.mean(grad_sq, axis=columns)
             v_col = decay * v_col + mixing * jnp.mean(grad_sq, axis=rows)
-            kept = factors.without(columns, param.ndim)
-            rows_in_v_row = tuple(kept.index(axis) for axis in rows)
+            axes_of_v_row = factors.without(columns, param.ndim)
+            rows_in_v_row = tuple(axes_of_v_row.index(axis) for axis in rows)
             row_mean = jnp.mean(v_row, axis=rows_in_v_row, keepdims=True)
             row_factor = jnp.expand_dims((v_row / row_mean) ** -0.5, axis=columns)
             col_factor = jnp.expand_dims(v_col**-0.5, axis=rows)
@@ -216,15 +217,15 @@ class _Arithmetic:
 
 
 def _apply(hp: SimpleNamespace, param: jax.Array, decrement: jax.Array) -> jax.Array:
-    kept = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
-    return (kept - decrement).astype(jnp.result_type(param))
+    decayed = param if hp.weight_decay_rate is None else (1.0 - hp.weight_decay_rate) * param
+    return (decayed - decrement).astype(jnp.result_type(param))
 
 
 def _reduced_zeros(param: Leaf, axes: tuple[int, ...]) -> Reduced:
     return Reduced(_zeros(param, axes, jnp.float32), axes)
 
 
-def _zeros(param: Leaf, axes: Sequence[int], dtype: Any) -> jax.Array:
+def _zeros(param: Leaf, axes: Sequence[int], dtype: DTypeLike) -> jax.Array:
     """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes.
 
     There the sharding is part of an array's type: a step gives its means that of the parameter, and
@@ -236,10 +237,10 @@ def _zeros(param: Leaf, axes: Sequence[int], dtype: Any) -> jax.Array:
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return jnp.zeros(shape, dtype)
     names = [*sharding.spec, *[None] * len(jnp.shape(param))]
-    own = PartitionSpec(*(names[axis] for axis in axes))
-    concrete = getattr(param, "sharding", None)  # its mesh has devices, which a type's has not
+    spec = PartitionSpec(*(names[axis] for axis in axes))
+    concrete = getattr(param, "sharding", None)  # its mesh has devices, unlike a type's
     mesh = concrete.mesh if isinstance(concrete, NamedSharding) else sharding.mesh
-    return jnp.zeros(shape, dtype, device=NamedSharding(mesh, own))
+    return jnp.zeros(shape, dtype, device=NamedSharding(mesh, spec))
 
 
 def _rms(array: jax.Array, factors: Factors) -> jax.Array:
@@ -250,9 +251,9 @@ def _rms(array: jax.Array, factors: Factors) -> jax.Array:
     return jnp.sqrt(jnp.mean(array * array, axis=over, keepdims=True))
 
 
-def _inferred(rows: Sequence[Row]) -> dict[str, Any]:
+def _infer_settings(rows: Sequence[Row]) -> dict[str, Node]:
     """Settings that factor the parameters that were, with momentum if there is some."""
-    settings: dict[str, Any] = {"factored": False}
+    settings: dict[str, Node] = {"factored": False}
     for _, param, state in rows:
         arrays = (param, *(state or {}).values())
         if state is None or not all(hasattr(array, "shape") for array in arrays):
@@ -307,9 +308,9 @@ ENTRY = Entry(
             rounding(
                 16,
                 "order of operations only",
-                bfloat16=apart("the legacy statistics are float32, Optax's bfloat16"),
-                float16=apart("the legacy statistics are float32, Optax's float16"),
-                float64=apart("the legacy statistics are float32, Optax's float64"),
+                bfloat16=differs("the legacy statistics are float32, Optax's bfloat16"),
+                float16=differs("the legacy statistics are float32, Optax's float16"),
+                float64=differs("the legacy statistics are float32, Optax's float64"),
             ),
         ),
     ),
@@ -339,8 +340,8 @@ ENTRY = Entry(
     notes=(
         "`epsilon2` cannot be set in Optax. With bfloat16 parameters the legacy statistics are "
         "float32, Optax's in the parameter's dtype. `weight_decay_rate` multiplies the parameter, "
-        "whatever the learning rate."
+        "at any learning rate."
     ),
     sources=("flax.optim.adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
-    inferred=_inferred,
+    inferred=_infer_settings,
 )

@@ -1,21 +1,24 @@
-"""Which axes Adafactor reduces over: by size, by name, by path, or by the parameter's own box."""
+"""The axes that Adafactor reduces over: by size, by name, by path or by the parameter's box."""
 
 import dataclasses
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, ParamSpec, Self
 
 import numpy as np
 from flax import struct
 from flax.core import meta
+from jax import Array
 
-from optax_bridge.exact.leaf_rule import Leaf
+from optax_bridge.exact.leaf_rule import LeafInfo
+
+P = ParamSpec("P")
 
 
 class Role(enum.StrEnum):
-    """What an axis is to Adafactor.
+    """The role of an axis in Adafactor.
 
         >>> tx = optax_bridge.adafactor(0.1, path_rules={"kernel": (Role.COLUMN, Role.ROW)})
         >>> tx.init({"kernel": jnp.ones((4, 6))}).v_row["kernel"].shape
@@ -24,7 +27,7 @@ class Role(enum.StrEnum):
     Attributes:
       ROW: the row statistic keeps it, the column statistic is a mean over it.
       COLUMN: the other way round. Several axes may join as rows or as columns.
-      BATCH: an axis along which parameters are stacked, layers of a scan, say: every index has
+      BATCH: an axis along which parameters are stacked, layers of a scan: every index has
         statistics, a scale and a clipping threshold of its own.
       NONE: both statistics keep it.
     """
@@ -69,7 +72,7 @@ class FactoredPartitioned(meta.Partitioned):
       roles: a `Role`, or its name, for each axis.
     """
 
-    roles: tuple[Any, ...] = struct.field(default=(), pytree_node=False)
+    roles: tuple[Role | str | None, ...] = struct.field(default=(), pytree_node=False)
 
     def add_axis(self, index: int, params: dict[Any, Any]) -> Self:
         """The box with one more axis, as `AxisMetadata.add_axis`."""
@@ -88,8 +91,8 @@ ROLE = "factor_role"  # key in the `metadata_params` of nn.scan and nn.vmap
 
 
 def with_roles(
-    init: Callable[..., Any], names: Sequence[str | None], roles: Sequence[Role | str]
-) -> Callable[..., FactoredPartitioned]:
+    init: Callable[P, Array], names: Sequence[str | None], roles: Sequence[Role | str]
+) -> Callable[P, FactoredPartitioned]:
     """An initializer whose parameter carries names and roles of its axes.
 
         >>> zeros = nn.initializers.zeros
@@ -110,17 +113,17 @@ def with_roles(
 
     Raises:
       TypeError: names or roles are one text.
-      ValueError: a role is none of `Role`.
+      ValueError: a role is not one of `Role`.
     """
     for sequence, of in ((names, "name or None"), (roles, "role")):
         if isinstance(sequence, str):  # whose letters would be taken for the axes'
             raise TypeError(f"with_roles: expected a {of} for each axis, found {sequence!r}")
     checked = tuple(_role(role, "with_roles") for role in roles)
 
-    def boxed(*args: Any, **kwargs: Any) -> FactoredPartitioned:
+    def init_box(*args: P.args, **kwargs: P.kwargs) -> FactoredPartitioned:
         return FactoredPartitioned(init(*args, **kwargs), tuple(names), roles=checked)
 
-    return boxed
+    return init_box
 
 
 @dataclass(frozen=True)
@@ -153,15 +156,15 @@ class Planner:
         """Checks the rules.
 
         Raises:
-          ValueError: one name, or one expression, has two roles, or a role is none of `Role`.
+          ValueError: one name, or one expression, has two roles, or a role is not one of `Role`.
         """
         by_path = [
-            (_compiled(p), _roles(roles, f"path rule {p!r}")) for p, roles in _pairs(path_rules)
+            (_compile(p), _roles(roles, f"path rule {p!r}")) for p, roles in _pairs(path_rules)
         ]
         by_name = _checked_axis_rules(axis_rules)
         return cls(factored, min_dim_size_to_factor, by_name, by_path, as_in_t5x)
 
-    def __call__(self, leaves: list[Leaf]) -> list[Factors]:
+    def __call__(self, leaves: list[LeafInfo]) -> list[Factors]:
         """The axes of each parameter by role.
 
         Raises:
@@ -171,7 +174,7 @@ class Planner:
         _check_all_used(leaves, self.by_name, self.by_path)
         return plan
 
-    def factors(self, leaf: Leaf) -> Factors:
+    def factors(self, leaf: LeafInfo) -> Factors:
         """The axes of one parameter by role.
 
         Raises:
@@ -181,8 +184,8 @@ class Planner:
         named = None if not self.by_name or leaf.axes is None else _named_roles(leaf, self.by_name)
         if stated is not None and named is not None and stated[1] != named:
             raise _error(
-                leaf, f"two rules collide: {stated[0]} says {_shown(stated[1])}, the axis rules "
-                f"say {_shown(named)}. Leave one of them out, or let them agree."
+                leaf, f"two rules collide: {stated[0]} says {_join(stated[1])}, the axis rules "
+                f"say {_join(named)}. Leave one of them out, or let them agree."
             )  # fmt: skip
         roles = stated[1] if stated is not None else named
         ignored = self.as_in_t5x and len(leaf.shape) <= 2 and Role.BATCH not in (roles or ())
@@ -193,7 +196,7 @@ class Planner:
         rows, columns = axes[Role.ROW], axes[Role.COLUMN]
         if stated is not None and bool(rows) != bool(columns):
             raise _error(
-                leaf, f"a role is left over: {stated[0]} gives {_shown(roles)}, which has "
+                leaf, f"a role is left over: {stated[0]} gives {_join(roles)}, which has "
                 f"{'row' if rows else 'column'} without its counterpart. Name a row and a column "
                 "axis, or none of both."
             )  # fmt: skip
@@ -201,7 +204,7 @@ class Planner:
         pair = (rows, columns) if self.factored and rows and columns else ((), ())
         return Factors(*pair, axes[Role.BATCH])
 
-    def differing_in_t5x(self, leaves: list[Leaf]) -> list[Leaf]:
+    def differing_in_t5x(self, leaves: list[LeafInfo]) -> list[LeafInfo]:
         """The parameters that T5X, by the same rules, would factor in another way."""
         t5x = dataclasses.replace(self, as_in_t5x=True)
         return [leaf for leaf in leaves if self.factors(leaf) != t5x.factors(leaf)]
@@ -218,32 +221,32 @@ def _largest_two(shape: tuple[int, ...], min_size: int) -> Factors | None:
 
 
 def _stated_roles(
-    leaf: Leaf, by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]]
+    leaf: LeafInfo, by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]]
 ) -> tuple[str, tuple[Role, ...]] | None:
     """The roles that a box or an expression gives this very parameter, and who says so."""
     path = "/".join(leaf.names)
-    said = [(f"path rule {p.pattern!r}", roles) for p, roles in by_path if p.search(path)]
+    rules = [(f"path rule {p.pattern!r}", roles) for p, roles in by_path if p.search(path)]
     if leaf.roles is not None:
         # A box of FactoredPartitioned may have had an axis narrowed away: None is no role.
         roles = tuple(
             Role.NONE if r is None else _role(r, f"box of {leaf.path}") for r in leaf.roles
         )
-        said.insert(0, ("its box", roles))
-    for who, roles in said:
+        rules.insert(0, ("its box", roles))
+    for who, roles in rules:
         if len(roles) != len(leaf.shape):
             raise _error(
-                leaf, f"{who} fits no axis: it has {len(roles)} roles, {_shown(roles)}, for "
+                leaf, f"{who} fits no axis: it has {len(roles)} roles, {_join(roles)}, for "
                 f"{len(leaf.shape)} axes. Give one role for each axis."
             )  # fmt: skip
-        if roles != said[0][1]:
+        if roles != rules[0][1]:
             raise _error(
-                leaf, f"two rules collide: {said[0][0]} says {_shown(said[0][1])}, {who} says "
-                f"{_shown(roles)}. Narrow one of them."
+                leaf, f"two rules collide: {rules[0][0]} says {_join(rules[0][1])}, {who} says "
+                f"{_join(roles)}. Narrow one of them."
             )  # fmt: skip
-    return said[0] if said else None
+    return rules[0] if rules else None
 
 
-def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
+def _named_roles(leaf: LeafInfo, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
     roles = []
     for name in leaf.axes or ():
         if name is not None and name not in by_name:
@@ -257,8 +260,8 @@ def _named_roles(leaf: Leaf, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
 
 def _checked_axis_rules(rules: AxisRules | None) -> dict[str, Role]:
     checked: dict[str, Role] = {}
-    for name, given in _pairs(rules):
-        role = _role(given, f"axis rule {name!r}")
+    for name, value in _pairs(rules):
+        role = _role(value, f"axis rule {name!r}")
         if checked.setdefault(name, role) != role:
             raise ValueError(
                 f"adafactor: two axis rules collide: {name!r} is {checked[name]} and {role}. Leave "
@@ -268,7 +271,7 @@ def _checked_axis_rules(rules: AxisRules | None) -> dict[str, Role]:
 
 
 def _check_all_used(
-    leaves: Iterable[Leaf],
+    leaves: Iterable[LeafInfo],
     by_name: Mapping[str, Role],
     by_path: Sequence[tuple[re.Pattern[str], tuple[Role, ...]]],
 ) -> None:
@@ -287,13 +290,13 @@ def _check_all_used(
 
 
 def _roles(roles: Any, where: str) -> tuple[Role, ...]:
-    """A role for each axis; one text, whose letters would be taken for them, is none."""
+    """A role for each axis; not one text, whose letters would be taken for them."""
     if isinstance(roles, str):
         raise TypeError(f"adafactor: {where}: expected a role for each axis, found {roles!r}")
     return tuple(_role(role, where) for role in roles)
 
 
-def _role(role: Any, where: str) -> Role:
+def _role(role: object, where: str) -> Role:
     if role not in [*Role]:
         raise ValueError(
             f"adafactor: {where}: expected a role of {', '.join(Role)}, found {role!r}"
@@ -301,7 +304,7 @@ def _role(role: Any, where: str) -> Role:
     return Role(role)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -314,11 +317,11 @@ def _pairs(rules: Any) -> list[tuple[Any, Any]]:
     return list(rules.items()) if isinstance(rules, Mapping) else list(rules or ())
 
 
-def _shown(roles: Sequence[Role]) -> str:
+def _join(roles: Sequence[Role]) -> str:
     return "(" + ", ".join(str(role) for role in roles) + ")"
 
 
-def _error(leaf: Leaf, what: str) -> ValueError:
+def _error(leaf: LeafInfo, what: str) -> ValueError:
     return ValueError(
         f"adafactor: {leaf.path} of shape {leaf.shape} with axes {leaf.axes or 'unnamed'}: {what}"
     )

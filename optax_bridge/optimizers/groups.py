@@ -1,7 +1,7 @@
 """The leaves that selectors choose for each group, and how many they are."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ import numpy as np
 import optax
 
 from optax_bridge.metadata.axis_metadata import keystr, nested_dict
-from optax_bridge.metadata.trees import Params
-from optax_bridge.optimizers.selectors import ParamLeaves, Selector, selected
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, TreeDef
+from optax_bridge.optimizers.selectors import ParamLeaves, Selector, select
 
 
 class Group(NamedTuple):
@@ -22,15 +22,15 @@ class Group(NamedTuple):
     """
 
     indices: tuple[int, ...]
-    treedef: Any
+    treedef: TreeDef
 
-    def tree(self, leaves: Sequence[Any]) -> Any:
+    def tree(self, leaves: Sequence[Leaf]) -> PyTree:
         """The group's part of a list of as many leaves as there are parameters."""
         return self.treedef.unflatten([leaves[index] for index in self.indices])
 
 
 class GroupCount(NamedTuple):
-    """How much a group holds.
+    """The size of a group.
 
     Attributes:
       group: its index among the groups, None for what is in none.
@@ -46,7 +46,7 @@ class GroupCount(NamedTuple):
 def group_counts(
     params: Params, *groups: tuple[Selector, optax.GradientTransformation] | Selector
 ) -> list[GroupCount]:
-    """How many arrays and elements each group holds, to print before a long run.
+    """Counts the arrays and elements of each group, to print before a long run.
 
         >>> params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
         >>> for count in group_counts(params, {"kernel": True, "bias": False}):
@@ -66,12 +66,12 @@ def group_counts(
     """
     selectors = [_selector(group) for group in groups]
     sizes = [int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(params)]
-    made = groups_of(selectors, params)
+    chosen = groups_of(selectors, params)
     counts = [
         GroupCount(index, len(group.indices), sum(sizes[i] for i in group.indices))
-        for index, group in enumerate(made)
+        for index, group in enumerate(chosen)
     ]
-    rest = set(range(len(sizes))).difference(*(group.indices for group in made))
+    rest = set(range(len(sizes))).difference(*(group.indices for group in chosen))
     return [*counts, GroupCount(None, len(rest), sum(sizes[i] for i in rest))]
 
 
@@ -85,27 +85,27 @@ def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
     members: list[list[int]] = []
     groups_at: list[list[int]] = [[] for _ in leaves.paths]
     for group, selector in enumerate(selectors):
-        members.append([i for i, chosen in enumerate(selected(selector, leaves)) if chosen])
+        members.append([i for i, chosen in enumerate(select(selector, leaves)) if chosen])
         for index in members[-1]:
             groups_at[index].append(group)
     clashes = [
-        f"params{keystr(path)} in groups {groups}"
-        for path, groups in zip(leaves.paths, groups_at, strict=True)
-        if len(groups) > 1
+        f"params{keystr(path)} in groups {holders}"
+        for path, holders in zip(leaves.paths, groups_at, strict=True)
+        if len(holders) > 1
     ]
     if clashes:
         raise ValueError(
             f"multi_optimizer: groups overlap: {'; '.join(clashes)}. A leaf can be in one group at "
             "most: narrow one of the selectors."
         )
-    made = []
-    for own in members:
-        indices, treedef = jax.tree.flatten(nested_dict([(leaves.paths[i], i) for i in own]))
-        made.append(Group(tuple(indices), treedef))
-    return made
+    groups: list[Group] = []
+    for indices in members:
+        by_path, treedef = jax.tree.flatten(nested_dict([(leaves.paths[i], i) for i in indices]))
+        groups.append(Group(tuple(by_path), treedef))
+    return groups
 
 
-def _selector(group: Any) -> Selector:
+def _selector(group: PyTree) -> Selector:
     """The selector of a pair, or the selector itself."""
     is_tuple = isinstance(group, tuple) and not hasattr(group, "update")
     is_pair = is_tuple and len(group) == 2 and hasattr(group[1], "update")

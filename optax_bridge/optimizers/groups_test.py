@@ -14,7 +14,7 @@ from flax.core import FrozenDict
 import optax_bridge
 from legacy_optim import ModelParamTraversal, t_identity
 from optax_bridge.exact.transformation import take_step
-from optax_bridge.optimizers.selectors import ParamLeaves, selected
+from optax_bridge.optimizers.selectors import ParamLeaves, select
 
 
 class Pair(NamedTuple):
@@ -211,10 +211,10 @@ def test_a_selector_that_matches_nothing_says_so(case: str):
 
 def test_a_selector_may_be_built_in_and_parameters_a_state_of_nnx():
     leaves = ParamLeaves({"a": True, "b": {"c": False}})
-    assert selected(dict, leaves) == [True, False]
+    assert select(dict, leaves) == [True, False]
     variables = nnx.State({"a": nnx.Param(jnp.ones(1)), "b": {"c": nnx.Param(jnp.ones(1))}})
     traversal = ModelParamTraversal(lambda path, _: path == "/b/c")
-    assert selected(traversal, ParamLeaves(variables)) == [False, True]
+    assert select(traversal, ParamLeaves(variables)) == [False, True]
 
 
 PARAMS = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "bias": jnp.ones(1)}
@@ -246,7 +246,7 @@ def test_a_leaf_of_a_mask_is_a_boolean(leaf: Any):
 
 def test_numpy_s_and_jax_s_booleans_are_leaves_of_a_mask():
     mask = {"dense": {"kernel": np.bool_(True), "bias": jnp.array(False)}, "bias": True}
-    assert selected(mask, ParamLeaves(PARAMS)) == [True, False, True]
+    assert select(mask, ParamLeaves(PARAMS)) == [True, False, True]
 
 
 def test_a_predicate_that_was_not_called_is_refused():

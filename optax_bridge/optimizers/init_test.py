@@ -39,6 +39,9 @@ OPTIMIZERS = {
 }
 
 
+COMPILED = ("adam", "adafactor-group")
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_keeps_the_types_of_a_state_on_explicit_axes(name: str):
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
@@ -50,11 +53,12 @@ def test_a_step_keeps_the_types_of_a_state_on_explicit_axes(name: str):
         tx = OPTIMIZERS[name]()
         state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
         step: Any = jax.jit(lambda state: state.apply_gradients(grads=params))
-        once = step(state)
-        assert jax.tree.map(jax.typeof, once) == jax.tree.map(jax.typeof, state)
-        step(once)
-        assert step._cache_size() == 1
-        jax.lax.scan(lambda state, _: (step(state), None), state, None, length=2)
+        types = [jax.typeof(leaf) for leaf in jax.tree.leaves(state)]
+        assert jax.make_jaxpr(step)(state).out_avals == types
+        jax.eval_shape(lambda s: jax.lax.scan(lambda s, _: (step(s), None), s, None, 2), state)
+        if name in COMPILED:  # equal types are one program
+            step(step(state))
+            assert step._cache_size() == 1
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -6,7 +6,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, apart, different, measured, rounding
+from optax_bridge.correspondence.claim import (
+    StepBound,
+    by_measurement,
+    different,
+    differs,
+    rounding,
+)
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
@@ -116,9 +122,9 @@ ENTRY = Entry(
                 8,
                 "order of operations only",
                 step=_STEP,
-                bfloat16=measured(0.44),
-                float16=apart(
-                    "the norm of a large tensor overflows, and NaN stands in other places"
+                bfloat16=by_measurement(0.44),
+                float16=differs(
+                    "the norm of a large tensor overflows, and NaN appears in other places"
                 ),
             ),
             when={"weight_decay": 0},

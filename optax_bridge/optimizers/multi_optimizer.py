@@ -1,34 +1,28 @@
 """Groups of leaves with a transformation each; what no group holds never moves and has no state."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from optax_bridge._text import shown
-from optax_bridge.correspondence.entry import RATE, Case, Entry, LegacyClass, Row
-from optax_bridge.correspondence.recipe import Name, call
+from optax_bridge._text import describe
+from optax_bridge.checks import check_transformation
+from optax_bridge.correspondence.entry import RATE, Case, Definition, Entry, LegacyClass, Row
+from optax_bridge.correspondence.recipe import Name, Node, call
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.calls import check_flag
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    Parts,
-    check_transformation,
-    take_step,
-)
-from optax_bridge.metadata.axis_metadata import (
-    boxed_as,
-    boxed_like,
-    is_box,
-    value_of,
-)
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
+from optax_bridge.metadata.axis_metadata import boxed_as, boxed_like, is_box, value_of
+from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.optimizers.groups import Group, groups_of
-from optax_bridge.optimizers.selectors import ParamLeaves, Selector, say_nothing_selected, selected
+from optax_bridge.optimizers.selectors import ParamLeaves, Selector, say_nothing_selected, select
+
+# `take_step`, or Optax's `update` in its place.
+Take = Callable[..., tuple[PyTree, OptState]]
 
 
 class MultiOptimizerState(NamedTuple):
@@ -40,7 +34,7 @@ class MultiOptimizerState(NamedTuple):
     """
 
     count: jax.Array
-    inner: tuple[Any, ...]
+    inner: tuple[OptState, ...]
 
 
 def multi_optimizer(
@@ -82,16 +76,16 @@ def multi_optimizer(
     for index, group in enumerate(groups):
         is_one = hasattr(group, "init") and hasattr(group, "update")
         if is_one or not isinstance(group, tuple | list) or len(group) != 2:
-            found = "a transformation alone" if is_one else type(group).__name__
+            actual = "a transformation alone" if is_one else type(group).__name__
             raise TypeError(
                 f"groups[{index}]: expected a pair of a selector and a transformation, found "
-                f"{found}: multi_optimizer((selector, tx), (selector, tx))"
+                f"{actual}: multi_optimizer((selector, tx), (selector, tx))"
             )
         check_transformation(group[1], f"groups[{index}][1]")
     selectors = tuple(selector for selector, _ in groups)
-    own = _Groups(selectors, tuple(tx for _, tx in groups), strict)
+    split = _Groups(selectors, tuple(tx for _, tx in groups), strict)
     return ExactTransformation(
-        own.init, own.update, own.step, {"hyper_params": None}, own.inner, own.parts
+        split.init, split.update, split.step, {"hyper_params": None}, split.inner, split.parts
     )
 
 
@@ -101,37 +95,37 @@ class _Groups:
     inner: tuple[optax.GradientTransformation, ...]
     strict: bool
     # Of the last parameters' structure and shapes.
-    known: dict[Any, list[Group]] = field(default_factory=dict, repr=False)
+    cache: dict[Hashable, list[Group]] = field(default_factory=dict, repr=False)
 
     def groups(self, params: Params) -> list[Group]:
         leaves, treedef = jax.tree.flatten(params)
         key = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-        if key not in self.known:
+        if key not in self.cache:
             groups = groups_of(self.selectors, params)
             for index, group in enumerate(groups):
                 if not group.indices:
                     say_nothing_selected(f"multi_optimizer, group {index}", params, self.strict)
-            self.known.clear()
-            self.known[key] = groups
-        return self.known[key]
+            self.cache.clear()
+            self.cache[key] = groups
+        return self.cache[key]
 
     def parts(self, state: MultiOptimizerState, params: Params) -> Parts:
         leaves = jax.tree.leaves(params, is_leaf=is_box)
-        own = [group.tree(leaves) for group in self.groups(params)]
-        return list(zip(self.inner, state.inner, own, strict=True))
+        trees = [group.tree(leaves) for group in self.groups(params)]
+        return list(zip(self.inner, state.inner, trees, strict=True))
 
     def init(self, params: Params) -> MultiOptimizerState:
         leaves = jax.tree.leaves(params, is_leaf=is_box)
         if leaves or isinstance(params, Mapping | list | tuple | None):
-            own = [group.tree(leaves) for group in self.groups(params)]
-        else:  # what stands for all parameters in optax.tree.map_params: for those of a group, too
-            own = [params] * len(self.inner)
-        pairs = zip(self.inner, own, strict=True)
+            trees = [group.tree(leaves) for group in self.groups(params)]
+        else:  # the placeholder of optax.tree.map_params for all parameters: for a group's, too
+            trees = [params] * len(self.inner)
+        pairs = zip(self.inner, trees, strict=True)
         states = tuple(boxes_handled(tx).init(group) for tx, group in pairs)
         return MultiOptimizerState(jnp.zeros([], jnp.int32), states)
 
     def step(
-        self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Any
+        self, grads: Updates, state: MultiOptimizerState, params: Params, **extra: Extra
     ) -> tuple[Params, MultiOptimizerState]:
         return self._run(take_step, lambda param: param, grads, state, params, extra)
 
@@ -140,7 +134,7 @@ class _Groups:
         grads: Updates,
         state: MultiOptimizerState,
         params: Params | None = None,
-        **extra: Any,
+        **extra: Extra,
     ) -> tuple[Updates, MultiOptimizerState]:
         if params is None:
             raise ValueError(
@@ -149,28 +143,34 @@ class _Groups:
         return self._run(_update, jnp.zeros_like, grads, state, params, extra)
 
     def _run(
-        self, take: Any, untouched: Any, grads: Updates, state: OptState, params: Params, extra: Any
-    ) -> tuple[Any, MultiOptimizerState]:
+        self,
+        take: Take,
+        untouched: Callable[[Leaf], Leaf],
+        grads: Updates,
+        state: OptState,
+        params: Params,
+        extra: Mapping[str, Extra],
+    ) -> tuple[PyTree, MultiOptimizerState]:
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
         grad_leaves = treedef.flatten_up_to(grads)
         outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
         new_states = []
-        given = _per_group(extra.get("hyper_params"), len(self.inner))
+        overrides = _per_group(extra.get("hyper_params"), len(self.inner))
         rest = {name: value for name, value in extra.items() if name != "hyper_params"}
-        parts: list[tuple[Any, Any, Any, Any]] = []
+        parts: list[tuple[optax.GradientTransformation, Updates, OptState, Params]] = []
         for group, tx, old in zip(self.groups(params), self.inner, state.inner, strict=True):
-            own_params = group.tree(leaves)
-            own_grads = boxed_as(own_params, group.tree(grad_leaves))
-            parts.append((boxes_handled(tx), own_grads, old, own_params))
-        for index, (part, own) in enumerate(zip(parts, given, strict=True)):
-            if unused := unused_arguments(*part, own):
+            group_params = group.tree(leaves)
+            group_grads = boxed_as(group_params, group.tree(grad_leaves))
+            parts.append((boxes_handled(tx), group_grads, old, group_params))
+        for index, (part, override) in enumerate(zip(parts, overrides, strict=True)):
+            if unused := unused_arguments(*part, override):
                 accepted = accepted_arguments(part[0])
                 raise TypeError(
                     f"hyper_params[{index}]: group {index} takes no {', '.join(unused)}; it takes "
                     f"{', '.join(sorted(accepted or ())) or 'nothing else'} per call"
                 )
-        for group, part, own in zip(self.groups(params), parts, given, strict=True):
-            result, new = take(*part, **{**own, **rest})
+        for group, part, override in zip(self.groups(params), parts, overrides, strict=True):
+            result, new = take(*part, **{**override, **rest})
             new_states.append(new)
             for index, leaf in zip(group.indices, group.treedef.flatten_up_to(result), strict=True):
                 outputs[index] = leaf
@@ -203,9 +203,9 @@ def frozen(
       NothingSelectedWarning: by `init`, where the selector holds no parameter.
     """
 
-    def others(params: Params) -> Any:
+    def others(params: Params) -> PyTree:
         leaves = ParamLeaves(params)
-        chosen = selected(selector, leaves)
+        chosen = select(selector, leaves)
         if not any(chosen):
             say_nothing_selected("frozen", params, strict)
         return leaves.like([not each for each in chosen])
@@ -214,34 +214,39 @@ def frozen(
 
 
 def _update(
-    tx: optax.GradientTransformation, grads: Updates, state: OptState, params: Params, **extra: Any
-) -> tuple[Any, Any]:
+    tx: optax.GradientTransformation,
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    **extra: Extra,
+) -> tuple[Updates, OptState]:
     return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
 
 
-def _per_group(own: Sequence[Mapping[str, Any]] | None, count: int) -> Sequence[Mapping[str, Any]]:
-    if own is None:
+def _per_group(overrides: Sequence[HyperParams] | None, count: int) -> Sequence[HyperParams]:
+    if overrides is None:
         return [{}] * count
-    if not isinstance(own, list | tuple) or not all(isinstance(one, Mapping) for one in own):
+    is_list = isinstance(overrides, list | tuple)
+    if not is_list or not all(isinstance(override, Mapping) for override in overrides):
         raise TypeError(
             "hyper_params: expected a list with one mapping for each group, found "
-            f"{type(own).__name__} {shown(own)}"
+            f"{describe(overrides)}"
         )
-    if len(own) != count:
+    if len(overrides) != count:
         raise ValueError(
-            f"hyper_params has {len(own)} entries for {count} groups; give one mapping for "
+            f"hyper_params has {len(overrides)} entries for {count} groups; give one mapping for "
             "each group, {} for a group that keeps its own"
         )
-    return own
+    return overrides
 
 
-def is_matrix(path: str, value: Any) -> bool:
+def is_matrix(path: str, value: Leaf) -> bool:
     """Selects the leaves of rank 2 or more, for the suite's cases."""
     del path
     return len(value.shape) >= 2
 
 
-def is_vector(path: str, value: Any) -> bool:
+def is_vector(path: str, value: Leaf) -> bool:
     """Selects the leaves of rank 1, for the suite's cases."""
     del path
     return len(value.shape) == 1
@@ -256,7 +261,7 @@ class _Parts:
 
     example = 'MultiOptimizer(("*/kernel", Adam(1e-3)), ("*/bias", Momentum(0.1)))'
 
-    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+    def matches(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
         del fields
         return len(kinds) > 1
 
@@ -267,17 +272,17 @@ class _Parts:
                 groups.setdefault(frozenset(row[2]), []).append(row)
         return list(groups.values())
 
-    def around(self, inner: Any) -> None:
+    def wrap(self, inner: Definition) -> None:
         return None  # which leaves are in a group, no file says
 
 
-def _pairs(definition: Any) -> tuple[Any, ...]:
+def _pairs(definition: Definition) -> tuple[Node, ...]:
     return tuple(zip(definition.traversals, definition.sub_optimizers, strict=True))
 
 
 _NO_DICT = "the traversals of flax.optim go over nested dicts of parameters"
 
-# MultiOptimizer: groups of leaves, each with an optimizer of its own; the rest stays as it is.
+# MultiOptimizer: groups of leaves, each with an optimizer of its own; the rest keeps its value.
 ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.MultiOptimizer"),
     port="optax_bridge.multi_optimizer",

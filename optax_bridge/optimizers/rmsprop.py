@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, apart, measured, rounding
+from optax_bridge.correspondence.claim import StepBound, by_measurement, differs, rounding
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
@@ -121,8 +121,8 @@ ENTRY = Entry(
                 32,
                 "order of operations only",
                 step=_STEP,
-                bfloat16=measured(6.5),
-                float16=apart("an epsilon of 1e-8 is 0 there, and NaN stands in other places"),
+                bfloat16=by_measurement(6.5),
+                float16=differs("an epsilon of 1e-8 is 0 there, and NaN appears in other places"),
             ),
         ),
     ),

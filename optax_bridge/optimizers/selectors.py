@@ -14,7 +14,7 @@ from jax.tree_util import KeyPath
 
 from legacy_optim.traverse_util import ModelParamTraversal, leaf_indices
 from optax_bridge._internals import path_predicate
-from optax_bridge._text import shown
+from optax_bridge._text import describe
 from optax_bridge.exact.calls import check_flag
 from optax_bridge.metadata.axis_metadata import (
     is_box,
@@ -25,7 +25,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
     value_of,
 )
-from optax_bridge.metadata.trees import Leaf, Params
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # A text, which is a glob on '/'-joined paths, `"*/bias"`; a traversal (anything with `iterate`); a
 # tree of booleans like the parameters, or a function to such a tree.
@@ -55,16 +55,16 @@ class ParamLeaves:
             for names, (_, leaf) in zip(self.names, flat, strict=True)
         ]
 
-    def where(self, predicate: Callable[[str, Any], Any]) -> list[bool]:
+    def where(self, predicate: Callable[[str, Leaf], object]) -> list[bool]:
         """Of which leaves it holds, by the '/'-joined path and the array."""
         return [_answer(predicate(path, value), path) for path, value in self._asked]
 
-    def like(self, chosen: Sequence[bool]) -> Any:
+    def like(self, chosen: Sequence[bool]) -> PyTree:
         """Booleans in the containers of the parameters, without boxes."""
         return jax.tree.structure(self.params, is_leaf=is_box).unflatten(chosen)
 
 
-def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], Any]:
+def traversal_mask(traversal: Selector, *, strict: bool = False) -> Callable[[Params], PyTree]:
     """A mask for `optax.masked` and `multi_optimizer` from a traversal.
 
         >>> kernels = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/kernel"))
@@ -72,7 +72,7 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
         {'bias': False, 'kernel': True}
 
     Args:
-      traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, say, or one of
+      traversal: anything with `iterate(tree)`: `legacy_optim.ModelParamTraversal`, or one of
         Flax's.
       strict: selecting no parameter is an error, not a warning.
 
@@ -89,14 +89,14 @@ def traversal_mask(traversal: Any, *, strict: bool = False) -> Callable[[Any], A
     if not hasattr(traversal, "iterate"):
         raise TypeError(
             "traversal_mask: expected a traversal, ModelParamTraversal(...) say, found "
-            f"{_described(traversal)}; path_mask takes globs and functions of path and leaf"
+            f"{describe(traversal)}; path_mask takes globs and functions of path and leaf"
         )
     return _Mask(traversal, strict)
 
 
 def path_mask(
-    predicate: str | Callable[[str, Any], bool], *, strict: bool = False
-) -> Callable[[Any], Any]:
+    predicate: str | Callable[[str, Leaf], bool], *, strict: bool = False
+) -> Callable[[Params], PyTree]:
     """A mask for `optax.masked` and `multi_optimizer` from a glob or a function on paths.
 
         >>> path_mask("*/kernel")({"kernel": jnp.ones(2), "bias": jnp.ones(2)})
@@ -124,7 +124,7 @@ def path_mask(
     if not callable(predicate):
         raise TypeError(
             "path_mask: expected a glob or a function of path and leaf, found "
-            f"{type(predicate).__name__} {predicate!r}; lambda path, leaf: path.endswith('/bias')"
+            f"{describe(predicate)}; lambda path, leaf: path.endswith('/bias')"
         )
     try:
         inspect.signature(predicate).bind("/path", None)
@@ -145,9 +145,9 @@ class _Mask:
         self.selector = selector
         self.strict = strict
 
-    def __call__(self, params: Params) -> Any:
+    def __call__(self, params: Params) -> PyTree:
         leaves = ParamLeaves(params)
-        chosen = selected(self, leaves)
+        chosen = select(self, leaves)
         if not any(chosen):
             say_nothing_selected("this mask", params, self.strict)
         return leaves.like(chosen)
@@ -158,19 +158,21 @@ def say_nothing_selected(who: str, params: Params, strict: bool) -> None:
     paths = ["/" + "/".join(names) for names in ParamLeaves(params).names]
     if not paths:
         return
-    shown = ", ".join(map(repr, paths[:5])) + (", ..." if len(paths) > 5 else "")
-    said = f"{who}: none of the {len(paths)} parameters is selected; their paths are {shown}"
+    first_paths = ", ".join(map(repr, paths[:5])) + (", ..." if len(paths) > 5 else "")
+    message = (
+        f"{who}: none of the {len(paths)} parameters is selected; their paths are {first_paths}"
+    )
     if strict:
-        raise ValueError(said)
-    said += ". strict=True makes this an error."
-    warnings.warn(said, NothingSelectedWarning, stacklevel=2)
+        raise ValueError(message)
+    message += ". strict=True makes this an error."
+    warnings.warn(message, NothingSelectedWarning, stacklevel=2)
 
 
-def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
-    """Which leaves of parameters a selector holds, in the order of `jax.tree.leaves`.
+def select(selector: Selector, leaves: ParamLeaves) -> list[bool]:
+    """True for each leaf of parameters that a selector holds, in the order of `jax.tree.leaves`.
 
-    A tree of booleans fits by the names in its paths, whatever the containers, and one boolean may
-    stand for all that is below its place.
+    A tree of booleans fits by the names in its paths, in any containers, and one boolean may
+    count for all that is below its place.
 
     Raises:
       ValueError: a tree of booleans that is not like the parameters.
@@ -187,20 +189,20 @@ def selected(selector: Selector, leaves: ParamLeaves) -> list[bool]:
     if predicate := path_predicate(selector):
         return leaves.where(predicate)
     if hasattr(selector, "iterate"):
-        return _traversed(selector, leaves)
+        return _select_by_traversal(selector, leaves)
     if callable(selector):
         _check_selector(selector)
     mask = selector(leaves.params) if callable(selector) else selector
-    given = {key_names(path): _mask_leaf(path, leaf) for path, leaf in leaves_with_path(mask)}
+    by_names = {key_names(path): _mask_leaf(path, leaf) for path, leaf in leaves_with_path(mask)}
     chosen, used, missing = [], set(), []
     for names in leaves.names:
-        above = next((names[:n] for n in range(len(names), -1, -1) if names[:n] in given), None)
+        above = next((names[:n] for n in range(len(names), -1, -1) if names[:n] in by_names), None)
         if above is None:
             missing.append(names)
             continue
         used.add(above)
-        chosen.append(given[above])
-    differing = sorted("/".join(names) for names in {*missing, *(given.keys() - used)})
+        chosen.append(by_names[above])
+    differing = sorted("/".join(names) for names in {*missing, *(by_names.keys() - used)})
     if differing:
         raise ValueError(
             f"a mask must have one boolean for each leaf of params; they differ at {differing[:5]}"
@@ -214,8 +216,8 @@ def _matches(pattern: str, path: str, leaf: Leaf) -> bool:
     return fnmatch.fnmatchcase(path, pattern)
 
 
-def _answer(answer: Any, path: str) -> bool:
-    """What a predicate says of a path, as a boolean.
+def _answer(answer: object, path: str) -> bool:
+    """A predicate's answer for a path, as a boolean.
 
     Raises:
       TypeError: it is a text or a function, which would count as True: a call that was left out.
@@ -223,7 +225,7 @@ def _answer(answer: Any, path: str) -> bool:
     if isinstance(answer, str | bytes) or callable(answer):
         raise TypeError(
             f"selecting {path!r}: expected True or False from the function of path and leaf, found "
-            f"{_described(answer)}"
+            f"{describe(answer)}"
         )
     return bool(answer)
 
@@ -239,18 +241,12 @@ def _mask_leaf(path: KeyPath, leaf: Leaf) -> bool:
     if isinstance(value, bool) or is_array:
         return bool(value)
     raise TypeError(
-        f"mask{keystr(path)}: expected True or False, found {_described(value)}. A mask has one "
+        f"mask{keystr(path)}: expected True or False, found {describe(value)}. A mask has one "
         'boolean for each parameter; a text is a glob on paths only by itself: "*/bias"'
     )
 
 
-def _described(value: Any) -> str:
-    if callable(value):
-        return f"the function {getattr(value, '__name__', type(value).__name__)}"
-    return f"{type(value).__name__} {shown(value)}"
-
-
-def _check_selector(selector: Callable[..., Any]) -> None:
+def _check_selector(selector: Callable[..., PyTree]) -> None:
     """Raises TypeError for a function of path and leaf, which is no function of all parameters."""
     try:
         inspect.signature(selector).bind(None)
@@ -264,13 +260,13 @@ def _check_selector(selector: Callable[..., Any]) -> None:
         ) from None
 
 
-def _traversed(traversal: Any, leaves: ParamLeaves) -> list[bool]:
+def _select_by_traversal(traversal: Selector, leaves: ParamLeaves) -> list[bool]:
     plain = unboxed(leaves.params)
     if isinstance(plain, Mapping) and not isinstance(plain, dict | FrozenDict):
         plain = nested_dict(leaves_with_path(plain))  # an nnx.State: traversals go over dicts
     names = [key_names(path) for path, _ in leaves_with_path(plain)]
     matched = {names[index] for index in leaf_indices(traversal, plain)}
-    return [own in matched for own in leaves.names]
+    return [names in matched for names in leaves.names]
 
 
 def _array(leaf: Leaf) -> Leaf:

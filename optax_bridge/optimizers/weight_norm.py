@@ -1,29 +1,33 @@
 """Weight normalisation (Salimans and Kingma 2016), as `flax.optim.WeightNorm` does it."""
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import legacy_optim
-from optax_bridge.correspondence.claim import measured, rounding
-from optax_bridge.correspondence.entry import RATE, Case, Entry, LegacyClass, Row, StateField
+from optax_bridge.checks import check_transformation
+from optax_bridge.correspondence.claim import by_measurement, rounding
+from optax_bridge.correspondence.entry import (
+    RATE,
+    Case,
+    Definition,
+    Entry,
+    LegacyClass,
+    Row,
+    StateField,
+)
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import ScalarOrSchedule, difference, resolve
-from optax_bridge.exact.transformation import (
-    ExactTransformation,
-    Parts,
-    check_transformation,
-    take_step,
-)
-from optax_bridge.metadata.trees import Params, Updates
+from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
+from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, PyTree, Updates
 
 
 class WeightNormState(NamedTuple):
@@ -39,9 +43,9 @@ class WeightNormState(NamedTuple):
     """
 
     count: jax.Array
-    inner: Any
-    direction: Any
-    scale: Any
+    inner: OptState
+    direction: Params
+    scale: PyTree
 
 
 @explained
@@ -67,15 +71,17 @@ def weight_norm(
       `inner` can be given per call as well.
     """
     check_transformation(inner, "inner")
-    own = _WeightNorm(inner, {"wn_decay": wn_decay, "wn_eps": wn_eps})
-    tx = ExactTransformation(own.init, own.update, own.step, own.hyper_params, [inner], own.parts)
+    split = _WeightNorm(inner, {"wn_decay": wn_decay, "wn_eps": wn_eps})
+    tx = ExactTransformation(
+        split.init, split.update, split.step, split.hyper_params, [inner], split.parts
+    )
     return with_axis_metadata(tx)
 
 
 @dataclass(frozen=True, eq=False)
 class _WeightNorm:
     inner: optax.GradientTransformation
-    hyper_params: Mapping[str, Any]
+    hyper_params: HyperParams
 
     def init(self, params: Params) -> WeightNormState:
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
@@ -83,7 +89,7 @@ class _WeightNorm:
         count = jnp.zeros([], jnp.int32)
         hp = resolve(self.hyper_params, count, {})
 
-        def split(param: jax.Array) -> tuple[Any, Any]:
+        def split(param: jax.Array) -> tuple[Leaf, PyTree]:
             if not _is_split(param):
                 # A copy: a loop that donates parameters and state cannot donate an array twice.
                 return jnp.copy(param), ()
@@ -102,14 +108,14 @@ class _WeightNorm:
         return [(self.inner, state.inner, {"direction": state.direction, "scale": state.scale})]
 
     def step(
-        self, grads: Updates, state: WeightNormState, params: Params, **extra: Any
+        self, grads: Updates, state: WeightNormState, params: Params, **extra: Extra
     ) -> tuple[Params, WeightNormState]:
         hp = resolve(self.hyper_params, state.count, extra)
         treedef = jax.tree.structure(params)
 
-        def merge(direction: Any, scale: Any) -> Any:
+        def merge(direction: Params, scale: PyTree) -> Params:
             pairs = zip(treedef.flatten_up_to(direction), treedef.flatten_up_to(scale), strict=True)
-            return treedef.unflatten([_merged(d, s, hp.wn_eps) for d, s in pairs])
+            return treedef.unflatten([_merge(d, s, hp.wn_eps) for d, s in pairs])
 
         _, pull_back = jax.vjp(merge, state.direction, state.scale)
         direction_grads, scale_grads = pull_back(grads)
@@ -130,12 +136,10 @@ class _WeightNorm:
         return jax.tree.map(_in_place_of, params, merged), new_state
 
     def update(
-        self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Any
+        self, grads: Updates, state: WeightNormState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, WeightNormState]:
         if params is None:
-            raise ValueError(
-                "weight_norm's update needs the parameters: update(grads, state, params)"
-            )
+            raise ValueError("weight_norm: update(grads, state, params) needs the parameters")
         new_params, new_state = self.step(grads, state, params, **extra)
         return difference(new_params, params, grads), new_state
 
@@ -147,8 +151,8 @@ def _is_split(param: jax.Array) -> bool:
 def _in_place_of(param: jax.Array, new: jax.Array) -> jax.Array:
     """The new value, in a program that takes the old one.
 
-    Nothing else reads the parameters. A program without them has no buffer of theirs to write the
-    new ones to: it would write them over the first part of the state that has the shape, that over
+    Nothing else reads the parameters. In a program without them no buffer is free for the
+    new ones: it would write them over the first part of the state that has the shape, that over
     the next, and copy what it still needs.
     """
     return jnp.where(False, jnp.asarray(param).astype(new.dtype), new)
@@ -158,7 +162,7 @@ def _squared_norm(param: jax.Array) -> jax.Array:
     return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
 
 
-def _merged(direction: jax.Array, scale: Any, eps: Any) -> jax.Array:
+def _merge(direction: jax.Array, scale: Leaf, eps: Leaf) -> jax.Array:
     if not _is_split(direction):
         return direction
     return direction * (scale * jax.lax.rsqrt(_squared_norm(direction) + eps))
@@ -169,7 +173,7 @@ class _Parts:
 
     example = "WeightNorm(Adam(learning_rate=1e-3))"
 
-    def recognised(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
+    def matches(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
         return kinds == {fields}
 
     def rows_within(self, rows: Sequence[Row]) -> list[list[Row]]:
@@ -181,7 +185,7 @@ class _Parts:
             ]
         ]
 
-    def around(self, inner: Any) -> legacy_optim.WeightNorm:
+    def wrap(self, inner: Definition) -> legacy_optim.WeightNorm:
         return legacy_optim.WeightNorm(inner)
 
 
@@ -218,15 +222,15 @@ ENTRY = Entry(
     ),
     notes=(
         "Optax has no weight normalisation of parameters. The state holds directions and scales, "
-        "and the new parameters come from them, not from the old ones: whatever else changes the "
+        "and the new parameters come from them, not from the old ones: any other change of the "
         "parameters is undone by the next step, as it always was."
     ),
     sources=("flax.optim.weight_norm", "Salimans and Kingma 2016, arXiv:1602.07868"),
     around=rounding(
         64,
         "XLA compiles the step together with the normalisation, and rounds otherwise",
-        bfloat16=measured(0),
-        float16=measured(3.5),
+        bfloat16=by_measurement(0),
+        float16=by_measurement(3.5),
     ),
     dropped={
         "direction_state": "belongs to the wrapped optimizer, whose entry maps it",

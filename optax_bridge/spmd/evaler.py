@@ -1,10 +1,11 @@
-"""Evaluation in the course of a training."""
+"""Evaluation in the course of a training, and the forward pass of both."""
 
 import contextlib
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +21,77 @@ from optax_bridge.spmd.config import (
     maybe_instantiate,
     maybe_set_config,
 )
-from optax_bridge.spmd.forward import forward_pass
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
-from optax_bridge.spmd.module import Module, nowrap
+from optax_bridge.spmd.module import Module, OutputCollection, functional, nowrap
 from optax_bridge.spmd.output_writer import BaseOutputWriter
 from optax_bridge.spmd.output_writer import JsonlWriter as JsonlWriter
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
 from optax_bridge.spmd.trees import cast_floats, prune_empty
+
+
+def forward_pass(
+    model: BaseModel,
+    prng_key: jax.Array,
+    params: Params,
+    batch: PyTree,
+    *,
+    is_training: bool,
+    method: str = "forward",
+) -> tuple[jax.Array, PyTree, OutputCollection]:
+    """Runs a model.
+
+    Args:
+      model: the model.
+      prng_key: for its random numbers.
+      params: its parameters.
+      batch: the batch.
+      is_training: whether it is trained.
+      method: its method.
+
+    Returns:
+      Loss, aux and what it added to its context.
+
+    Raises:
+      ValueError: it asks for what the batch does not have, or returns something else than a scalar
+        loss and aux.
+    """
+    where = f"{model.path()}.{method}"
+    try:
+        outputs, collection = functional(
+            model, prng_key, params, {"input_batch": batch}, method=method, is_training=is_training
+        )
+    except KeyError as error:
+        key = error.args[0] if error.args else None
+        if not isinstance(batch, Mapping) or key in batch:
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"{where}: there is no {key!r} ({Path(place.filename).name}, line {place.lineno}: "
+            f"{place.line}). The batch has {', '.join(map(repr, batch))}."
+        ) from error
+    if not isinstance(outputs, tuple) or len(outputs) != 2:
+        raise ValueError(
+            f"{where}: expected (loss, aux), a scalar and a dict, found {_describe(outputs)}. "
+            "Return `loss, {}` if there is nothing but the loss."
+        )
+    loss, aux = outputs
+    dtype = getattr(loss, "dtype", None)
+    if jnp.shape(loss) != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            f"{where}: expected a scalar loss of a float dtype, found {_describe(loss)}. Take the "
+            "mean over the batch, jnp.mean(losses) say."
+        )
+    return loss, aux, collection
+
+
+def _describe(value: PyTree) -> str:
+    """Returns dtype and shape of an array, the type of anything else."""
+    if isinstance(value, jax.Array):
+        return f"{value.dtype}{list(value.shape)}"
+    return f"{type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple) else "")
+
 
 _log = logging.getLogger(__name__)
 EvalPolicy = Callable[..., bool]
@@ -135,7 +198,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         self, prng_key: jax.Array, model_params: Params, batch: PyTree
     ) -> tuple[jax.Array, dict[str, PyTree], dict[str, PyTree]]:
         next_key, key = jax.random.split(prng_key)
-        parent: Any = self.parent
+        parent: PyTree = self.parent
         batch = parent.prepare(batch)
         loss, aux, collection = forward_pass(
             self._model,
@@ -172,7 +235,7 @@ class SpmdEvaler(Module):
           eval_dtype: what floats are cast to; None: not cast.
           output_writer: writes the model's outputs for each example; None: not written.
           trace_at_iters: of which batches of an evaluation, from 0, process 0 takes a profile; it
-            is written beside the metrics.
+            is written into the folder of the metrics.
         """
 
         input: Required[Input.Config] = REQUIRED

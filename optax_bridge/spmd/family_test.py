@@ -26,7 +26,7 @@ from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.trainer import learner_transformation, legacy_checkpoint
 from optax_bridge.spmd.trainer.legacy import _check as check
-from optax_bridge.spmd.transformation import transformation_of
+from optax_bridge.spmd.trainer.state import transformation_of
 from optax_bridge.spmd.trees import flatten_items
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -123,11 +123,14 @@ def test_convert_writes_the_old_programs_file(run, tmp_path):
     np.testing.assert_array_equal(moment, state.mu["net"]["params"]["Dense_0"]["kernel"])
     batches.set_state({"position": 3})
 
-    def loss_of(params):
-        batch = next(batches)
-        return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
+    @jax.jit
+    def step(old, batch):
+        def loss_of(params):
+            return jnp.mean(jnp.square(net.apply({"params": params}, batch["x"]) - batch["y"]))
 
-    old.apply_gradient(jax.grad(loss_of)(old.target))  # the old program goes on
+        return old.apply_gradient(jax.grad(loss_of)(old.target))
+
+    step(old, next(batches))  # the old program goes on
 
 
 def _sides():
@@ -181,7 +184,7 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
     definition = getattr(legacy_optim, name)(**settings)
     net: Any = Net()
     batches = ArrayBatches(regression.samples(), global_batch_size=16)
-    old: Any = definition.create(net.init(KEY, jnp.ones((1, 8)))["params"])
+    old: Any = definition.create(jax.jit(net.init)(KEY, jnp.ones((1, 8)))["params"])
 
     @jax.jit
     def step(old, batch):

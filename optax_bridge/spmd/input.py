@@ -107,16 +107,14 @@ class Input(Module):
             if all(_global_size(leaf) % ways == 0 for leaf in jax.tree.leaves(batch)):
                 return spec
         ways = _ways(mesh, choices[-1])
-        for path, leaf in flatten_items(batch):
-            if _global_size(leaf) % ways:
-                raise ValueError(
-                    f"{self.path()}: batch {path!r} has {_global_size(leaf)} examples (shape "
-                    f"{np.shape(leaf)} in each of {jax.process_count()} processes), which cannot "
-                    f"be divided over {ways} devices, axes {choices[-1]} of the mesh "
-                    f"{dict(mesh.shape) if mesh else {}}. Make the batch a multiple of {ways}, or "
-                    "the mesh's batch axes smaller (mesh_shape, batch_axis_names)."
-                )
-        raise AssertionError("unreachable")
+        path, leaf = next(item for item in flatten_items(batch) if _global_size(item[1]) % ways)
+        raise ValueError(
+            f"{self.path()}: batch {path!r} has {_global_size(leaf)} examples (shape "
+            f"{np.shape(leaf)} in each of {jax.process_count()} processes), which cannot be "
+            f"divided over {ways} devices, axes {choices[-1]} of the mesh "
+            f"{dict(mesh.shape) if mesh else {}}. Make the batch a multiple of {ways}, or the "
+            "mesh's batch axes smaller (mesh_shape, batch_axis_names)."
+        )
 
     @nowrap
     def global_batch(self, batch: PyTree, *, pad: bool = False) -> PyTree:
@@ -356,7 +354,10 @@ def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
       batch: a tree of this process's host arrays.
       partition: how they lie on the mesh.
     """
-    sharding = NamedSharding(_concrete_mesh(), partition)
+    mesh = current_mesh()
+    if mesh is None:
+        raise ValueError("host_to_global_array needs a mesh: set one with `jax.set_mesh(mesh)`")
+    sharding = NamedSharding(mesh, partition)
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
 
 
@@ -415,13 +416,6 @@ def _from_source(where: str, source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
     except ValueError:  # written in C, without a signature
         pass
     return data()
-
-
-def _concrete_mesh() -> Mesh | AbstractMesh:
-    mesh = current_mesh()
-    if mesh is None:
-        raise ValueError("host_to_global_array needs a mesh: set one with `jax.set_mesh(mesh)`")
-    return mesh
 
 
 def _ways(mesh: Mesh | AbstractMesh | None, spec: PartitionSpec) -> int:

@@ -1,6 +1,5 @@
 """Meshes of devices from what a config says of them."""
 
-import contextlib
 import dataclasses
 import math
 import operator
@@ -13,7 +12,9 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, ConfigModifier, maybe_instantiate
+from optax_bridge.spmd.trees import flatten_items
 
 C = TypeVar("C", bound=ConfigBase)
 Devices = Sequence[Any]  # `jax.Device` is a variable to type checkers
@@ -185,6 +186,69 @@ def select_mesh_config(trainer_config: C, *, mesh_selector: str) -> C:
     return trainer_config
 
 
-def mesh_in_scope(mesh: Mesh) -> contextlib.AbstractContextManager[object]:
-    """A scope in which the mesh is set."""
-    return jax.set_mesh(mesh)
+def mesh_of(cfg: ConfigBase, devices: Devices | None) -> Mesh:
+    """The mesh of a trainer's config.
+
+    Args:
+      cfg: the config.
+      devices: all devices unless given.
+
+    Raises:
+      ValueError: names and shape do not fit each other, or the devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    names = tuple(cfg.mesh_axis_names)
+    if len(cfg.mesh_shape) != len(names):
+        raise ValueError(
+            f"{cfg.name}: mesh_shape {cfg.mesh_shape} has {len(cfg.mesh_shape)} axes, "
+            f"mesh_axis_names {names} {len(names)}. Give one name for each axis."
+        )
+    entry = axis_entry(cfg.batch_axis_names)
+    for axis in entry if isinstance(entry, tuple) else (entry,):
+        if axis not in names:
+            raise ValueError(
+                f"{cfg.name}: batch_axis_names has {axis!r}, which is not in mesh_axis_names "
+                f"{names}"
+            )
+    shape = infer_mesh_shape(cfg.mesh_shape, num_devices=len(devices))
+    return Mesh(create_device_mesh(shape, devices=devices), names)
+
+
+def axis_entry(names: str | Sequence[str]) -> str | tuple[str, ...]:
+    """Names of axes as one entry of a `PartitionSpec`."""
+    return names if isinstance(names, str) else tuple(names)
+
+
+def check_axes(where: str, param_specs: PyTree, mesh: Mesh) -> None:
+    """Checks that the mesh has the axes that parameters are divided over, and can divide them.
+
+    Args:
+      where: the trainer, for the message.
+      param_specs: `ParameterSpec`s of the model.
+      mesh: the mesh.
+
+    Raises:
+      ValueError: it lacks one, or cannot; the message names the parameter.
+    """
+    sizes = dict(mesh.shape)
+    for path, spec in flatten_items(param_specs):
+        shape = tuple(spec.shape)
+        parameter = f"{where}: parameter {path}, shape {shape}"
+        for size, entry in zip(shape, spec.mesh_axes or (), strict=False):
+            ways = 1
+            for axis in entry if isinstance(entry, tuple | list) else (entry,):
+                if axis is None:
+                    continue
+                if axis not in sizes:
+                    raise ValueError(
+                        f"{parameter}, is to lie along {spec.mesh_axes}, but {axis!r} is no axis "
+                        f"of the mesh {sizes}. Name it in mesh_axis_names, or set the layer's "
+                        "param_partition_spec."
+                    )
+                ways *= sizes[axis]
+            if size % ways:
+                raise ValueError(
+                    f"{parameter}: an axis of size {size} cannot be divided over {entry!r}, which "
+                    f"has {ways} devices of the mesh {sizes}. Set the layer's "
+                    "param_partition_spec, or another mesh_shape."
+                )

@@ -199,15 +199,15 @@ class _Config:
 
 
 def _register(cls: type[MetricAccumulator]) -> None:
-    def flatten(node: MetricAccumulator) -> tuple[tuple[PyTree], _Config]:
+    def to_children(node: MetricAccumulator) -> tuple[tuple[PyTree], _Config]:
         return (node._summaries,), _Config(type(node), node._config)
 
-    def unflatten(static: _Config, children: tuple[PyTree]) -> MetricAccumulator:
+    def from_children(static: _Config, children: tuple[PyTree]) -> MetricAccumulator:
         node = static.config.instantiate()
         (node._summaries,) = children
         return node
 
-    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+    jax.tree_util.register_pytree_node(cls, to_children, from_children)
 
 
 _register(MetricAccumulator)

@@ -1,4 +1,4 @@
-"""How a training goes: a line that says how far it is, a file and a picture of its losses."""
+"""The progress of a training: a line on the terminal, a file and a picture of its losses."""
 
 import contextlib
 import io

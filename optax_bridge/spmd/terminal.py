@@ -23,7 +23,7 @@ from optax_bridge.spmd.config import (
     apply_overrides,
     from_debug_string,
 )
-from optax_bridge.spmd.config.errors import unknown_name
+from optax_bridge.spmd.config.values import unknown_name
 from optax_bridge.spmd.launch import setup
 from optax_bridge.spmd.progress import LossLog, progress_line
 from optax_bridge.spmd.summaries import host_values
@@ -95,7 +95,7 @@ def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> Con
     """A trainer's config by its name, with its folder and other fields set.
 
     Raises:
-      ConfigNotFound: there is none of that name.
+      ConfigNotFound: nothing has that name.
       OverrideError: a setting does not fit it.
     """
     cfg: Any = load_config(name)

@@ -1,9 +1,17 @@
+"""`optax-bridge train`, and what watches a training."""
+
+import io
+import itertools
 import os
 import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from optax_bridge.cli.app import app
@@ -11,8 +19,10 @@ from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
-from optax_bridge.spmd.progress import LossLog, read_losses
+from optax_bridge.spmd.progress import LossLog, progress_line, read_losses
 from optax_bridge.spmd.terminal import _without_resume_from
+from optax_bridge.spmd.trainer.loop import _is_of_storage
+from optax_bridge.spmd.trainer.trainer import all_stacks, forced_evalers, watchdog
 
 EXAMPLE = "optax_bridge.spmd.examples.regression.trainer"
 
@@ -130,3 +140,95 @@ def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):
     with LossLog(tmp_path) as log:
         log(3, 30.0)
     assert read_losses(tmp_path) == [(1, 1.0), (2, 2.0), (3, 30.0)]
+
+
+def hanging_batches():
+    batches = ArrayBatches(regression.samples(), global_batch_size=16)
+    yield from itertools.islice(batches, 3)
+    threading.Event().wait()
+
+
+def hanging():
+    cfg = regression.trainer(steps=9, mesh_shape=(1, 1)).set(save_input_iterator=False)
+    cfg.input = IteratorInput.default_config().set(source=hanging_batches)
+    cfg.checkpointer.save_policy = config_for_function(at_step_2)
+    return cfg.set(watchdog_timeout_seconds=0.5, crash_on_hang_timeout_seconds=1.2)
+
+
+def at_step_2():
+    return lambda *, step, evaler_summaries: step == 2
+
+
+def test_a_run_that_hangs_says_where_and_ends(tmp_path):
+    program = "from optax_bridge.cli.start import main; main()"
+    command = [sys.executable, "-c", program, "train", f"{__name__}:hanging", "--dir", tmp_path]
+    done = subprocess.run(
+        [*map(str, command), "--devices", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert "after step 3:" in done.stderr and "Thread MainThread" in done.stderr
+    assert "in hanging_batches" in done.stderr
+    assert "killed by crash_on_hang_timeout_seconds" in done.stderr
+    assert (tmp_path / "checkpoints" / "step_00000002").is_dir()
+
+
+def test_no_thread_is_left(caplog):
+    with watchdog(itertools.count().__next__, timeout_seconds=0.05, crash_seconds=0.05):
+        assert "watchdog" in {thread.name for thread in threading.enumerate()}
+        threading.Event().wait(0.2)
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}
+    assert not caplog.text
+    begins = itertools.chain([None], itertools.repeat(1))  # and then it compiles, say
+    with watchdog(lambda: next(begins), timeout_seconds=0.05, crash_seconds=0.1):
+        threading.Event().wait(0.3)
+    assert "no step for 0 s, after step 1" in caplog.text
+    assert "test_no_thread_is_left" in all_stacks()
+
+
+@pytest.mark.parametrize("times", [(0, None), (None, -1), (2, 1)])
+def test_times_that_cannot_be(times):
+    timeout, crash = times
+    watched = watchdog(lambda: 1, timeout_seconds=timeout, crash_seconds=crash)
+    with pytest.raises(ValueError, match="_timeout_seconds"), watched:
+        pass
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["file", "terminal"])
+def test_until_the_time_left_is_known_it_is_measured(terminal: bool):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=100)
+    with progress_line(console, 3) as step_taken:
+        step_taken(1, 0.5)
+        assert "step 1 of 3  loss 0.5000  measuring the speed" in file.getvalue()
+        step_taken(3, 0.25)
+    last = file.getvalue().rpartition("step 3 of 3")[2]
+    assert "loss 0.2500" in last and "0:00 left" in last and "measuring" not in last
+
+
+def test_evalers_are_all_none_or_those_that_are_named():
+    expected: Any = [(None, set()), (False, set()), (True, {"a", "b"}), (["a"], {"a"})]
+    for wanted, names in [*expected, (("b", "a"), {"a", "b"}), (frozenset({"b"}), {"b"})]:
+        assert forced_evalers(wanted, ["a", "b"]) == names
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("a", "expected True or a set of names, found str: 'a'"),
+        (["b", "d", "c"], r"no evaler \['c', 'd'\]; there are \['a', 'b'\]"),
+    ],
+    ids=str,
+)
+def test_what_names_no_evaler_is_refused(wanted: Any, message: str):
+    with pytest.raises(ValueError, match=f"^return_evaler_summaries: {message}$"):
+        forced_evalers(wanted, ["a", "b"])
+
+
+def test_which_errors_are_of_writing_files():
+    full = ["x [os_error_code='28']", "OS error 28", "RESOURCE_EXHAUSTED: full"]
+    assert all(map(_is_of_storage, [OSError(28, "No space left"), *map(ValueError, full)]))
+    assert not any(map(_is_of_storage, [OSError("no number"), ValueError("other shapes")]))

@@ -121,8 +121,8 @@ def _from_object(optimizer: Any) -> list[Described]:
         settings = {
             hp.legacy: _plain(group[hp.legacy]) for hp in entry.hyper_params if hp.legacy in group
         }
-        beside = {key: _IS_ON for key in entry.beside if group.get(key) is True}
-        described.append(Described(entry, entry.defaults() | settings, beside))
+        extra_arguments = {key: _IS_ON for key in entry.extra_arguments if group.get(key) is True}
+        described.append(Described(entry, entry.defaults() | settings, extra_arguments))
     return described
 
 

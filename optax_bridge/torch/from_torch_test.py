@@ -109,7 +109,7 @@ def test_every_constructor_takes_what_pytorchs_takes():
     for name, entry in classes.items():
         genuine = inspect.signature(getattr(torch.optim, name)).parameters
         own = {hp.legacy: hp.default for hp in entry.hyper_params}
-        assert set(genuine) - set(own) <= set(entry.beside), name
+        assert set(genuine) - set(own) <= set(entry.extra_arguments), name
         assert {key: genuine[key].default for key in own} == own, name
 
 

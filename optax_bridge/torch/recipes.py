@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from optax_bridge.correspondence.claim import Claim, apart, identical, rounding
+from optax_bridge.correspondence.claim import Claim, differs, identical, rounding
 from optax_bridge.correspondence.entry import Stock
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
@@ -35,7 +35,7 @@ def exact_but(ulp: float, why: str = ROOT) -> Claim:
 SIGN = call("optax.scale", -1.0)
 COUPLED = call("optax.add_decayed_weights", s("weight_decay"))
 
-_HALF = apart(
+_HALF = differs(
     "PyTorch rounds every operation on moments to the parameters' dtype, Optax others; the exact "
     "recipe rounds as PyTorch does"
 )

@@ -1,7 +1,7 @@
 """A training state with the fields that people add to theirs time and again."""
 
 from collections.abc import Callable
-from typing import Any, Never, Self
+from typing import Never, Self
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from flax import struct
 
 from optax_bridge.checks import check_one_copy
 from optax_bridge.metadata.axis_metadata import boxed_as
-from optax_bridge.metadata.trees import Leaf, Params, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, Params, PyTree, Updates
 from optax_bridge.training.train_state import NOT_GIVEN, TrainState, check_gradients, strong
 
 
@@ -44,26 +44,26 @@ class FullTrainState(TrainState, kw_only=True):
       dynamic_scale: a `legacy_optim.DynamicScale` or Flax's.
     """
 
-    batch_stats: Any = None
-    rngs: Any = None
-    ema_params: Any = None
+    batch_stats: PyTree = None
+    rngs: PyTree = None
+    ema_params: Params = None
     ema_decay: float | None = struct.field(pytree_node=False, default=None)
     accumulate_every: int = struct.field(pytree_node=False, default=1)
-    accumulated: Any = None
-    micro_step: Any = None
-    dynamic_scale: Any = None
+    accumulated: Updates = None
+    micro_step: Leaf = None
+    dynamic_scale: PyTree = None
 
     @classmethod
     def create(
         cls,
-        apply_fn: Callable[..., Any] | None,
+        apply_fn: Callable[..., PyTree] | None,
         params: Params,
         tx: optax.GradientTransformation,
         *,
         ema_decay: float | None = None,
         accumulate_every: int = 1,
-        dynamic_scale: Any = None,
-        **kwargs: Any,
+        dynamic_scale: PyTree = None,
+        **kwargs: Extra,
     ) -> Self:
         """Makes a state at step 0.
 
@@ -107,17 +107,15 @@ class FullTrainState(TrainState, kw_only=True):
 
     def step_rngs(self) -> dict[str, jax.Array]:
         """The keys of this step, for `apply_fn(..., rngs=...)`: pure, none is spent."""
-        count = self.step
-        if self.micro_step is not None:
-            count = count * self.accumulate_every + self.micro_step
+        count = calls_of(self)
         return {name: jax.random.fold_in(key, count) for name, key in (self.rngs or {}).items()}
 
     def apply_gradients(
         self,
         *misplaced: Never,
         grads: Updates = NOT_GIVEN,
-        finite: Any = None,
-        **kwargs: Any,
+        finite: Leaf = None,
+        **kwargs: Extra,
     ) -> Self:
         """Takes one step, or a part of one.
 
@@ -141,7 +139,7 @@ class FullTrainState(TrainState, kw_only=True):
         before = self.replace(dynamic_scale=kwargs.get("dynamic_scale", self.dynamic_scale))
         return jax.tree.map(lambda n, b: jnp.where(finite, n, b) if _selects(n) else n, new, before)
 
-    def _accumulate(self, grads: Updates, kwargs: dict[str, Any]) -> Self:
+    def _accumulate(self, grads: Updates, kwargs: dict[str, Extra]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
         check_one_copy(self.step)
         check_gradients(grads, self.params)
@@ -167,18 +165,31 @@ class FullTrainState(TrainState, kw_only=True):
         last = self.micro_step == self.accumulate_every - 1
         return jax.lax.cond(last, go, wait, self).replace(**replaced)
 
-    def _plain_step(self, grads: Updates, **extra: Any) -> Self:
+    def _plain_step(self, grads: Updates, **extra: Extra) -> Self:
         return super().apply_gradients(grads=grads, **extra)
 
     def _with_average(self, new: Self) -> Self:
         if self.ema_decay is None:
             return new
-        decay = self.ema_decay
+        average = moving_average(self.ema_decay, self.ema_params, new.params)
+        return new.replace(ema_params=average)
 
-        def average(old: jax.Array, param: jax.Array) -> jax.Array:
-            return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
-        return new.replace(ema_params=jax.tree.map(average, self.ema_params, new.params))
+def moving_average(decay: float, averages: Params, params: Params) -> Params:
+    """The exponential moving average after one more step, in its own dtypes."""
+
+    def average(old: jax.Array, param: jax.Array) -> jax.Array:
+        return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
+
+    return jax.tree.map(average, averages, params)
+
+
+def calls_of(state: TrainState) -> int | jax.Array:
+    """The number of `apply_gradients` that a state has seen, which a key is folded with."""
+    micro_step = getattr(state, "micro_step", None)
+    if micro_step is None:
+        return state.step
+    return state.step * getattr(state, "accumulate_every", 1) + micro_step
 
 
 def _wide(param: jax.Array) -> jax.Array:
@@ -188,7 +199,7 @@ def _wide(param: jax.Array) -> jax.Array:
     return jnp.array(param, jnp.promote_types(dtype, jnp.float32) if floating else dtype)
 
 
-def _strong(value: Any) -> jax.Array:
+def _strong(value: Leaf) -> jax.Array:
     """An array that is not weakly typed, as those that a step returns."""
     return jnp.asarray(value, jnp.float32 if isinstance(value, float) else jnp.result_type(value))
 

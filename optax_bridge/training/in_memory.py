@@ -1,7 +1,5 @@
 """States in memory: a legacy state dict to a `TrainState`, and back."""
 
-from typing import Any
-
 import optax
 from flax import serialization
 
@@ -19,7 +17,7 @@ def convert_state(
     exact: bool = True,
     part: str | None = None,
     allow_nan: bool = False,
-) -> Any:
+) -> TrainState | PyTree:
     """Converts in memory: a legacy state dict to a TrainState, a TrainState to a state dict.
 
         >>> definition = legacy_optim.Momentum(0.1)

@@ -1,8 +1,6 @@
 """Reading the learning rate of a training state, where something says what it is."""
 
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +9,9 @@ from jax.tree_util import KeyPath
 
 from optax_bridge.correspondence.entry import RATES
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import ExactTransformation, noted_update
+from optax_bridge.exact.transformation import ExactTransformation, ExactUpdate, noted_update
 from optax_bridge.metadata.axis_metadata import has_boxes
-from optax_bridge.metadata.trees import OptState, Params, Updates
+from optax_bridge.metadata.trees import HyperParams, Leaf, OptState, Params, Rate, Updates
 
 # Wrappers that call what is in them at every step.
 _TRANSPARENT = ("InjectStatefulHyperparamsState", "MaskedState", "PartitionState")
@@ -21,7 +19,7 @@ _TRANSPARENT = ("InjectStatefulHyperparamsState", "MaskedState", "PartitionState
 
 def learning_rate(
     tx: optax.GradientTransformation, opt_state: OptState, step: int | jax.Array, params: Params
-) -> Any:
+) -> Rate:
     """The learning rate of the next step.
 
     It is read where it is stored: in the state (`optax.inject_hyperparams`, line searches), times
@@ -64,14 +62,14 @@ def learning_rate(
     raise _not_known(f"{len(rates)} in the state and {len(ours)} of optax_bridge's optimizers")
 
 
-def _rate_in(hyper_params: Mapping[str, Any], default: Any = None) -> Any:
-    """The learning rate among hyper-parameters, whatever its library calls it."""
+def _rate_in(hyper_params: HyperParams, default: Rate = None) -> Rate:
+    """The learning rate among hyper-parameters, by the name of either library."""
     return next((hyper_params[name] for name in RATES if name in hyper_params), default)
 
 
 def _of_ours(
     tx: ExactTransformation, opt_state: OptState, params: Params, step: int | jax.Array
-) -> Any:
+) -> Rate:
     if not any(name in tx.hyper_params for name in RATES) and tx.parts is not None:
         rates = [
             learning_rate(part, part_state, step, p)
@@ -89,10 +87,10 @@ def _of_ours(
 
 def _in_last_place(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
-) -> list[tuple[Any, OptState, Params]]:
+) -> list[tuple[ExactUpdate, OptState, Params]]:
     """This project's transformations within another that passes their updates on unchanged."""
     tx = boxes_handled(tx) if has_boxes(params) else tx
-    ours: list[tuple[Any, OptState, Params]] = []
+    ours: list[tuple[ExactUpdate, OptState, Params]] = []
 
     def update(grads: Updates) -> None:
         updates, _, calls = noted_update(tx, grads, opt_state, params)
@@ -111,7 +109,7 @@ def _in_last_place(
 
 def _rate_of_schedule(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params, path: KeyPath
-) -> Any:
+) -> Rate:
     """The rate that a schedule of `optax.inject_hyperparams` gives the next step."""
     around = {key.tuple_name for key in path if hasattr(key, "tuple_name")}
     if around - {*_TRANSPARENT}:
@@ -122,7 +120,7 @@ def _rate_of_schedule(
 @functools.partial(jax.jit, static_argnums=0)  # all that the rate does not need is dropped
 def _rate_after_a_step(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
-) -> Any:
+) -> Rate:
     grads = jax.tree.map(jnp.zeros_like, params)
     # The rate depends on the steps counted, not on the loss, which reduce_on_plateau wants to have.
     _, state = optax.with_extra_args_support(tx).update(grads, opt_state, params, value=0.0)
@@ -130,18 +128,18 @@ def _rate_after_a_step(
     return next(value for _, value in rates if not isinstance(value, tuple))
 
 
-def _plateau(opt_state: OptState) -> Any:
+def _plateau(opt_state: OptState) -> Leaf:
     """The factor of reduce_on_plateau, 1 without it."""
     factors = optax.tree.get_all_with_path(opt_state, "scale", filtering=_in_plateau)
     return factors[0][1] if factors else 1.0
 
 
-def _in_plateau(path: KeyPath, value: Any) -> bool:
+def _in_plateau(path: KeyPath, value: Leaf) -> bool:
     del value
     return any("ReduceLROnPlateauState" in str(getattr(k, "tuple_name", "")) for k in path)
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(one: Rate, other: Rate) -> bool:
     return all(isinstance(rate, int | float) for rate in (one, other)) and one == other
 
 

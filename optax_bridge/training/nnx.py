@@ -14,7 +14,8 @@ from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.training.full_train_state import moving_average
 from optax_bridge.training.nnx_variables import (
     arrays,
     hand_over_collections,
@@ -25,6 +26,9 @@ from optax_bridge.training.nnx_variables import (
 from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
+Filter = Any  # chooses variables of a module, as `nnx.state` takes it
+# What comes before a parameter's path in a path of a state, the parameter, and what comes after.
+Key = tuple[tuple[str, ...], int | None, tuple[str, ...]]
 
 
 class Optimizer(nnx.Optimizer[M]):
@@ -41,7 +45,7 @@ class Optimizer(nnx.Optimizer[M]):
         1
     """
 
-    def update(self, model: M, grads: Updates, /, **kwargs: Any) -> Updates:  # type: ignore[override]
+    def update(self, model: M, grads: Updates, /, **kwargs: Extra) -> Updates:  # type: ignore[override]
         """Takes one step.
 
         Args:
@@ -61,10 +65,10 @@ class Optimizer(nnx.Optimizer[M]):
         set_values(self.opt_state, new_state)
         set_values(self.step, arrays(self.step) + 1)
         if self.average is not None:
-            new = jax.tree.map(
-                self._update_average, self.ema_params, arrays(nnx.state(model, self.wrt))
+            params = arrays(nnx.state(model, self.wrt))
+            set_values(
+                self.average.opt_state.ema, moving_average(self.ema_decay, self.ema_params, params)
             )
-            set_values(self.average.opt_state.ema, new)
         return difference(new_params, params, grads)
 
     # Flax's optimizer over the same parameters, whose state is the average: variables as the
@@ -72,14 +76,16 @@ class Optimizer(nnx.Optimizer[M]):
     average: Any = None
     ema_decay: float = 0.0
 
+    def keep_average(self, model: M, ema_params: Params, decay: float) -> None:
+        """Goes on with an exponential moving average of a model's parameters."""
+        self.ema_decay = decay
+        self.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=self.wrt)
+        set_values(self.average.opt_state.ema, ema_params)
+
     @property
     def ema_params(self) -> Params:
         """The exponential moving average of the parameters, arrays; None without one."""
         return None if self.average is None else arrays(self.average.opt_state.ema)
-
-    def _update_average(self, old: jax.Array, param: jax.Array) -> jax.Array:
-        decay = self.ema_decay
-        return (decay * old + (1.0 - decay) * param.astype(old.dtype)).astype(old.dtype)
 
 
 def hand_off(
@@ -87,7 +93,7 @@ def hand_off(
     model: M,
     *,
     rename: Callable[[str], str] = lambda path: path,
-    wrt: Any = nnx.Param,
+    wrt: Filter = nnx.Param,
     optimizer: type[nnx.Optimizer[Any]] = Optimizer,
     collections: Mapping[str, PyTree] | None = None,
     missing: str = "error",
@@ -124,28 +130,20 @@ def hand_off(
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     target = nnx.state(model, wrt)
-    flat = leaves_with_path(target)
-    params = _params_of_module(state.params, flat, rename)
-    _check_numbers(
-        state, [(path, arrays(leaf), params[key_names(path)]) for path, leaf in flat], allow_nan
-    )
+    leaves = {key_names(path): arrays(leaf) for path, leaf in leaves_with_path(target)}
+    params = _params_of_module(state.params, leaves, rename)
+    _check_numbers(state, leaves, params, allow_nan)
     treedef = jax.tree.structure(unboxed(target))
-    nnx.update(model, treedef.unflatten([params[key_names(path)] for path, _ in flat]))
+    nnx.update(model, treedef.unflatten([params[path] for path in leaves]))
     new = optimizer(model, state.tx, wrt=wrt)
-    indices = {key_names(path): index for index, (path, _) in enumerate(flat)}
-    set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), indices))
+    set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), list(leaves)))
     set_values(new.step, jnp.asarray(state.step, jnp.uint32))
-    remaining = hand_over_collections(
-        state, model, rename, wrt, collections or {}, missing == "keep"
-    )
+    remaining = hand_over_collections(state, model, rename, wrt, collections or {}, missing)
     remaining += hand_over_keys(state, model)
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
     if average is not None and decay is not None and isinstance(new, Optimizer):
-        by_path = {path: leaf for path, (_, leaf) in zip(params, _flat(average), strict=True)}
-        new.ema_decay = decay
-        new.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=wrt)
-        values = [by_path[key_names(path)] for path, _ in flat]
-        set_values(new.average.opt_state.ema, treedef.unflatten(values))
+        by_path = dict(zip(params, jax.tree.leaves(unboxed(average)), strict=True))
+        new.keep_average(model, treedef.unflatten([by_path[path] for path in leaves]), decay)
     elif average is not None:
         remaining.append("ema_params")
     say_left(remaining)
@@ -153,7 +151,7 @@ def hand_off(
 
 
 def _params_of_module(
-    params: PyTree, expected: list[tuple[Any, Leaf]], rename: Callable[[str], str]
+    params: PyTree, expected: Mapping[tuple[str, ...], Leaf], rename: Callable[[str], str]
 ) -> dict[tuple[str, ...], Leaf]:
     """Returns the state's parameters by their paths in the module.
 
@@ -161,31 +159,32 @@ def _params_of_module(
       ValueError: the module has other parameters, or one of another shape.
     """
     renamed = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(params)}
-    differing = renamed.keys() ^ {key_names(path) for path, _ in expected}
+    differing = renamed.keys() ^ expected.keys()
     if differing:
         names = sorted("/".join(path) for path in differing)
         raise ValueError(
             f"the module's parameters are not those of the state: they differ at {names[:5]}. "
             "Give rename=, a function from the state's paths to the module's."
         )
-    for path, leaf in expected:
-        shape = jnp.shape(renamed[key_names(path)])
-        module_shape = jnp.shape(jax.tree.leaves(leaf)[0])
+    for path, leaf in expected.items():
+        shape, module_shape = jnp.shape(renamed[path]), jnp.shape(leaf)
         if shape != module_shape:
             raise ValueError(
-                f"{'/'.join(key_names(path))}: the module has shape {module_shape}, the state "
-                f"{shape}"
+                f"{'/'.join(path)}: the module has shape {module_shape}, the state {shape}"
             )
     return renamed
 
 
 def _check_numbers(
-    state: TrainState, params: list[tuple[Any, Leaf, Leaf]], allow_nan: bool
+    state: TrainState,
+    expected: Mapping[tuple[str, ...], Leaf],
+    params: Mapping[tuple[str, ...], Leaf],
+    allow_nan: bool,
 ) -> None:
     """Checks types and numbers as restoring does, from the module's parameters and the state's."""
     fit = Fit("hand_off", allow_nan=allow_nan)
-    for path, expected, value in params:
-        fit.leaf(expected, value, ("params", *key_names(path)), "params")
+    for path, leaf in expected.items():
+        fit.leaf(leaf, params[path], ("params", *path), "params")
     fit.compare_types(("params",))
     fit.note_ranges(state.opt_state, ("opt_state",))
     for path, leaf in _flat(state.opt_state):
@@ -194,9 +193,20 @@ def _check_numbers(
 
 
 def _moved_state(
-    template: PyTree, state: TrainState, moved: list[tuple[str, ...]], indices: dict[Any, int]
+    template: PyTree,
+    state: TrainState,
+    moved: list[tuple[str, ...]],
+    paths: list[tuple[str, ...]],
 ) -> OptState:
-    """The optimizer's state in the structure that it has over the module's parameters."""
+    """The optimizer's state in the structure that it has over the module's parameters.
+
+    Args:
+      template: the state that the optimizer has for the module.
+      state: the training state.
+      moved: the paths of the state's parameters in the module.
+      paths: the same, in the module's order.
+    """
+    indices = {path: index for index, path in enumerate(paths)}
     old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
     values = {}
     for key, leaf in _leaves_by_key(state.opt_state, old_indices):
@@ -212,13 +222,13 @@ def _moved_state(
 
 def _leaves_by_key(
     opt_state: OptState, indices: dict[tuple[str, ...], int]
-) -> list[tuple[Any, Any]]:
+) -> list[tuple[Key, Leaf]]:
     """The leaves of a state by what stands before and after their parameter's path."""
     flat = _flat(opt_state)
     keyed = []
     for (path, leaf), span in zip(flat, owners_of([p for p, _ in flat], indices), strict=True):
         names = key_names(path)
-        key: Any = (names, None, ())
+        key: Key = (names, None, ())
         if span is not None:
             start, end = span
             key = (names[:start], indices[names[start:end]], names[end:])

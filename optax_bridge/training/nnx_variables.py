@@ -3,16 +3,16 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from optax_bridge._text import listed
+from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import LeftOverWarning
 from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.training.full_train_state import calls_of
 
 # What is handed over otherwise, or belongs to the program.
 _OWN = {"step", "params", "opt_state", "apply_fn", "tx", "rngs", "ema_params", "ema_decay"}
@@ -21,11 +21,11 @@ _OWN |= {"accumulate_every", "accumulated", "micro_step"}
 
 def hand_over_collections(
     state: PyTree,
-    model: Any,
+    model: nnx.Module,
     rename: Callable[[str], str],
-    wrt: Any,
+    wrt: PyTree,
     collections: Mapping[str, PyTree],
-    keep: bool,
+    missing: str,
 ) -> list[str]:
     """Puts batch statistics and the like into the module's variables.
 
@@ -35,7 +35,7 @@ def hand_over_collections(
       rename: path of a Linen variable to the module's.
       wrt: which variables are optimized, and are there already.
       collections: those that the state has no field for.
-      keep: whether variables may keep their values.
+      missing: "keep" where variables may keep their values, else "error".
 
     Returns:
       What of the state has no place in the module.
@@ -68,9 +68,9 @@ def hand_over_collections(
             values[places[place]] = leaf
             filled.add(place)
     lacking = sorted("/".join(place) for place in places.keys() - filled)
-    if lacking and not keep:
+    if lacking and missing != "keep":
         raise ValueError(
-            f"the state has nothing for these variables of the module: {listed(lacking)}. Give "
+            f"the state has nothing for these variables of the module: {listing(lacking)}. Give "
             "them by collections={'batch_stats': ...}, or rename= from the state's paths to the "
             "module's; missing='keep' leaves them as they are."
         )
@@ -95,7 +95,7 @@ def _rename(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, 
         return names
 
 
-def hand_over_keys(state: PyTree, model: Any) -> list[str]:
+def hand_over_keys(state: PyTree, model: nnx.Module) -> list[str]:
     """Puts the state's keys into the module's streams of the same names.
 
     A stream hands out its key folded with its count, as `FullTrainState.step_rngs` folds a key with
@@ -104,21 +104,18 @@ def hand_over_keys(state: PyTree, model: Any) -> list[str]:
     Returns:
       The keys that the module has no stream for, and gradients that were being accumulated.
     """
-    rngs: dict[Any, Any] = dict(getattr(state, "rngs", None) or {})
-    count = state.step
-    if getattr(state, "micro_step", None) is not None:
-        count = count * state.accumulate_every + state.micro_step
+    rngs: dict[str, jax.Array] = dict(getattr(state, "rngs", None) or {})
     streams = nnx.state(model, nnx.RngState)
     flat = leaves_with_path(streams)
     values = [arrays(leaf) for _, leaf in flat]
-    numbers: dict[Any, int] = dict.fromkeys(rngs, 0)
+    numbers: dict[str, int] = dict.fromkeys(rngs, 0)
     tags = [getattr(leaf, "tag", None) for _, leaf in flat]
     for index, (path, _) in enumerate(flat):
         tag = tags[index]
         if tag not in rngs:
             continue
         if key_names(path)[-1] == "count":
-            values[index] = jnp.asarray(count, values[index].dtype)
+            values[index] = jnp.asarray(calls_of(state), values[index].dtype)
         else:
             several = sum(t == tag for t in tags) > 2
             key = _as_typed_key(rngs[tag])
@@ -139,7 +136,7 @@ def say_left(remaining: list[str]) -> None:
     """Warns of what was not handed over."""
     if remaining:
         warnings.warn(
-            f"hand_off: {listed(remaining)} left over: neither the module nor the optimizer has a "
+            f"hand_off: {listing(remaining)} left over: neither the module nor the optimizer has a "
             "place for it. The state still has it.",
             LeftOverWarning,
             stacklevel=3,
@@ -155,7 +152,7 @@ def arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(raw, tree, is_leaf=is_variable)
 
 
-def set_values(variables: Any, values: PyTree) -> None:
+def set_values(variables: PyTree, values: PyTree) -> None:
     """Puts values into the variables of a tree."""
     flat, treedef = jax.tree.flatten(variables, is_leaf=is_variable)
     for variable, value in zip(flat, treedef.flatten_up_to(values), strict=True):

@@ -1,8 +1,6 @@
 # pyright: strict
 """Names that an Optimizer of `flax.optim` had and a TrainState lacks: what to write today."""
 
-from typing import Any
-
 OLD_ATTRIBUTES = {
     "target": "the parameters are state.params",
     "state": (
@@ -39,7 +37,7 @@ OLD_ATTRIBUTES = {
 OLD_ATTRIBUTES["compute_gradients"] = OLD_ATTRIBUTES["compute_gradient"]
 
 
-def missing_attribute(owner: Any, name: str) -> AttributeError:
+def missing_attribute(owner: object, name: str) -> AttributeError:
     """The error for one of `OLD_ATTRIBUTES`, which says what took its place."""
     return AttributeError(
         f"{type(owner).__name__!r} object has no attribute {name!r}, which an Optimizer of "
@@ -49,7 +47,7 @@ def missing_attribute(owner: Any, name: str) -> AttributeError:
     )
 
 
-def misplaced_gradients(method: str, by_position: bool, kwargs: dict[str, Any]) -> TypeError:
+def misplaced_gradients(method: str, by_position: bool, kwargs: dict[str, object]) -> TypeError:
     """The error for a step whose gradients are not given by `grads=`."""
     other = next((name for name in kwargs if name.startswith("grad") or name == "updates"), "")
     given_by = f"{other}=" if other else "them by position" if by_position else "none"

@@ -65,7 +65,7 @@ def fit_on_restore(cls: type[Any]) -> None:
             for name in fields_of(state)
         }
 
-    def from_state_dict(state: PyTree, saved: PyTree) -> Any:
+    def from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
         from optax_bridge.checkpoints.fit import Fit  # and the correspondence
 
         fit = Fit(cls.__name__)

@@ -23,15 +23,16 @@ from optax_bridge.metadata.axis_metadata import (
     keystr,
     leaves_with_path,
     names_of,
+    shapes_of,
     unboxed,
     value_of,
 )
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
+from optax_bridge.metadata.trees import AxisName, Extra, Leaf, OptState, Params, PyTree
 
 # Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
 # `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for
 # parameters without boxes, with paths like '/dense/kernel'.
-Rules = Sequence[tuple[str, Any]] | Callable[[str, Any], PartitionSpec]
+Rules = Sequence[tuple[str, AxisName]] | Callable[[str, Leaf], PartitionSpec]
 
 
 def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> PyTree:
@@ -53,7 +54,7 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> P
     """
     _check_mesh(mesh)
 
-    def sharding(path: KeyPath, leaf: Leaf) -> Any:
+    def sharding(path: KeyPath, leaf: Leaf) -> Leaf:
         names = _names(path, leaf, mesh, rules)
         return boxed_like(leaf, _sharding(names, leaf, "params" + keystr(path), mesh, rules))
 
@@ -83,7 +84,7 @@ def opt_state_shardings(
       of its parameter's axes is sharded like them; what belongs to no parameter is everywhere.
     """
 
-    def add_box(path: KeyPath, leaf: Leaf) -> Any:
+    def add_box(path: KeyPath, leaf: Leaf) -> Leaf:
         """A parameter without a box in one whose names are the axes of the mesh themselves."""
         if is_box(leaf):
             return leaf
@@ -92,10 +93,10 @@ def opt_state_shardings(
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_box)
     with_path = zip(leaves_with_path(params), leaves, strict=True)
     boxed = treedef.unflatten([add_box(path, leaf) for (path, _), leaf in with_path])
-    state = jax.eval_shape(boxes_handled(tx).init, _shapes(boxed))
-    plain = jax.eval_shape(boxes_handled(tx).init, _shapes(params))
+    state = jax.eval_shape(boxes_handled(tx).init, shapes_of(boxed))
+    plain = jax.eval_shape(boxes_handled(tx).init, shapes_of(params))
 
-    def sharding(path: KeyPath, leaf: Leaf) -> Any:
+    def sharding(path: KeyPath, leaf: Leaf) -> Leaf:
         names = leaf.spec if isinstance(leaf, _Located) else names_of(leaf)
         names = names or (None,) * jnp.ndim(value_of(leaf))
         return _sharding(names, leaf, "opt_state" + keystr(path), mesh, rules)
@@ -142,30 +143,30 @@ def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> 
 class _Located(struct.PyTreeNode, meta.AxisMetadata[Any]):
     """A box around a parameter that has none: entries of a specification instead of names."""
 
-    value: Any
-    spec: tuple[Any, ...] = struct.field(pytree_node=False)
+    value: Leaf
+    spec: tuple[AxisName, ...] = struct.field(pytree_node=False)
 
     def unbox(self) -> Leaf:
         return self.value
 
-    def replace_boxed(self, val: Leaf) -> Any:
+    def replace_boxed(self, val: Leaf) -> Leaf:
         return self.replace(value=val)
 
-    def add_axis(self, index: int, params: dict[Any, Any]) -> Any:
+    def add_axis(self, index: int, params: dict[Any, Any]) -> Leaf:
         del params
         return self.replace(spec=(*self.spec[:index], None, *self.spec[index:]))
 
-    def remove_axis(self, index: int, params: dict[Any, Any]) -> Any:
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> Leaf:
         del params
         return self.replace(spec=(*self.spec[:index], *self.spec[index + 1 :]))
 
-    def keep_axes(self, axes: Axes) -> Any:
+    def keep_axes(self, axes: Axes) -> Leaf:
         return self.replace(spec=tuple(None if a is None else self.spec[a] for a in axes))
 
 
 def create_sharded(
-    cls: Any, mesh: Mesh, rules: Rules | None, init: Callable[[], PyTree], **kwargs: Any
-) -> Any:
+    cls: Any, mesh: Mesh, rules: Rules | None, init: Callable[[], PyTree], **kwargs: Extra
+) -> Leaf:
     """The work of `TrainState.create_sharded`."""
 
     def make() -> PyTree:
@@ -185,7 +186,7 @@ def create_sharded(
         return jax.jit(make, out_shardings=shardings)()
 
 
-def _check_mesh(mesh: Any) -> None:
+def _check_mesh(mesh: object) -> None:
     if not isinstance(mesh, Mesh | jax.sharding.AbstractMesh):
         raise TypeError(
             f"mesh: expected a jax.sharding.Mesh, found {type(mesh).__name__}; "
@@ -193,7 +194,7 @@ def _check_mesh(mesh: Any) -> None:
         )
 
 
-def _names(path: KeyPath, leaf: Leaf, mesh: Mesh, rules: Rules | None) -> tuple[Any, ...]:
+def _names(path: KeyPath, leaf: Leaf, mesh: Mesh, rules: Rules | None) -> tuple[AxisName, ...]:
     """The names of an array's axes, its specification's entries if it is in no box."""
     value = value_of(leaf)
     rank = jnp.ndim(value)
@@ -209,13 +210,13 @@ def _names(path: KeyPath, leaf: Leaf, mesh: Mesh, rules: Rules | None) -> tuple[
 
 
 def _sharding(
-    names: Sequence[Any], leaf: Leaf, where: str, mesh: Mesh, rules: Rules | None
+    names: Sequence[AxisName], leaf: Leaf, where: str, mesh: Mesh, rules: Rules | None
 ) -> NamedSharding:
     """Names to a sharding on the mesh, checked against the array's shape."""
     shape = jnp.shape(value_of(leaf))
     pairs = [] if rules is None or callable(rules) else list(rules)
     logical = {name for name, _ in pairs}
-    taken: set[Any] = set()
+    taken: set[str] = set()
     spec = []
     for name, size in zip(names, shape, strict=True):
         options = [to for name_, to in pairs if name_ == name] if name in logical else [name]
@@ -242,15 +243,11 @@ def _sharding(
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def _axes(entry: Any) -> tuple[Any, ...]:
+def _axes(entry: AxisName) -> tuple[AxisName, ...]:
     """The axes of the mesh in one entry of a specification."""
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
-
-
-def _shapes(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 def _form(tree: PyTree) -> PyTree:

@@ -12,18 +12,19 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from flax.training import train_state
 from jax.core import Tracer
 
-from optax_bridge.checks import check_no_text, check_one_copy
+from optax_bridge.checks import check_no_text, check_one_copy, check_transformation
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import check_transformation, take_step
+from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Rate, Updates
 from optax_bridge.training.learning_rate import learning_rate
 from optax_bridge.training.old_names import OLD_ATTRIBUTES, misplaced_gradients, missing_attribute
 from optax_bridge.training.restoring import fit_on_restore
 
 if TYPE_CHECKING:  # who does not come from the old API does without: 2 ms
     import legacy_optim
+    from optax_bridge.training.shardings import Rules
 
 # In place of `inspect.Parameter.empty`: a step without gradients gets a message of its own.
 NOT_GIVEN: Any = object()
@@ -52,7 +53,7 @@ class TrainState(train_state.TrainState):
       opt_state: its state.
     """
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: Extra):
         """Flax's, and checkpoints with and without boxes restore into the class."""
         super().__init_subclass__(**kwargs)
         fit_on_restore(cls)
@@ -65,7 +66,9 @@ class TrainState(train_state.TrainState):
                 raise missing_attribute(self, name)
             return object.__getattribute__(self, name)  # raises as ever
 
-    def apply_gradients(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
+    def apply_gradients(
+        self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Extra
+    ) -> Self:
         """Takes one step.
 
         Args:
@@ -100,7 +103,7 @@ class TrainState(train_state.TrainState):
         return self.replace(step=self.step + 1, params=params, opt_state=opt_state, **replaced)
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Rate:
         """The learning rate of the next step, where the state or this project's optimizer has it.
 
         A number or an array; a tuple with one for each group of a `multi_optimizer`.
@@ -111,17 +114,17 @@ class TrainState(train_state.TrainState):
         """
         return learning_rate(self.tx, self.opt_state, self.step, _part_for_tx(self.params))
 
-    def update(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Any) -> Self:
+    def update(self, *misplaced: Never, grads: Updates = NOT_GIVEN, **kwargs: Extra) -> Self:
         """The same as `apply_gradients`; FLIP 1009 writes the step both ways."""
         return self.apply_gradients(*misplaced, grads=grads, **kwargs)
 
     @classmethod
     def create(
         cls,
-        apply_fn: Callable[..., Any] | None,
+        apply_fn: Callable[..., PyTree] | None,
         params: Params,
         tx: optax.GradientTransformation,
-        **kwargs: Any,
+        **kwargs: Extra,
     ) -> Self:
         """Makes a state at step 0.
 
@@ -154,7 +157,7 @@ class TrainState(train_state.TrainState):
         kwargs.setdefault("step", jnp.zeros([], jnp.int32))
         params, kwargs["opt_state"] = jax.tree.map(strong, (params, kwargs["opt_state"]))
         kwargs["opt_state"] = _copied_where_shared(kwargs["opt_state"], params)
-        fields: dict[str, Any] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+        fields: dict[str, Extra] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
         return cls(**fields)
 
     @classmethod
@@ -162,11 +165,11 @@ class TrainState(train_state.TrainState):
         cls,
         *,
         mesh: jax.sharding.Mesh,
-        rules: Any = None,
+        rules: "Rules | None" = None,
         init: Callable[[], PyTree],
-        apply_fn: Callable[..., Any] | None,
+        apply_fn: Callable[..., PyTree] | None,
         tx: optax.GradientTransformation,
-        **kwargs: Any,
+        **kwargs: Extra,
     ) -> Self:
         """Makes a state at step 0 directly on a mesh: no array is ever whole on one device.
 
@@ -204,9 +207,9 @@ class TrainState(train_state.TrainState):
         cls,
         optimizer: "legacy_optim.Optimizer",
         *,
-        apply_fn: Callable[..., Any] | None = None,
+        apply_fn: Callable[..., PyTree] | None = None,
         exact: bool = True,
-        **kwargs: Any,
+        **kwargs: Extra,
     ) -> Self:
         """Takes a legacy optimizer over, in the middle of its training.
 
@@ -226,8 +229,8 @@ class TrainState(train_state.TrainState):
         """
         if "tx" in kwargs:
             raise TypeError(
-                f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; another "
-                "one starts anew: state.replace(tx=tx, opt_state=tx.init(state.params))"
+                f"{cls.__name__}.from_legacy makes tx from the optimizer, with its state; for "
+                "another one: state.replace(tx=tx, opt_state=tx.init(state.params))"
             )
         from optax_bridge.legacy import to_optax  # with the correspondence: 50 ms
 
@@ -263,12 +266,12 @@ class TrainState(train_state.TrainState):
         path: Path | str,
         *,
         optimizer_def: "legacy_optim.OptimizerDef | optax.GradientTransformation | None" = None,
-        apply_fn: Callable[..., Any] | None = None,
+        apply_fn: Callable[..., PyTree] | None = None,
         exact: bool = True,
         part: str | None = None,
-        sharding: Any = None,
+        sharding: PyTree = None,
         allow_nan: bool = False,
-        **kwargs: Any,
+        **kwargs: Extra,
     ) -> Self:
         """Takes over what `flax.optim` saved: parameters, moments and step.
 
@@ -320,13 +323,13 @@ class TrainState(train_state.TrainState):
         cls,
         optimizer: Any,
         *,
-        params: Any,
-        names: "Path | str | Mapping[str, Any]",
-        apply_fn: Callable[..., Any] | None = None,
-        lr: Any = None,
+        params: PyTree,
+        names: "Path | str | Mapping[str, PyTree]",
+        apply_fn: Callable[..., PyTree] | None = None,
+        lr: Rate = None,
         step: int | None = None,
         exact: bool = True,
-        **kwargs: Any,
+        **kwargs: Extra,
     ) -> Self:
         """Takes a model and an optimizer of PyTorch over: parameters, moments, step and groups.
 
@@ -384,7 +387,7 @@ class TrainState(train_state.TrainState):
         """The one that takes these gradients, with boxes or without."""
         return boxes_handled(self.tx) if has_boxes((self.params, grads)) else self.tx
 
-    def _check(self, grads: Updates, replaced: dict[str, Any], extra: dict[str, Any]) -> None:
+    def _check(self, grads: Updates, replaced: dict[str, Extra], extra: dict[str, Extra]) -> None:
         set_here = [name for name in replaced if name in _SET_BY_THE_STEP]
         if set_here:
             raise TypeError(

@@ -131,6 +131,5 @@ SHAPED: dict[str, Callable[[Builder, Args, Hashable, Shape, DType], Node]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _same_order,
-    "expand_dims": _same_order,
     "transpose": _transpose,
 }

@@ -306,11 +306,11 @@ class Search:
                 runs = [exact_trajectory(side, params, grads) for side in sides]
         except (NoRule, Unclear, TypeError, ValueError, ZeroDivisionError, OverflowError):
             return False
-        apart = (
+        difference = (
             a.is_finite() and b.is_finite() and not a.overlaps(b)
             for a, b in zip(*runs, strict=True)
         )
-        return any(apart) and self.largest_difference(params, grads)[0] > UNROUNDED
+        return any(difference) and self.largest_difference(params, grads)[0] > UNROUNDED
 
     def _differs_natively(self, params: list[np.ndarray], grads: Grads) -> bool:
         """True if the programs for the parameters' dtypes part as well, or that is not known.

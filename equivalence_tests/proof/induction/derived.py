@@ -1,166 +1,122 @@
-# pyright: strict
-"""Leaves of a state as functions of other leaves, and the nodes that compute them."""
+"""Leaves of a state as functions of other leaves, and of a count."""
 
-import functools
 import itertools
-import math
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flint import arb, fmpq
+from jax.extend import core
 
-from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.dtypes import Aval, DType
-from equivalence_tests.proof.induction.world import Slot
+from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.induction.world import Slot, World
+from equivalence_tests.proof.reading import programs
 
-Term = tuple[Slot, int]  # a part of a state, and the power to which it is taken
-# Makes a factor, of a dtype.
-Build = Callable[[Graph, DType], Node]
+HyperParams = Mapping[str, Any]  # numbers by their names: balls, or arrays that JAX traces
 
 
 @dataclass(frozen=True)
 class Factor:
-    """A constant, perhaps of hyper-parameters, as text and as a node."""
+    """A constant, perhaps of hyper-parameters.
+
+    Attributes:
+      text: the constant.
+      of: (1, hyper-parameters) -> the constant, in the arithmetic of that 1.
+    """
 
     text: str
-    node: Build
+    of: Callable[[Any, HyperParams], Any]
+
+    def __neg__(self) -> "Factor":
+        return Factor(f"-{self.text}", lambda one, hyper: -self.of(one, hyper))
+
+
+def recognise(number: arb, hyper: HyperParams) -> Factor | None:
+    """The simple constant that a ball holds, perhaps of hyper-parameters; None of others."""
+    if abs(number) < _CLOSE or number.rad() > _CLOSE * abs(number):
+        return None
+    for factor in _settings(hyper):
+        for signed in (factor, -factor):
+            if number.overlaps(signed.of(arb(1), hyper)):
+                return signed
+    if (fraction := _fraction(number)) is not None:
+        return Factor(str(fraction), lambda one, hyper: _times(one, fraction))
+    if (power := _fraction(number.exp())) is not None:
+        return Factor(f"log({power})", lambda one, hyper: jnp.log(_times(one, power)))
+    return None
+
+
+def _settings(hyper: HyperParams) -> Iterator[Factor]:
+    """Yields products of hyper-parameters and what is missing of them to 1."""
+    parts: list[Factor] = []
+    for name in hyper:
+        parts.append(Factor(name, lambda one, hyper, name=name: hyper[name]))
+        parts.append(Factor(f"(1 - {name})", lambda one, hyper, name=name: one - hyper[name]))
+    for a in parts:
+        yield a
+        yield Factor(f"1 / {a.text}", lambda one, hyper, a=a: one / a.of(one, hyper))
+    for a, b in itertools.permutations(parts, 2):
+        for sign, operation in (("*", operator.mul), ("/", operator.truediv)):
+            yield Factor(
+                f"{a.text} {sign} {b.text}",
+                lambda one, hyper, a=a, b=b, operation=operation: operation(
+                    a.of(one, hyper), b.of(one, hyper)
+                ),
+            )
+
+
+def _times(one: jax.Array, fraction: fmpq) -> jax.Array:
+    """A fraction in the dtype of `one`, as a quotient of integers."""
+    top = int(fraction.p) * one
+    return top if fraction.q == 1 else top / int(fraction.q)
+
+
+def _fraction(number: arb) -> fmpq | None:
+    """The simple fraction that a ball holds."""
+    rest, before, now = number, (0, 1), (1, 0)
+    for _ in range(30):
+        near = (rest.mid() + arb(0.5)).floor().unique_fmpz()
+        if near is None:
+            return None
+        term = int(near)
+        before, now = now, (term * now[0] + before[0], term * now[1] + before[1])
+        if max(map(abs, now)) > _MOST:
+            return None
+        if number.overlaps(arb(fmpq(*now))):
+            return fmpq(*now)
+        rest = 1 / (rest - term)
+    return None
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A part of a state, as a function of other parts.
+    """A leaf of a state, as a function of other leaves.
 
     Attributes:
-      slot: what it is about.
+      slot: the leaf.
       sources: what it is a function of.
       text: the function, with `{0}`, `{1}` for the sources.
-      build: from the graph and the sources' nodes to its node.
+      program: the function, of the hyper-parameters and the sources.
     """
 
     slot: Slot
     sources: tuple[Slot, ...]
     text: str
-    build: Callable[[Graph, Sequence[Node]], Node]
+    program: core.ClosedJaxpr
+
+    def node(self, world: World, states: Sequence[Sequence[Node]]) -> Node:
+        """The leaf as a node, from the states of both sides."""
+        sources = [states[side][leaf] for side, leaf in self.sources]
+        (node,) = programs.run(world.graph, self.program, [*world.hyper, *sources])
+        return node
 
 
-def of_fraction(graph: Graph, fraction: fmpq, kind: DType) -> Node:
-    """A fraction as a node of a dtype."""
-    if fraction.q == 1:
-        return graph.const(int(fraction.p), kind)
-    top, bottom = graph.const(int(fraction.p), kind), graph.const(int(fraction.q), kind)
-    return graph.apply("div", (top, bottom), (), (), kind)
-
-
-def log_of(graph: Graph, fraction: fmpq, kind: DType) -> Node:
-    """The logarithm of a fraction as a node of a dtype."""
-    return graph.apply("log", (of_fraction(graph, fraction, kind),), (), (), kind)
-
-
-def with_sign(sign: int, build: Build) -> Build:
-    """A constant with a sign."""
-    if sign > 0:
-        return build
-    return lambda graph, kind: graph.apply("neg", (build(graph, kind),), (), (), kind)
-
-
-def binary_constant(op: str, first: Build, second: Build) -> Build:
-    """Two constants, by an operation."""
-    return lambda graph, kind: graph.apply(
-        op, (first(graph, kind), second(graph, kind)), (), (), kind
-    )
-
-
-def transpose_of(slot: Slot, other: Slot, order: Sequence[int], shape: tuple[int, ...]) -> Derived:
-    """Another part with its axes in another order."""
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        (node,) = nodes
-        params = (("permutation", tuple(order)),)
-        return graph.apply("transpose", (node,), params, shape, node.dtype)
-
-    return Derived(slot, (other,), f"{{0}}.transpose{tuple(order)}", build)
-
-
-def concatenation_of(slot: Slot, sources: Sequence[Slot], aval: Aval, axis: int) -> Derived:
-    """The concatenation of others along an axis, of any axes of their own."""
-    shape = tuple(aval.shape)
-    rest = math.prod(shape) // shape[axis]
-
-    def reshape(graph: Graph, node: Node, shape: tuple[int, ...]) -> Node:
-        params = (("dimensions", None), ("new_sizes", shape))
-        return graph.apply("reshape", (node,), params, shape, node.dtype)
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        parts = [
-            reshape(
-                graph,
-                node,
-                (*shape[:axis], math.prod(node.shape) // rest, *shape[axis + 1 :]),
-            )
-            for node in nodes
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return graph.apply("concatenate", parts, (("dimension", axis),), shape, aval.dtype)
-
-    names = ", ".join(f"{{{index}}}" for index in range(len(sources)))
-    text = f"[{names}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
-    return Derived(slot, tuple(sources), text + f" along axis {axis}" * (axis > 0), build)
-
-
-def linear_combination(slot: Slot, chosen: Sequence[Term], factors: Sequence[Factor]) -> Derived:
-    """Others, or their squares, times constants, together."""
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        def apply(op: str, *args: Node) -> Node:
-            return graph.apply(op, args, (), nodes[0].shape, nodes[0].dtype)
-
-        powers = [
-            node if power == 1 else apply("mul", node, node)
-            for node, (_, power) in zip(nodes, chosen, strict=True)
-        ]
-        terms = [
-            apply("mul", node, factor.node(graph, node.dtype))
-            for node, factor in zip(powers, factors, strict=True)
-        ]
-        return functools.reduce(functools.partial(apply, "add"), terms)
-
-    pairs = enumerate(zip(chosen, factors, strict=True))
-    texts = [
-        f"{factor.text} * {{{i}}}{' ** 2' if power == 2 else ''}".removeprefix("1 * ")
-        for i, ((_, power), factor) in pairs
-    ]
-    text = " + ".join(texts).replace("+ -1 * ", "- ").replace("+ -", "- ")
-    return Derived(slot, tuple(at for at, _ in chosen), text, build)
-
-
-def root_of(slot: Slot, other: Slot) -> Derived:
-    """The square root of another part."""
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        (node,) = nodes
-        return graph.apply("sqrt", (node,), (), node.shape, node.dtype)
-
-    return Derived(slot, (other,), "sqrt({0})", build)
-
-
-def multiple_of(slot: Slot, other: Slot, factor: Factor) -> Derived:
-    """Another part times a constant."""
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        (node,) = nodes
-        if factor.text == "-1":
-            return graph.apply("neg", (node,), (), node.shape, node.dtype)
-        constant = factor.node(graph, node.dtype)
-        return graph.apply("mul", (node, constant), (), node.shape, node.dtype)
-
-    text = {"1": "{0}", "-1": "-{0}"}.get(factor.text, f"{factor.text} * {{0}}")
-    return Derived(slot, (other,), text, build)
-
-
+_CLOSE = 1e-30
+_MOST = 10**6  # numerator or denominator of a constant
 _FEWEST = 4  # values, of which three decide the sequence and the rest confirm it
-# From a number to the constant that it is; None if it is not recognised.
-Recognise = Callable[[arb], Factor | None]
 
 
 @dataclass(frozen=True)
@@ -185,22 +141,18 @@ class Progression:
             rest = f"{self.scale.text} * {rest}".replace("-1 * ", "-")
         return rest if self.offset is None else f"{self.offset.text} + {rest}".replace("+ -", "- ")
 
-    def node(self, graph: Graph, count: Node, kind: DType) -> Node:
-        """The function of a count as a number of a dtype."""
-
-        def apply(op: str, *args: Node) -> Node:
-            return graph.apply(op, args, (), (), kind)
-
-        rest = apply("convert_element_type", count)
+    def of(self, one: jax.Array, hyper: HyperParams, count: jax.Array) -> jax.Array:
+        """The function of a count as a number of the dtype of `one`."""
+        rest = jnp.asarray(count, one.dtype)
         if self.ratio is not None:
-            rest = apply("pow", self.ratio.node(graph, kind), rest)
+            rest = self.ratio.of(one, hyper) ** rest
         if self.scale.text != "1":
-            rest = apply("mul", rest, self.scale.node(graph, kind))
-        return rest if self.offset is None else apply("add", self.offset.node(graph, kind), rest)
+            rest = rest * self.scale.of(one, hyper)
+        return rest if self.offset is None else self.offset.of(one, hyper) + rest
 
 
 def progression_of(
-    values: Sequence[arb], counts: Sequence[int], recognise: Recognise
+    values: Sequence[arb], counts: Sequence[int], hyper: HyperParams
 ) -> Progression | None:
     """Returns the function of a count that values are; None of others, or of equal ones."""
     offset, scale = _line(values, counts)
@@ -209,8 +161,8 @@ def progression_of(
         offset, scale, ratio = _curve(values, counts)
     if offset is None or scale is None:
         return None
-    summand = None if offset.contains(0) else recognise(offset)
-    factor, base = recognise(scale), None if ratio is None else recognise(ratio)
+    summand = None if offset.contains(0) else recognise(offset, hyper)
+    factor, base = recognise(scale, hyper), None if ratio is None else recognise(ratio, hyper)
     unknown = (summand is None and not offset.contains(0)) or (base is None and ratio is not None)
     return None if factor is None or unknown else Progression(summand, factor, base)
 
@@ -243,25 +195,3 @@ def _curve(
         return nothing
     limit = values[0] - steps[0] / (ratios[0] - 1)
     return limit, (values[0] - limit) / ratios[0] ** counts[0], ratios[0]
-
-
-def function_of_count(slot: Slot, count: Slot, aval: Aval, progression: Progression) -> Derived:
-    """A part of a state that is a function of a count."""
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        return graph.splat(progression.node(graph, nodes[0], aval.dtype), aval.shape)
-
-    return Derived(slot, (count,), progression.text, build)
-
-
-def multiple_by_count(slot: Slot, other: Slot, count: Slot, progression: Progression) -> Derived:
-    """A part of a state that is another one times a function of a count."""
-
-    def build(graph: Graph, nodes: Sequence[Node]) -> Node:
-        node, number = nodes
-        factor = progression.node(graph, number, node.dtype)
-        return graph.apply("mul", (node, factor), (), node.shape, node.dtype)
-
-    text = progression.text.replace("{0}", "{1}")
-    text = f"({text})" if " + " in text or " - " in text else text
-    return Derived(slot, (other, count), f"{{0}} * {text}", build)

@@ -1,4 +1,3 @@
-# pyright: strict
 """Relations of states that are guessed from a run: a sign, a factor, a power of a count.
 
 Both sides are run in exact arithmetic on one random input; a part of one side's state that is, in
@@ -6,33 +5,25 @@ this run, a constant times a part of the other's (and perhaps times a count), or
 power of a count, is a guess. Guesses are proved like every other relation, or dropped.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb, arb_mat, fmpq
 
-from equivalence_tests.proof.bits.graph import Graph, Node
-from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_key
+from equivalence_tests.proof.dtypes import Aval, is_float, is_key
 from equivalence_tests.proof.induction.derived import (
-    Build,
     Derived,
     Factor,
-    Term,
-    binary_constant,
-    concatenation_of,
-    function_of_count,
-    linear_combination,
-    log_of,
-    multiple_by_count,
-    multiple_of,
-    of_fraction,
+    HyperParams,
+    Progression,
     progression_of,
-    root_of,
-    transpose_of,
-    with_sign,
+    recognise,
 )
 from equivalence_tests.proof.induction.world import Slot
 from equivalence_tests.proof.interpreter import run as interpreter
@@ -40,11 +31,10 @@ from equivalence_tests.proof.reading.sides import Inputs, Program
 
 _SIZES = (1, 4, 1, 64, 2, 16)  # by which gradients are divided, so that maxima are no averages
 _MOST_SOURCES, _MOST_AXES = 8, 4
-_CLOSE = 1e-30
 Number = arb | int
+Term = tuple[Slot, int]  # a leaf of a state, and the power to which it is taken
 Arrays = list[np.ndarray]  # of balls or whole numbers
 Rows = Sequence[np.ndarray]  # of balls or whole numbers, one after each step
-_MOST = 10**6  # numerator or denominator of a constant
 
 
 class Fits:
@@ -123,45 +113,88 @@ class Fits:
 
     def _of_count(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
         """A function of a count, the same for every element."""
-        aval, values = self._aval(slot), [_uniform(row) for row in self._rows(slot)]
+        values = [_uniform(row.flat) for row in self._rows(slot)]
         numbers = [value for value in values if value is not None]
         for count in counts if len(numbers) == len(values) else ():
-            if (
-                progression := progression_of(numbers, self._numbers(count), self._factor)
-            ) is not None:
-                yield function_of_count(slot, count, aval, progression)
+            progression = progression_of(numbers, self._numbers(count), self.numbers)
+            if progression is not None:
+                yield self._derive(slot, (count,), progression.text, progression.of)
 
     def _multiple(self, slot: Slot, other: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
         """Another times a constant, or times a function of a count."""
         pairs = zip(self._rows(slot), self._rows(other), strict=True)
         ratios = [[_ratio(a, b) for a, b in _pairs([x], [y])] for x, y in pairs]
-        constant = self._constant([ratio for row in ratios for ratio in row])
+        ratio = _uniform([ratio for row in ratios for ratio in row if ratio is not None])
+        constant = None if ratio is None else recognise(ratio, self.numbers)
         if constant is not None:
-            yield multiple_of(slot, other, constant)
+            yield self._combination(slot, [(other, 1)], [constant])
             return
         squares = [
             _ratio(_plain(a) ** 2, b) for a, b in _pairs(self._rows(slot), self._rows(other))
         ]
         if self._never_negative(slot) and all(r is None or r.overlaps(arb(1)) for r in squares):
-            yield root_of(slot, other)
+            yield self._derive(slot, (other,), "sqrt({0})", lambda _, hyper, leaf: jnp.sqrt(leaf))
             return
-        values = [_uniform(np.array([each for each in row if each is not None])) for row in ratios]
+        values = [_uniform([each for each in row if each is not None]) for row in ratios]
         for count in counts:
             pairs = zip(values, self._numbers(count), strict=True)
             rows = [(value, number) for value, number in pairs if value is not None]
             numbers = [value for value, _ in rows]
-            progression = progression_of(numbers, [number for _, number in rows], self._factor)
+            progression = progression_of(numbers, [number for _, number in rows], self.numbers)
             if progression is not None:
-                yield multiple_by_count(slot, other, count, progression)
+                yield self._multiple_by_count(slot, other, count, progression)
+
+    def _multiple_by_count(
+        self, slot: Slot, other: Slot, count: Slot, progression: Progression
+    ) -> Derived:
+        def multiple(
+            one: jax.Array, hyper: HyperParams, leaf: jax.Array, count: jax.Array
+        ) -> jax.Array:
+            return leaf * progression.of(one, hyper, count)
+
+        text = progression.text.replace("{0}", "{1}")
+        text = f"({text})" if " + " in text or " - " in text else text
+        return self._derive(slot, (other, count), f"{{0}} * {text}", multiple)
+
+    def _combination(self, slot: Slot, terms: Sequence[Term], factors: Sequence[Factor]) -> Derived:
+        """A leaf as the sum of others, or their squares, times constants."""
+
+        def total(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
+            powers = [
+                leaf if power == 1 else leaf * leaf
+                for leaf, (_, power) in zip(leaves, terms, strict=True)
+            ]
+            pairs = zip(powers, factors, strict=True)
+            products = [power * factor.of(one, hyper) for power, factor in pairs]
+            return functools.reduce(operator.add, products)
+
+        texts = [
+            f"{factor.text} * {{{i}}}{' ** 2' if power == 2 else ''}".removeprefix("1 * ")
+            for i, ((_, power), factor) in enumerate(zip(terms, factors, strict=True))
+        ]
+        text = " + ".join(texts).replace("-1 * ", "-").replace("+ -", "- ")
+        return self._derive(slot, [at for at, _ in terms], text, total)
+
+    def _derive(
+        self, slot: Slot, sources: Sequence[Slot], text: str, function: Callable[..., jax.Array]
+    ) -> Derived:
+        """A leaf as a function: (1 of the leaf's dtype, hyper-parameters, sources) -> the leaf."""
+        aval = self._aval(slot)
+
+        def leaf(numbers: Mapping[str, jax.Array], *leaves: jax.Array) -> jax.Array:
+            hyper = {name: jnp.asarray(number, aval.dtype) for name, number in numbers.items()}
+            value = function(jnp.asarray(1, aval.dtype), hyper, *leaves)
+            return jnp.broadcast_to(jnp.asarray(value, aval.dtype), aval.shape)
+
+        arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in map(self._aval, sources)]
+        program = jax.make_jaxpr(leaf)(dict.fromkeys(self.numbers, 0.0), *arrays)
+        return Derived(slot, tuple(sources), text, program)
 
     def _never_negative(self, slot: Slot) -> bool:
         return all(value >= 0 for value in _column(self._rows(slot)))
 
     def _numbers(self, count: Slot) -> list[int]:
         return [int(row.flat[0]) for row in self._rows(count)]
-
-    def _factor(self, number: arb) -> Factor | None:
-        return self._constant([number])
 
     def _laid_out(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """Others in a row, in another shape, or with their axes in another order."""
@@ -177,11 +210,35 @@ class Fits:
                     continue
                 rows = [row.transpose(order) for row in self._rows(other)]
                 if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
-                    yield transpose_of(slot, other, order, shape)
+                    yield self._derive(
+                        slot,
+                        (other,),
+                        f"{{0}}.transpose{order}",
+                        lambda _, hyper, leaf, order=order: leaf.transpose(order),
+                    )
         for axis in range(len(shape)):
             row = self._in_a_row(slot, fit, axis)
             if row is not None:
-                yield concatenation_of(slot, row, self._aval(slot), axis)
+                yield self._concatenation(slot, row, axis)
+
+    def _concatenation(self, slot: Slot, sources: Sequence[Slot], axis: int) -> Derived:
+        """A leaf as the concatenation of others along an axis, of any axes of their own."""
+        shape = tuple(self._aval(slot).shape)
+        rest = math.prod(shape) // shape[axis]
+
+        def concatenation(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
+            return jnp.concatenate(
+                [
+                    leaf.reshape(*shape[:axis], leaf.size // rest, *shape[axis + 1 :])
+                    for leaf in leaves
+                ],
+                axis,
+            )
+
+        names = ", ".join(f"{{{index}}}" for index in range(len(sources)))
+        text = f"[{names}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
+        text += f" along axis {axis}" * (axis > 0)
+        return self._derive(slot, sources, text, concatenation)
 
     def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
         """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
@@ -228,7 +285,7 @@ class Fits:
                     continue
                 factors = self._factors(mine, [columns[each] for each in chosen])
                 if factors is not None:
-                    yield linear_combination(slot, chosen, factors)
+                    yield self._combination(slot, chosen, factors)
 
     def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
         """Of those with the same values the first."""
@@ -264,54 +321,9 @@ class Fits:
             predicted = sum((a * b for a, b in zip(numbers, row, strict=True)), arb(0))
             if not predicted.overlaps(value):
                 return None
-        factors = [self._constant([number]) for number in numbers]
+        factors = [recognise(number, self.numbers) for number in numbers]
         constants = [factor for factor in factors if factor is not None]
         return constants if len(constants) == count else None
-
-    def _constant(self, ratios: Sequence[arb | None]) -> Factor | None:
-        """Returns the simple number that all values are; None of others."""
-        finite = [ratio for ratio in ratios if ratio is not None]
-        if not finite or not all(each.is_finite() and each.overlaps(finite[0]) for each in finite):
-            return None
-        number = finite[0]
-        if abs(number) < _CLOSE or number.rad() > _CLOSE * abs(number):
-            return None
-        for text, value, build in self._settings():
-            for sign in (1, -1):
-                if number.overlaps(sign * value):
-                    return Factor(f"{'-' if sign < 0 else ''}{text}", with_sign(sign, build))
-        if (fraction := _fraction(number)) is not None:
-            return Factor(str(fraction), lambda graph, kind: of_fraction(graph, fraction, kind))
-        if (power := _fraction(number.exp())) is not None:
-            return Factor(f"log({power})", lambda graph, kind: log_of(graph, power, kind))
-        return None
-
-    def _settings(self) -> Iterator[tuple[str, arb, Build]]:
-        """Products of hyper-parameters and what is missing of them to 1."""
-        parts: list[tuple[str, arb, Build]] = []
-        for name, value in self.numbers.items():
-            parts.append((name, value, self._symbol(name, False)))
-            parts.append((f"(1 - {name})", 1 - value, self._symbol(name, True)))
-        for text, value, build in parts:
-            yield text, value, build
-            yield (
-                f"1 / {text}",
-                1 / value,
-                binary_constant("div", lambda g, k: g.const(1, k), build),
-            )
-        for (a, x, f), (b, y, g) in itertools.permutations(parts, 2):
-            yield f"{a} * {b}", x * y, binary_constant("mul", f, g)
-            yield f"{a} / {b}", x / y, binary_constant("div", f, g)
-
-    def _symbol(self, name: str, rest: bool) -> Build:
-        def build(graph: Graph, kind: DType) -> Node:
-            symbol = graph.leaf(name, (), jnp.result_type(float))
-            node = graph.apply("convert_element_type", (symbol,), (), (), kind)
-            if not rest:
-                return node
-            return graph.apply("sub", (graph.const(1, kind), node), (), (), kind)
-
-        return build
 
     def _rows(self, slot: Slot) -> list[np.ndarray]:
         return [np.asarray(state[slot[1]]) for state in self.runs[slot[0]]]
@@ -388,9 +400,9 @@ def _may_make_up(mine: Sequence[arb], rows: Sequence[Sequence[arb]], some: Seque
     return bool(np.allclose(near @ solved, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max()))
 
 
-def _uniform(row: np.ndarray) -> arb | None:
+def _uniform(row: Iterable[Number]) -> arb | None:
     """Returns the number that all entries are; None if they are not one."""
-    values = [_plain(value) for value in row.flat]
+    values = [_plain(value) for value in row]
     if not values or not all(each.is_finite() and each.overlaps(values[0]) for each in values):
         return None
     return values[0]
@@ -398,23 +410,6 @@ def _uniform(row: np.ndarray) -> arb | None:
 
 def _plain(value: Number) -> arb:
     return value if isinstance(value, arb) else arb(int(value))
-
-
-def _fraction(number: arb) -> fmpq | None:
-    """The simple fraction that a ball holds."""
-    rest, before, now = number, (0, 1), (1, 0)
-    for _ in range(30):
-        near = (rest.mid() + arb(0.5)).floor().unique_fmpz()
-        if near is None:
-            return None
-        term = int(near)
-        before, now = now, (term * now[0] + before[0], term * now[1] + before[1])
-        if max(map(abs, now)) > _MOST:
-            return None
-        if number.overlaps(arb(fmpq(*now))):
-            return fmpq(*now)
-        rest = 1 / (rest - term)
-    return None
 
 
 def _all_equal(lhs: Rows, rhs: Rows) -> bool:

@@ -304,7 +304,7 @@ class _Search:
         )
         states = lhs, rhs
         for (side, leaf), each in self.derived.items():
-            states[side][leaf] = each.build(graph, [states[s][i] for s, i in each.sources])
+            states[side][leaf] = each.node(self.world, states)
         return states
 
     def result(self) -> Induction:
@@ -347,8 +347,7 @@ class _Search:
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """Returns the expected and the actual node of a leaf, the left side's first."""
-        sources = [states[side][leaf] for side, leaf in derived.sources]
-        expected = derived.build(self.world.graph, sources)
+        expected = derived.node(self.world, states)
         side, leaf = derived.slot
         actual = states[side][leaf]
         return (expected, actual) if side == 1 else (actual, expected)

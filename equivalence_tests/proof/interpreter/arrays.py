@@ -40,7 +40,6 @@ _SCATTER_COMBINE: dict[str, Combine] = {
 _CUMULATIVE: dict[str, Combine] = {
     "cummax": lambda a, b: a.max(b),
     "cummin": lambda a, b: a.min(b),
-    "cumlogsumexp": lambda a, b: (a.exp() + b.exp()).log(),
 }
 
 

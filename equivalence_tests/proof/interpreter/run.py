@@ -131,7 +131,7 @@ def _equation(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
     if name == "scan":
         return _scan(eqn.params, args, exact)
     outs = [aval_of(var) for var in eqn.outvars]
-    if name in ("pjit", "jit"):  # an unknown function: any will do
+    if name == "jit":  # an uninterpreted function: any will do
         return [_as_typed(_example_function(args), aval, exact) for aval in outs]
     keyed = any(is_key(aval_of(var).dtype) for var in (*eqn.invars, *eqn.outvars))
     row = PRIMITIVES.get(name)
@@ -176,10 +176,10 @@ def _by_float64(eqn: JaxprEqn, args: list[Array]) -> list[Array]:
         arguments = [jnp.asarray(x.astype(float) if x.dtype == object else x) for x in args]
         results = eqn.primitive.bind(*arguments, **eqn.params)
     results = results if eqn.primitive.multiple_results else [results]
-    return [_around(np.asarray(each)) for each in results]
+    return [_unsure_balls(np.asarray(each)) for each in results]
 
 
-def _around(array: Array) -> Array:
+def _unsure_balls(array: Array) -> Array:
     if not is_float(array.dtype):
         return array
     finite = array[np.isfinite(array)]

@@ -11,7 +11,6 @@ __all__ = ["equal_1", "equal_2", "equal_3", "equal_4"]  # which fill the table
 UNDECIDED = (
     "rprop by cases",
     "the transformer's schedule",
-    "adan with the difference by a product",
     "clipped second-order step",
     "norm of third power",
     "lamb by hand",

@@ -194,7 +194,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = {"everywhere": list(EVERYWHERE), "in_bits": list(IN_BITS)}
     for kind, rows in (names | {"elsewhere": range(len(SHAPES))}).items():
         if kind in metafunc.fixturenames:
-            metafunc.parametrize(kind, some_or_all(metafunc.config, rows, every=13))
+            metafunc.parametrize(kind, some_or_all(metafunc.config, rows, every=29))
 
 
 def _proof(left: Any, right: Any, params: Any, options: dict[str, Any]) -> Proof | None:

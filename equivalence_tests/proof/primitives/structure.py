@@ -21,7 +21,6 @@ from equivalence_tests.proof.primitives.primitive import OnNumbers, all_of, defi
 # Copies: what hints at how, not at what, is computed.
 COPIES = (
     "copy",
-    "copy_p",
     "optimization_barrier",
     "stop_gradient",
     "device_put",
@@ -94,7 +93,6 @@ define(
 )
 define("splat", elementwise=False, signs=all_of, rounding=of_operand)
 define("squeeze", elementwise=False, numbers=_same_order)
-define("expand_dims", elementwise=False, numbers=_same_order)
 define(
     "rev",
     elementwise=False,

@@ -23,19 +23,8 @@ AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
 # known that equal arguments give equal results, and nothing else.
 UNKNOWN = "unknown_"
 _UNROLLED = 16  # steps of a loop that are followed one by one
-_CALLS = {
-    "pjit": "jaxpr",
-    "jit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "checkpoint": "jaxpr",
-    "remat2": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_lin": "call_jaxpr",
-}
+# Primitives that call the one jaxpr among their parameters.
+_CALLS = ("jit", "call", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
 # What says how, not what: it is left out of a node.
 _HINTS = {
     "sharding",
@@ -49,15 +38,9 @@ _HINTS = {
 
 def callee(eqn: JaxprEqn) -> AnyJaxpr | None:
     """The jaxpr that an equation calls once with its operands; None if it is no call."""
-    name = eqn.primitive.name
-    if name not in _CALLS:
+    if eqn.primitive.name not in _CALLS or str(eqn.params.get("name", "")).startswith(UNKNOWN):
         return None
-    if name in ("pjit", "jit") and str(eqn.params.get("name", "")).startswith(UNKNOWN):
-        return None
-    inner = eqn.params.get(_CALLS[name])
-    if inner is None:  # another version's name for it
-        inner = next((value for value in eqn.params.values() if is_jaxpr(value)), None)
-    return inner
+    return next(filter(is_jaxpr, eqn.params.values()), None)
 
 
 def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:

@@ -23,8 +23,8 @@ from equivalence_tests.proof.reading.symbols import (
     Symbol,
     unwrap,
 )
-from equivalence_tests.sides.adapt import EquivalenceError, SideLike, adapted
-from equivalence_tests.sides.held_values import changed, plain_values
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
+from equivalence_tests.sides.held_values import plain_values, python_changes
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -175,7 +175,7 @@ def _functions_of(side: SideLike) -> _Functions:
             return side.apply_gradient(side.hyper_params, state[0], state[1], grads)
 
         return _Functions(type(side).__name__, start, step, lambda state: state[0])
-    adapter = adapted(side)
+    adapter = as_side(side)
     return _Functions(
         adapter.name, adapter.init, adapter.step, lambda state: adapter.view(state)["params"]
     )
@@ -227,7 +227,7 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         state = side.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
-            changed=changed(before, plain_values(side.step), new="changed" not in seen),
+            changed=python_changes(before, plain_values(side.step), new="changed" not in seen),
         )
         return _arrays(state), _arrays(side.params(state))
 

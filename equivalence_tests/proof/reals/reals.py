@@ -271,7 +271,7 @@ class Reals:
 
 def unknown_name(node: Node) -> str | None:
     """The name of a function that is to stay unknown, if a node is a call of one."""
-    if node.op not in ("pjit", "jit"):
+    if node.op != "jit":
         return None
     name = node.settings.get("name", "")
     return str(name).removeprefix(UNKNOWN)

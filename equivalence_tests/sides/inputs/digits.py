@@ -12,20 +12,23 @@ import functools
 import itertools
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.tree_util import KeyPath
 
 import legacy_optim
 from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
+from optax_bridge.metadata.axis_metadata import key_names
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 BATCH_SIZE = 64
@@ -81,10 +84,10 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
         return arrays["images"].astype(np.float32) / 16.0, arrays["labels"].astype(np.int32)
 
 
-def batches(steps: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def batches(steps: int) -> tuple[np.ndarray, np.ndarray]:
     """`steps` batches of `BATCH_SIZE`, shuffled in each epoch: images and labels."""
     images, labels = digits()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     epochs = -(-steps * BATCH_SIZE // len(images))
     order = np.concatenate([rng.permutation(len(images)) for _ in range(epochs)])
     chosen = order[: steps * BATCH_SIZE].reshape(steps, BATCH_SIZE)
@@ -111,7 +114,7 @@ class Task:
             return self._value_and_grad(params, batch_stats, batch)
 
     @functools.cached_property
-    def _value_and_grad(self) -> Any:
+    def _value_and_grad(self) -> Callable[..., PyTree]:
         return jax.jit(jax.value_and_grad(self.loss, has_aux=True))
 
     def loss(
@@ -141,8 +144,8 @@ def _task(name: str) -> Task:
     )
     rng = np.random.default_rng(0)
 
-    def initial(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.asarray(_initial(path[-1].key, leaf.shape, rng), leaf.dtype)
+    def initial(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(_initial(key_names(path)[-1], leaf.shape, rng), leaf.dtype)
 
     variables = jax.tree_util.tree_map_with_path(initial, shapes)
     return Task(model, variables["params"], variables.get("batch_stats", {}))
@@ -221,7 +224,7 @@ def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
     )
 
 
-def new_side(job: Task, tx: Any) -> Side:
+def new_side(job: Task, tx: optax.GradientTransformation) -> Side:
     """Training with `TrainState`, as FLIP 1009 writes the loop; shows what `old_side` does."""
 
     def init(params: Params) -> Params:

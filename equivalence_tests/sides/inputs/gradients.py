@@ -19,7 +19,7 @@ from optax_bridge.metadata.trees import Params, PyTree, Updates
 # parameters, which each side then calls with its own parameters: a closed loop.
 Gradients = Any
 
-Stream = Callable[[int, Any], Any]
+Stream = Callable[[int, Params], Updates]
 
 _DEFAULT_STEPS = 160  # what goes wrong after the hundredth step is seen as well
 

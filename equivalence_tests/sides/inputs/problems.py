@@ -1,8 +1,6 @@
 # pyright: strict
 """The suite's inputs: odd parameter trees and hostile streams of gradients."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +37,7 @@ def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -
     def normal(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape).astype(np.float32)
 
-    tree: dict[str, Any] = {
+    tree: dict[str, PyTree] = {
         "scalar": normal(),
         "empty": normal(0),
         "single": normal(1),

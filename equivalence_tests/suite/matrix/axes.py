@@ -1,14 +1,14 @@
-"""The axes, each a table; `axes_test.py` lints them. An entry's settings are its own cases."""
+"""The axes, each a table; `run_test.py` lints them. An entry's settings are its own cases."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from flax import linen, nnx
 from flax.core import FrozenDict
 
-from optax_bridge.metadata.trees import Params, PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # Every run is two halves, so that one compilation serves the run that is interrupted in between as
 # well as the one that is not.
@@ -19,8 +19,8 @@ STEPS = 2 * HALF
 class Pair(NamedTuple):
     """A NamedTuple of parameters."""
 
-    kernel: Any
-    bias: Any
+    kernel: Leaf
+    bias: Leaf
 
 
 def _normal(*shape: int, scale: float = 1.0) -> np.ndarray:
@@ -49,7 +49,7 @@ def _nnx_state() -> PyTree:
 
 # Name -> parameters in float32, made at each call. "plain" is what the other axes use: a
 # kernel, and a bias and a kernel that start at zero, where LAMB is told from Optax's.
-TREES: Mapping[str, Callable[[], Any]] = {
+TREES: Mapping[str, Callable[[], PyTree]] = {
     "plain": _plain,
     "frozen": lambda: FrozenDict({"dense": FrozenDict(_kernel_and_bias())}),
     "list": lambda: [_normal(4, 3), [np.zeros(3, np.float32), _normal(2)]],
@@ -116,7 +116,7 @@ RECIPES = ("exact", "stock")
 
 
 def parameters(tree: str, dtype: str = "float32") -> PyTree:
-    """The parameters of a tree, in a dtype; the tree of mixed dtypes stays as it is.
+    """The parameters of a tree, in a dtype; the tree of mixed dtypes keeps its own.
 
     In half precision the plain tree is larger. XLA for CPUs compiles a loop that moves less than
     some 1 KiB as one function, in which not every intermediate result is rounded, and one side of a

@@ -4,18 +4,18 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 
 import jax
 import numpy as np
 
-from equivalence_tests.compare import one_function
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.compare.extent import poisoned_from
+from equivalence_tests.compare.judgement import loop_may_be_one_function
 from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import LOOPS, Driven, driver, trajectory
-from equivalence_tests.suite.case import Result, measure
-from equivalence_tests.suite.matrix import axes, sides
+from equivalence_tests.suite.case import Result, decide_in_float64, measure
+from equivalence_tests.suite.matrix import axes, cases
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.claim import rounding
@@ -29,24 +29,10 @@ _IN_ONE_FUNCTION = rounding(
 )
 
 
-def groups(cases: Sequence[MatrixCase]) -> list[list[MatrixCase]]:
-    """The cases by the programs that they need."""
-    ordered = sorted(cases, key=lambda case: case.program)
-    return [list(group) for _, group in groupby(ordered, key=lambda case: case.program)]
-
-
-def run_group(cases: Sequence[MatrixCase], *, keep: bool = False) -> list[Result]:
-    """Runs cases that share their programs.
-
-    Args:
-      cases: of one of `groups`.
-      keep: whether results hold the right side's trajectory, for recording.
-
-    Returns:
-      One result for each case; an error is in its result and stops no other.
-    """
-    legs = Legs(cases[0].program)
-    return [run_case(case, legs, keep=keep) for case in cases]
+def run_group(group: Sequence[MatrixCase]) -> list[Result]:
+    """Runs cases that share their programs; an error is in its result and stops no other."""
+    legs = Legs(group[0].program)
+    return [run_case(case, legs) for case in group]
 
 
 class Legs:
@@ -56,9 +42,8 @@ class Legs:
         """Takes `case.program`."""
         self.params = axes.parameters(program.tree, program.dtype)
         self.steps = axes.steps_of(program.tree)
-        self.rates = axes.rates(sides.peak(program), self.steps)
+        self.rates = axes.rates(cases.peak(program), self.steps)
         self.program = program
-        self._wide: Legs | None = None
         # Each program and each run of the left side once, whichever cases ask for it.
         self._left = functools.cache(functools.partial(self._run, "legacy"))
         self._driver = functools.cache(self._new_driver)
@@ -68,52 +53,56 @@ class Legs:
         right = self._run(case.recipe, case.stream, resumed=case.mode == "resumed")
         return self._left(case.stream), right
 
-    def in_float64(self, case: MatrixCase) -> Result:
-        """The same case in float64, which decides whether a difference is rounding."""
-        if self._wide is None:
-            self._wide = Legs(replace(self.program, dtype="float64"))
-        return run_case(replace(case, dtype="float64"), self._wide)
+    def inputs(self, stream: str) -> tuple[PyTree, np.ndarray]:
+        """Gradients and rates, of shape (steps, ...) at each leaf."""
+        return axes.gradients(self.params, stream, self.steps), self.rates
+
+    def side(self, recipe: str) -> Side:
+        """The legacy optimizer, or a recipe."""
+        case = replace(self.program, recipe=recipe)
+        return (cases.legacy_side if recipe == "legacy" else cases.recipe_side)(case)
 
     def _run(self, recipe: str, stream: str, *, resumed: bool = False) -> PyTree:
-        inputs = (axes.gradients(self.params, stream, self.steps), self.rates)
         # Two halves, so that one compilation also serves the run that is interrupted in between.
         parts = 2 if self.steps == axes.STEPS else 1
-        return trajectory(self._driver(recipe), self.params, inputs, parts=parts, resumed=resumed)
+        run = self._driver(recipe)
+        return trajectory(run, self.params, self.inputs(stream), parts=parts, resumed=resumed)
 
     def _new_driver(self, recipe: str) -> Driven:
-        case = replace(self.program, recipe=recipe)
-        return driver((sides.left if recipe == "legacy" else sides.right)(case), case.drive)
+        return driver(self.side(recipe), self.program.drive)
 
 
-def run_case(case: MatrixCase, legs: Legs, *, keep: bool = False) -> Result:
+def run_case(case: MatrixCase, legs: Legs) -> Result:
     """Runs one case with the legs of its program; an error is in its result."""
 
     def compare_sides(result: Result, recipe: Call) -> None:
         del recipe  # the right side asks for it
         with float64() if case.dtype == "float64" else contextlib.nullcontext():
-            left, right = legs.both(case)
-        grads = axes.gradients(legs.params, case.stream, legs.steps)
-        comparison = result.comparison = compare(left, right, poisoned=poisoned_from(grads))
-        if not comparison.identical and _in_one_function(case, left, right):
+            legacy, other = legs.both(case)
+        inputs = legs.inputs(case.stream)
+        poisoned = poisoned_from(inputs[0])
+        comparison = result.comparison = compare(legacy, other, poisoned=poisoned)
+        result.trajectory = other
+        if comparison.identical:
+            return
+        if _in_one_function(case, legacy, other):
             result.claim = _IN_ONE_FUNCTION
-        result.trajectory = right if keep else None
+        if case.dtype != "float64":
+            both = map(legs.side, ("legacy", case.recipe))
+            drive = case.drive if case.drive in LOOPS else "scan"  # other devices change nothing
+            decide_in_float64(result, both, legs.params, inputs, drive, poisoned)
 
     setting = ENTRIES[case.entry].cases[case.setting]
-    definition = sides.definition(case, sides.schedule(case))
-    result = measure(case, setting, definition, compare_sides)
-    comparison = result.comparison
-    if comparison is not None and not comparison.identical and case.dtype != "float64":
-        wide = legs.in_float64(case)
-        result.wide, result.about_wide = wide.comparison, wide.note
-    return result
+    definition = cases.definition(case, cases.schedule(case))
+    return measure(case, setting, definition, compare_sides)
 
 
-def _in_one_function(case: MatrixCase, left: PyTree, right: PyTree) -> bool:
+def _in_one_function(case: MatrixCase, legacy: PyTree, other: PyTree) -> bool:
     """True if only parameters of one element differ, in a loop that is compiled as one function."""
-    if case.recipe != "exact" or case.drive in LOOPS or not one_function.may_be():
+    if case.recipe != "exact" or case.drive in LOOPS or not loop_may_be_one_function():
         return False
     larger = [
         [leaf for leaf in jax.tree.leaves(tree) if np.size(leaf) > len(leaf)]
-        for tree in (left, right)
+        for tree in (legacy, other)
     ]
     return compare(*larger).identical

@@ -4,9 +4,7 @@ Where no sum is split over devices, every bit must be the same. Whether one is, 
 says: it then has an all-reduce that adds floating-point numbers.
 """
 
-import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 from rich import box
@@ -14,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.suite.case import Result
+from equivalence_tests.suite.case import Result, record_run
 from equivalence_tests.suite.sharded import training, two_processes
 from equivalence_tests.suite.sharded.partitioned import can_be_pinned
 from equivalence_tests.suite.sharded.training import (
@@ -34,30 +32,16 @@ from optax_bridge.correspondence.recipe import render
 ROUNDING_ULP = 64.0
 
 
-def cases() -> list[ShardedCase]:
-    """Every layout in a closed loop, two on given gradients, and two in two processes."""
+def cases(full: bool) -> list[ShardedCase]:
+    """Every layout in a closed loop, two on given gradients; if all, two in two processes."""
     selected = []
     for name in OPTIMIZERS:
         selected += [ShardedCase(name, layout) for layout in LAYOUTS]
         selected += [ShardedCase(name, layout, GIVEN) for layout in ("FSDP", "data and tensor")]
-    selected.append(ShardedCase("adam", "optimizer state", processes=2))  # which splits no sum
-    return [*selected, ShardedCase("adafactor", "FSDP", processes=2)]
-
-
-def chosen(only: Sequence[str], full: bool) -> list[ShardedCase]:
-    """The cases that fit every name.
-
-    Args:
-      only: names of optimizers, layouts or the problem; empty for all. Cases must fit in each of
-        the three of which something is named; a name of anything else fits none.
-      full: whether to run in several processes as well.
-    """
-    selected = [case for case in cases() if full or case.processes == 1]
-    for axis in ("entry", "layout", "problem"):
-        named = {*only} & {getattr(case, axis) for case in selected}
-        selected = [case for case in selected if not named or getattr(case, axis) in named]
-        only = [name for name in only if name not in named]
-    return [] if only else selected
+    if full:
+        selected.append(ShardedCase("adam", "optimizer state", processes=2))  # splits no sum
+        selected.append(ShardedCase("adafactor", "FSDP", processes=2))
+    return selected
 
 
 def can_run() -> bool:
@@ -72,10 +56,8 @@ def run(case: ShardedCase) -> Result:
       A result whose claim is derived from the compiled programs: identical where they split no sum.
       An error is in the result.
     """
-    started = time.perf_counter()
-    recipe = render(OPTIMIZERS[case.entry])
-    result = Result(case, described(case), source=recipe)
-    try:
+    result = Result(case, layout_text(case), source=render(OPTIMIZERS[case.entry]))
+    with record_run(result):
         alone, _ = reference(case.entry, case.drive)
         seen, split = (training if case.processes == 1 else two_processes).run(case)
         left_out = vanishing(case.entry) if split else ()
@@ -90,9 +72,6 @@ def run(case: ShardedCase) -> Result:
             "split_sums": split,
             "left_out": list(left_out),
         }
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds = time.perf_counter() - started
     return result
 
 
@@ -110,20 +89,6 @@ def summary(split: Sequence[str]) -> str:
     parts = [name.split(" ")[0] for name in split]
     counts = ", ".join(f"{parts.count(part)} {part}" for part in dict.fromkeys(parts))
     return f"split sums: {counts}"
-
-
-def jobs(some: Sequence[ShardedCase]) -> list[tuple[str, Callable[[], list[Result]]]]:
-    """The cases as jobs of `running.run_all`; those of one optimizer share their reference."""
-
-    def job(group: list[ShardedCase]) -> tuple[str, Callable[[], list[Result]]]:
-        return f"{group[0].entry} on {DEVICES} devices", lambda: list(map(run, group))
-
-    return [job(list(group)) for _, group in itertools.groupby(some, lambda case: case.entry)]
-
-
-def is_sharded(result: Result) -> bool:
-    """True if a result is of such a case."""
-    return isinstance(result.case, ShardedCase)
 
 
 def table(results: Sequence[Result]) -> Table:
@@ -151,7 +116,7 @@ def table(results: Sequence[Result]) -> Table:
             outcome = result.verdict.value + far
         shown.add_row(
             name if name != previous else "",
-            described(case),
+            layout_text(case),
             outcome,
             "[green]yes[/]" if result.held else "[bold red]NO[/]",
             escape(result.note),
@@ -160,7 +125,7 @@ def table(results: Sequence[Result]) -> Table:
     return shown
 
 
-def described(case: ShardedCase) -> str:
+def layout_text(case: ShardedCase) -> str:
     """Returns the layout of a case, for a table's cell."""
     processes = f", {case.processes} processes" if case.processes > 1 else ""
     return case.layout + processes + (", given gradients" if case.drive == GIVEN else "")

@@ -24,7 +24,7 @@ QUICK = (
 )
 CASES = [
     pytest.param(case, id=str(case), marks=() if case in QUICK else pytest.mark.full)
-    for case in cases.cases()
+    for case in cases.cases(full=True)
 ]
 
 
@@ -98,19 +98,3 @@ def test_split_sums_of_a_program(function: Callable[..., object], expected: list
     assert program is not None
     found = split_sums(program)
     assert found == expected if XLA_KEEPS_NAMES else bool(found) == bool(expected)
-
-
-@pytest.mark.parametrize(
-    ("only", "full", "number"),
-    [
-        ((), False, 24),
-        ((), True, 26),
-        (("FSDP",), False, 6),
-        (("FSDP", "adafactor"), True, 3),
-        (("adam", "momentum"), False, 16),
-        (("transformer", "tensor"), False, 3),
-        (("adam", "thousand"), True, 0),
-    ],
-)
-def test_every_name_narrows_the_choice(only, full, number):
-    assert len(cases.chosen(only, full)) == number

@@ -2,7 +2,6 @@
 
 import functools
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +50,7 @@ def _operations(name: str) -> list[str]:
 
 
 @functools.cache
-def compiler_options() -> dict[str, Any]:
+def compiler_options() -> dict[str, bool | str]:
     """Returns the pinned ones of XLA's choices, of those that this version of it knows."""
     options = {}
     for name, value in _CHOICES.items():

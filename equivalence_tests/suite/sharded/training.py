@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.stages import Compiled
 
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.sides.precision import pin_precision
@@ -24,6 +25,7 @@ from optax_bridge.metadata.kept_axes import state_axes
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 DEVICES, STEPS = 8, 20
+Rule = Callable[[str, Leaf], PartitionSpec]  # of the path and the array of a parameter
 TRAINING, GIVEN = "training", "given gradients"
 
 OPTIMIZERS = {
@@ -45,17 +47,17 @@ class Layout:
     """
 
     mesh: dict[str, int]
-    rule: Callable[[str, Any], PartitionSpec]
+    rule: Rule
     batch: PartitionSpec = field(default_factory=PartitionSpec)
-    state_rule: Callable[[str, Any], PartitionSpec] | None = None
+    state_rule: Rule | None = None
 
 
-def _whole_rule(path: str, value: Any) -> PartitionSpec:
+def _whole_rule(path: str, value: Leaf) -> PartitionSpec:
     del path, value
     return PartitionSpec()
 
 
-def _first_axis_rule(path: str, value: Any) -> PartitionSpec:
+def _first_axis_rule(path: str, value: Leaf) -> PartitionSpec:
     """The first axis that can be divided over the data axis, as FSDP shards."""
     del path
     for index, size in enumerate(value.shape):
@@ -64,7 +66,7 @@ def _first_axis_rule(path: str, value: Any) -> PartitionSpec:
     return PartitionSpec()
 
 
-def _hidden_rule(path: str, value: Any) -> PartitionSpec:
+def _hidden_rule(path: str, value: Leaf) -> PartitionSpec:
     """The hidden units of the block's two dense layers."""
     del value
     return {
@@ -74,7 +76,7 @@ def _hidden_rule(path: str, value: Any) -> PartitionSpec:
     }.get(path, PartitionSpec())
 
 
-def _hidden_and_heads_rule(path: str, value: Any) -> PartitionSpec:
+def _hidden_and_heads_rule(path: str, value: Leaf) -> PartitionSpec:
     """The heads of the attention as well."""
     of_heads = {
         **{f"{name}/kernel": PartitionSpec(None, "model") for name in ("query", "key", "value")},
@@ -110,6 +112,7 @@ class ShardedCase(Case):
     """
 
     problem = "transformer"
+    axes = (("entry",), ("layout",), ("problem",))
 
     entry: str
     layout: str
@@ -124,6 +127,11 @@ class ShardedCase(Case):
     def column(self) -> str:
         """Its column in the report's picture."""
         return f"{DEVICES} devices: {self.layout}"
+
+    @property
+    def program(self) -> str:
+        """The optimizer, whose run on one device is the reference of all layouts."""
+        return self.entry
 
 
 def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -143,7 +151,7 @@ def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 @functools.cache
-def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], Any]:
+def reference(entry: str, drive: str) -> tuple[dict[str, np.ndarray], PyTree]:
     """The run on one device, and its gradients of shape (steps, ...) as a tree."""
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
     start = TrainState.create(apply_fn=None, params=job.params, tx=tx)
@@ -158,7 +166,7 @@ def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, Tr
     """The first state on the mesh, and where its arrays lie."""
     job, tx = digits.task("transformer"), build(OPTIMIZERS[entry])
 
-    def create(rule: Any) -> TrainState:
+    def create(rule: Rule) -> TrainState:
         create_state: Any = TrainState.create_sharded
         return create_state(mesh=mesh, rules=rule, init=lambda: job.params, apply_fn=None, tx=tx)
 
@@ -173,52 +181,35 @@ def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, Tr
 
 
 def _drive(
-    start: PyTree, fixed_grads: PyTree, shardings: Any, batch: PyTree, everywhere: Any
+    start: PyTree, fixed_grads: PyTree, shardings: PyTree, batch: Sharding, everywhere: Sharding
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
 
-    Gradients and step are a program each: in one, the compiler would fuse the end of the one with
-    the beginning of the other, and contract products and sums in another way on another layout.
+    Returns:
+      Loss, gradients, parameters and state after every step, by path, and the sums that the
+      programs split over devices.
     """
-    job, data = digits.task("transformer"), digits.batches(STEPS)
+    data, is_given = digits.batches(STEPS), fixed_grads is not None
 
-    def gradients(params: Params, batch: PyTree) -> Updates:
-        (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
-        return loss, grads
-
-    def at(tree: PyTree, index: int, where: Any) -> PyTree:
+    def at(tree: PyTree, index: int, where: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf, w: _place(leaf[index], w), tree, where)
 
-    options = compiler_options()
     start = jax.tree.map(_place, start, shardings)
-    jitted = jax.jit(
-        lambda state, grads: state.apply_gradients(grads=grads),
-        in_shardings=(shardings, shardings.params),
-        out_shardings=shardings,
-        compiler_options=options,
-    )
-    take = jitted.lower(start, start.params).compile()
+    programs = [_compile_step(start, shardings)]
+    if not is_given:
+        where = ((shardings.params, (batch, batch)), (everywhere, shardings.params))
+        programs.append(_compile_gradients(start.params, at(data, 0, where[0][1]), *where))
     gather = jax.jit(lambda tree: tree, out_shardings=everywhere)
-    take_grads = None
-    if fixed_grads is None:
-        jitted = jax.jit(
-            gradients,
-            in_shardings=(shardings.params, (batch, batch)),
-            out_shardings=(everywhere, shardings.params),
-            compiler_options=options,
-        )
-        with pin_precision():
-            take_grads = jitted.lower(start.params, at(data, 0, (batch, batch))).compile()
 
-    def inputs(index: int, _: Any) -> tuple[Any]:
-        if fixed_grads is None:
-            return (at(data, index, (batch, batch)),)
-        return (at(fixed_grads, index, shardings.params),)
+    def inputs(index: int, _: PyTree) -> tuple[PyTree]:
+        if is_given:
+            return (at(fixed_grads, index, shardings.params),)
+        return (at(data, index, (batch, batch)),)
 
     def step(state: PyTree, row: PyTree) -> PyTree:
         state, *_ = state
-        loss, grads = (jnp.zeros([]), row) if take_grads is None else take_grads(state.params, row)
-        return take(state, grads), loss, grads
+        loss, grads = (jnp.zeros([]), row) if is_given else programs[1](state.params, row)
+        return programs[0](state, grads), loss, grads
 
     def view(state: PyTree) -> dict[str, np.ndarray]:
         state, loss, grads = state
@@ -228,14 +219,38 @@ def _drive(
 
     side = Side("TrainState", lambda _: (start, None, None), step, view, compiled=False)
     seen = trajectory(driver(side, "eager"), None, inputs, STEPS)
-    return seen, sorted(
-        {
-            name
-            for program in (take_grads, take)
-            if program
-            for name in split_sums(program.as_text() or "")
-        }
+    return seen, sorted({name for each in programs for name in split_sums(each.as_text() or "")})
+
+
+# Gradients and step are a program each: in one, the compiler would fuse the end of the one with the
+# beginning of the other, and contract products and sums in another way on another layout.
+def _compile_step(start: PyTree, shardings: PyTree) -> Compiled:
+    """The optimizer's step, with what XLA chooses by shapes pinned."""
+    jitted = jax.jit(
+        lambda state, grads: state.apply_gradients(grads=grads),
+        in_shardings=(shardings, shardings.params),
+        out_shardings=shardings,
+        compiler_options=compiler_options(),
     )
+    return jitted.lower(start, start.params).compile()
+
+
+def _compile_gradients(params: Params, batch: PyTree, inputs: PyTree, outputs: PyTree) -> Compiled:
+    """Loss and gradients of the transformer, pinned too; `inputs` and `outputs` are shardings."""
+    job = digits.task("transformer")
+
+    def gradients(params: Params, batch: PyTree) -> tuple[jax.Array, Updates]:
+        (loss, _), grads = jax.value_and_grad(job.loss, has_aux=True)(params, {}, batch)
+        return loss, grads
+
+    jitted = jax.jit(
+        gradients,
+        in_shardings=inputs,
+        out_shardings=outputs,
+        compiler_options=compiler_options(),
+    )
+    with pin_precision():
+        return jitted.lower(params, batch).compile()
 
 
 @functools.cache
@@ -255,7 +270,7 @@ def vanishing(entry: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _place(leaf: Leaf, where: Any) -> jax.Array:
+def _place(leaf: Leaf, where: Sharding) -> jax.Array:
     """An array where it belongs; of devices of several processes each gives its own part."""
     is_array = isinstance(leaf, jax.Array)
     if is_array and (where.is_fully_addressable or not leaf.is_fully_addressable):
@@ -268,6 +283,6 @@ def _by_path(root: str, tree: PyTree) -> dict[str, PyTree]:
     return {"/".join(key_names(path)): leaf for path, leaf in leaves_with_path({root: tree})}
 
 
-def _like(where: Any, tree: PyTree) -> PyTree:
+def _like(where: Sharding, tree: PyTree) -> PyTree:
     """The same sharding for each array."""
     return jax.tree.map(lambda _: where, tree)

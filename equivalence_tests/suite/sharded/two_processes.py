@@ -46,7 +46,7 @@ def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray
             for process in processes:
                 process.kill()
                 process.communicate()
-        if not file.exists():  # it is whole if it is there, whatever happened at the end
+        if not file.exists():  # a file that exists is complete
             raise RuntimeError(f"{case}: a process failed:\n" + "\n".join(outputs))
         with np.load(file, allow_pickle=False) as saved:
             seen = {name: saved[name] for name in saved.files if name != _SPLIT}

@@ -4,7 +4,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -68,7 +67,7 @@ class Format:
     option: str
     find: Callable[[Path], Path | None]
     read: Callable[[Path], Contents]
-    write: Callable[[Path, Any, Written, Path], None] | None = None
+    write: Callable[[Path, PyTree, Written, Path], None] | None = None
     file_pattern: str | None = None
     level: str | None = None
     is_general: bool = False

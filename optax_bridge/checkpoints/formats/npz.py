@@ -7,18 +7,16 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Contents, Format, put
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
 from optax_bridge.metadata.trees import Params, PyTree
 
 _MAX_MEMBERS = 1_000_000
-_BLOCK = 2**20  # bytes unpacked at a time, of which zipfile holds some more copies
 # DEFLATE cannot pack tighter than this, so a larger promise is a lie.
 _MAX_RATIO = 1032
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes
@@ -40,31 +38,17 @@ class NpzArray(LazyArray):
     Attributes:
       archive: the file.
       member: the array's entry in it.
-      start: of the data, after NumPy's header.
-      stored: dtype in the file, which may have another byte order.
-      fortran: whether the first axis is the one that runs fastest.
     """
 
     archive: zipfile.ZipFile
     member: zipfile.ZipInfo
-    start: int
-    stored: np.dtype
-    fortran: bool
 
     def read(self) -> np.ndarray:
         """Reads the array."""
-        data, size = np.empty(self.nbytes, np.uint8), 0
         with self.archive.open(self.member) as file:
-            file.read(self.start)
-            while block := file.read(min(_BLOCK, self.nbytes - size)):
-                data[size : size + len(block)] = np.frombuffer(block, np.uint8)
-                size += len(block)
+            array = np.lib.format.read_array(file, allow_pickle=False)
             file.read(1)  # the end, where the checksum is compared
-        if size != self.nbytes:
-            raise CheckpointError(self.place, f"{self.nbytes} bytes", f"{size}", DAMAGED)
-        array = data.view(self.stored)
-        array = array.reshape(self.shape, order="F" if self.fortran else "C")
-        if self.stored.kind == "V":
+        if array.dtype.kind == "V":
             array = array.view(self.dtype)
         return np.ascontiguousarray(array.astype(self.dtype, copy=False)).reshape(self.shape)
 
@@ -96,11 +80,11 @@ def read_npz(path: Path) -> PyTree:
             names = tuple(info.filename.removesuffix(".npy").split("/"))
             if len(names) > 100:
                 raise CheckpointError(
-                    path, "names of at most 100 parts", shown("/".join(names)), DAMAGED
+                    path, "names of at most 100 parts", brief("/".join(names)), DAMAGED
                 )
             put(tree, names, _array(archive, info, path, names), f"{path}, {leaf_name(names)}")
     except _BAD_ZIP as error:
-        raise CheckpointError(path, "an npz file", shown(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "an npz file", brief(str(error)), DAMAGED) from None
     return _optimizer_under_opt(tree)
 
 
@@ -125,10 +109,10 @@ def _array(
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
-            shape, fortran, dtype = read(file)
+            shape, _, dtype = read(file)
         except _BAD_HEADER as error:
             raise CheckpointError(
-                where, "an array of NumPy's format", shown(str(error)), DAMAGED
+                where, "an array of NumPy's format", brief(str(error)), DAMAGED
             ) from None
         start = file.tell()
     if dtype.hasobject or dtype.names is not None or dtype.kind not in "biufcV":
@@ -144,10 +128,10 @@ def _array(
     if dtype.kind == "V" and dtype.itemsize != 2:
         raise CheckpointError(where, "an array of numbers", str(dtype), "Save it as numbers.")
     native = np.dtype(ml_dtypes.bfloat16) if dtype.kind == "V" else dtype.newbyteorder("=")
-    return NpzArray(where, tuple(shape), native, archive, info, start, dtype, fortran)
+    return NpzArray(where, tuple(shape), native, archive, info)
 
 
-def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, Any]:
+def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, PyTree]:
     """Puts back the empty dicts of states without arrays, for which npz has no name."""
     for holder in (tree, tree.get("opt"), tree.get("optimizer")):
         if not isinstance(holder, dict) or "target" not in holder:

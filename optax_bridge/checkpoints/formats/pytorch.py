@@ -1,21 +1,24 @@
-"""What `torch.save` wrote: `.pt`, `.pth` and `.bin` files, read by PyTorch without running code.
+"""Files of `torch.save`, `.pt`, `.pth` and `.bin`, read by PyTorch without running their code.
 
-A folder of Hugging Face's Trainer, `optimizer.pt` beside the model's file, is read as one.
+A folder of Hugging Face's Trainer, `optimizer.pt` next to the model's file, is read as one.
 """
 
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
 from optax_bridge.checkpoints.trees import Names
 from optax_bridge.metadata.trees import PyTree
+
+if TYPE_CHECKING:
+    import torch
 
 _ZIP, _NAME_AT = b"PK\x03\x04", 30  # where the name of a zip's first member begins
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch up to 1.5 begins so
@@ -32,7 +35,7 @@ _STATE_DICTS = (
 )
 
 
-def load(path: Path) -> Any:
+def load(path: Path) -> PyTree:
     """Returns what `torch.save` wrote into a file, by `torch.load(weights_only=True)`.
 
     Raises:
@@ -48,17 +51,17 @@ def load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except OSError:
         raise
-    except Exception as error:  # whatever PyTorch raises for a damaged file
+    except Exception as error:  # anything that PyTorch raises for a damaged file
         code = _code_in(path) if isinstance(error, pickle.UnpicklingError) else []
         if code:
             raise CheckpointError(
-                path, "tensors, numbers and text", shown(f"code: {', '.join(code)}", 200),
+                path, "tensors, numbers and text", brief(f"code: {', '.join(code)}", 200),
                 _STATE_DICTS,
             ) from None  # fmt: skip
         lines = str(error).splitlines() or [type(error).__name__]
         what = next((line.strip() for line in lines if "Unpickler error" in line), lines[0])
         raise CheckpointError(
-            path, "a file that torch.save wrote", shown(what, 200), DAMAGED
+            path, "a file that torch.save wrote", brief(what, 200), DAMAGED
         ) from None
 
 
@@ -72,7 +75,7 @@ def _code_in(path: Path) -> list[str]:
         return []
 
 
-def as_tree(value: Any, place: str, path: Names = ()) -> PyTree:
+def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
     """Nested dicts and lists of NumPy's arrays, views of the tensors, from what `load` returns.
 
     Raises:
@@ -91,7 +94,7 @@ def as_tree(value: Any, place: str, path: Names = ()) -> PyTree:
         array = as_array(value)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(
-            where, "a dense tensor of numbers", shown(str(error).partition("\n")[0], 200),
+            where, "a dense tensor of numbers", brief(str(error).partition("\n")[0], 200),
             "Save it as one: tensor.to_dense(), tensor.dequantize().",
         ) from None  # fmt: skip
     if array.nbytes > value.untyped_storage().nbytes():
@@ -102,7 +105,7 @@ def as_tree(value: Any, place: str, path: Names = ()) -> PyTree:
     return array
 
 
-def as_array(tensor: Any) -> np.ndarray:
+def as_array(tensor: "torch.Tensor") -> np.ndarray:
     """A tensor as an array, a view."""
     import torch
 
@@ -112,7 +115,7 @@ def as_array(tensor: Any) -> np.ndarray:
     return tensor.numpy()
 
 
-def as_tensor(array: np.ndarray) -> Any:
+def as_tensor(array: np.ndarray) -> "torch.Tensor":
     """An array as a tensor of its own."""
     import torch
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Contents, Format
 
 _DTYPES = {
@@ -37,7 +37,7 @@ def _read(path: Path) -> Contents:
     try:
         tensors = deserialize(path.read_bytes())
     except SafetensorError as error:
-        raise CheckpointError(path, "a safetensors file", shown(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "a safetensors file", brief(str(error)), DAMAGED) from None
     tree = {}
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
         if tensor["dtype"] not in _DTYPES:

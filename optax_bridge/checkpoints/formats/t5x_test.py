@@ -79,7 +79,7 @@ def test_zeros_pack_tight_and_a_promise_beyond_that_is_refused(
     write_t5x(folder, {"w": zeros}, largest_chunk=2**22, compressor=compressor)
     np.testing.assert_array_equal(read_checkpoint(folder).tree["optimizer"]["w"], zeros)
     (folder / "w" / "0").write_bytes(b"\0" * 100)
-    with pytest.raises(CheckpointError, match="a chunk of 16777216 bytes"):
+    with pytest.raises(CheckpointError, match="16777216 bytes"):
         np.asarray(read_checkpoint(folder).tree["optimizer"]["w"])
 
 

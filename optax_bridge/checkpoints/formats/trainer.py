@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, shown
+from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import read_orbax
 from optax_bridge.checkpoints.trees import Names
@@ -118,7 +118,7 @@ def _read(root: Path) -> Contents:
             raise ValueError
     except (ValueError, TypeError) as error:
         raise CheckpointError(
-            root / INDEX, "the list of a trainer's step", shown(str(error)), "Is it another's?"
+            root / INDEX, "the list of a trainer's step", brief(str(error)), "Is it another's?"
         ) from None
     tree: PyTree = read_orbax(root / "state")
     learner = tree.get("learner", {})

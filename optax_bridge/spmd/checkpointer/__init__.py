@@ -6,10 +6,10 @@ from optax_bridge.spmd.checkpointer.checkpointer import Checkpointer as Checkpoi
 from optax_bridge.spmd.checkpointer.checkpointer import parse_step as parse_step
 from optax_bridge.spmd.checkpointer.checkpointer import read_index as read_index
 from optax_bridge.spmd.checkpointer.checkpointer import read_state_spec as read_state_spec
-from optax_bridge.spmd.checkpointer.damage import (
+from optax_bridge.spmd.checkpointer.handlers import (
     DamagedCheckpointError as DamagedCheckpointError,
 )
-from optax_bridge.spmd.checkpointer.iterators import MissingPositionError as MissingPositionError
+from optax_bridge.spmd.checkpointer.handlers import MissingPositionError as MissingPositionError
 from optax_bridge.spmd.checkpointer.policies import BestMetricPolicy as BestMetricPolicy
 from optax_bridge.spmd.checkpointer.policies import CheckpointPolicy as CheckpointPolicy
 from optax_bridge.spmd.checkpointer.policies import EvalMetric as EvalMetric

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -13,27 +12,27 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from optax_bridge.checkpoints.formats.trainer import INDEX, STEP_NAME
 from optax_bridge.metadata.trees import Leaf, PyTree
-from optax_bridge.spmd.checkpointer.damage import (
+from optax_bridge.spmd.checkpointer.handlers import (
     ITEM as CHECKSUMS,
 )
-from optax_bridge.spmd.checkpointer.damage import (
+from optax_bridge.spmd.checkpointer.handlers import (
     ChecksumHandler,
     DamagedCheckpointError,
-    SaveChecksums,
-    damage_message,
-    damage_of,
-)
-from optax_bridge.spmd.checkpointer.iterators import (
     IteratorHandler,
     MissingPositionError,
     RestoreIterators,
+    SaveChecksums,
     SaveIterators,
+    damage_message,
+    damage_of,
     iterators_of,
 )
-from optax_bridge.spmd.checkpointer.policies import EvalerSummaries, every_n_steps_policy
-from optax_bridge.spmd.checkpointer.retention import (
+from optax_bridge.spmd.checkpointer.policies import (
+    EvalerSummaries,
     KeepLastAndEvery,
+    every_n_steps_policy,
     move_out_of_the_way,
     set_aside,
     settle,
@@ -59,9 +58,7 @@ from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import current_mesh
 
 _log = logging.getLogger(__name__)
-_STEP = re.compile(r"step_(\d{8})")
 _MAX_STEP = 10**8
-_INDEX_FILE = "index.json"
 _NO_MESH = Mesh(np.empty((), object), ())
 
 
@@ -83,11 +80,7 @@ class BaseCheckpointer(Module):
     @classmethod
     def checkpoint_paths(cls, base_dir: str) -> list[str]:
         """The folders of complete checkpoints, by rising step."""
-        folder = Path(base_dir)
-        if not folder.is_dir():
-            return []
-        names = sorted(entry.name for entry in folder.iterdir() if _STEP.fullmatch(entry.name))
-        return [str(folder / name) for name in names if _is_complete(folder / name)]
+        return [str(f) for f in _step_folders(base_dir) if (f / "index").exists()]
 
     @classmethod
     def checkpoint_steps(cls, base_dir: str) -> list[int]:
@@ -346,7 +339,7 @@ class Checkpointer(BaseCheckpointer):
                 options=options,
                 item_handlers={
                     "state": ocp.PyTreeCheckpointHandler(),
-                    "index": ocp.JsonCheckpointHandler(filename=_INDEX_FILE),
+                    "index": ocp.JsonCheckpointHandler(filename=Path(INDEX).name),
                     "iterators": IteratorHandler(),
                     CHECKSUMS: ChecksumHandler(),  # the last, see there
                 },
@@ -360,7 +353,7 @@ def read_index(ckpt_dir: str | Path) -> Index:
     Raises:
       ValueError: there is no complete checkpoint.
     """
-    file = Path(ckpt_dir) / "index" / _INDEX_FILE
+    file = Path(ckpt_dir) / INDEX
     if not file.exists():
         raise ValueError(f"{ckpt_dir}: no checkpoint of a trainer: it has no {file}")
     return json.loads(file.read_text())
@@ -377,7 +370,7 @@ def parse_step(path: str | Path) -> int:
     Raises:
       ValueError: the folder is not named like one.
     """
-    match = _STEP.fullmatch(Path(path).name)
+    match = STEP_NAME.fullmatch(Path(path).name)
     if match is None:
         raise ValueError(f"{path}: not named like a checkpoint, step_00000100 say")
     return int(match.group(1))
@@ -390,9 +383,9 @@ def _is_complete(folder: Path) -> bool:
 def _step_folders(base_dir: str) -> list[Path]:
     """Returns the folders of checkpoints that were finished, damaged ones too, by rising step."""
     folder = Path(base_dir)
-    names = sorted(entry.name for entry in folder.glob("step_*") if _STEP.fullmatch(entry.name))
-    folders = [folder / name for name in names if any((folder / name).iterdir())]
-    return [f for f in folders if ocp.utils.is_checkpoint_finalized(epath.Path(f))]
+    folders = [f for f in folder.glob("step_*") if STEP_NAME.fullmatch(f.name) and f.is_dir()]
+    finished = ocp.utils.is_checkpoint_finalized
+    return sorted(f for f in folders if any(f.iterdir()) and finished(epath.Path(f)))
 
 
 def _name(step: int) -> str:

@@ -5,17 +5,16 @@ import difflib
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.checkpointer.iterators import is_iterator
-from optax_bridge.spmd.trees import TensorSpec, flatten_items, set_recursively
+from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.spmd.checkpointer.handlers import is_iterator
+from optax_bridge.spmd.trees import TensorSpec, flatten_items, get_recursively, set_recursively
 
 # Pairs of a path and a description; the first pair is ("step", step).
-Index = Sequence[Sequence[Any]]
+Index = Sequence[Sequence[Leaf]]
 
 
 class CheckpointValidationType(enum.StrEnum):
@@ -157,8 +156,5 @@ def from_nested(state: PyTree, nested: PyTree) -> PyTree:
         if is_iterator(leaf):
             restored.append(leaf)
             continue
-        node = nested
-        for name in path.split("/"):
-            node = node[name]
-        restored.append(node)
+        restored.append(get_recursively(nested, path))
     return jax.tree.unflatten(jax.tree.structure(state), restored)

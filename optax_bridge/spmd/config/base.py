@@ -1,28 +1,143 @@
-"""`ConfigBase`: named fields that are read, set, copied, compared and walked."""
+"""`ConfigBase`: named fields that are read, set, copied, compared and walked; `@config_class`."""
 
 import contextlib
 import copy
 import enum
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Self
+import functools
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Generic, Self, TypeVar, dataclass_transform, overload
 
 import attr
 
-from optax_bridge.spmd.config import decorator, walking
-from optax_bridge.spmd.config.errors import (
+from optax_bridge.spmd.config import walking
+from optax_bridge.spmd.config.values import (
+    REQUIRED,
+    InvalidConfigClassError,
     InvalidConfigValueError,
+    MissingConfigClassDecoratorError,
+    NonConfigFieldError,
     RequiredFieldMissingError,
+    RequiredFieldValue,
     UnknownFieldError,
     UnreadableFieldError,
-    unknown_name,
-)
-from optax_bridge.spmd.config.required import REQUIRED, RequiredFieldValue
-from optax_bridge.spmd.config.validation import (
     is_frozen_mapping,
     is_function_object,
+    unknown_name,
     validate_config_field_name,
     validate_config_field_value,
 )
+from optax_bridge.spmd.config.walking import FieldValue
+
+T = TypeVar("T", bound=type)
+T_co = TypeVar("T_co", covariant=True)
+
+
+@overload
+def config_class(cls: T, /, **kwargs: object) -> T: ...
+@overload
+def config_class(**kwargs: object) -> Callable[[T], T]: ...
+@dataclass_transform(kw_only_default=True, field_specifiers=(attr.field, attr.ib))
+def config_class(cls: Any = None, /, **kwargs: Any) -> Any:
+    """Makes a config class: every annotated attribute of the body becomes a field.
+
+    Args:
+      cls: a subclass of ConfigBase.
+      **kwargs: arguments of `attr.define`.
+
+    Returns:
+      An attrs class, with slots, in place of the given one.
+
+    Raises:
+      InvalidConfigClassError: cls is no subclass of ConfigBase.
+      InvalidConfigNameError: a field's name is not in lower_case_with_underscores.
+      NonConfigFieldError: an attribute has no annotation. Methods of the base may be overridden.
+    """
+    if cls is None:
+        return functools.partial(config_class, **kwargs)
+    if not isinstance(cls, type) or not hasattr(cls, "__callable_field__"):
+        raise InvalidConfigClassError(
+            f"@config_class is for subclasses of ConfigBase, which {cls!r} is not."
+        )
+    qualname = cls.__qualname__
+    _check_body(cls)
+    options: dict[str, Any] = {"slots": True, "kw_only": True, "init": False, "auto_attribs": True}
+    options["on_setattr"] = attr.setters.NO_OP  # ConfigBase.__setattr__ is the hook
+    new: Any = attr.define(cls, **options | kwargs)
+    for field in attr.fields(new):
+        validate_config_field_name(field.name)
+    if "__getattr__" in vars(new):
+        new.__getattr__ = _reading(vars(new)["__getattr__"])
+    new.__original_qualname__ = qualname
+    rename(new, f"config_class({cls.__module__}.{qualname})")
+    return new
+
+
+def rename(cls: type, name: str) -> None:
+    """Gives a config class the name that is shown."""
+    cls.__name__ = cls.__qualname__ = name
+
+
+def _check_body(cls: type) -> None:
+    annotated = vars(cls).get("__annotations__", {})
+    for name, value in vars(cls).items():
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        if name in annotated or _is_own_method(cls, name, value):
+            continue
+        raise NonConfigFieldError(
+            f"{cls.__module__}.{cls.__qualname__}.{name} is no field: a field needs a type "
+            f"({name}: Any = ...), and other attributes do not belong into a config class."
+        )
+
+
+def _is_own_method(cls: type, name: str, value: object) -> bool:
+    """True if the value is a function that was defined in the body of the class or of a base."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    bodies = {vars(base).get("__original_qualname__", base.__qualname__) for base in cls.__mro__}
+    return value.__qualname__ in {f"{body}.{name}" for body in bodies}
+
+
+def _check_instantiable(cls: type) -> None:
+    """Checks a config class when a config is made of it.
+
+    Raises:
+      MissingConfigClassDecoratorError: the class is not decorated.
+      NonConfigFieldError: it has an attribute that is neither a field nor one of
+        InstantiableConfig.
+    """
+    if "__attrs_attrs__" not in vars(cls):  # a base may have them
+        raise MissingConfigClassDecoratorError(
+            f"{cls.__module__}.{cls.__qualname__} must be decorated with @config_class."
+        )
+    fields = {field.name for field in attr.fields(cls)}
+    for name in dir(cls):
+        if name.startswith("__") or name in fields or name in _ALLOWED_ATTRIBUTES:
+            continue
+        raise NonConfigFieldError(
+            f"{cls.__name__}.{name} is no field. A config holds values; a function that works with "
+            "them belongs outside of it."
+        )
+
+
+_Getter = Callable[[object, str], FieldValue]
+
+
+def _reading(getter: _Getter) -> _Getter:
+    """A `__getattr__` whose KeyErrors are AttributeErrors too."""
+
+    @functools.wraps(getter)
+    def __getattr__(self: object, name: str) -> FieldValue:
+        try:
+            return getter(self, name)
+        except UnreadableFieldError:
+            raise
+        except KeyError as error:
+            raise UnreadableFieldError(*error.args) from None
+
+    return __getattr__
+
 
 _FACTORY: Any = attr.Factory  # a function to type checkers, a class to Python
 _NOT_COPIED = (type(None), RequiredFieldValue, type, int, float, str, enum.Enum)
@@ -42,13 +157,13 @@ class ConfigBase:
 
     def __init__(self, /, **values: object) -> None:
         cls = type(self)
-        decorator.check_instantiable(cls)
+        _check_instantiable(cls)
         fields = attr.fields_dict(cls)
         for name in values:
             if name not in fields:
                 raise TypeError(f"{cls.__name__} has no field {unknown_name(name, fields)}")
         for name, field in fields.items():
-            value: Any = values.get(name, field.default)
+            value: FieldValue = values.get(name, field.default)
             if value is attr.NOTHING:
                 raise TypeError(f"{cls.__name__} has no default for its field {name!r}: pass it.")
             if name not in values and type(value) is _FACTORY:
@@ -77,7 +192,7 @@ class ConfigBase:
             raise
         return _copy(value, {})
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> FieldValue:
         # Called for names that are not there. The error is an AttributeError as well.
         raise UnreadableFieldError(unknown_name(name, walking.field_names(self)))
 
@@ -107,7 +222,7 @@ class ConfigBase:
         """The names of the fields, sorted."""
         return walking.field_names(self)
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> list[tuple[str, FieldValue]]:
         """Pairs of name and value, sorted by name."""
         return [(name, getattr(self, name)) for name in walking.field_names(self)]
 
@@ -136,7 +251,7 @@ class ConfigBase:
         new.set(**values)
         return new
 
-    def get_recursively(self, path: Sequence[str]) -> Any:
+    def get_recursively(self, path: Sequence[str]) -> FieldValue:
         """The value at a path of fields; the config itself for the empty path.
 
         Raises:
@@ -181,7 +296,7 @@ class ConfigBase:
         """
         walking.walk("", self, visit_fn=visit_fn, enter_fn=enter_fn, exit_fn=exit_fn)
 
-    def to_flat_dict(self, *, omit_default_values: Collection[object]) -> dict[str, Any]:
+    def to_flat_dict(self, *, omit_default_values: Collection[object]) -> dict[str, FieldValue]:
         """Leaves by key, in the order in which `visit` comes to them.
 
         Args:
@@ -203,9 +318,30 @@ class ConfigBase:
             f"{key}{kv_separator}{walking.leaf_text(value)}" for key, value in flat.items()
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, FieldValue]:
         """The config as nested plain data, nothing left out; classes and functions by name."""
         return {name: walking.plain(getattr(self, name)) for name in walking.field_names(self)}
+
+
+class InstantiableConfig(ConfigBase, Generic[T_co]):
+    """A config that makes an object. Configs inside it are not instantiated by themselves."""
+
+    __slots__ = ()
+
+    def instantiate(self, **kwargs: object) -> T_co:
+        """Makes the object.
+
+        Args:
+          **kwargs: what is not in the config, such as the parent of a module.
+
+        Raises:
+          RequiredFieldMissingError: a required field is not set.
+        """
+        del kwargs
+        raise NotImplementedError(f"{type(self).__name__} does not say what it instantiates.")
+
+
+_ALLOWED_ATTRIBUTES = frozenset(dir(InstantiableConfig))  # that any config class may have
 
 
 def missing_fields(cfg: ConfigBase) -> list[str]:
@@ -224,7 +360,7 @@ def raise_for_missing(names: Sequence[str], what: object) -> None:
         )
 
 
-def _copy(value: Any, memo: dict[int, object]) -> object:
+def _copy(value: FieldValue, memo: dict[int, object]) -> object:
     if isinstance(value, _NOT_COPIED):
         return value
     if is_frozen_mapping(value):  # which cannot be copied, or is shown on several lines

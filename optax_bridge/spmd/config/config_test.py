@@ -205,7 +205,7 @@ def test_inherited_fields_and_generic_configs():
 
 
 def test_registered_validators_make_defaults_legal(monkeypatch):
-    validation = sys.modules["optax_bridge.spmd.config.validation"]
+    validation = sys.modules["optax_bridge.spmd.config.values"]
     monkeypatch.setattr(validation, "_VALIDATORS", list(validation._VALIDATORS))
 
     @config_class

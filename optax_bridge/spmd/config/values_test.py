@@ -1,47 +1,37 @@
+"""REQUIRED, legal values, and configs made from the signatures of functions and classes."""
+
 import copy
-import dataclasses
 import enum
 import functools
 import operator
 import pickle
 import re
 import types
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
+from flax import linen as nn
+from flax import nnx
 from jax.sharding import PartitionSpec
 
-from optax_bridge.spmd.config import REQUIRED, Configurable, InvalidConfigValueError, config_class
-
-
-class Lamp(Configurable):
-    @config_class
-    class Config(Configurable.Config):
-        note: Any = None
-
-    @classmethod
-    def made(cls):
-        return cls
-
-
-def price(amount, tip=0):
-    return amount + tip
+from optax_bridge.spmd.config import (
+    REQUIRED,
+    Configurable,
+    InvalidConfigValueError,
+    RequiredFieldMissingError,
+    config_class,
+    config_for_class,
+    config_for_function,
+    maybe_instantiate,
+)
+from optax_bridge.spmd.config.config_test import Lamp, Pair, Point, Shop, pay, price
 
 
 class Color(enum.Enum):
     RED = 1
-
-
-@dataclasses.dataclass
-class Point:
-    x: Any = 0
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
 
 
 class Pretrained:
@@ -88,7 +78,7 @@ LEGAL = {
     "class": int,
     "function": price,
     "builtin": len,
-    "method": Lamp.made,
+    "method": Shop.large,
     "bool": True,
     "float": 1.5,
     "numpy float": np.float64(1.5),
@@ -147,3 +137,114 @@ def test_illegal_values(subtests: pytest.Subtests):
     for value in ILLEGAL.values():
         with subtests.test(str(value)), pytest.raises(InvalidConfigValueError):
             Lamp.default_config().set(note=value)
+
+
+def test_functions_and_classes():
+    cfg = config_for_function(pay).set(amount=2)
+    with pytest.raises(RequiredFieldMissingError, match=r"required field .* extra"):
+        cfg.instantiate()
+    cfg.set(extra=(5, 6), rest={"note": 1})
+    assert cfg.instantiate() == (2, (5, 6), 0, {"note": 1})
+    assert cfg.instantiate(tip=np.float32(1), other=2) == (2, (5, 6), 1, {"note": 1, "other": 2})
+    shop = config_for_class(Shop).set(name="a").instantiate(size=4)
+    assert (shop.name, shop.size) == ("a", 4)
+    assert isinstance(maybe_instantiate(config_for_class(nn.Dense).set(features=3)), nn.Dense)
+    config_for_function(optax.sgd).set(learning_rate=0.1).instantiate()
+    linear = config_for_class(nnx.Linear).set(in_features=2, out_features=3)
+    assert linear.instantiate(rngs=nnx.Rngs(0)).kernel.shape == (2, 3)
+    point = config_for_class(Point).set(y=2)
+    assert point.clone() == point and point.instantiate() == Point(0, 2)
+    assert maybe_instantiate(3) == 3
+
+
+def test_an_argument_wins_over_the_field_of_keyword_arguments():
+    def fn(**kw):
+        return kw
+
+    cfg = config_for_function(fn).set(kw={"a": 1, "b": 2})
+    assert cfg.instantiate(a=3) == {"a": 3, "b": 2}
+
+    def named(x, **kw):
+        return x, kw
+
+    cfg = config_for_function(named).set(x=1, kw={"x": 2})
+    with pytest.raises(TypeError, match=r"'x' is a field of its config and in its field 'kw'"):
+        cfg.instantiate()
+
+
+def _anything(init):
+    def wrapper(*args, **kwargs):
+        init(*args, **kwargs)
+
+    return wrapper
+
+
+class _BoundByHand:
+    def __init__(self, init):
+        self.init = init
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self.init, instance)
+
+
+class _ClassProxy:
+    """Stands for a class, as those of wrapt do."""
+
+    def __init__(self, wrapped):
+        self.__wrapped__ = wrapped
+
+    @property
+    def __class__(self):
+        return type(self.__wrapped__)
+
+    def __call__(self, *args, **kwargs):
+        return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+
+@pytest.mark.parametrize(
+    ("decorate", "decorate_class", "fields"),
+    [
+        (_anything, None, {"args": (1, 2), "kwargs": {}}),
+        (lambda init: functools.wraps(init)(_anything(init)), None, {"x": 1, "y": 2}),
+        (_BoundByHand, None, {"x": 1, "y": 2}),
+        (_anything, _ClassProxy, {"args": (1, 2), "kwargs": {}}),
+        (lambda init: init, _ClassProxy, {"x": 1, "y": 2}),
+    ],
+    ids=["decorated", "wrapped", "descriptor", "decorated_proxy", "proxy"],
+)
+def test_the_parameters_of_an_init_that_is_no_plain_function(decorate, decorate_class, fields):
+    def init(self, x, y):
+        self.sum = x + y
+
+    cls: Any = type("Decorated", (), {"__init__": decorate(init)})
+    cls = cls if decorate_class is None else decorate_class(cls)
+    cfg = config_for_class(cls)
+    assert cfg.keys() == sorted(["klass", *fields])
+    assert cfg.set(**fields).instantiate().sum == 3
+
+
+def test_parameters_named_like_methods():
+    def fn(keys, items=2):
+        return keys + items
+
+    cfg = config_for_function(fn).set(keys=1)
+    assert cfg.clone().instantiate() == 3
+    assert str(cfg).splitlines()[1:] == ["items: 2", "keys: 1"]
+    assert cfg.to_dict()["keys"] == 1
+
+
+def test_parameters_that_cannot_be_fields():
+    for name in ("fn", "_", "self", "set"):
+        names = {}
+        exec(f"def f({name}): pass", names)
+        with pytest.raises(ValueError, match=f"'{name}' parameter"):
+            config_for_function(names["f"])
+
+    def positional_only(x, /):
+        return x
+
+    with pytest.raises(NotImplementedError, match="param kind POSITIONAL_ONLY"):
+        config_for_function(positional_only).set(x=1).instantiate()

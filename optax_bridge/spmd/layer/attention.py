@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from optax_bridge.spmd.config import REQUIRED, Required, config_class
 from optax_bridge.spmd.layer.base import BaseLayer
 from optax_bridge.spmd.layer.basic import Dropout
-from optax_bridge.spmd.layer.specs import FactorizationSpec, FanAxes, ParameterSpec
+from optax_bridge.spmd.layer.parameters import FactorizationSpec, FanAxes, ParameterSpec
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.trees import NestedParameterSpec
 

@@ -1,7 +1,8 @@
-"""`BaseLayer`: a module whose state is its parameters."""
+"""`BaseLayer`: a module whose state is its parameters; its remat, and statistics of its values."""
 
 import dataclasses
-from typing import Optional
+import functools
+from typing import Optional, TypeVar
 
 import jax
 import jax.ad_checkpoint
@@ -11,13 +12,154 @@ from jax.typing import ArrayLike, DTypeLike
 
 from optax_bridge.metadata.trees import Params, PyTree
 from optax_bridge.spmd.config import InstantiableConfig, config_class, maybe_instantiate
-from optax_bridge.spmd.layer.initializers import DefaultInitializer, Initializer
-from optax_bridge.spmd.layer.remat import remat_method
-from optax_bridge.spmd.layer.specs import FanAxes, ParameterNoise, ParameterSpec, RematSpec
+from optax_bridge.spmd.layer.parameters import (
+    DefaultInitializer,
+    FanAxes,
+    Initializer,
+    ParameterNoise,
+    ParameterSpec,
+    RematSpec,
+)
 from optax_bridge.spmd.metrics import WeightedSummary
-from optax_bridge.spmd.module import Module, OutputCollection, child_context
-from optax_bridge.spmd.module.wrapping import Method, is_marked, public_methods
-from optax_bridge.spmd.trees import NestedParameterSpec
+from optax_bridge.spmd.module import (
+    Module,
+    OutputCollection,
+    child_context,
+    current_context,
+    new_output_collection,
+)
+from optax_bridge.spmd.module.module import Method, is_marked, public_methods
+from optax_bridge.spmd.trees import NestedParameterSpec, check_jax_type
+
+F = TypeVar("F", bound=Method)
+
+
+def no_remat(fn: F) -> F:
+    """Marks a method that is not to be computed again in the backward pass."""
+    fn._no_remat = True  # type: ignore[attr-defined]
+    return fn
+
+
+def remat_method(method: Method, spec: RematSpec) -> Method:
+    """The method, under `jax.checkpoint` while training.
+
+    Args:
+      method: a method of a layer, not bound.
+      spec: how.
+    """
+    checkpointed: Method = functools.partial(
+        jax.checkpoint, prevent_cse=spec.prevent_cse, policy=maybe_instantiate(spec.policy)
+    )
+
+    @functools.wraps(method)
+    def call(self: Module, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        context = current_context()
+        if context is None or context.module is not self or not context.is_training:
+            return method(self, *args, **kwargs)
+        check_jax_type(
+            args=args,
+            msg=f"{self!r} has a remat_spec, under which {method.__name__} takes arrays only; pass "
+            "others by keyword, or mark the method by `@no_remat`.",
+        )
+        traced = {name: value for name, value in kwargs.items() if _is_traced(value)}
+        others = {name: value for name, value in kwargs.items() if name not in traced}
+
+        def inside(
+            state: PyTree, prng_key: jax.Array | None, args: PyTree, traced: PyTree
+        ) -> tuple[PyTree, OutputCollection]:
+            # The key is that of the context outside: remat leaves random numbers as they are.
+            with child_context(
+                "remat",
+                module=self,
+                state=state,
+                prng_key=prng_key,
+                output_collection=new_output_collection(),
+            ) as remat:
+                outputs = method(self, *args, **traced, **others)
+                return outputs, remat.output_collection
+
+        outputs, collection = checkpointed(inside)(context.state, context.prng_key, args, traced)
+        context.output_collection.update(collection)
+        return outputs
+
+    return call
+
+
+def _is_traced(value: PyTree) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, jax.Array) for leaf in leaves)
+
+
+class TensorStats(Module):
+    """Adds summaries of an array."""
+
+    def add_stats(self, name: str, value: jax.Array) -> None:
+        """Adds summaries of the array of this name."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its statistics are.")
+
+
+class TensorRMSNorm(TensorStats):
+    """The root of the mean of squares, `rms_norm`."""
+
+    def add_stats(self, name: str, value: jax.Array) -> None:
+        """Adds the summary."""
+        del name
+        squares = jnp.square(value.astype(jnp.float32))
+        self.add_summary("rms_norm", jnp.sqrt(jnp.mean(squares)))
+
+
+class TensorMaxAbs(TensorStats):
+    """The largest absolute value, `max_abs`."""
+
+    def add_stats(self, name: str, value: jax.Array) -> None:
+        """Adds the summary."""
+        del name
+        self.add_summary("max_abs", jnp.abs(value).max().astype(jnp.float32))
+
+
+class CompositeTensorStats(TensorStats):
+    """Several statistics."""
+
+    @config_class
+    class Config(TensorStats.Config):
+        """Config of CompositeTensorStats.
+
+        Attributes:
+          tensor_stats: their configs by name.
+          inline_child_summaries: leave their summaries as ours, without their names.
+        """
+
+        tensor_stats: dict[str, TensorStats.Config] = {}  # noqa: RUF012 (stored as a copy)
+        inline_child_summaries: bool = False
+
+    def __init__(self, cfg: Config, *, parent: Module | None) -> None:
+        super().__init__(cfg, parent=parent)
+        for name, config in self._config.tensor_stats.items():
+            self._add_child(name, config)
+
+    def add_stats(self, name: str, value: jax.Array) -> None:
+        """Adds the summaries of all."""
+        for child_name, child in self.children.items():
+            if not self._config.inline_child_summaries:
+                child.add_stats(name, value)
+                continue
+            outputs = self.get_invocation_context().output_collection
+            with child_context(child_name, module=child, output_collection=outputs):
+                child.add_stats(name, value)
+
+
+class DefaultTensorStats(CompositeTensorStats):
+    """Norm and largest absolute value."""
+
+    @config_class
+    class Config(CompositeTensorStats.Config):
+        """Config of DefaultTensorStats."""
+
+        tensor_stats: dict[str, TensorStats.Config] = {  # noqa: RUF012 (stored as a copy)
+            "norm": TensorRMSNorm.default_config(),
+            "max": TensorMaxAbs.default_config(),
+        }
+        inline_child_summaries: bool = True
 
 
 class BaseLayer(Module):

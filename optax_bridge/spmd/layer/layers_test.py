@@ -1,6 +1,7 @@
 """The layers of a transformer."""
 
 import copy
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -45,8 +46,8 @@ def made(cfg: Any, **values: Any) -> tuple[Any, Any]:
 
 
 def run(layer: Any, params: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
-    inputs = kwargs or args
-    return functional(layer, KEY, params, inputs, is_training=is_training)[0]
+    call = functools.partial(functional, layer, KEY, is_training=is_training)
+    return jax.jit(lambda params, inputs: call(params, inputs)[0])(params, kwargs or args)
 
 
 def _is_spec(x: Any) -> bool:
@@ -104,7 +105,7 @@ def test_linear_and_embedding():
 )
 def test_norms_are_those_of_flax(cfg, flax):
     layer, params = made(cfg, input_dim=8, eps=1e-6)
-    y = flax(epsilon=1e-6).apply({"params": params}, X)
+    y = jax.jit(flax(epsilon=1e-6).apply)({"params": params}, X)
     np.testing.assert_allclose(run(layer, params, X), y, rtol=2e-5, atol=1e-6)
     assert run(layer, params, X.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
@@ -131,13 +132,17 @@ def test_attention_is_that_of_jax():
     layer, params = made(cfg, **dims, causal=True)
     bias = jax.random.normal(KEY, (2, 5, 5))
 
-    def heads(name):
-        return jnp.einsum("btd,dnh->btnh", X, params[name]["weight"]) + params[name]["bias"]
+    @jax.jit
+    def attend(params):
+        def heads(name):
+            return jnp.einsum("btd,dnh->btnh", X, params[name]["weight"]) + params[name]["bias"]
 
-    q, k, v = (heads(name) for name in ("q_proj", "k_proj", "v_proj"))
-    context = jax.nn.dot_product_attention(q, k, v, bias[:, None], is_causal=True)
-    output = params["o_proj"]
-    expected = jnp.einsum("btnh,dnh->btd", context, output["weight"]) + output["bias"]
+        q, k, v = (heads(name) for name in ("q_proj", "k_proj", "v_proj"))
+        context = jax.nn.dot_product_attention(q, k, v, bias[:, None], is_causal=True)
+        output = params["o_proj"]
+        return jnp.einsum("btnh,dnh->btd", context, output["weight"]) + output["bias"]
+
+    expected = attend(params)
     y = run(layer, params, query=X, attention_logit_biases=bias)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 

@@ -1,5 +1,6 @@
 """Layers from elsewhere: modules of flax.linen and flax.nnx, and callables without parameters."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -19,11 +20,10 @@ from optax_bridge.spmd.config import (
     config_class,
 )
 from optax_bridge.spmd.layer.base import BaseLayer
-from optax_bridge.spmd.layer.linen_module import LinenModule
-from optax_bridge.spmd.layer.nnx_module import NnxModule
-from optax_bridge.spmd.layer.specs import FactorizationSpec, ParameterSpec
+from optax_bridge.spmd.layer.flax_modules import LinenModule, NnxModule
+from optax_bridge.spmd.layer.parameters import FactorizationSpec, ParameterSpec
 from optax_bridge.spmd.module import Module
-from optax_bridge.spmd.module.wrapping import Method
+from optax_bridge.spmd.module.module import Method
 from optax_bridge.spmd.trees import TensorSpec
 
 
@@ -64,7 +64,7 @@ class ThirdPartyLayer(BaseLayer):
 
     def _make_module(self) -> LinenModule | NnxModule | Method:
         cfg = self._config
-        maker = _Maker(cfg.module)
+        maker = functools.partial(_make, cfg.module)
         if isinstance(getattr(cfg.module, "klass", None), type) and issubclass(
             cfg.module.klass, nnx.Module
         ):
@@ -161,23 +161,18 @@ class ThirdPartyLayer(BaseLayer):
         return outputs
 
 
-class _Maker:
+def _make(cfg: InstantiableConfig | nn.Module, key: jax.Array) -> Any:
     """Makes a module from its config, with random keys if it asks for them."""
-
-    def __init__(self, cfg: InstantiableConfig | nn.Module) -> None:
-        if not isinstance(cfg, InstantiableConfig | nn.Module):
-            raise TypeError(
-                "module: expected a config, or a module of flax.linen, found "
-                f"{type(cfg).__name__}. config_for_class(...).set(...) makes a config."
-            )
-        self._cfg = cfg
-
-    def __call__(self, key: jax.Array) -> Any:
-        if isinstance(self._cfg, nn.Module):
-            return self._cfg
-        if isinstance(getattr(self._cfg, "rngs", None), RequiredFieldValue):
-            return self._cfg.instantiate(rngs=nnx.Rngs(key))
-        return self._cfg.instantiate()
+    if isinstance(cfg, nn.Module):
+        return cfg
+    if not isinstance(cfg, InstantiableConfig):
+        raise TypeError(
+            "module: expected a config, or a module of flax.linen, found "
+            f"{type(cfg).__name__}. config_for_class(...).set(...) makes a config."
+        )
+    if isinstance(getattr(cfg, "rngs", None), RequiredFieldValue):
+        return cfg.instantiate(rngs=nnx.Rngs(key))
+    return cfg.instantiate()
 
 
 def _as_typed_key(key: jax.Array) -> jax.Array:

@@ -81,7 +81,8 @@ def test_parameters_metadata_and_collections(name):
     assert jax.tree.structure(updates) == jax.tree.structure({"batch_stats": params["batch_stats"]})
     before, after = jax.tree.leaves(params["batch_stats"]), jax.tree.leaves(updates)
     assert any((a != b).any() for a, b in zip(before, after, strict=True))
-    assert not (functional(layer, KEY, params, (X,), is_training=False)[0] == 0).any()
+    evaluate = jax.jit(lambda p: functional(layer, KEY, p, (X,), is_training=False)[0])
+    assert not (evaluate(params) == 0).any()
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -102,18 +103,19 @@ def test_names_that_are_not_the_meshs(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_copied_and_prebuilt(name):
     layer = copy.deepcopy(made(name))
-    params = layer.initialize_parameters_recursively(KEY)
+    params = jax.eval_shape(layer.initialize_parameters_recursively, KEY)
     prebuilt = jax.tree.map(lambda _: None, params)
     prebuilt["params"] = jax.tree.map(lambda _: 1, params["params"])
-    rest = layer.initialize_parameters_recursively(KEY, prebuilt=prebuilt)
+    rest = jax.eval_shape(lambda: layer.initialize_parameters_recursively(KEY, prebuilt=prebuilt))
     assert not jax.tree.leaves(rest["params"])
     assert jax.tree.structure(rest["batch_stats"]) == jax.tree.structure(params["batch_stats"])
 
 
 def test_old_keys():
     layer = made("nnx")
-    params = layer.initialize_parameters_recursively(jax.random.PRNGKey(0))
-    y, _ = functional(layer, jax.random.PRNGKey(0), params, (X,), is_training=True)
+    key = jax.random.PRNGKey(0)
+    params = jax.eval_shape(layer.initialize_parameters_recursively, key)
+    y, _ = jax.eval_shape(lambda p: functional(layer, key, p, (X,), is_training=True), params)
     assert y.shape == X.shape
 
 
@@ -146,9 +148,10 @@ def test_in_a_stack():
 def test_repeated_with_state():
     cfg = RepeatedTransformerLayer.default_config().set(num_layers=3, input_dim=8)
     repeated = cfg.set(layer=MODULES["linen"][0], name="r").instantiate(parent=None)
-    params = jax.jit(repeated.initialize_parameters_recursively)(KEY)
-    train = jax.jit(lambda p: functional(repeated, KEY, p, (X,), is_training=True))
-    _, outputs = train(params)
+    params = jax.eval_shape(repeated.initialize_parameters_recursively, KEY)
+    _, outputs = jax.eval_shape(
+        lambda p: functional(repeated, KEY, p, (X,), is_training=True), params
+    )
     updates, stats = outputs.state_updates["layer"]["batch_stats"], params["layer"]["batch_stats"]
     assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, stats)
     assert set(outputs.state_updates) == {"layer"}

@@ -1,23 +1,23 @@
 """Learners: what takes a model's parameters from one step to the next."""
 
-from optax_bridge.spmd.learner.composite import CompositeLearner as CompositeLearner
-from optax_bridge.spmd.learner.data import BackwardOutputs as BackwardOutputs
-from optax_bridge.spmd.learner.data import ForwardBackwardOutputs as ForwardBackwardOutputs
-from optax_bridge.spmd.learner.data import ForwardFn as ForwardFn
-from optax_bridge.spmd.learner.data import ForwardOutputs as ForwardOutputs
-from optax_bridge.spmd.learner.data import ForwardPass as ForwardPass
-from optax_bridge.spmd.learner.data import Updates as Updates
-from optax_bridge.spmd.learner.data import _split_gradients as _split_gradients
-from optax_bridge.spmd.learner.data import _value_and_grad as _value_and_grad
-from optax_bridge.spmd.learner.data import mask_tree as mask_tree
+from optax_bridge.spmd.learner.gradients import BackwardOutputs as BackwardOutputs
+from optax_bridge.spmd.learner.gradients import ForwardBackwardOutputs as ForwardBackwardOutputs
+from optax_bridge.spmd.learner.gradients import ForwardFn as ForwardFn
+from optax_bridge.spmd.learner.gradients import ForwardOutputs as ForwardOutputs
+from optax_bridge.spmd.learner.gradients import ForwardPass as ForwardPass
+from optax_bridge.spmd.learner.gradients import Updates as Updates
+from optax_bridge.spmd.learner.gradients import _split_gradients as _split_gradients
+from optax_bridge.spmd.learner.gradients import _value_and_grad as _value_and_grad
+from optax_bridge.spmd.learner.gradients import mask_tree as mask_tree
+from optax_bridge.spmd.learner.gradients import with_minibatch_steps as with_minibatch_steps
 from optax_bridge.spmd.learner.learner import BaseLearner as BaseLearner
+from optax_bridge.spmd.learner.learner import CompositeLearner as CompositeLearner
 from optax_bridge.spmd.learner.learner import Learner as Learner
 from optax_bridge.spmd.learner.learner import UpdateType as UpdateType
 from optax_bridge.spmd.learner.learner import _apply_updates as _apply_updates
 from optax_bridge.spmd.learner.learner import (
     should_update_with_optimizers as should_update_with_optimizers,
 )
-from optax_bridge.spmd.learner.minibatches import with_minibatch_steps as with_minibatch_steps
 from optax_bridge.spmd.learner.transformations import (
     ConditionalUpdateTransformation as ConditionalUpdateTransformation,
 )

@@ -8,8 +8,10 @@ from jax.sharding import PartitionSpec
 import optax_bridge
 from optax_bridge.spmd import optimizers
 from optax_bridge.spmd.config import config_for_function
+from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.learner import (
+    CompositeLearner,
     ConditionalUpdateTransformation,
     ForwardOutputs,
     Learner,
@@ -148,7 +150,8 @@ def test_summaries_below_a_path_are_not_those_of_a_longer_name():
     assert norms == {"comp_1": 3.0, "comp_1/w": 3.0, "comp_10/": 4.0}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Of each way to combine transformations one.
+@pytest.mark.parametrize("name", ["adafactor", "adastar", "skip, by averages", "offloaded"])
 def test_an_instance_is_as_good_as_its_config(name):
     """What a config holds it copies, and so it must be able to."""
     cfg = OPTIMIZERS[name]
@@ -319,3 +322,102 @@ def test_masks_and_updates_in_place():
     new = {"a": optax.MaskedNode(), "b": {"c": 5, "d": 6}}
     assert _apply_updates(base, new) is base
     assert base == {"a": 1, "b": {"c": optax.MaskedNode(), "d": 6}}
+
+
+# Several learners.
+
+
+RULES = [("w", "weights"), (".*", "rest")]
+
+
+def composite(**kwargs):
+    kwargs.setdefault("learners", {
+        "weights": Learner.default_config().set(optimizer=ADAM),
+        "rest": Learner.default_config().set(
+            optimizer=SGD, update_rules=[("b", UpdateType.NO_UPDATE)]
+        ),
+    })  # fmt: skip
+    cfg = CompositeLearner.default_config().set(**{"name": "learner", "rules": RULES, **kwargs})
+    return cfg.instantiate(parent=None)
+
+
+def test_each_parameter_is_its_learners():
+    learner = composite(
+        ema=config_for_function(optimizers.param_ema).set(decay=0.5), norm_summaries=True
+    )
+    state = learner.init(opt_params())
+    assert sorted(state) == ["ema", "rest", "weights"]
+    assert state["weights"]["optimizer"].mu["b"] == optax.MaskedNode()
+    trace = state["rest"]["optimizer"][0].trace
+    assert (trace["w"], trace["b"]) == (optax.MaskedNode(), None)  # its own, and not updated
+    assert jax.tree.structure(learner.create_state_partition_specs(specs())) == (
+        jax.tree.structure(state)
+    )
+    updated = {"w": True, "b": False, "stats": {"mean": True}}
+    assert learner.should_update_with_optimizers(opt_params()) == updated
+    outputs, collection = jax.jit(lambda s: step_of(learner, s))(state)
+    new = outputs.backward_outputs.updated_params
+    adam = ADAM.instantiate()
+    own = {"w": VALUES["w"]}
+    expected, _ = jax.jit(adam.step)(own, adam.init(own), own)
+    np.testing.assert_array_equal(new["w"], expected["w"])
+    np.testing.assert_array_equal(new["b"], VALUES["b"])
+    np.testing.assert_array_equal(new["stats"]["mean"], [7.0])  # in place, after the optimizer
+    np.testing.assert_allclose(collection.state_updates["ema"].ema["stats"]["mean"], [3.5])
+    assert jax.tree.structure(collection.state_updates) == jax.tree.structure(state)
+    assert float(collection.summaries["gradient_norm"]) == pytest.approx((1 + 4 + 0) ** 0.5)
+    assert float(collection.summaries["rest"]["optimizer"]["learning_rate"]) == pytest.approx(0.1)
+    step_of(learner, collection.state_updates)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rules": [(".*", "other")]}, "'other' is not found in the known learners"),
+        ({"rules": [("w|b", "rest")]}, "rules do not update all model params: .*stats"),
+        ({"learners": {"ema": Learner.default_config()}}, "Sublearner name cannot be ema"),
+    ],
+)
+def test_rules_and_names_that_cannot_be(change, message):
+    if "learners" in change:
+        change = {**change, "rules": [(".*", "ema")]}
+    with pytest.raises(ValueError, match=message):
+        composite(**change).init(opt_params())
+
+
+@pytest.mark.parametrize("field", ["ema", "forward_fn_transformation"])
+def test_what_only_the_whole_can_have(field):
+    own = Learner.default_config().set(optimizer=SGD)
+    if field == "ema":
+        own.ema.decay = 0.5
+    else:
+        own.forward_fn_transformation = forward
+    with pytest.raises(ValueError, match=f"learner 'all' has {field}.*set it on learner itself"):
+        composite(learners={"all": own}, rules=[(".*", "all")])
+
+
+def test_undefined_losses_are_handled_if_all_do():
+    def handles(*each):
+        learners = {
+            f"l{index}": Learner.default_config().set(optimizer=SGD, ignore_undefined_loss=value)
+            for index, value in enumerate(each)
+        }
+        return composite(learners=learners, rules=[(".*", "l0")]).handles_undefined_loss()
+
+    assert handles(True, True) and not handles(True, False)
+
+
+def test_a_trainer_with_it(tmp_path):
+    """One learner for all parameters is that learner, to the bit."""
+    losses = []
+    for kind in ("plain", "composite"):
+        cfg = regression.trainer(steps=2, mesh_shape=(1, 1)).set(dir=str(tmp_path / kind))
+        if kind == "composite":
+            learners = {"one": cfg.learner, "two": cfg.learner}
+            rules = [("first/.*", "one"), (".*", "two")]
+            cfg.learner = CompositeLearner.default_config().set(learners=learners, rules=rules)
+        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+        losses.append({})
+        trainer.add_listener(losses[-1].__setitem__)
+        trainer.run(jax.random.PRNGKey(0))
+    assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2]

@@ -47,7 +47,8 @@ def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     mean = np.mean([jax.random.uniform(key) for key in keys])
     assert float(outputs.aux["noise"]) == pytest.approx(float(mean))
     alone = with_minibatch_steps(steps=4)(forward)
-    plain = alone(model_params={"w": jnp.float32(2)}, inputs={"input_batch": BATCH, **KEYS})
+    inputs = {"input_batch": BATCH, **KEYS}
+    plain = jax.jit(lambda w: alone(model_params={"w": w}, inputs=inputs))(jnp.float32(2))
     assert float(plain.loss) == pytest.approx(float(loss))
 
 
@@ -66,8 +67,9 @@ def test_every_minibatch_counts_at_every_step(steps):
         name="learner", optimizer=sgd, forward_fn_transformation=transform
     )
     learner = cfg.instantiate(parent=None)
-    value = jnp.float32(0)
-    for step in range(1, 7):
+
+    @jax.jit
+    def take_step(value):
         opt_params = {"w": OptParam(value, None, None)}
         outputs, _ = functional(
             learner,
@@ -77,7 +79,11 @@ def test_every_minibatch_counts_at_every_step(steps):
             method="forward_and_backward",
             is_training=True,
         )
-        value = outputs.backward_outputs.updated_params["w"]
+        return outputs.backward_outputs.updated_params["w"]
+
+    value = jnp.float32(0)
+    for step in range(1, 7):
+        value = take_step(value)
         assert float(value) == -step * 255 / 8
 
 

@@ -20,7 +20,7 @@ from optax_bridge.spmd.config import (
     config_class,
     maybe_instantiate,
 )
-from optax_bridge.spmd.learner.data import Updates, mask_tree, merge_dicts
+from optax_bridge.spmd.learner.gradients import Updates, mask_tree, merge_dicts
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,

@@ -1,11 +1,13 @@
-"""`InvocationContext`: the implicit arguments and outputs of a module's method."""
+"""`InvocationContext`: the implicit arguments and outputs of a call; the stack of a thread."""
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Optional, ParamSpec, Protocol, TypeVar
+import re
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NamedTuple, Optional, ParamSpec, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,132 @@ from jax.sharding import AxisType, PartitionSpec
 
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.metrics import is_summary
-from optax_bridge.spmd.module.outputs import OutputCollection, OutputConflictError
-from optax_bridge.spmd.module.stack import _global_context_stack, in_own_thread, own_stack
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class ChildNameConflictError(ValueError):
+    """A module has two children of one name."""
+
+
+class InvalidDescendantError(ValueError):
+    """A module is not below another one, or not shared by one above."""
+
+
+class OutputConflictError(ValueError):
+    """Two calls leave their outputs in one place, as when a child is called twice."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message} This is how to call a module multiple times: give each call a context of a "
+            "name of its own, `with child_context('second', module=self.child): self.child(x)`."
+        )
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises ValueError unless the name is in lower_case_with_underscores."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot be the name of a {what}: it must match '{_NAME.pattern}'"
+        )
+
+
+class OutputCollection(NamedTuple):
+    """The outputs of a tree of modules, without their results, as nested dicts by context.
+
+    Attributes:
+      summaries: what is worth watching: arrays or `Summary`s.
+      state_updates: new values for parts of the state, such as running averages.
+      module_outputs: anything else that is of interest outside.
+    """
+
+    summaries: dict[str, PyTree]
+    state_updates: dict[str, PyTree]
+    module_outputs: dict[str, PyTree]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.summaries
+
+    def add_child(self, name: str) -> "OutputCollection":
+        """A collection for a child, which is also a part of this one.
+
+        Raises:
+          ValueError: the name is not in lower_case_with_underscores.
+          OutputConflictError: the name is taken.
+        """
+        check_name(name, "context")
+        if name in self:
+            raise OutputConflictError(
+                f"{name} already present in the outputs {sorted(self.summaries)}."
+            )
+        child = new_output_collection()
+        for ours, its in zip(self, child, strict=True):
+            ours[name] = its
+        return child
+
+    def update(self, other: Self) -> None:
+        """Takes over what the other collection has."""
+        for ours, its in zip(self, other, strict=True):
+            ours.update(its)
+
+
+def new_output_collection() -> OutputCollection:
+    """An empty collection."""
+    return OutputCollection(summaries={}, state_updates={}, module_outputs={})
+
+
+class _ContextStack(threading.local):
+    """The contexts entered, and the thread that they belong to.
+
+    A thread that has installed no stack sees the main thread's list.
+    """
+
+    def __init__(self, stack: "list[InvocationContext]", thread_id: int | None) -> None:
+        self.stack = stack
+        self.thread_id = thread_id
+
+
+_global_context_stack = _ContextStack([], threading.main_thread().ident)
+
+
+def in_own_thread() -> bool:
+    """True if this thread has a stack of its own."""
+    return _global_context_stack.thread_id == threading.get_ident()
+
+
+def clone_context_stack() -> "list[InvocationContext]":
+    """A copy of the stack, for another thread to install."""
+    return list(_global_context_stack.stack)
+
+
+def install_context_stack(stack: "list[InvocationContext]") -> None:
+    """Makes the list this thread's stack.
+
+    Args:
+      stack: of `clone_context_stack` in the thread whose contexts go on here, or an empty list.
+
+    Raises:
+      ValueError: this thread has a stack already.
+    """
+    if in_own_thread():
+        raise ValueError("this thread has a stack of contexts already; it cannot have another one.")
+    _global_context_stack.stack = stack
+    _global_context_stack.thread_id = threading.get_ident()
+
+
+@contextlib.contextmanager
+def own_stack() -> Generator[None, None, None]:
+    """A scope with a stack of this thread's own, an empty one if it has none."""
+    if in_own_thread():
+        yield
+        return
+    before = _global_context_stack.stack, _global_context_stack.thread_id
+    install_context_stack([])
+    try:
+        yield
+    finally:
+        _global_context_stack.stack, _global_context_stack.thread_id = before
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -191,11 +191,6 @@ def map_updates(fn: Callable[..., Leaf], updates: Updates, *rest: PyTree) -> Upd
     return jax.tree.map(map_leaf, updates, *rest, is_leaf=is_none)
 
 
-def global_norm(tree: PyTree) -> jax.Array:
-    """The norm of all arrays of a tree together."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
-
-
 def add_summary(name: str, value: object) -> None:
     """Adds a summary to the current context, if there is one."""
     context = current_context()

@@ -59,7 +59,7 @@ class ExactPartitionedTransformation(PartitionedGradientTransformation):
 Run = Callable[..., tuple[PyTree, OptState]]  # of updates, state and parameters
 
 
-def around(
+def wrap(
     tx: PartitionedGradientTransformation,
     init: Callable[[Params], OptState],
     partition: Callable[[PyTree], PyTree],

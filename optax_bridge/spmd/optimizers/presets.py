@@ -1,33 +1,42 @@
 """Whole optimizers, each a chain of transformations."""
 
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import DTypeLike
 
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.spmd.config import ConfigOr
-from optax_bridge.spmd.optimizers.averages import ema
-from optax_bridge.spmd.optimizers.chaining import chain
+from optax_bridge.spmd.optimizers.combining import chain, named_chain
 from optax_bridge.spmd.optimizers.data import (
     PartitionedGradientTransformation,
     adam_partition,
+    add_summary,
+    copy_partition,
+    count_spec,
+    map_updates,
+    opt_param_values,
     scale_by_lion,
     trace_partition,
 )
-from optax_bridge.spmd.optimizers.factored import scale_by_factored_rms
 from optax_bridge.spmd.optimizers.scaling import (
+    PerParamFn,
+    add_decay,
+    add_decayed_weights,
     clip_by_block_rms,
+    l2_regularizer,
+    rms,
     scale,
     scale_by_param_block_rms,
     scale_by_schedule,
     scale_by_trust_ratio,
     scale_from_learning_rate,
 )
-from optax_bridge.spmd.optimizers.schedules import Schedule
-from optax_bridge.spmd.optimizers.weight_decay import (
-    PerParamFn,
-    add_decayed_weights,
-    l2_regularizer,
-)
+from optax_bridge.spmd.optimizers.schedules import Schedule, as_schedule_fn
+from optax_bridge.spmd.optimizers.statistics import ema, scale_by_factored_rms
+from optax_bridge.spmd.trees import expand_vdicts, flatten_items, vectorized_tree_map
 
 Transformation = ConfigOr[PartitionedGradientTransformation]
 
@@ -252,3 +261,195 @@ def _adafactor_decay(
         learning_rate=1.0 if learning_rate is None else learning_rate,
         per_param_scale=scales,
     )
+
+
+class AdastarState(NamedTuple):
+    """State of the averages; a tree is None where its decay is.
+
+    Attributes:
+      count: steps taken, int32 scalar.
+      gradient_ema: average of the gradients.
+      gradient_square_ema: average of their squares.
+      update_ema: average of the updates.
+    """
+
+    count: Leaf
+    gradient_ema: PyTree
+    gradient_square_ema: PyTree
+    update_ema: PyTree
+
+
+def adastar_optimizer(
+    learning_rate: float,
+    *,
+    gradient_ema_decay: float | None,
+    gradient_ema_debias: bool,
+    gradient_square_ema_decay: float | None,
+    gradient_square_ema_debias: bool,
+    eps: float,
+    eps_square: float,
+    raw_update_clipping_threshold: float | None,
+    update_ema_decay: float | None,
+    update_ema_debias: bool,
+    adam_update_transformation: ConfigOr[PartitionedGradientTransformation] | None = None,
+    weight_decay: float = 0,
+    weight_decay_per_param_scale: ConfigOr[PerParamFn] | None = None,
+    update_schedule: Schedule,
+    verbosity: int = 0,
+) -> PartitionedGradientTransformation:
+    """Adam and Adafactor as special cases of one optimizer, with decoupled weight decay.
+
+    A step is `-schedule * (learning_rate * average update + weight_decay * value * scale)`.
+
+    Args:
+      learning_rate: of the updates alone.
+      gradient_ema_decay: decay of the gradients' average; None: no average.
+      gradient_ema_debias: that average is over `1 - decay ** count`.
+      gradient_square_ema_decay: decay of the average of their squares, likewise.
+      gradient_square_ema_debias: likewise.
+      eps: added to the root of the squares.
+      eps_square: added to the squared gradients.
+      raw_update_clipping_threshold: largest root mean square of a raw update, None for any.
+      update_ema_decay: decay of the average of the raw updates, likewise.
+      update_ema_debias: likewise.
+      adam_update_transformation: applied to the average updates.
+      weight_decay: the rate.
+      weight_decay_per_param_scale: see `add_decayed_weights`.
+      update_schedule: scales updates and decay; it is given 1 at the first step.
+      verbosity: above 0 adds summaries of each parameter, such as `<path>/raw_update_norm`.
+    """
+    averages = (
+        _Ema(gradient_ema_decay, gradient_ema_debias),
+        _Ema(gradient_square_ema_decay, gradient_square_ema_debias),
+        _Ema(update_ema_decay, update_ema_debias),
+    )
+    clip = clip_by_block_rms(raw_update_clipping_threshold)
+    first = _average_updates(averages, clip, eps, eps_square, has_summaries=verbosity > 0)
+    parts: dict[str, ConfigOr[PartitionedGradientTransformation]] = {"compute_updates": first}
+    if adam_update_transformation is not None:
+        parts["transform_updates"] = adam_update_transformation
+    parts["apply_lr_and_wd"] = _learning_rate_and_decay(
+        learning_rate, weight_decay, weight_decay_per_param_scale, update_schedule
+    )
+    return named_chain(**parts)
+
+
+def _learning_rate_and_decay(
+    learning_rate: float,
+    weight_decay: float,
+    per_param_scale: ConfigOr[PerParamFn] | None,
+    update_schedule: Schedule,
+) -> PartitionedGradientTransformation:
+    """Updates times the learning rate, and decay, both times a schedule; the state is a count."""
+    schedule = as_schedule_fn(update_schedule)
+
+    def update(updates: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
+        step = optax.safe_increment(state)
+        scale = schedule(step)
+        add_summary("schedule_step", step)
+        add_summary("schedule_scale", scale)
+        add_summary("learning_rate", learning_rate * scale)
+        add_summary("weight_decay_rate", weight_decay * scale)
+        updates = map_updates(lambda u: learning_rate * u, updates)
+        updates = add_decay(weight_decay, per_param_scale, updates, params)
+        return map_updates(lambda u: (-scale * u).astype(u.dtype), updates), step
+
+    return PartitionedGradientTransformation(
+        lambda params: jnp.zeros([], jnp.int32), update, lambda specs: count_spec()
+    )
+
+
+class _Ema(NamedTuple):
+    """A moving average from 0; without a decay, what comes in, and no state."""
+
+    decay: float | None
+    debias: bool
+
+    def init(self, values: Params) -> PyTree:
+        return None if self.decay is None else jax.tree.map(jnp.zeros_like, values)
+
+    def partition(self, specs: PyTree) -> PyTree:
+        return None if self.decay is None else copy_partition(specs)
+
+    def update(self, updates: Updates, average: PyTree, count: jax.Array) -> tuple[Updates, PyTree]:
+        """Returns the average with the updates in it, debiased and as stored."""
+        if self.decay is None:
+            return updates, None
+        decay = self.decay
+        average = map_updates(lambda u, a: (1.0 - decay) * u + decay * a, updates, average)
+        if not self.debias:
+            return average, average
+        correction = 1.0 - decay ** jnp.asarray(count)
+        return map_updates(lambda a: a / correction.astype(a.dtype), average), average
+
+
+def _average_updates(
+    averages: tuple[_Ema, _Ema, _Ema],
+    clip: PartitionedGradientTransformation,
+    eps: float,
+    eps_square: float,
+    *,
+    has_summaries: bool,
+) -> PartitionedGradientTransformation:
+    """The average of the raw updates: the average gradient over the root of its average square.
+
+    Args:
+      averages: of gradients, of their squares, and of the raw updates.
+      clip: clips the raw updates.
+      eps: added to the root of the squares.
+      eps_square: added to the squared gradients.
+      has_summaries: whether summaries of each parameter are added.
+    """
+    gradient, square, update = averages
+
+    def init(params: Params) -> AdastarState:
+        values = opt_param_values(params)
+        return AdastarState(jnp.zeros([], jnp.int32), *(ema.init(values) for ema in averages))
+
+    def compute(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
+        count: Leaf = optax.safe_increment(state.count)
+        squares = map_updates(lambda g: jnp.square(g) + eps_square, grads)
+        mean, mean_state = gradient.update(grads, state.gradient_ema, count)
+        mean_square, square_state = square.update(squares, state.gradient_square_ema, count)
+        raw = map_updates(lambda m, n: m / (jnp.sqrt(n) + eps), mean, mean_square)
+        raw, _ = clip.update(raw, optax.EmptyState(), None)
+        smooth, update_state = update.update(raw, state.update_ema, count)
+        if has_summaries:
+            _add_summaries(grads, raw, smooth, opt_param_values(params))
+        return smooth, AdastarState(count, mean_state, square_state, update_state)
+
+    def partition(specs: PyTree) -> AdastarState:
+        return AdastarState(count_spec(), *(ema.partition(specs) for ema in averages))
+
+    return PartitionedGradientTransformation(init, compute, partition)
+
+
+def _add_summaries(grads: Updates, raw: Updates, smooth: Updates, values: Params) -> None:
+    """Adds norms, and correlations of updates with the parameters, for each parameter."""
+    values = map_updates(lambda _, value: value, grads, values)
+    norms = {
+        "raw_grad_norm": _compute_rms_norms(grads),
+        "raw_update_norm": _compute_rms_norms(raw),
+        "smoothed_update_norm": _compute_rms_norms(smooth),
+        "param_norm": _compute_rms_norms(values),
+    }
+    trees = dict(norms)
+    for name, tree, norm in (
+        ("corr_param_raw_updates", raw, norms["raw_update_norm"]),
+        ("corr_param_smoothed_updates", smooth, norms["smoothed_update_norm"]),
+    ):
+        products = map_updates(jnp.multiply, norms["param_norm"], norm)
+        trees[name] = map_updates(jnp.divide, _compute_covariance(values, tree), products)
+    for name, tree in trees.items():
+        for path, value in flatten_items(expand_vdicts(tree)):
+            add_summary(f"{path}/{name}", value)
+
+
+def _compute_rms_norms(tree: PyTree) -> PyTree:
+    """The root mean square of each array, per repeat of a repeated layer."""
+    return vectorized_tree_map(rms, tree)
+
+
+def _compute_covariance(x: PyTree, y: PyTree) -> PyTree:
+    """The mean of the product of each two arrays, per repeat of a repeated layer."""
+    return vectorized_tree_map(lambda a, b: jnp.mean(a * b), x, y)

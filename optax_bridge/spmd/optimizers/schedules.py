@@ -6,7 +6,6 @@ will do (`Schedule`); `as_schedule_fn` makes a function of each.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +14,10 @@ from optax import constant_schedule as constant_schedule
 from optax import cosine_decay_schedule as cosine_decay_schedule
 from optax import join_schedules
 
+from optax_bridge.metadata.trees import Leaf
 from optax_bridge.spmd.config import InstantiableConfig
 
-ScheduleFn = Callable[[Any], Any]  # of the step, a number or a traced array
+ScheduleFn = Callable[[Leaf], Leaf]  # of the step, a number or a traced array
 Schedule = float | jax.Array | ScheduleFn | InstantiableConfig
 
 

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.checkpointer import BaseCheckpointer, Checkpointer, MissingPositionError
-from optax_bridge.spmd.checkpointer.iterators import SavableIterator, is_iterator
+from optax_bridge.spmd.checkpointer.handlers import SavableIterator, is_iterator
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -27,21 +27,28 @@ from optax_bridge.spmd.evaler import SpmdEvaler
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
 from optax_bridge.spmd.learner import BaseLearner
-from optax_bridge.spmd.mesh import Devices, HybridMeshShape, mesh_in_scope
+from optax_bridge.spmd.mesh import (
+    Devices,
+    HybridMeshShape,
+    axis_entry,
+    check_axes,
+    mesh_of,
+)
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trainer.checks import axis_entry, check_axes, check_folder, mesh_of
 from optax_bridge.spmd.trainer.state import (
     SpmdTrainState,
     TrainerState,
+    is_finite,
     learner_transformation,
     raw_key,
     state_specs,
+    train_step,
 )
-from optax_bridge.spmd.trainer.steps import StepParts, is_finite, train_step
 from optax_bridge.spmd.trees import flatten_items
 
 _log = logging.getLogger(__name__)
+Scope = contextlib.AbstractContextManager[object]
 
 
 class BaseTrainer(Module):
@@ -109,7 +116,7 @@ class BaseTrainer(Module):
         start_trace_process_indices: Sequence[int] | str = [0]
         watchdog_timeout_seconds: float | None = None
         crash_on_hang_timeout_seconds: float | None = None
-        context_manager: ConfigOr[Callable[[], Any]] | None = None
+        context_manager: ConfigOr[Callable[[], Scope]] | None = None
         log_every_n_steps: int | None = None
         prune_empty_state_updates: bool = True
 
@@ -135,7 +142,7 @@ class BaseTrainer(Module):
             raise ValueError(f"{self.path()}: prune_empty_state_updates=False is not supported")
         if not isinstance(cfg.max_step, int | float) or math.isnan(cfg.max_step):
             raise ValueError(f"{self.path()}: max_step is {cfg.max_step!r}, expected a number")
-        check_folder(self.path(), cfg.dir)
+        _check_folder(self.path(), cfg.dir)
         self._mesh = mesh_of(cfg, devices)
         self._step: int | None = None
         self._state: SpmdTrainState | None = None
@@ -212,7 +219,7 @@ class BaseTrainer(Module):
     def mesh_scope(self) -> contextlib.AbstractContextManager[object]:
         """A scope in which the mesh is set, within the config's `context_manager`."""
         stack = contextlib.ExitStack()
-        stack.enter_context(mesh_in_scope(self._mesh))
+        stack.enter_context(jax.set_mesh(self._mesh))
         manager: Any = maybe_instantiate(self._config.context_manager)
         if manager is not None:
             stack.enter_context(manager if hasattr(manager, "__enter__") else manager())
@@ -393,14 +400,15 @@ class BaseTrainer(Module):
         self, state: TrainerState, input_batch: PyTree
     ) -> tuple[TrainerState, dict[str, PyTree]]:
         """One step as a pure function; its loss decides nothing here."""
-        parts = StepParts(
+        return train_step(
+            state,
+            input_batch,
             model=self.model,
             param_specs=self._model_param_specs,
             learner=self.learner,
             input=self.input,
             train_dtype=self._config.train_dtype,
         )
-        return train_step(parts, state, input_batch)
 
     def _jit_train_step(self) -> jax.stages.Wrapped:
         if self._compiled_train_step is None:
@@ -447,3 +455,14 @@ class BaseTrainer(Module):
 def _abstract(leaf: Leaf) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of an array or of a `TensorSpec`."""
     return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=leaf.sharding)
+
+
+def _check_folder(where: str, folder: str) -> None:
+    """Raises ValueError if a run's folder is a file, or would lie below one."""
+    path = Path(folder)
+    for parent in (path, *path.parents):
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(
+                f"{where}: dir={folder!r}: {parent} is a file, expected a folder for the files of "
+                "the run. Take another one."
+            )

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.spmd.checkpointer.iterators import is_iterator
+from optax_bridge.spmd.checkpointer.handlers import is_iterator
 from optax_bridge.spmd.trainer.base import BaseTrainer
 
 _log = logging.getLogger(__name__)

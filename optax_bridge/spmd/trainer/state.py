@@ -1,20 +1,27 @@
-"""The training state: a `TrainState` whose transformation is the learner."""
+"""The training state: a `TrainState` whose transformation is the learner; one step of it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax.core import meta
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from optax_bridge import ExactTransformation, TrainState
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.spmd.learner import BaseLearner
-from optax_bridge.spmd.learner.data import Updates, merge_dicts
+from optax_bridge.spmd.config import ConfigBase, maybe_instantiate
+from optax_bridge.spmd.evaler import forward_pass
+from optax_bridge.spmd.input import Input
+from optax_bridge.spmd.layer import BaseModel
+from optax_bridge.spmd.learner import BaseLearner, ForwardFn, ForwardOutputs
+from optax_bridge.spmd.learner.gradients import Updates, merge_dicts
 from optax_bridge.spmd.module import functional
-from optax_bridge.spmd.optimizers.data import OptParam
-from optax_bridge.spmd.trees import TensorSpec
+from optax_bridge.spmd.optimizers.data import OptParam, PartitionedGradientTransformation
+from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation
+from optax_bridge.spmd.trees import TensorSpec, cast_floats
 
 
 class TrainerState(NamedTuple):
@@ -81,7 +88,9 @@ def state_specs(tx: ExactTransformation, learner: BaseLearner, param_specs: PyTr
 
 
 def opt_params(values: Params, specs: PyTree) -> Params:
-    """`OptParam`s from parameters and their `ParameterSpec`s."""
+    """`OptParam`s from parameters and their `ParameterSpec`s; without roles if these are None."""
+    if specs is None:
+        return jax.tree.map(lambda value: OptParam(value, None, None), values)
     return jax.tree.map(
         lambda value, spec: OptParam(
             value=value,
@@ -98,7 +107,7 @@ def learner_transformation(learner: BaseLearner, param_specs: PyTree) -> ExactTr
 
     Args:
       learner: the learner.
-      param_specs: `ParameterSpec`s of the model.
+      param_specs: `ParameterSpec`s of the model; None for parameters without roles or axes.
 
     Returns:
       The transformation; its state is the learner's. In boxes with the axes of a mesh it comes
@@ -153,3 +162,129 @@ def raw_key(key: jax.Array) -> jax.Array:
     """The bits of a key: what is saved and what steps split."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(key) if is_typed else key
+
+
+def train_step(
+    state: TrainerState,
+    input_batch: PyTree,
+    *,
+    model: BaseModel,
+    param_specs: PyTree,
+    learner: BaseLearner,
+    input: Input,
+    train_dtype: DTypeLike | None,
+) -> tuple[TrainerState, dict[str, PyTree]]:
+    """Forward pass, backward pass and update, as a pure function of state and batch.
+
+    Args:
+      state: the state.
+      input_batch: a global batch.
+      model: the model.
+      param_specs: its `ParameterSpec`s.
+      learner: the learner.
+      input: the input, which distributes a batch.
+      train_dtype: what floats are cast to for forward and backward pass; None: not cast.
+
+    Returns:
+      The next state, and {"summaries": {"model", "learner"}, "loss", "aux"}.
+    """
+    batch = input.dispatch_global_batch(_cast(input_batch, train_dtype))
+    new_key, noise_key, forward_key, learner_key = jax.random.split(state.prng_key, 4)
+    inputs = {"input_batch": batch, "forward_key": forward_key, "param_noise_key": noise_key}
+    outputs, collection = functional(
+        learner,
+        learner_key,
+        state.learner,
+        {
+            "fn": _forward_fn(model, train_dtype),
+            "inputs": inputs,
+            "opt_params": opt_params(state.model, param_specs),
+        },
+        method="forward_and_backward",
+        is_training=True,
+    )
+    # State updates of a forward pass in another dtype would change the parameters' own.
+    new_params = jax.tree.map(
+        lambda new, old: new.astype(old.dtype),
+        outputs.backward_outputs.updated_params,
+        state.model,
+    )
+    new_state = TrainerState(
+        prng_key=new_key,
+        model=new_params,
+        learner=merge_dicts(state.learner, collection.state_updates),
+    )
+    forward_outputs = outputs.forward_outputs
+    summaries = {
+        "model": forward_outputs.output_collection.summaries,
+        "learner": collection.summaries,
+    }
+    return new_state, {
+        "summaries": summaries,
+        "loss": forward_outputs.loss,
+        "aux": forward_outputs.aux,
+    }
+
+
+def _cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
+    return tree if dtype is None else cast_floats(tree, to_dtype=dtype)
+
+
+def _forward_fn(model: BaseModel, train_dtype: DTypeLike | None) -> ForwardFn:
+    def forward(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
+        params = model.apply_parameter_noise_recursively(
+            inputs["param_noise_key"], _cast(model_params, train_dtype)
+        )
+        loss, aux, collection = forward_pass(
+            model, inputs["forward_key"], params, inputs["input_batch"], is_training=True
+        )
+        return ForwardOutputs(loss=loss, aux=aux, output_collection=collection)
+
+    return forward
+
+
+def is_finite(outputs: dict[str, PyTree]) -> jax.Array:
+    """True if a step's loss is finite, and the norm of its gradients if the learner tells it.
+
+    Nothing of the step depends on it: a choice between the new parameters and the old ones would be
+    fused with the optimizer's arithmetic, which then rounds otherwise.
+    """
+    gradient_norm = outputs["summaries"]["learner"].get("gradient_norm", 0.0)
+    return jnp.isfinite(outputs["loss"]) & jnp.isfinite(gradient_norm)
+
+
+def transformation_of(config: object) -> Any:
+    """Returns what takes the steps of a config: of a trainer's its learner.
+
+    Args:
+      config: of a trainer, a learner or an optimizer; or a `PartitionedGradientTransformation`.
+
+    Returns:
+      A transformation of Optax, exact where the optimizer is; anything else that the config makes,
+      such as a definition of `legacy_optim`, unchanged.
+    """
+    if isinstance(config, ConfigBase) and isinstance(getattr(config, "learner", None), ConfigBase):
+        config = config.learner
+    if isinstance(config, BaseLearner.Config):
+        return learner_transformation(config.clone(name="learner").instantiate(parent=None), None)
+    optimizer: Any = maybe_instantiate(config)
+    if isinstance(optimizer, PartitionedGradientTransformation):
+        return _of_partitioned(optimizer)
+    return optimizer
+
+
+def _of_partitioned(tx: PartitionedGradientTransformation) -> optax.GradientTransformation:
+    def init(params: Params) -> OptState:
+        return tx.init(opt_params(params, None))
+
+    def update(updates: PyTree, state: OptState, params: Params = None) -> tuple[PyTree, OptState]:
+        return tx.update(updates, state, opt_params(params, None))
+
+    if not isinstance(tx, ExactPartitionedTransformation):
+        return optax.GradientTransformation(init, update)
+    exact = tx.step
+
+    def step(grads: PyTree, state: OptState, params: Params) -> tuple[Params, OptState]:
+        return exact(grads, state, opt_params(params, None))
+
+    return ExactTransformation(init, update, step)

@@ -3,7 +3,13 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import jax
@@ -13,13 +19,96 @@ from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, config_class
 from optax_bridge.spmd.module import nowrap
 from optax_bridge.spmd.trainer.base import BaseTrainer
-from optax_bridge.spmd.trainer.checks import forced_evalers
 from optax_bridge.spmd.trainer.loop import TrainingLoop
 from optax_bridge.spmd.trainer.state import TrainerState
-from optax_bridge.spmd.trainer.watchdog import watchdog
 from optax_bridge.spmd.trees import flatten_items
 
 _log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def watchdog(
+    step: Callable[[], int | None],
+    *,
+    timeout_seconds: float | None,
+    crash_seconds: float | None,
+) -> Iterator[None]:
+    """A scope in which a thread watches the step of a training.
+
+    Args:
+      step: gives the step; None before there is a state.
+      timeout_seconds: after so long at one step, the stacks of all threads are logged, and again
+        after as long; None: never.
+      crash_seconds: after so long at one step that a run came to, the process is killed, so that
+        its starter can start it again; None: never.
+
+    Raises:
+      ValueError: a time is not above 0, or the crash comes before the first log.
+    """
+    times = {
+        "watchdog_timeout_seconds": timeout_seconds,
+        "crash_on_hang_timeout_seconds": crash_seconds,
+    }
+    for name, seconds in times.items():
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"{name}: expected None or more than 0, found {seconds!r}")
+    if None not in times.values() and crash_seconds < timeout_seconds:  # type: ignore[operator]
+        raise ValueError(
+            f"crash_on_hang_timeout_seconds {crash_seconds} is less than "
+            f"watchdog_timeout_seconds {timeout_seconds}: nothing would be logged before"
+        )
+    if timeout_seconds is None and crash_seconds is None:
+        yield
+        return
+    stop = threading.Event()
+    arguments = (step, timeout_seconds, crash_seconds, stop)
+    thread = threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _watch(
+    step: Callable[[], int | None],
+    timeout_seconds: float | None,
+    crash_seconds: float | None,
+    stop: threading.Event,
+) -> None:
+    first = last = step()
+    moved = logged = time.monotonic()
+    shortest = min(s for s in (timeout_seconds, crash_seconds) if s is not None)
+    while not stop.wait(shortest / 10):
+        now = time.monotonic()
+        if (current := step()) != last:
+            first = current if last is None else first
+            last, moved, logged = current, now, now
+            continue
+        if timeout_seconds is not None and now - logged >= timeout_seconds:
+            logged = now
+            _log.error("no step for %.0f s, after step %s:\n%s", now - moved, last, all_stacks())
+        # Before the first step there is the compilation, which takes as long as it takes.
+        if crash_seconds is not None and last != first and now - moved >= crash_seconds:
+            _log.error(
+                "no step for %.0f s, after step %s: killed by crash_on_hang_timeout_seconds; the "
+                "same run goes on from its last checkpoint",
+                now - moved,
+                last,
+            )
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def all_stacks() -> str:
+    """Returns where every thread of this process stands."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"Thread {names.get(number, number)}:\n{''.join(traceback.format_stack(frame))}"
+        for number, frame in sys._current_frames().items()
+    )
 
 
 class SpmdTrainer(BaseTrainer):
@@ -171,3 +260,30 @@ def parameter_table(specs: PyTree) -> str:
     width = max((len(path) for path, _, _ in rows), default=0)
     lines = [f"{path:<{width}}  {shape:<20} {size:>14,}" for path, shape, size in rows]
     return "\n".join([*lines, f"{'total':<{width}}  {'':<20} {total:>14,}"]) + "\n"
+
+
+def forced_evalers(wanted: object, evalers: Collection[str]) -> set[str]:
+    """The evalers that `SpmdTrainer.run` is asked to run at last.
+
+    Args:
+      wanted: None or False for none, True for all, or names.
+      evalers: the names that there are.
+
+    Raises:
+      ValueError: something else, or a name that there is not.
+    """
+    if wanted is None or wanted is False:
+        return set()
+    if wanted is True:
+        return set(evalers)
+    if not isinstance(wanted, set | frozenset | list | tuple):
+        raise ValueError(
+            "return_evaler_summaries: expected True or a set of names, found "
+            f"{type(wanted).__name__}: {wanted!r}"
+        )
+    unknown = set(wanted) - set(evalers)
+    if unknown:
+        raise ValueError(
+            f"return_evaler_summaries: no evaler {sorted(unknown)}; there are {sorted(evalers)}"
+        )
+    return set(wanted)

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from typing import Any
 
 import numpy as np
 from flax import serialization
 
 from optax_bridge.checkpoints.trees import Names, fields_of, is_array, is_floating, leaves, plain
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, state_in
 from optax_bridge.torch.checkpoints.names import UNSURE, UNSURE_ORDER
@@ -84,7 +84,9 @@ class _Line:
         return f"{json.dumps(name)} = {value}"
 
 
-def draft_names(checkpoint: TorchCheckpoint, like: Any, *, is_one_of_several: bool = False) -> str:
+def draft_names(
+    checkpoint: TorchCheckpoint, like: PyTree, *, is_one_of_several: bool = False
+) -> str:
     """The draft of a names file.
 
     Args:
@@ -107,7 +109,7 @@ def draft_names(checkpoint: TorchCheckpoint, like: Any, *, is_one_of_several: bo
         for name, tensor in checkpoint.tensors.items()
         if name not in checkpoint.tied and name not in dropped
     ]
-    lines = _checked(_matched(tensors, targets), tensors)
+    lines = _check_kernels(_match(tensors, targets), tensors)
     used = {path for line in lines.values() for path in line.target.paths}
     unmatched = [tensor for tensor in tensors if tensor.name not in lines]
     unused = [t for t in targets if len(t.paths) == 1 and t.paths[0] not in used]
@@ -131,7 +133,7 @@ def draft_names(checkpoint: TorchCheckpoint, like: Any, *, is_one_of_several: bo
     return "\n".join(text) + "\n"
 
 
-def _targets(state: Any) -> Iterator[_Target]:
+def _targets(state: PyTree) -> Iterator[_Target]:
     """The arrays of a state in floating point, and the threes of them that attention has."""
     by_module: dict[tuple[Names, str], dict[str, _Target]] = {}
     for name in fields_of(state):
@@ -152,7 +154,7 @@ def _targets(state: Any) -> Iterator[_Target]:
                 yield _Target(paths, module, kind_there, three[0].shape)
 
 
-def _matched(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, _Line]:
+def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, _Line]:
     """A line for each tensor that fits something: by name, by shape where one fits, by order."""
     lines: dict[str, _Line] = {}
     modules: dict[str, Names] = {}  # module of PyTorch -> that of Flax
@@ -164,8 +166,8 @@ def _matched(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str
     def options(tensor: _Tensor) -> list[_Line]:
         used = {path for line in lines.values() for path in line.target.paths}
         free = [line for line in fitting[tensor.name] if not used.intersection(line.target.paths)]
-        beside = [line for line in free if line.target.module == modules.get(tensor.module)]
-        return beside or free
+        in_same_module = [line for line in free if line.target.module == modules.get(tensor.module)]
+        return in_same_module or free
 
     def take(tensor: _Tensor, line: _Line) -> None:
         lines[tensor.name] = line
@@ -210,7 +212,7 @@ def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
     return f"fits {places} place{'s' * (places > 1)}{also * bool(rivals)}"
 
 
-def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[Any]]:
+def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[list[int | str]]]:
     """Least for the most similar name but for numbers, and of such for the first in number."""
     one, other = (
         re.sub(r"[\W\d_]", "", n.lower()) for n in (tensor.module, "".join(target.module))
@@ -231,7 +233,7 @@ def _same_name(tensor: _Tensor, target: _Target) -> bool:
 
 
 def _fit(tensor: _Tensor, target: _Target) -> _Line | None:
-    """How a tensor becomes an array of Flax; None if it cannot."""
+    """Returns the line by which a tensor becomes an array of Flax; None if it cannot."""
     if target.kind not in _KINDS.get(tensor.kind, (tensor.kind,)):
         return None
     one, other = tensor.shape, target.shape
@@ -264,7 +266,7 @@ def _three(tensor: _Tensor, target: _Target) -> _Line | None:
     return _Line(target, text, {"h": features[0]} if len(features) == 2 else {})
 
 
-def _checked(lines: Mapping[str, _Line], tensors: Sequence[_Tensor]) -> dict[str, _Line]:
+def _check_kernels(lines: Mapping[str, _Line], tensors: Sequence[_Tensor]) -> dict[str, _Line]:
     """The lines, with what shapes cannot tell: a flatten between, and kernels the other way."""
     checked = dict(lines)
     channels = 0

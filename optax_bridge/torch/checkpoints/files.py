@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from optax_bridge._text import shown
+from optax_bridge._text import brief
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
@@ -16,6 +15,7 @@ from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.checkpoints.write import same
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import (
     TorchCheckpoint,
     model_paths,
@@ -34,9 +34,9 @@ def is_torch(read: Read) -> bool:
 
 
 def moved_to_flax(
-    read: Read, like: Any, *, names: Path | None, params_only: bool, step: int | None
+    read: Read, like: PyTree, *, names: Path | None, params_only: bool, step: int | None
 ) -> Read:
-    """A checkpoint of PyTorch as one of `flax.optim`; any other as it is.
+    """A checkpoint of PyTorch as one of `flax.optim`; any other unchanged.
 
     Args:
       read: the checkpoint.
@@ -64,14 +64,14 @@ def moved_to_flax(
             "Give --like train.py:make_state, or --params-only.",
         )  # fmt: skip
     file = read_names(names)
-    tree = as_legacy(read.tree, file, read.path, like=like, params_only=params_only, step=step)
-    words = summary(torch_checkpoint(read.tree, read.path, file.model, file.optimizer))
-    return dataclasses.replace(read, tree=tree, variant=words)
+    checkpoint = torch_checkpoint(read.tree, read.path, file.model, file.optimizer)
+    tree = as_legacy(checkpoint, file, like=like, params_only=params_only, step=step)
+    return dataclasses.replace(read, tree=tree, variant=summary(checkpoint))
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What `to_torch_file` did.
+    """The result of `to_torch_file`.
 
     Attributes:
       read: the checkpoint that was read.
@@ -92,7 +92,7 @@ def to_torch_file(
     source: Path,
     destination: Path,
     *,
-    like: Any,
+    like: PyTree,
     names: Path,
     base: Path,
     allow_nan: bool = False,
@@ -105,8 +105,8 @@ def to_torch_file(
       destination: the file of PyTorch.
       like: what the program saves, with one `TrainState` in it.
       names: the names file.
-      base: a checkpoint of the program of PyTorch, after a step at least: what it holds besides
-        parameters, moments and step, its groups and their settings say, stays as it is.
+      base: a checkpoint of the program of PyTorch, after a step at least: all but parameters,
+        moments and step, its groups and their settings say, stays unchanged.
       allow_nan: let NaN and infinities in parameters and moments through.
       force: replace the destination if it is a checkpoint.
 
@@ -151,7 +151,9 @@ def summary(checkpoint: TorchCheckpoint) -> str:
     return words + (f" at {'/'.join(checkpoint.optimizer)}" if checkpoint.optimizer else "")
 
 
-def described(read: Read, model: str | None = None, optimizer: str | None = None) -> Iterator[str]:
+def description_of(
+    read: Read, model: str | None = None, optimizer: str | None = None
+) -> Iterator[str]:
     """Yields lines on what a file of PyTorch holds.
 
     Args:
@@ -173,7 +175,7 @@ def described(read: Read, model: str | None = None, optimizer: str | None = None
     fields = sorted({name for state in checkpoint.states.values() for name in state})
     for number, group in enumerate(checkpoint.groups):
         settings = [
-            f"{name}={shown(value)}"
+            f"{name}={brief(value)}"
             for name, value in group.settings.items()
             if name != "param_names" and value is not None and value is not False
         ]

@@ -1,8 +1,8 @@
 """From a model and an optimizer of PyTorch, in the middle of their training, to a `TrainState`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import legacy_optim
 from optax_bridge.checkpoints.errors import CheckpointError
@@ -10,9 +10,15 @@ from optax_bridge.checkpoints.formats.pytorch import as_tree
 from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 from optax_bridge.legacy import from_legacy
+from optax_bridge.metadata.trees import PyTree
+from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
+from optax_bridge.torch.definition import ScalarOrSchedule
 from optax_bridge.torch.from_torch import torch_definition
+
+if TYPE_CHECKING:
+    import torch
 
 State = TypeVar("State")
 _PLACE = "optimizer"
@@ -20,41 +26,45 @@ _PLACE = "optimizer"
 
 def state_from_torch(
     cls: type[State],
-    optimizer: Any,
-    params: Any,
-    names: Path | str | Mapping[str, Any],
+    optimizer: "torch.optim.Optimizer",
+    params: PyTree,
+    names: Path | str | Mapping[str, PyTree],
     apply_fn: Callable[..., Any] | None,
     *,
-    lr: Any,
+    lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None,
     step: int | None,
     exact: bool,
-    fields: dict[str, Any],
+    fields: dict[str, PyTree],
 ) -> State:
     """See `TrainState.from_torch`."""
     tensors = params.state_dict() if hasattr(params, "state_dict") else dict(params)
     is_file = isinstance(names, str | Path)
     file = read_names(names) if is_file else parse_names(names, "names")
+    saved = {"model": tensors, "optimizer": optimizer.state_dict()}
+    tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
+    checkpoint = torch_checkpoint(tree, _PLACE, "model", "optimizer")
+    tensors = {name: tensors[raw] for name, raw in checkpoint.file_names.items()}
     groups = _names_of_groups(optimizer, tensors)
     order = [name for group in groups for name in group]
     file = NamesFile(file.path, "model", "optimizer", file.drop, order, file.entries)
-    saved = {"model": tensors, "optimizer": optimizer.state_dict()}
-    tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
-    rules = file.rules(list(tree["model"]))
+    rules = file.rules(list(checkpoint.tensors))
     traversals = [_traversal({*group}, rules) for group in groups]
     definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)
     if saved["optimizer"]["state"] or step:
-        legacy = as_arrays(as_legacy(tree, file, _PLACE, step=step))
+        legacy = as_arrays(as_legacy(checkpoint, file, step=step))
         converted = convert_tree(legacy, definition, exact=exact, place=_PLACE)
         return train_state(cls, converted, apply_fn, fields=fields, place=_PLACE)
     state_class: Any = cls
-    collections = as_arrays(as_legacy(tree, file, _PLACE, params_only=True))
+    collections = as_arrays(as_legacy(checkpoint, file, params_only=True))
     tx = from_legacy(definition, exact)
     return state_class.create(apply_fn=apply_fn, tx=tx, **{**collections, **fields})
 
 
-def _names_of_groups(optimizer: Any, tensors: Mapping[str, Any]) -> list[list[str]]:
+def _names_of_groups(
+    optimizer: "torch.optim.Optimizer", tensors: Mapping[str, "torch.Tensor"]
+) -> list[list[str]]:
     """The names of the parameters that each group has: where a tensor lies says which it is."""
-    by_place: dict[Any, str] = {}
+    by_place: dict[object, str] = {}
     for name, tensor in tensors.items():
         by_place.setdefault((tensor.data_ptr(), tensor.shape), name)
     groups = [

@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from optax_bridge._text import listed, shown
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge._text import brief, listing
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, with_indices
+from optax_bridge.checkpoints.trees import Names, is_array, is_floating, plain, with_indices
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.order import Order, parameter_order
 
@@ -34,7 +32,7 @@ class Group:
       indices: of its parameters.
     """
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, PyTree]
     indices: Sequence[int]
 
 
@@ -45,7 +43,7 @@ class TorchCheckpoint:
     Attributes:
       place: how errors call the file.
       model: the model's path in the file.
-      optimizer: the optimizer's; None if there is none.
+      optimizer: the optimizer's; None without one.
       tensors: the model's tensors by name, without what wrappers add to names.
       file_names: name -> the same as the file has it.
       tied: name -> the first name of the same tensor, for those that are not the first.
@@ -54,14 +52,14 @@ class TorchCheckpoint:
       rest: what else the file has, by name.
     """
 
-    place: Path | str
+    place: Place
     model: Names
     optimizer: Names | None
     tensors: Mapping[str, np.ndarray]
     file_names: Mapping[str, str]
     tied: Mapping[str, str]
     groups: Sequence[Group]
-    states: Mapping[int, Mapping[str, Any]]
+    states: Mapping[int, Mapping[str, PyTree]]
     rest: Mapping[str, PyTree]
 
     @property
@@ -75,7 +73,7 @@ class TorchCheckpoint:
         return any(self.states.values())
 
     def order(self, listed_order: Sequence[str] | None = None) -> Order:
-        """Which name each index is.
+        """Returns the name of each index.
 
         Args:
           listed_order: names in the optimizer's order, from a names file.
@@ -91,9 +89,9 @@ class TorchCheckpoint:
         }
         names = [group.settings.get("param_names") for group in self.groups]
         if listed_order is None and names and all(names):
-            own = {_bare(name): name for name in self.tensors}
+            file_names = {_bare(name): name for name in self.tensors}
             flat = [_bare(str(name)) for group in names for name in with_indices(group).values()]
-            listed_order = [own.get(name, name) for name in flat]
+            listed_order = [file_names.get(name, name) for name in flat]
         groups = [list(group.indices) for group in self.groups]
         order = parameter_order(groups, shapes, by_name, listed_order, self.place)
         is_sorted = len(by_name) > 1 and [*by_name] == sorted(by_name)
@@ -119,7 +117,7 @@ class TorchCheckpoint:
             others = [f"{order.name(i)} {n:g}" for i, n in steps.items() if n != usual]
             raise CheckpointError(
                 self.place, "one number of steps for all parameters",
-                f"{usual:g}, but {listed(others)}",
+                f"{usual:g}, but {listing(others)}",
                 "PyTorch counts for each parameter; Optax and Flax count once, and cannot go on "
                 "alike. Those that have no gradient in some steps need an optimizer of their own.",
             )  # fmt: skip
@@ -133,7 +131,7 @@ class TorchCheckpoint:
             )  # fmt: skip
         if number != int(number) or not 0 <= number < 2**31:
             raise CheckpointError(
-                self.place, "the number of steps, an integer from 0 to 2**31 - 1", shown(number),
+                self.place, "the number of steps, an integer from 0 to 2**31 - 1", brief(number),
                 "Is the file damaged?",
             )  # fmt: skip
         return int(number)
@@ -180,7 +178,7 @@ def _is_optimizer(tree: PyTree) -> bool:
 
 
 def torch_checkpoint(
-    tree: PyTree, place: Path | str, model: str | None = None, optimizer: str | None = None
+    tree: PyTree, place: Place, model: str | None = None, optimizer: str | None = None
 ) -> TorchCheckpoint:
     """Finds the model and the optimizer.
 
@@ -193,12 +191,14 @@ def torch_checkpoint(
     Raises:
       CheckpointError: there is no model, or several and none is named.
     """
-    model_path = _chosen(list(model_paths(tree)), model, "model", place)
+    model_path = _choose(list(model_paths(tree)), model, "model", place)
     optimizers = list(optimizer_paths(tree))
-    optimizer_path = _chosen(optimizers, optimizer, "optimizer", place) if optimizers else None
+    optimizer_path = _choose(optimizers, optimizer, "optimizer", place) if optimizers else None
     file_tensors = at_path(tree, model_path)
-    is_parallel = all(_unwrapped(name).startswith(_ALL_BELOW) for name in file_tensors)
-    file_names = {(_bare if is_parallel else _unwrapped)(name): name for name in file_tensors}
+    is_parallel = all(_without_wrappers(name).startswith(_ALL_BELOW) for name in file_tensors)
+    file_names = {
+        (_bare if is_parallel else _without_wrappers)(name): name for name in file_tensors
+    }
     tensors = {name: file_tensors[raw] for name, raw in file_names.items()}
     state = at_path(tree, optimizer_path) if optimizer_path is not None else {}
     groups = [_group(g, place) for g in with_indices(state.get("param_groups", {})).values()]
@@ -207,8 +207,8 @@ def torch_checkpoint(
         for index, fields in with_indices(state.get("state", {})).items()
         if str(index).isdecimal() and isinstance(fields, Mapping)
     }
-    tied = _tied(tensors)
-    rest = tree
+    tied = _tied_names(tensors)
+    rest = plain(tree)
     for path in (model_path, optimizer_path):
         rest = without(rest, path) if path else rest if path is None else {}
     checkpoint = TorchCheckpoint(
@@ -218,13 +218,13 @@ def torch_checkpoint(
     if surplus or len(state.get("state", {})) != len(states):
         raise CheckpointError(
             f"{place}, {leaf_name(optimizer_path or ())}", "a state for each parameter, by index",
-            shown([str(i) for i in surplus] or sorted(map(str, state["state"]))),
+            brief([str(i) for i in surplus] or sorted(map(str, state["state"]))),
             "Save optimizer.state_dict() as PyTorch makes it.",
         )  # fmt: skip
     return checkpoint
 
 
-def _chosen(paths: list[Names], name: str | None, what: str, place: Path | str) -> Names:
+def _choose(paths: list[Names], name: str | None, what: str, place: Place) -> Names:
     fitting = [path for path in paths if name is None or "/".join(path) == name.strip("/")]
     if len(fitting) == 1:
         return fitting[0]
@@ -236,7 +236,7 @@ def _chosen(paths: list[Names], name: str | None, what: str, place: Path | str) 
     )  # fmt: skip
 
 
-def _unwrapped(name: str) -> str:
+def _without_wrappers(name: str) -> str:
     """A tensor's name without what wrappers of the model, or of a part of it, put into it."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
@@ -245,22 +245,22 @@ def _unwrapped(name: str) -> str:
 
 def _bare(name: str) -> str:
     """The same, and without what DistributedDataParallel puts in front of every name."""
-    return _unwrapped(name).removeprefix(_ALL_BELOW)
+    return _without_wrappers(name).removeprefix(_ALL_BELOW)
 
 
-def _group(group: Mapping[str, Any], place: Path | str) -> Group:
+def _group(group: Mapping[str, PyTree], place: Place) -> Group:
     params = list(with_indices(group.get("params", {})).values())
     if not all(type(index) is int for index in params):
         raise CheckpointError(
-            place, "a group's parameters by index", shown(params),
+            place, "a group's parameters by index", brief(params),
             "Save optimizer.state_dict() as PyTorch makes it.",
         )  # fmt: skip
     return Group({n: v for n, v in group.items() if n != "params"}, params)
 
 
-def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _tied_names(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Tensors that lie where another one does: one parameter of two names."""
-    first: dict[Any, str] = {}
+    first: dict[object, str] = {}
     tied = {}
     for name, tensor in tensors.items():
         where = tensor.__array_interface__
@@ -271,6 +271,6 @@ def _tied(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     return tied
 
 
-def _shape(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _shape(fields: Mapping[str, PyTree]) -> tuple[int, ...] | None:
     shapes = (v.shape for n, v in fields.items() if is_array(v) and n not in _OF_STATISTICS)
     return next((shape for shape in shapes if shape), None)

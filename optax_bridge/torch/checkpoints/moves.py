@@ -1,14 +1,12 @@
 """Moves a checkpoint of PyTorch into the layout of a legacy checkpoint, and a state back."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flax import serialization
 
-from optax_bridge._text import listed
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge._text import listing
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
 from optax_bridge.checkpoints.locate import at_path
@@ -31,33 +29,30 @@ _STEP = "step"  # PyTorch counts steps for each parameter
 
 
 def as_legacy(
-    tree: PyTree,
+    checkpoint: TorchCheckpoint,
     names: NamesFile,
-    place: Path | str,
     *,
-    like: Any = None,
+    like: PyTree = None,
     params_only: bool = False,
     step: int | None = None,
 ) -> PyTree:
     """A checkpoint of PyTorch as `flax.optim` would have laid it out.
 
     Args:
-      tree: what a reader returned.
+      checkpoint: what `torch_checkpoint` found in a file.
       names: where each tensor goes.
-      place: how errors call the file.
       like: what the program saves, which has a `TrainState` somewhere.
       params_only: the model alone, its collections by name.
       step: steps taken, where the file does not say.
 
     Returns:
-      `{'optimizer': {'target', 'state'}}`, and beside it collections and what else the file has;
+      `{'optimizer': {'target', 'state'}}`, and next to it collections and what else the file has;
       where `like` has its state, if it holds it somewhere.
 
     Raises:
       CheckpointError: something is missing, left over, or not certain.
     """
-    checkpoint = torch_checkpoint(tree, place, names.model, names.optimizer)
-    rules = names.rules(list(checkpoint.tensors))
+    place, rules = checkpoint.place, names.rules(list(checkpoint.tensors))
     collections: dict[str, PyTree] = {}
     for rule in rules:
         for path, array in rule.to_flax(checkpoint.tensors[rule.name]).items():
@@ -78,11 +73,11 @@ def as_legacy(
         param_states = _param_states(checkpoint, rules, order)
         part = {"target": params, "state": {"step": number, "param_states": param_states}}
         state = {"optimizer": part}
-    return _around(like, {**state, **collections}, checkpoint.rest)
+    return _place_in(like, {**state, **collections}, checkpoint.rest)
 
 
 def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:
-    """Which parameter is which, where that matters: without states it does not."""
+    """The order of the parameters; it must be certain where there are states."""
     order = checkpoint.order(names.order)
     if order.doubt and checkpoint.is_stepped:
         raise CheckpointError(
@@ -98,7 +93,7 @@ def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Ord
     """The fields of each parameter, nested as the parameters; None where no group holds one."""
     states: dict[str, PyTree] = {}
     for rule, index in _parameters(rules, order):
-        fields: dict[Names, Any] = {path: None if index is None else {} for path in rule.paths}
+        fields: dict[Names, PyTree] = {path: None if index is None else {} for path in rule.paths}
         for field, value in _state(checkpoint, index).items():
             if field != _STEP and is_array(value):
                 for path, array in _field(rule, field, value, checkpoint).items():
@@ -108,7 +103,7 @@ def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Ord
     return states
 
 
-def _state(checkpoint: TorchCheckpoint, index: int | None) -> Mapping[str, Any]:
+def _state(checkpoint: TorchCheckpoint, index: int | None) -> Mapping[str, PyTree]:
     return {} if index is None else checkpoint.states.get(index, {})
 
 
@@ -128,21 +123,21 @@ def _field(
         return dict.fromkeys(rule.paths, value)
     raise CheckpointError(
         rule.place, f"{field} of the parameter's shape", f"{list(value.shape)}",
-        "These are statistics along axes of PyTorch, which another arrangement has not: start "
-        "anew, --params-only, or keep the parameter as it lies.",
+        "These are statistics along axes of PyTorch, which another arrangement lacks: start "
+        "again, --params-only, or keep the parameter as it lies.",
     )  # fmt: skip
 
 
-def state_in(like: Any, place: Path | str) -> Any:
+def state_in(like: PyTree, place: Place) -> PyTree:
     """The one `TrainState` in what a program saves.
 
     Raises:
-      CheckpointError: there is none, or there are several.
+      CheckpointError: there are several, or not one.
     """
     return _one_state(like, place)[1]
 
 
-def _one_state(like: Any, place: Path | str) -> tuple[Names, Any]:
+def _one_state(like: PyTree, place: Place) -> tuple[Names, PyTree]:
     states = [each for each in leaves(state_dict_of(like)) if is_state(each[1])]
     if len(states) != 1:
         raise CheckpointError(
@@ -152,7 +147,7 @@ def _one_state(like: Any, place: Path | str) -> tuple[Names, Any]:
     return states[0]
 
 
-def _around(like: Any, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
+def _place_in(like: PyTree, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
     """The tree that a template is filled with: the state where it has one, and the rest."""
     path = () if like is None else _one_state(like, "template")[0]
     if not path:
@@ -162,7 +157,7 @@ def _around(like: Any, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
     return tree
 
 
-def back(base: Any, state: Any, names: NamesFile, place: Path | str) -> list[str]:
+def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[str]:
     """Puts parameters, moments and step of a state into what `torch.load` returned.
 
     Args:
@@ -189,7 +184,7 @@ def back(base: Any, state: Any, names: NamesFile, place: Path | str) -> list[str
     differing = ["/".join(path) for path in used ^ values.keys()]
     if differing:
         raise CheckpointError(
-            place, "a line for each array of the state, and no other", listed(sorted(differing)),
+            place, "a line for each array of the state, and no other", listing(sorted(differing)),
             "Mend the names file.",
         )  # fmt: skip
     model = at_path(base, checkpoint.model)
@@ -205,7 +200,11 @@ def back(base: Any, state: Any, names: NamesFile, place: Path | str) -> list[str
 
 
 def _put_states(
-    saved: Any, checkpoint: TorchCheckpoint, rules: Sequence[Rule], names: NamesFile, state: Any
+    saved: PyTree,
+    checkpoint: TorchCheckpoint,
+    rules: Sequence[Rule],
+    names: NamesFile,
+    state: PyTree,
 ) -> None:
     """Puts moments and step into the state dict of an optimizer."""
     if not checkpoint.is_stepped:
@@ -235,7 +234,7 @@ def _put_states(
                 _replace(entry, field, array, checkpoint.place)
 
 
-def _replace(holder: Any, name: str, array: np.ndarray, place: Path | str) -> None:
+def _replace(holder: PyTree, name: str, array: np.ndarray, place: Place) -> None:
     old, new = holder[name], as_tensor(array)
     if old.shape != new.shape or old.dtype != new.dtype:
         raise CheckpointError(

@@ -281,9 +281,10 @@ def test_a_draft_marks_what_shapes_do_not_settle(folder):
     assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]
 
 
-def test_a_training_in_memory_goes_on_as_pytorch_does(folder):
+@pytest.mark.parametrize("wrapper", [lambda model: model, torch.nn.DataParallel])
+def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
     model, optimizer = trained()
-    state = FullTrainState.from_torch(optimizer, params=model, names=folder / "names.toml")
+    state = FullTrainState.from_torch(optimizer, params=wrapper(model), names=folder / "names.toml")
     grads = {"fc": {"kernel": np.ones((3, 4)), "bias": np.ones(4)}, "bn": {"scale": np.ones(4)}}
     grads["bn"]["bias"] = np.ones(4)
     for parameter in model.parameters():

@@ -16,13 +16,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from optax_bridge._text import did_you_mean, listed, shown
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge._text import brief, did_you_mean, listing
+from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
 from optax_bridge.checkpoints.trees import Names
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.rearrangement import Rearrangement
 
 UNSURE, UNSURE_ORDER = "unsure", "unsure_order"
@@ -34,7 +34,7 @@ _MEND = "Mend the line in the names file."
 
 @dataclass(frozen=True)
 class Rule:
-    """Where one tensor goes.
+    """The destination of one tensor.
 
     Attributes:
       place: how errors call it.
@@ -54,7 +54,7 @@ class Rule:
         Raises:
           CheckpointError: the array has another shape than the rule says.
         """
-        array = self._rearranged(array, backwards=False)
+        array = self._rearrange(array, backwards=False)
         if len(self.paths) == 1:
             return {self.paths[0]: array}
         if array.shape[:1] != (len(self.paths),):
@@ -71,9 +71,9 @@ class Rule:
           CheckpointError: the arrays have other shapes than the rule says.
         """
         array = np.asarray(arrays[0]) if len(arrays) == 1 else np.stack(arrays)
-        return self._rearranged(array, backwards=True)
+        return self._rearrange(array, backwards=True)
 
-    def _rearranged(self, array: np.ndarray, backwards: bool) -> np.ndarray:
+    def _rearrange(self, array: np.ndarray, backwards: bool) -> np.ndarray:
         if self.rearrangement is None:
             return array
         try:
@@ -96,12 +96,12 @@ class NamesFile:
       entries: as they stand below `names`.
     """
 
-    path: Path | str
+    path: Place
     model: str | None
     optimizer: str | None
     drop: Sequence[str]
     order: Sequence[str] | None
-    entries: Mapping[str, Any]
+    entries: Mapping[str, PyTree]
 
     def rules(self, names: Sequence[str]) -> list[Rule]:
         """The rules for the tensors of a model, whose names these are.
@@ -126,10 +126,10 @@ class NamesFile:
         ):
             if wrong:
                 near = did_you_mean(wrong[0], names) if wrong is unknown else ""
-                raise CheckpointError(self.path, expected, listed(wrong) + near, remedy)
+                raise CheckpointError(self.path, expected, listing(wrong) + near, remedy)
         return rules
 
-    def _rule(self, name: str, entry: Any) -> Rule:
+    def _rule(self, name: str, entry: PyTree) -> Rule:
         place = f"{self.path}, {leaf_name((name,))}"
         fields = entry if isinstance(entry, Mapping) else {"to": entry}
         targets = fields.get("to")
@@ -144,7 +144,7 @@ class NamesFile:
             or not are_sizes
             or not isinstance(text, str if sizes else str | None)
         ):
-            raise CheckpointError(place, _SYNTAX, shown(entry), _MEND)
+            raise CheckpointError(place, _SYNTAX, brief(entry), _MEND)
         paths = tuple(tuple(target.split("/")) for target in targets)
         if text is None:
             return Rule(place, name, paths, None)
@@ -153,26 +153,26 @@ class NamesFile:
         try:
             return Rule(place, name, paths, Rearrangement.parse(text, sizes))
         except ValueError as error:
-            raise CheckpointError(place, str(error), shown(text), _MEND) from None
+            raise CheckpointError(place, str(error), brief(text), _MEND) from None
 
 
 def read_names(path: Path | str) -> NamesFile:
     """Reads a names file.
 
     Raises:
-      CheckpointError: there is none, or it is no such file.
+      CheckpointError: there is no such file, or another one.
     """
     try:
         tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        what = shown(error.strerror or str(error))
+        what = brief(error.strerror or str(error))
         raise CheckpointError(path, "a names file", what, _SEE) from None
     except ValueError as error:
-        raise CheckpointError(path, "TOML", shown(str(error), 200), _MEND) from None
+        raise CheckpointError(path, "TOML", brief(str(error), 200), _MEND) from None
     return parse_names(tree, path)
 
 
-def parse_names(tree: Mapping[str, Any], place: Path | str) -> NamesFile:
+def parse_names(tree: Mapping[str, PyTree], place: Place) -> NamesFile:
     """The names that nested dicts say, as a names file has them.
 
     Raises:
@@ -187,17 +187,17 @@ def parse_names(tree: Mapping[str, Any], place: Path | str) -> NamesFile:
     )
     are_texts = isinstance(model, str | None) and isinstance(optimizer, str | None)
     if unknown or not are_lists or not are_texts or not isinstance(entries, Mapping):
-        what = f"{unknown[0]!r}{did_you_mean(unknown[0], _KEYS)}" if unknown else shown(dict(tree))
+        what = f"{unknown[0]!r}{did_you_mean(unknown[0], _KEYS)}" if unknown else brief(dict(tree))
         expected = "model, optimizer, drop, order and [names]"
         raise CheckpointError(place, expected, what, f"Write {_SYNTAX}")
     if UNSURE_ORDER in tree:
         raise CheckpointError(
-            f"{place}, order", "what a person has decided", f"a draft: {shown(tree[UNSURE_ORDER])}",
+            f"{place}, order", "what a person has decided", f"a draft: {brief(tree[UNSURE_ORDER])}",
             "List the parameters as the optimizer was given them, group after group, and take out "
             f"`{UNSURE_ORDER}`.",
         )  # fmt: skip
     return NamesFile(place, model, optimizer, drop, order, entries)
 
 
-def _is_path(target: Any) -> bool:
+def _is_path(target: object) -> bool:
     return isinstance(target, str) and len(target.split("/")) > 1 and all(target.split("/"))

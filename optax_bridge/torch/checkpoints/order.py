@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which parameter of a model is which of its optimizer: a file has the latter by index alone.
+"""The parameters of a model by their index in its optimizer: a file has no more of the latter.
 
 The parameters of a group come in the order of the model, as a rule. Shapes tell whether that can
 be, and whether it is the only way; where they do not, a person says it.
@@ -7,10 +7,9 @@ be, and whether it is the only way; where they do not, a person says it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from optax_bridge._text import listed, shown
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge._text import brief, listing
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 
 _Shape = tuple[int, ...]
 _MOST = 20_000  # ways that are followed at a time
@@ -42,7 +41,7 @@ def parameter_order(
     shapes: Mapping[int, _Shape | None],
     names: Mapping[str, _Shape],
     listed_order: Sequence[str] | None,
-    place: Path | str,
+    place: Place,
 ) -> Order:
     """Finds which name each index is.
 
@@ -76,12 +75,12 @@ def _as_listed(
     shapes: Mapping[int, _Shape | None],
     names: Mapping[str, _Shape],
     listed_order: Sequence[str],
-    place: Path | str,
+    place: Place,
 ) -> dict[int, str]:
     unknown = [name for name in listed_order if name not in names]
     repeated = len({*listed_order}) < len(listed_order)
     if unknown or repeated or len(listed_order) != len(indices):
-        problem = f"no {listed(unknown)} in the model" if unknown else f"{len(listed_order)} names"
+        problem = f"no {listing(unknown)} in the model" if unknown else f"{len(listed_order)} names"
         raise CheckpointError(
             f"{place}, the optimizer's parameters",
             f"the names of {len(indices)} of the model's parameters, each once", problem,
@@ -92,7 +91,7 @@ def _as_listed(
         if shapes.get(index) not in (None, names[name]):
             raise CheckpointError(
                 f"{place}, {name}", f"a state of shape {list(names[name])}",
-                shown(list(shapes[index] or ())), "Mend the order in the names file.",
+                brief(list(shapes[index] or ())), "Mend the order in the names file.",
             )  # fmt: skip
     return by_index
 
@@ -122,10 +121,10 @@ def _ways(
         if len(after) > _MOST:
             return []
         frontier = {key: trails[:2] for key, trails in after.items()}
-    return [_named(trail, [*names]) for trail in frontier.get(tuple(map(len, groups)), [])]
+    return [_names_along(trail, [*names]) for trail in frontier.get(tuple(map(len, groups)), [])]
 
 
-def _named(trail: _Trail, names: Sequence[str]) -> dict[int, str]:
+def _names_along(trail: _Trail, names: Sequence[str]) -> dict[int, str]:
     by_index: dict[int, str] = {}
     for name in reversed(names):
         assert trail is not None

@@ -1,5 +1,5 @@
 # pyright: strict
-"""How an array of PyTorch lies in Flax: `"o i h w -> h w i o"`, axes by name as in einops."""
+"""Rearranges arrays of PyTorch for Flax: `"o i h w -> h w i o"`, axes by name as in einops."""
 
 import math
 import re
@@ -38,7 +38,7 @@ class Rearrangement:
         """The rearrangement that a text says.
 
         Raises:
-          ValueError: it is none.
+          ValueError: it says no rearrangement.
         """
         one, arrow, other = text.partition("->")
         before, after = _axes(one), _axes(other) if arrow else ()
@@ -78,12 +78,12 @@ class Rearrangement:
         sizes = dict(self.sizes)
         for size, axis in zip(shape, axes, strict=True):
             unknown = [name for name in axis if name not in sizes]
-            known = math.prod(sizes[name] for name in axis if name in sizes)
+            given_size = math.prod(sizes[name] for name in axis if name in sizes)
             if len(unknown) > 1:
                 raise ValueError(f"the size of {unknown[0]} or {unknown[1]}")
-            if known == 0 or size % known or (not unknown and size != known):
+            if given_size == 0 or size % given_size or (not unknown and size != given_size):
                 raise ValueError(f"{' '.join(axis)} in {size} of {list(shape)}")
-            sizes |= {name: size // known for name in unknown}
+            sizes |= {name: size // given_size for name in unknown}
         return sizes
 
 

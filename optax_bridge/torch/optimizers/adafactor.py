@@ -91,7 +91,7 @@ adafactor = transformation(Adafactor)
 ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adafactor"),
     port="optax_bridge.torch.adafactor",
-    beside=BESIDE,
+    extra_arguments=BESIDE,
     exactness=exact_but(
         8,
         "PyTorch's operations in PyTorch's order; its norms and means add in an order of their "

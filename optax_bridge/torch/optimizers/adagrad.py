@@ -60,7 +60,7 @@ adagrad = transformation(Adagrad)
 ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adagrad"),
     port="optax_bridge.torch.adagrad",
-    beside=BESIDE,
+    extra_arguments=BESIDE,
     exactness=exact_but(4),
     within=dict.fromkeys(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE

@@ -100,7 +100,7 @@ _AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **MOMENTS)
 ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adam"),
     port="optax_bridge.torch.adam",
-    beside=BESIDE,
+    extra_arguments=BESIDE,
     exactness=exact_but(4),
     within=WITHIN,
     state=tuple(field(name, f"TorchAdamState.{name}", stock) for field, name, stock in STATE),

@@ -105,7 +105,7 @@ muon = transformation(Muon)
 ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Muon"),
     port="optax_bridge.torch.muon",
-    beside=BESIDE,
+    extra_arguments=BESIDE,
     exactness=exact_but(
         64,
         "PyTorch's operations in PyTorch's order; its products of matrices in bfloat16 add in an "

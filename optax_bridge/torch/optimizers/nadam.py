@@ -78,7 +78,7 @@ _NADAMW = call("optax.nadamw", learning_rate=s("lr"), **MOMENTS, weight_decay=s(
 ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.NAdam"),
     port="optax_bridge.torch.nadam",
-    beside=BESIDE,
+    extra_arguments=BESIDE,
     exactness=exact_but(4),
     within={**WITHIN, "momentum_decay": NOT_NEGATIVE},
     state=(

@@ -92,7 +92,7 @@ def _with_momentum(scale: str) -> Call:
 ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.RMSprop"),
     port="optax_bridge.torch.rmsprop",
-    beside=BESIDE,
+    extra_arguments=BESIDE,
     exactness=exact_but(4),
     within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
     state=(

@@ -6,14 +6,13 @@ constructed but dicts, lists, numbers, text and arrays.
 """
 
 import struct
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 MAX_DEPTH = 100
 # Containers, numbers and text; a checkpoint of a large model has some ten thousand.
@@ -78,11 +77,11 @@ class _Decoder:
         self.at, self.nodes = 0, 0
 
     def error(
-        self, path: tuple[str, ...], expected: str, found: str, remedy: str = DAMAGED
+        self, path: tuple[str, ...], expected: str, actual: str, remedy: str = DAMAGED
     ) -> CheckpointError:
         return CheckpointError(
             f"{self.place}, {leaf_name(path) or 'top level'} (byte {self.start + self.at})",
-            expected, found, remedy,
+            expected, actual, remedy,
         )  # fmt: skip
 
     def take(self, count: int, path: tuple[str, ...], what: str) -> memoryview:
@@ -95,7 +94,7 @@ class _Decoder:
         self.at += count
         return part
 
-    def number(self, code: str, path: tuple[str, ...]) -> Any:
+    def number(self, code: str, path: tuple[str, ...]) -> Leaf:
         return struct.unpack(code, self.take(struct.calcsize(code), path, "a number"))[0]
 
     def value(self, path: tuple[str, ...], depth: int) -> PyTree:
@@ -141,7 +140,7 @@ class _Decoder:
         except UnicodeDecodeError:
             raise self.error(path, "text", "bytes that are no UTF-8") from None
 
-    def sequence(self, length: int, path: tuple[str, ...], depth: int) -> list[Any]:
+    def sequence(self, length: int, path: tuple[str, ...], depth: int) -> list[PyTree]:
         self.check_count(length, path)
         return [self.value((*path, str(index)), depth + 1) for index in range(length)]
 
@@ -152,7 +151,7 @@ class _Decoder:
             key = self.value(path, depth + 1)
             if not isinstance(key, str) or key in tree:
                 what = "the same name twice" if isinstance(key, str) else type(key).__name__
-                raise self.error(path, "names, each once", f"{what}: {shown(key)}")
+                raise self.error(path, "names, each once", f"{what}: {brief(key)}")
             tree[key] = self.value((*path, key), depth + 1)
         return self.join(tree, path) if CHUNKED in tree else tree
 
@@ -161,7 +160,7 @@ class _Decoder:
         if count > len(self.data) - self.at:
             raise self.error(path, f"{count} values", f"{len(self.data) - self.at} bytes")
 
-    def extension(self, length: int, path: tuple[str, ...]) -> Any:
+    def extension(self, length: int, path: tuple[str, ...]) -> Leaf:
         code = self.number(">b", path)
         payload = self.take(length, path, "an array")
         if self.is_inner:  # as deep as the file is long, if it were followed
@@ -175,7 +174,7 @@ class _Decoder:
             parts = inner.value(path, MAX_DEPTH - 2)
             if isinstance(parts, list) and [type(part) for part in parts] == [float, float]:
                 return complex(*parts)
-            raise self.error(path, "a complex number", shown(parts))
+            raise self.error(path, "a complex number", brief(parts))
         raise self.error(
             path, "one of Flax's extension types (array, complex, scalar)", f"type {code}",
             "Only what flax.serialization writes is read; pickled objects never are.",
@@ -184,17 +183,17 @@ class _Decoder:
     def array(self, path: tuple[str, ...]) -> np.ndarray:
         triple = self.value(path, MAX_DEPTH - 2)
         if not isinstance(triple, list) or len(triple) != 3 or self.at != len(self.data):
-            raise self.error(path, "an array: shape, dtype, data", shown(type(triple).__name__))
+            raise self.error(path, "an array: shape, dtype, data", brief(type(triple).__name__))
         shape, name, buffer = triple
         if not isinstance(buffer, memoryview):
             raise self.error(path, "the bytes of an array", type(buffer).__name__)
         if not is_shape(shape):
-            raise self.error(path, "a shape", shown(shape))
+            raise self.error(path, "a shape", brief(shape))
         dims: list[int] = shape
         name = bytes(name).decode("latin-1") if isinstance(name, memoryview) else name
         if not isinstance(name, str) or name not in DTYPES:
             raise self.error(
-                path, "a numeric dtype", shown(name), "Arrays of objects and records are not read."
+                path, "a numeric dtype", brief(name), "Arrays of objects and records are not read."
             )
         dtype, size = DTYPES[name], 1
         for dim in dims:
@@ -210,10 +209,10 @@ class _Decoder:
         shape, chunks = (_values_by_number(tree.get(key)) for key in ("shape", "chunks"))
         pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
         if shape is None or not pieces_fit or len({c.dtype for c in chunks or ()}) != 1:
-            raise self.error(path, "a chunked array: its shape, its pieces", shown(list(tree)))
+            raise self.error(path, "a chunked array: its shape, its pieces", brief(list(tree)))
         assert chunks is not None
         if not is_shape(shape):
-            raise self.error(path, "the shape of a chunked array", shown(shape))
+            raise self.error(path, "the shape of a chunked array", brief(shape))
         size, total = sum(chunk.size for chunk in chunks), 1
         for dim in shape:
             total *= dim
@@ -223,7 +222,7 @@ class _Decoder:
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
 
 
-def _values_by_number(node: PyTree) -> list[Any] | None:
+def _values_by_number(node: PyTree) -> list[PyTree] | None:
     """The values of `{'0': a, '1': b}`, or None if that is not what it is."""
     if isinstance(node, list):
         return node

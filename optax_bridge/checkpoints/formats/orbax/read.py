@@ -5,15 +5,16 @@ arrays are read one by one, so that a large one need not fit into memory, and da
 """
 
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorstore as ts
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import read_layout
@@ -21,7 +22,6 @@ from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 METADATA = "_METADATA"
-_OCDBT = "manifest.ocdbt"
 _STRINGS = "_strings.json"
 # A block of zstd holds 128 KiB and takes 4 bytes at least, so a larger promise is a lie.
 _MAX_RATIO = 2**15
@@ -30,18 +30,77 @@ _EMPTY = ("Dict", "List", "Tuple", "NamedTuple", "None")
 
 
 @dataclass(frozen=True)
-class OrbaxArray(LazyArray):
-    """An array of an Orbax checkpoint.
+class StoredArray(LazyArray):
+    """An array in zarr format.
 
     Attributes:
-      store: opened by tensorstore.
+      store: opened by tensorstore; of the same bits, perhaps under another dtype.
     """
 
-    store: Any
+    store: ts.TensorStore
 
     def read(self) -> np.ndarray:
         """Reads the array."""
-        return self.store.read().result()
+        return self.store.read().result().view(self.dtype)
+
+
+class ArrayFolder:
+    """The arrays of a checkpoint: a folder of zarr for each, or one store for all.
+
+    Raises:
+      CheckpointError: a link in the folder leads out of it.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.size = folder, own_files(folder)
+        self.has_one_store = (folder / "manifest.ocdbt").is_file()
+        self.context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
+
+    def open(
+        self, name: str, place: str, spec: Mapping[str, PyTree], dtype: np.dtype | None = None
+    ) -> StoredArray:
+        """Opens an array, which is read when it is asked for.
+
+        Args:
+          name: of its folder.
+          place: how errors call it.
+          spec: what tensorstore is to know; with `metadata`, no file is asked for those.
+          dtype: what its bits are; None: what the store says.
+
+        Raises:
+          CheckpointError: it is not there, or promises more than the files may hold.
+        """
+        parts = Path(name).parts
+        if not parts or os.path.isabs(name) or ".." in parts or "\0" in name or len(name) > 4096:
+            raise CheckpointError(
+                place, "a path within the checkpoint's folder", brief(name),
+                "Nothing outside the checkpoint is ever read.",
+            )  # fmt: skip
+        base = {"driver": "file", "path": f"{self.folder.absolute()}/"}
+        store = base | {"path": f"{base['path']}{name}/"}
+        if self.has_one_store:
+            store = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+        whole_spec = {"driver": "zarr", "kvstore": store, **spec}
+        try:
+            opened = ts.open(
+                whole_spec, open=True, read=True, context=self.context,
+                assume_metadata="metadata" in spec,
+            ).result()  # fmt: skip
+        except ERRORS as error:
+            raise CheckpointError(
+                place, "an array in zarr format", brief(str(error), 200), DAMAGED
+            ) from None
+        stored = np.dtype(opened.dtype.numpy_dtype)
+        array = StoredArray(place, tuple(opened.shape), dtype or stored, opened)
+        chunk = (
+            math.prod(n or 1 for n in opened.chunk_layout.read_chunk.shape or ()) * stored.itemsize
+        )
+        if max(array.nbytes, chunk) > _MAX_RATIO * self.size:
+            raise CheckpointError(
+                place, f"an array that {self.size} bytes may hold",
+                f"{max(array.nbytes, chunk)} bytes", DAMAGED,
+            )  # fmt: skip
+        return array
 
 
 def read_orbax(folder: Path) -> PyTree:
@@ -51,18 +110,22 @@ def read_orbax(folder: Path) -> PyTree:
       folder: the checkpoint; it must not be changed while the result is in use.
 
     Returns:
-      Nested dicts, of numbers as text where there were lists or tuples, with an `OrbaxArray` for
-      each array; numbers and text as they are.
+      Nested dicts, of numbers as text where there were lists or tuples, with a `StoredArray`
+      for each array; numbers and text as they are.
 
     Raises:
       CheckpointError: it cannot be read, promises more than it holds, or leads out of its folder.
     """
-    size = own_files(folder)
+    arrays = ArrayFolder(folder)
     metadata = _json(folder / METADATA)
+    spec = {
+        "driver": "zarr3" if metadata.get("use_zarr3") else "zarr",
+        # Zeros may have been left out, but only where the metadata do not say otherwise.
+        "fill_missing_data_reads": not metadata.get("store_array_data_equal_to_fill_value"),
+    }
     entries = metadata.get("tree_metadata")
     if not isinstance(entries, Mapping):
-        raise CheckpointError(folder / METADATA, "a tree", shown(entries), DAMAGED)
-    context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
+        raise CheckpointError(folder / METADATA, "a tree", brief(entries), DAMAGED)
     tree: dict[str, PyTree] = {}
     for entry in entries.values():
         names, kind = _entry(entry, folder)
@@ -72,12 +135,11 @@ def read_orbax(folder: Path) -> PyTree:
         elif kind == "string":
             leaf = _json(folder / _STRINGS).get(".".join(names))
         elif kind == "scalar" or kind in _ARRAYS:
-            leaf = _open(folder, names, place, metadata, context)
-            _check_size(leaf, size)
+            leaf = arrays.open(".".join(names), place, spec)
             leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
         else:
             raise CheckpointError(
-                place, "an array, a number or text", shown(kind), "Nothing else is read."
+                place, "an array, a number or text", brief(kind), "Nothing else is read."
             )
         put(tree, names, leaf, place)
     remembered = metadata.get("custom_metadata")
@@ -86,54 +148,7 @@ def read_orbax(folder: Path) -> PyTree:
     return tree
 
 
-def stored_array(folder: Path, names: tuple[str, ...], place: str) -> OrbaxArray:
-    """An array of a checkpoint that has no metadata of Orbax.
-
-    Raises:
-      CheckpointError: see `read_orbax`.
-    """
-    leaf = _open(folder, names, place, {}, ts.Context())
-    _check_size(leaf, own_files(folder))
-    return leaf
-
-
-def _check_size(leaf: OrbaxArray, size: int) -> None:
-    if leaf.nbytes > _MAX_RATIO * size:
-        raise CheckpointError(
-            leaf.place, f"an array that {size} bytes may hold", f"{leaf.nbytes} bytes", DAMAGED
-        )
-
-
-def _open(
-    folder: Path, names: tuple[str, ...], place: str, metadata: Mapping[str, Any], context: Any
-) -> OrbaxArray:
-    name = ".".join(names)
-    store: dict[str, Any] = {"driver": "file", "path": f"{folder.absolute()}/"}
-    if (folder / _OCDBT).is_file():
-        store = {"driver": "ocdbt", "base": store, "path": f"{name}/"}
-    elif folder.resolve() in (folder / name).resolve().parents and "/" not in name:
-        store["path"] += f"{name}/"
-    else:
-        raise CheckpointError(
-            place, "a name within the checkpoint's folder", shown(name),
-            "Nothing outside the checkpoint is ever read.",
-        )  # fmt: skip
-    spec = {
-        "driver": "zarr3" if metadata.get("use_zarr3") else "zarr",
-        "kvstore": store,
-        # Zeros may have been left out, but only where the metadata do not say otherwise.
-        "fill_missing_data_reads": not metadata.get("store_array_data_equal_to_fill_value"),
-    }
-    try:
-        opened = ts.open(spec, open=True, read=True, context=context).result()
-    except ERRORS as error:
-        raise CheckpointError(
-            place, "an array in zarr format", shown(str(error), 200), DAMAGED
-        ) from None
-    return OrbaxArray(place, tuple(opened.shape), np.dtype(opened.dtype.numpy_dtype), opened)
-
-
-def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
+def _entry(entry: PyTree, folder: Path) -> tuple[tuple[str, ...], str]:
     """The names on the way to a leaf, and what it is."""
     try:
         names = tuple(str(key["key"]) for key in entry["key_metadata"])
@@ -141,15 +156,15 @@ def _entry(entry: Any, folder: Path) -> tuple[tuple[str, ...], str]:
     except (LookupError, TypeError):
         names, kind = (), None
     if not 0 < len(names) <= 100 or not isinstance(kind, str):
-        raise CheckpointError(folder / METADATA, "a leaf's path and type", shown(entry), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a leaf's path and type", brief(entry), DAMAGED)
     return names, kind
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _json(path: Path) -> Mapping[str, PyTree]:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(path, "metadata in JSON", shown(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "metadata in JSON", brief(str(error)), DAMAGED) from None
     if not isinstance(metadata, Mapping):
-        raise CheckpointError(path, "metadata in JSON", shown(metadata), DAMAGED)
+        raise CheckpointError(path, "metadata in JSON", brief(metadata), DAMAGED)
     return metadata

@@ -2,19 +2,18 @@
 
 import contextlib
 import inspect
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from flax.serialization import to_state_dict
 
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name, shown
+from optax_bridge.checkpoints.devices import quiet_orbax
+from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.layout import is_layout
 from optax_bridge.checkpoints.trees import is_array, leaves
@@ -61,7 +60,7 @@ def write_orbax(
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     # Arrays are written side by side, as far as this many bytes go.
     largest = max((leaf.nbytes for leaf in arrays), default=0)
-    options: dict[str, Any] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
+    options: dict[str, PyTree] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
     if "use_compression" in inspect.signature(ocp.PyTreeCheckpointHandler).parameters:
         options["use_compression"] = False  # older versions always compress, which takes longer
     if any(leaf.size == 0 for leaf in arrays):
@@ -69,34 +68,20 @@ def write_orbax(
         tree = jax.tree.map(_without_size, tree)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
-            with _without_logs(), _report_size(folder.parent, progress):
+            with quiet_orbax(errors_too=True), _report_size(folder.parent, progress):
                 save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
                     tree, custom_metadata=metadata
                 )
                 checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             raise CheckpointError(
-                place or folder, "that Orbax writes the checkpoint", shown(str(error), 300),
+                place or folder, "that Orbax writes the checkpoint", brief(str(error), 300),
                 "Is the disk full? --format msgpack writes one file without Orbax.",
             ) from error  # fmt: skip
 
 
 def _without_size(leaf: Leaf) -> Leaf:
     return np.asarray(leaf).view(_Empty) if is_array(leaf) and leaf.size == 0 else leaf
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keeps Orbax from telling what it does; what fails comes as an exception anyway."""
-    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 @contextlib.contextmanager

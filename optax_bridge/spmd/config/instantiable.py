@@ -1,5 +1,6 @@
-"""`config_for_function` and `config_for_class`: configs made from the signatures of any code."""
+"""Configs that make objects: a `Configurable`, or from the signature of any class or function."""
 
+import copy
 import dataclasses
 import inspect
 import sys
@@ -7,17 +8,101 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from optax_bridge.spmd.config import walking
-from optax_bridge.spmd.config.base import ConfigBase, raise_for_missing
-from optax_bridge.spmd.config.configurable import InstantiableConfig
-from optax_bridge.spmd.config.decorator import config_class, rename
-from optax_bridge.spmd.config.errors import InvalidConfigNameError
-from optax_bridge.spmd.config.required import REQUIRED, RequiredFieldValue
-from optax_bridge.spmd.config.validation import validate_config_field_name
+from optax_bridge.spmd.config.base import (
+    ConfigBase,
+    InstantiableConfig,
+    config_class,
+    missing_fields,
+    raise_for_missing,
+    rename,
+)
+from optax_bridge.spmd.config.values import (
+    REQUIRED,
+    InvalidConfigNameError,
+    RequiredFieldValue,
+    validate_config_field_name,
+)
 
 T = TypeVar("T")
+C = TypeVar("C", bound=ConfigBase)
+
+
+ConfigOr = Union[T, InstantiableConfig[T]]  # noqa: UP007 (it takes a parameter: ConfigOr[int])
+
+
+def maybe_instantiate(value: InstantiableConfig[T] | T) -> T:
+    """Returns the object that a config makes; any other value unchanged."""
+    instance: Any = value.instantiate() if isinstance(value, InstantiableConfig) else value
+    return instance
+
+
+class Configurable:
+    """An object made from a config, by `cfg.instantiate()`."""
+
+    @config_class
+    class Config(InstantiableConfig[T]):
+        """The config of a Configurable.
+
+        Attributes:
+          klass: the class of the object.
+        """
+
+        klass: type
+
+        def instantiate(self, **kwargs: object) -> T:
+            """Makes the object: `klass(self, **kwargs)`."""
+            raise_for_missing(missing_fields(self), self.klass)
+            return self.klass(self, **kwargs)
+
+    @classmethod
+    def default_config(cls) -> Any:
+        """A config of this class, with the default of every field."""
+        return cls.Config(klass=cls)
+
+    def __init__(self, cfg: InstantiableConfig) -> None:
+        self._config: Any = copy.deepcopy(cfg)
+
+    @property
+    def config(self) -> Any:
+        """A copy of the config that the object was made from."""
+        return copy.deepcopy(self._config)
+
+    def __repr__(self) -> str:
+        return repr(self._config)
+
+
+class ConfigModifier(Configurable):
+    """Changes a config; this one leaves it unchanged."""
+
+    @config_class
+    class Config(Configurable.Config["ConfigModifier"]):
+        """The config of a ConfigModifier."""
+
+    def __call__(self, cfg: C) -> C:
+        """Returns the config, changed."""
+        return cfg
+
+
+def maybe_set_config(cfg: C, **values: object) -> C:
+    """Sets those fields that the config has, and returns it."""
+    for name, value in values.items():
+        if hasattr(cfg, name):
+            setattr(cfg, name, value)
+    return cfg
+
+
+def with_overrides(config_fn: Callable[[], C], **values: object) -> Callable[[], C]:
+    """A function of no arguments that returns `config_fn()` with some fields set."""
+
+    def make_config() -> C:
+        return config_fn().set(**values)
+
+    return make_config
+
+
 _Kind = inspect.Parameter
 _METHODS = ("clone", "instantiate", "set")  # no config can do without these
 
@@ -136,30 +221,33 @@ def _bound_init(cls: Any) -> Callable[..., object]:
 
 # Classes of configs by what they configure: as long as it lives, where Python can tell.
 _WEAK: weakref.WeakKeyDictionary[object, type] = weakref.WeakKeyDictionary()
-# Methods and proxies are new objects at each access; those that cannot be hashed are compared by
-# identity.
+# Methods and proxies are new objects at each access. What cannot be hashed is compared by identity,
+# and so is kept alive here.
 _STRONG: dict[object, type] = {}
+_NOT_HASHED: list[object] = []
 _MAKING = threading.RLock()
 
 
 def _class_for(
     target: object,
     base: type,
-    parameters_of: Callable[[Any], list[inspect.Parameter]],
+    parameters_of: Callable[..., list[inspect.Parameter]],
     maker: str,
 ) -> Any:
     """The class of the configs of something; it is made once."""
     weak = isinstance(target, types.FunctionType | type)
     cache: MutableMapping[object, type] = _WEAK if weak else _STRONG
+    key = target
     with _MAKING:
         try:
-            key, config_type = target, cache.get(target)
+            is_known = key in cache
         except TypeError:
-            cache, key = _STRONG, _Identity(target)
-            config_type = cache.get(key)
-        if config_type is None:
-            config_type = cache[key] = _config_class(base, target, parameters_of(target), maker)
-        return config_type
+            cache, key = _STRONG, id(target)
+            is_known = key in cache
+            _NOT_HASHED.extend([] if is_known else [target])
+        if not is_known:
+            cache[key] = _config_class(base, target, parameters_of(target), maker)
+        return cache[key]
 
 
 def _config_class(
@@ -167,7 +255,8 @@ def _config_class(
 ) -> type:
     module = getattr(target, "__module__", None) or type(target).__module__
     qualname = getattr(target, "__qualname__", None) or type(target).__qualname__
-    body: dict[str, Any] = {"__module__": module, "__qualname__": qualname, "__annotations__": {}}
+    annotations: dict[str, object] = {}
+    body = {"__module__": module, "__qualname__": qualname, "__annotations__": annotations}
     for parameter in parameters:
         if parameter.name in (base.__callable_field__, "self", "_", *_METHODS):
             raise ValueError(
@@ -181,25 +270,12 @@ def _config_class(
                 f"{maker} cannot make a config of {module}.{qualname}: {error}"
             ) from error
         typed = parameter.annotation is not _Kind.empty
-        body["__annotations__"][parameter.name] = parameter.annotation if typed else Any
+        annotations[parameter.name] = parameter.annotation if typed else Any
         has_default = parameter.default is not _Kind.empty
         body[parameter.name] = parameter.default if has_default else REQUIRED
     cls = config_class(types.new_class("Config", (base,), {}, lambda ns: ns.update(body)))
     rename(cls, f"{maker}({module}.{qualname})")
     return cls
-
-
-class _Identity:
-    """A key that is equal to another of the very same object."""
-
-    def __init__(self, target: object) -> None:
-        self.target = target
-
-    def __hash__(self) -> int:
-        return id(self.target)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.target is self.target
 
 
 def _call(
@@ -220,7 +296,7 @@ def _call(
                 f"cannot instantiate {type(cfg).__name__}: param kind POSITIONAL_ONLY of "
                 f"{parameter.name!r} has no name to pass it by. Wrap it in a function without '/'."
             )
-    values: dict[str, Any] = {
+    values: dict[str, walking.FieldValue] = {
         parameter.name: arguments.pop(parameter.name)
         if parameter.name in arguments
         else getattr(cfg, parameter.name)

@@ -1,1 +1,0 @@
-"""Optimizers of PyTorch and Keras as sides."""
