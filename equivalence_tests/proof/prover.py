@@ -45,7 +45,7 @@ def prove_equivalence(
     relation: Callable[[PyTree], PyTree] | None = None,
     names: tuple[str, str] = ("left", "right"),
 ) -> Proof:
-    """Proves that two optimizers are the same for all inputs, or shows one on which they part.
+    """Proves that two optimizers are the same for all inputs, or shows one on which they differ.
 
     Both are traced to the programs that run. That they start alike, and that a step from states
     that are alike leads to such states and to the same parameters, is shown for all parameters,

@@ -31,7 +31,7 @@ _OF_LEVEL = {Level.IDENTICAL: IDENTICAL, Level.REALS: REALS, Level.UNKNOWN: UNDE
 
 @dataclass(frozen=True)
 class CaseProof:
-    """The proof for one case of what a program asks in Python.
+    """The proof for one case of a program's decisions in Python.
 
     Attributes:
       fixed: hyper-parameters that are this number in this case.
@@ -78,7 +78,7 @@ class CaseProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """True if two optimizers are the same, for all inputs.
+    """A proof that two optimizers are the same for all inputs, or a counterexample.
 
     Attributes:
       names: of the sides.

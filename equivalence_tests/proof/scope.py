@@ -216,7 +216,7 @@ _ANSWERS = frozenset(
 
 
 class _Watch:
-    """Records what code outside of JAX asks of shapes while it is active.
+    """Records how code outside of JAX reads shapes while it is active.
 
     Attributes:
       reads: places that read a shape, a size or a number of axes.
@@ -246,7 +246,7 @@ class _Watch:
             watcher(frame)
 
     def _watcher(self, code: CodeType) -> Callable[[FrameType], None] | None:
-        """Returns what a call of some code is looked at by; None if it says nothing of shapes."""
+        """Returns the observer of calls of some code; None if they say nothing of shapes."""
         file, name = code.co_filename, code.co_name
         if not file.startswith(_JAX):
             # The attribute `aval` is read without a call.
@@ -303,7 +303,7 @@ def _is_through(file: str) -> bool:
 
 
 def _asker(frame: FrameType, through_jax: bool = False) -> FrameType | None:
-    """Returns the frame outside of JAX that asks; None if JAX or the prover asks."""
+    """Returns the frame outside of JAX that reads a shape; None for JAX and the prover."""
     caller = frame.f_back
     while caller is not None:
         if caller.f_code.co_name == "__instancecheck__":  # a class is no shape

@@ -14,9 +14,9 @@ import pytest
 from jax import lax
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof.algebra import normal_forms
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.bits.graph import Graph
+from equivalence_tests.proof.certificate import normal_forms
 from equivalence_tests.proof.induction.equality import Comparer, Level
 from equivalence_tests.proof.reals import indexing
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
@@ -227,8 +227,8 @@ def test_what_cancels_is_no_difference(name: str):
 
 
 def test_functions_without_an_exact_rule_are_told_apart():
-    sides = [_side(lambda p, g, a=a: p + lax.igamma(a + 0 * g, g * g)) for a in (2.0, 2.1)]
-    assert prove_equivalence(*sides, {"a": jnp.ones(2)}).verdict == DIFFERENT
+    left, right = (_side(lambda p, g, a=a: p + lax.igamma(a + 0 * g, g * g)) for a in (2.0, 2.1))
+    assert prove_equivalence(left, right, {"a": jnp.ones(2)}).verdict == DIFFERENT
 
 
 ASSUMED: dict[str, tuple[Any, Any, str]] = {
@@ -369,3 +369,13 @@ def test_what_the_programs_ask_for_becomes_an_input(name: str):
     proof = prove_equivalence(_multiplied(factor), _multiplied(lambda n, g: 1.0), PARAMS)
     assert proof.verdict == "different", proof
     assert when in str(proof)
+
+
+def test_far_steps_of_a_program_that_asks_for_its_dtype_are_taken_in_it():
+    def factor(n: Any, g: Any) -> Any:
+        return jnp.where(n > 50_000, 2.0 if g.dtype == jnp.float16 else 1.0, 1.0).astype(g.dtype)
+
+    params = {"w": jax.ShapeDtypeStruct((3,), jnp.float16)}
+    proof = prove_equivalence(_multiplied(factor), _multiplied(lambda n, g: 1.0), params)
+    assert proof.verdict == "different", proof
+    assert "from step 50002 on" in str(proof)

@@ -83,7 +83,7 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
 
 
 def _is_selected(task: Task, only: Sequence[str]) -> bool:
-    """True if a task is one of each kind of name that is given."""
+    """True if a task matches a name of each kind that occurs."""
     kinds = ((all_entries(), task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
     return all(value in only or not any(name in group for name in only) for group, value in kinds)
 
@@ -159,14 +159,16 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
     return choice.claim, both
 
 
-def is_held(claim: Claim, verdict: str | None) -> bool:
-    """True if what is proved is what is claimed, or more."""
-    wanted = claim.relation
+def is_held(claim: Claim, verdict: str | None, dtype: str) -> bool:
+    """True if what is proved is what is claimed of this dtype, or more."""
+    wanted, evidence = claim.relation, claim.evidence.get(dtype)
+    if wanted == REALS and evidence is not None and not evidence.over_reals:
+        return verdict is not None  # nothing is claimed
     return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 
 
 def _numbers(described: object, prefix: str) -> Iterator[tuple[str, float]]:
-    """The settings that may be symbols: what is a number other than 0 and no recipe fixes."""
+    """The settings that may be symbols: numbers other than 0 that no recipe fixes."""
     if not isinstance(described, Described):
         return
     fixed = {unsupported.name for unsupported in described.entry.unsupported}
@@ -198,7 +200,7 @@ def _definition(described: Any, hp: HyperParams, prefix: str) -> legacy_optim.Op
 
 
 def _with_sources(described: object, hp: HyperParams, prefix: str) -> Any:
-    """The same, as data with what JAX traces in the place of numbers."""
+    """The same as data, with traced values in the place of numbers."""
     if not isinstance(described, Described):
         return described
 

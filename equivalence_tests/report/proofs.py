@@ -49,10 +49,11 @@ def as_dict(row: Outcome) -> dict[str, object]:
 
 def closing_line(rows: Sequence[Outcome], seconds: float) -> str:
     """Returns the table in a sentence."""
-    claims = [row for row in rows if row.claim is not None]
+    undecided = "not decided"
+    claims = [row for row in rows if row.claim and not (row.held and row.verdict == undecided)]
     counts = {
-        verdict: sum(row.verdict == verdict for row in claims)
-        for verdict in (IDENTICAL, REALS, "different", "not decided")
+        verdict: sum(row.verdict == verdict for row in rows)
+        for verdict in (IDENTICAL, REALS, "different", undecided)
     }
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     proved = sum(row.held for row in claims)

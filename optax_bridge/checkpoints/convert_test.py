@@ -62,8 +62,7 @@ def trained_on(name: str) -> list[legacy_optim.Optimizer]:
     return [optimizer := take(optimizer, grads) for grads in gradients(optimizer.target)]
 
 
-# A file of each optimizer that public Optax has. The bound of an entry is for float32; what
-# bfloat16 does is in the test after this one.
+# A file of each optimizer that public Optax has.
 STOCK = [
     *("adabelief", "adadelta", "adafactor", "adamw", "gradient_descent", "lars", "momentum"),
     *("multi_optimizer", "rmsprop_centered", "weight_norm_momentum", "no_elements"),
@@ -412,7 +411,8 @@ def test_optimizer_in_memory_is_converted(holder: str) -> None:
     with warns if holder == "tuple" else contextlib.nullcontext():
         state = convert_state(held[holder])
     same_bits(state, convert_state(serialization.to_state_dict(optimizer)))
-    assert int(convert_state(uninterrupted("adam")).opt_state.count) == 4  # which it is, it says
+    adam: Any = convert_state(uninterrupted("adam"))
+    assert int(adam.opt_state.count) == 4  # which it is, it says
 
 
 @pytest.mark.parametrize(

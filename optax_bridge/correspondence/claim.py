@@ -82,10 +82,13 @@ class Evidence:
     Attributes:
       holds: whether parameters of this dtype may be given to the recipe.
       how: "proved", "measured 0.44 ULP", or why the two part.
+      over_reals: whether the two are the same there once rounding is left out, as in float32. They
+        are not where a hyper-parameter becomes another number, such as 1.
     """
 
     holds: bool
     how: str
+    over_reals: bool = True
 
 
 def by_proof() -> Evidence:
@@ -98,9 +101,9 @@ def by_measurement(ulp: float) -> Evidence:
     return Evidence(ulp <= HALF_BOUND, f"measured {ulp:g} ULP")
 
 
-def differs(why: str) -> Evidence:
-    """The two differ by more than rounding in this dtype."""
-    return Evidence(False, why)
+def differs(why: str, *, over_reals: bool = True) -> Evidence:
+    """The two differ by more than rounding alone makes of numbers in float32."""
+    return Evidence(False, why, over_reals)
 
 
 NOT_MEASURED = differs("not measured")

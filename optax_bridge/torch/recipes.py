@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from optax_bridge.correspondence.claim import Claim, differs, identical, rounding
+from optax_bridge.correspondence.claim import Claim, Evidence, differs, identical, rounding
 from optax_bridge.correspondence.entry import Stock
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
@@ -41,9 +41,16 @@ _HALF = differs(
 )
 
 
-def up_to_rounding(ulp: float, why: str) -> Claim:
+DECAY_OF_ONE = differs(
+    "a decay of 0.999 is 1 in bfloat16, in which Optax multiplies by it, and its second moment "
+    "only grows; PyTorch and the exact recipe multiply by 0.999, and round the product",
+    over_reals=False,
+)
+
+
+def up_to_rounding(ulp: float, why: str, bfloat16: Evidence = _HALF) -> Claim:
     """The claim that only rounding differs in float32; in half precision the two part."""
-    return rounding(ulp, why, bfloat16=_HALF, float16=_HALF)
+    return rounding(ulp, why, bfloat16=bfloat16, float16=_HALF)
 
 
 def with_sign_and_decay(

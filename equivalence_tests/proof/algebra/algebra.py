@@ -67,7 +67,7 @@ class Algebra(Powers):
         return body, result
 
     def _uses(self, value: Rat, symbol: str, occurrences: set[Index]) -> None:
-        """Collects the indices in which a symbol occurs: itself, or its digits."""
+        """Collects the indices that contain a symbol: the symbol, or its digits."""
         for gen in self.atoms_of(value):
             atom = self.atoms[gen]
             if symbol in atom.free:
@@ -99,7 +99,7 @@ class Algebra(Powers):
         return result
 
     def _split(self, poly: fmpq_mpoly, chosen: set[int]) -> dict[Exponents, fmpq_mpoly]:
-        """A polynomial as one in some atoms: exponents of these -> coefficient."""
+        """A polynomial in some of its atoms: their exponents -> coefficient."""
         rows: dict[Exponents, dict[Exponents, fmpq]] = {}
         for monomial, coefficient in poly.to_dict().items():
             inside = tuple(e if i in chosen else 0 for i, e in enumerate(monomial))
@@ -108,7 +108,7 @@ class Algebra(Powers):
         return {inside: self.ctx.from_dict(row) for inside, row in rows.items()}
 
     def _rationalise(self, body: Rat, symbols: set[str]) -> Rat:
-        """A quotient without square roots of what depends on indices in its denominator."""
+        """A quotient whose denominator has no square roots that depend on indices."""
         for _ in range(8):
             for gen in self.generators(body.den):
                 atom = self.atoms[gen]

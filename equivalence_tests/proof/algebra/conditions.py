@@ -21,7 +21,7 @@ class Conditions(Quotients):
         return self.choose(self._zero(b), self.special(UNDEFINED), self.make(b.den, b.num))
 
     def guards(self) -> frozenset[str]:
-        """The denominators of which a program asks itself whether they are 0."""
+        """The denominators that a program compares with 0."""
         count = len(self.atoms)
         return frozenset(
             text
@@ -30,7 +30,7 @@ class Conditions(Quotients):
         )
 
     def positive(self, value: Rat) -> Rat:
-        """The indicator of a value's being more than 0."""
+        """The indicator of a value above 0."""
         return self.case_split([value], lambda args: self._positive(args[0]))
 
     def _positive(self, value: Rat) -> Rat:
@@ -63,7 +63,7 @@ class Conditions(Quotients):
         return self._indicator("positive", num)
 
     def _positive_product(self, poly: fmpq_mpoly) -> Rat | None:
-        """Whether a product is above 0, by the signs of its factors; None of what has but one."""
+        """The indicator of a product above 0, by the signs of its factors; None for one factor."""
         if len(poly) > _MOST_TERMS_OF_PRODUCT:
             return None
         number, factors = poly.factor()
@@ -139,7 +139,7 @@ class Conditions(Quotients):
         return parts is not None and not 0 <= -parts[1] / parts[0] < 1
 
     def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
-        """Something of the sign of a difference with a square root, without that root.
+        """A value with the sign of a difference with a square root, without the root.
 
         Of `a sqrt(s) - b`, with `a` and `b` not negative, it is `a^2 s - b^2`. None of others.
         """
@@ -159,9 +159,9 @@ class Conditions(Quotients):
         return None
 
     def _lead(self, poly: fmpq_mpoly) -> fmpq:
-        """A coefficient by which a polynomial and its negative are told apart.
+        """A coefficient whose sign distinguishes a polynomial from its negative.
 
-        It does not depend on what indices are called, nor on which atom came first.
+        It depends neither on the names of indices nor on the order of atoms.
         """
 
         def key(term: tuple[Sequence[int], fmpq]) -> tuple[object, ...]:
@@ -171,14 +171,14 @@ class Conditions(Quotients):
         return max(poly.to_dict().items(), key=key)[1]
 
     def label(self, gen: int) -> int:
-        """A number for an atom that does not depend on what indices are called."""
+        """A number for an atom that does not depend on the names of indices."""
         if gen not in self._labels:
             text = re.sub(r"\b(u\d+|b\d+\.\d+)\b", "#", format_atom(self.atoms, gen))
             self._labels[gen] = zlib.crc32(text.encode())
         return self._labels[gen]
 
     def zero(self, value: Rat) -> Rat:
-        """The indicator of a value's being 0."""
+        """The indicator of a value equal to 0."""
         return self.case_split([value], lambda args: self._zero(args[0]))
 
     def _zero(self, value: Rat) -> Rat:

@@ -155,7 +155,7 @@ class Quotients:
         return wanted == kind
 
     def _relation(self, atom: Atom) -> tuple[fmpq_mpoly, int]:
-        """A condition as a polynomial with leading term 1, and the sign that it has to have."""
+        """A condition as a polynomial with leading term 1 and the required sign."""
         argument = atom.args[0].num
         lead = argument.leading_coefficient()
         sign = 0 if atom.kind == "zero" else 1 if lead > 0 else -1
@@ -268,7 +268,7 @@ class Quotients:
         return self._apply_relations(num)[0].is_zero()
 
     def _with_floors(self, poly: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
-        """A polynomial where a condition says that the argument of a floor is 0, and so it is."""
+        """A polynomial without the floors whose argument is 0 under a condition."""
         for gen in self.generators(poly):
             floor = self.atoms[gen]
             if floor.kind == "function" and floor.name == "floor":
@@ -278,7 +278,7 @@ class Quotients:
         return poly
 
     def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
-        """A polynomial where a condition says what a radicand is, and so the root: if s = 4, 2."""
+        """A polynomial with the roots whose radicand a condition fixes: if s = 4, the root is 2."""
         for gen in self.generators(poly):
             root = self.atoms[gen]
             if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
@@ -297,7 +297,7 @@ class Quotients:
         return poly
 
     def assume(self, value: Rat, what: str) -> None:
-        """Notes what has to hold, unless it is clear that it does."""
+        """Records an assumption, unless it is known to hold."""
         if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
             return
         if what == "is more than 0" and self.above_zero(value):
@@ -378,7 +378,7 @@ class Quotients:
         return None
 
     def special(self, name: str) -> Rat:
-        """A value that is no number: an infinity, or what was computed of one or of 1 / 0.
+        """A value that is no number: an infinity, or a result of one or of 1 / 0.
 
         Whatever is computed of it is undefined, and of something undefined nothing is known, not
         even that 0 times it is 0; it goes where it is not selected.
@@ -414,7 +414,7 @@ class Quotients:
     def call(
         self, kind: str, name: str, args: Sequence[Rat], index: Sequence[Index] = (), **facts: Any
     ) -> Rat:
-        """A function of values, of which nothing else is known than `facts` says."""
+        """A function of values, of which only `facts` are known."""
         args = tuple(args)
         free = symbols_of(tuple(index))
         if kind != "array":  # whose arguments have indices of their own
@@ -434,7 +434,7 @@ class Quotients:
         function: Callable[[list[Rat]], Rat],
         bound: Set[str] = frozenset(),
     ) -> Rat:
-        """A function of values, taken apart into the cases of their indicators.
+        """A function of values, case by case of their indicators.
 
         Args:
           args: the values.

@@ -17,7 +17,7 @@ from equivalence_tests.proof.primitives.primitive import Builder, Shape, Site
 def fold_constants(
     graph: Builder, row: Primitive, args: Sequence[Node], params: Hashable, dtype: DType
 ) -> Node | None:
-    """Returns the constant that an operation of constants gives; None if it is no such constant.
+    """Returns the constant result of an operation on constants; None of others.
 
     Sums, products and quotients of floating-point constants stay as they are written: over the
     reals they are meant without the rounding.

@@ -81,7 +81,7 @@ _PERMUTATIONS = frozenset(("reshape", "transpose", "rev", "sort"))
 
 
 def undo_permutation(graph: Graph, node: Node) -> Node | None:
-    """Returns an array with the same entries in their first order; None if they are in no other.
+    """Returns the array whose entries were permuted; None if none were.
 
     What is computed of each entry of arrays permuted alike, `sort(x) ** 2`, is computed
     of the arrays in their first order.
@@ -113,7 +113,7 @@ def _source(node: Node) -> Node | None:
 
 
 def _order(node: Node) -> Hashable:
-    """Returns what decides the order of a permuted array; None of others."""
+    """Returns the key of a permuted array's order; None of others."""
     if _source(node) is None:
         return None
     decides = node.args[0].id if node.op == "sort" else None  # its own entries

@@ -1,1 +1,1 @@
-"""Inputs on which two sides part."""
+"""Inputs on which two sides differ."""

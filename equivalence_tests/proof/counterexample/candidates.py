@@ -1,4 +1,4 @@
-"""Inputs on which two sides may part: small and round ones, and such as their programs ask for."""
+"""Inputs on which two sides may differ: small and round ones, and numbers of their programs."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +92,7 @@ def sizes(sides: Sequence[Program]) -> list[float]:
 
 
 def counts(sides: Sequence[Program]) -> list[int]:
-    """The numbers of steps after which programs may do something else, in order."""
+    """The numbers of steps after which programs may change their behaviour, in order."""
     numbers = {number for side in sides for number in _numbers(side.step, compared=True)}
     for side in sides:
         for leaf in side.avals:
@@ -146,7 +146,7 @@ def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
 
 
 def full_arrays(shapes: Sequence[jax.ShapeDtypeStruct], value: Fill) -> list[np.ndarray]:
-    """Returns an array of each shape with the values that a function of it gives."""
+    """Returns an array of each shape, filled by a function of the shape."""
     return [np.broadcast_to(value(leaf), leaf.shape).astype(float) for leaf in shapes]
 
 

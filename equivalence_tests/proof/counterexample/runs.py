@@ -1,4 +1,4 @@
-"""Both sides along many steps, compiled, in exact arithmetic or as they are; their distances.
+"""Both sides along many steps, compiled or in exact arithmetic, and their distances.
 
 A program says itself at which count it does something else, `count > 50000`. The state there is
 reached from the start, in float64, with a gradient that is 0, or always the same; from it one step
@@ -35,7 +35,7 @@ _FIRST_SIZES = 3
 
 
 def far_numbers(sides: Sequence[Program], least: int) -> list[int]:
-    """Returns the counts that programs ask for, and products of two of these, in order."""
+    """Returns the counts that programs compare with, and products of two of them, in order."""
     numbers = {n for side in sides for n in compared_numbers(side) if n == int(n) and n > 1}
     products = {a * b for a, b in itertools.combinations(sorted(numbers), 2)}
     far = sorted(int(n) for n in numbers | products if least < n <= FARTHEST)
@@ -55,16 +55,16 @@ class FarRun:
         self._advance = [_advancing(side) for side in sides]
         self._steps = [jax.jit(core.jaxpr_as_fun(side.step)) for side in sides]
         self.states = [
-            jax.jit(core.jaxpr_as_fun(side.start))(*params)[: len(side.paths)] for side in sides
+            jax.jit(core.jaxpr_as_fun(side.start))(*_cast(params, side.start))[: len(side.paths)]
+            for side in sides
         ]
         self.at = 0
 
     def advance(self, steps: int) -> None:
         """Takes steps with the gradient of the way."""
-        moves = [jnp.asarray(g) for g in self.approach]
         self.states = [
-            advance(state, moves, steps)
-            for advance, state in zip(self._advance, self.states, strict=True)
+            advance(state, _cast(self.approach, side.step), steps)
+            for side, advance, state in zip(self.sides, self._advance, self.states, strict=True)
         ]
         self.at += steps
 
@@ -77,7 +77,7 @@ class FarRun:
         """Returns each side's parameters after one step from here."""
         pairs = zip(self.sides, self._steps, self.states, strict=True)
         return [
-            [np.asarray(leaf) for leaf in step(*state, *grads)[len(side.paths) :]]
+            [np.asarray(leaf) for leaf in step(*state, *_cast(grads, side.step))[len(side.paths) :]]
             for side, step, state in pairs
         ]
 
@@ -97,6 +97,12 @@ class FarRun:
             a.is_finite() and b.is_finite() and abs(a - b) > clear * abs(a).max(abs(b))
             for a, b in zip(*results, strict=True)
         )
+
+
+def _cast(arrays: Arrays, program: core.ClosedJaxpr) -> list[jax.Array]:
+    """The last arguments of a program in the dtypes that it takes."""
+    dtypes = [aval.dtype for aval in program.in_avals[-len(arrays) :]]
+    return [jnp.asarray(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
 
 
 def _lift(leaf: np.ndarray) -> np.ndarray:
@@ -139,7 +145,7 @@ def far_runs(
 
 
 def same_up_to_rounding(first: AnyJaxpr, second: AnyJaxpr) -> bool:
-    """True if two programs differ only by what half precision makes of numbers."""
+    """True if two programs differ only in the rounding of their constants to half precision."""
     pair = [list(_outline(each)) for each in (first, second)]
     if len(pair[0]) != len(pair[1]):
         return False

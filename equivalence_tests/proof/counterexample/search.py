@@ -1,4 +1,4 @@
-"""An input on which two sides part: looked for among small and round numbers, shown by a run."""
+"""The search for an input on which two sides differ, shown by a run."""
 
 import contextlib
 import functools
@@ -180,7 +180,7 @@ class Search:
         return None
 
     def _differs_later(self, run: FarRun, grads: list[np.ndarray]) -> bool:
-        """True if the same step parts the sides after each of some later steps as well."""
+        """True if the sides differ after each of some later steps as well."""
         for _ in range(_LATER):
             run.advance(1)
             lhs, rhs = run.params_after(grads)
@@ -190,19 +190,19 @@ class Search:
 
     @functools.cached_property
     def native(self) -> tuple[Program, ...]:
-        """Both sides as they are for the dtypes of the parameters, which they may ask for."""
+        """Both sides, traced for the dtypes of the parameters."""
         return self.trace_native()
 
     @functools.cached_property
     def one_program(self) -> bool:
-        """True if both sides are the same programs for the parameters' dtypes as in float64."""
+        """True if both sides have the same programs for the parameters' dtypes as for float64."""
         return all(
             same_up_to_rounding(a.step, b.step)
             for a, b in zip(self.sides, self.native, strict=True)
         )
 
     def find_native(self) -> Counterexample | None:
-        """A counterexample that float64 does not show, since a side asks for the dtype.
+        """A counterexample that float64 does not show, as a side depends on the dtype.
 
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
@@ -273,7 +273,7 @@ class Search:
         return self._example(params, grads, leaf, index, values, arithmetic)
 
     def differs_exactly(self, params: list[np.ndarray], grads: Grads) -> bool:
-        """True if the sides part without any rounding as well, as they are for these dtypes.
+        """True if the sides differ in exact arithmetic as well, as traced for these dtypes.
 
         In float64 a state may still be float32, and hold a rounding of 1e-7; and a side may be
         another program there.

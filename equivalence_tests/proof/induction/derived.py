@@ -50,7 +50,7 @@ def recognise(number: arb, hyper: HyperParams) -> Factor | None:
 
 
 def _settings(hyper: HyperParams) -> Iterator[Factor]:
-    """Yields products of hyper-parameters and what is missing of them to 1."""
+    """Yields products and quotients of hyper-parameters and of 1 less each."""
     parts: list[Factor] = []
     for name in hyper:
         parts.append(Factor(name, lambda one, hyper, name=name: hyper[name]))
@@ -154,7 +154,7 @@ class Progression:
 def progression_of(
     values: Sequence[arb], counts: Sequence[int], hyper: HyperParams
 ) -> Progression | None:
-    """Returns the function of a count that values are; None of others, or of equal ones."""
+    """Returns the function of a count that fits values; None if none does, or all are equal."""
     offset, scale = _line(values, counts)
     ratio = None
     if scale is None:

@@ -1,4 +1,4 @@
-"""True if two nodes of a graph are equal: bit for bit, over the reals, or not known."""
+"""The equality of two nodes of a graph: bit for bit, over the reals, or not known."""
 
 import enum
 import math
@@ -57,7 +57,7 @@ class Equality:
 
 
 class Comparer:
-    """Compares nodes of one graph, and remembers what came out."""
+    """Compares nodes of one graph, and remembers the results."""
 
     def __init__(self, graph: Graph):
         """Compares nodes of this graph."""
@@ -155,7 +155,7 @@ class Comparer:
         return self._over_reals(lhs, rhs, _SMALL, common - constants)
 
     def _by_parts(self, lhs: Node, rhs: Node) -> Equality | None:
-        """Equal, where they are computed alike of parts that are known to be equal."""
+        """Equal by the same operations on parts that are known to be equal."""
         if not self._older:
             return None
         rebuilt: dict[int, Node] = {}
@@ -207,7 +207,7 @@ class Comparer:
         equality: Equality,
         cut: Set[int],
     ) -> Equality:
-        """The same without assuming of denominators what the programs themselves ask of them.
+        """The equality without assumptions on denominators that the programs compare with 0.
 
         `where(norm == 0, 1, x / norm)` needs no assumption on the norm.
         """

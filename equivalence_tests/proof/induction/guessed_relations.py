@@ -288,7 +288,7 @@ class Fits:
                     yield self._combination(slot, chosen, factors)
 
     def _distinct(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Of those with the same values the first."""
+        """The first of each group of leaves with the same values."""
         distinct: list[Slot] = []
         for at in slots:
             mine = _column(self._rows(at))
@@ -382,7 +382,7 @@ def _are_equal(a: Number, b: Number) -> bool:
 
 
 def _ratio(a: Number, b: Number) -> arb | None:
-    """The quotient; None of 0 and 0, or of what is no number."""
+    """The quotient; None of 0 / 0."""
     a, b = _plain(a), _plain(b)
     if b.contains(0) and a.contains(0):
         return None

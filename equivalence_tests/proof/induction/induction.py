@@ -116,7 +116,7 @@ def _counts(
 
 
 def _general(symbols: Sequence[Node], constant_nodes: Sequence[Node | None]) -> Leaves:
-    """A general state: what never changes is no symbol."""
+    """A general state: a symbol for each leaf that changes."""
     return [s if n is None else n for s, n in zip(symbols, constant_nodes, strict=True)]
 
 
@@ -385,7 +385,7 @@ def _at(a: int, b: int, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:
 
 
 def _above(name: str, least: int) -> str:
-    """The name of what a count is above a number."""
+    """The name of a count's excess over its least value."""
     return f"({name} - {least})"
 
 

@@ -1,4 +1,4 @@
-"""Values of a graph's nodes at random points, which say what may be equal and what cannot be."""
+"""Values of a graph's nodes at random points, by which equal nodes are guessed."""
 
 import zlib
 from collections.abc import Hashable
@@ -35,7 +35,7 @@ class Numeric:
         return rows
 
     def at(self, node: Node) -> list[np.ndarray] | None:
-        """The values of a node whose operands were asked for before; None if not to be computed."""
+        """The values of a node whose operands have theirs; None if they cannot be computed."""
         if node.id not in self._known:
             with np.errstate(all="ignore"):
                 self._known[node.id] = self._at(node)
@@ -79,7 +79,7 @@ def _wide(value: np.ndarray) -> np.ndarray:
 
 
 def _key(value: np.ndarray) -> Hashable:
-    """A value as text that is the same for rounding's sake."""
+    """A value as a key that does not depend on rounding."""
     if not np.issubdtype(value.dtype, np.floating):
         return value.tobytes()
     return tuple(f"{number:.{_DIGITS}g}" for number in value.reshape(-1)[:16].tolist())

@@ -85,7 +85,7 @@ class World:
             raise ProofError(f"{side.name} side ({side.kind}): {error}") from None
 
     def names(self, side: Program) -> list[str]:
-        """A name for each leaf of a state; of what starts as a parameter, that one's."""
+        """A name for each leaf of a state; that of the parameter with which it starts, if any."""
         start, _ = self.start(side)
         paths = {node.id: path for node, path in zip(self.params, self.inputs.paths, strict=True)}
         names: dict[str, None] = {}

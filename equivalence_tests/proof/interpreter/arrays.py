@@ -1,4 +1,4 @@
-"""Operations that move entries about, sort, round or run along them, on arrays of exact numbers.
+"""Operations that move, sort, round or accumulate entries of arrays of exact numbers.
 
 Where entries go, JAX itself says: it runs the primitive on integers in their place.
 """
@@ -44,7 +44,7 @@ _CUMULATIVE: dict[str, Combine] = {
 
 
 def run_on_balls(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array] | None:
-    """The results of an operation on exact numbers; None if it is not one of those here.
+    """The results of an operation on exact numbers; None without a rule for it.
 
     Args:
       eqn: its equation.
@@ -96,7 +96,7 @@ def _bind(eqn: JaxprEqn, args: Sequence[Array]) -> list[np.ndarray]:
 
 
 def _move_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
-    """By numbers from 1 on for the entries; 0 and less is what JAX itself fills in."""
+    """Moves entries by JAX's own primitive on their numbers from 1 on; 0 and less JAX fills in."""
     entries: list[arb] = []
     arguments: list[Array] = []
     for arg in args:
@@ -151,7 +151,7 @@ def _overlap(first: arb, second: arb) -> bool:
 
 
 def _order(values: Sequence[arb | int]) -> list[int]:
-    """The order of values, equal ones as they stand.
+    """The stable order of values.
 
     Raises:
       ValueError: two overlap.

@@ -1,4 +1,4 @@
-"""Everything that the prover knows of each primitive: one entry with all its faces.
+"""The semantics of each primitive, one entry each.
 
 A new one is one row in the file of its kind. One that has no row is read as an unknown function,
 equal to itself alone, and a proof that needs more says "not decided" and names it.

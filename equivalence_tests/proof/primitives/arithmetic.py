@@ -192,7 +192,7 @@ def _remainder(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
 
 
 def remainder(values: Array, by: Array) -> Array:
-    """Returns what divisions with quotients rounded towards 0 leave, of balls."""
+    """Returns the remainders of balls, with quotients rounded towards 0."""
 
     def of(value: arb, by: arb) -> arb:
         quotient = value / by

@@ -31,7 +31,7 @@ def either(of_balls: Callable[..., arb], of_numbers: OfArrays, count: int = 1) -
 
 
 def of_arrays(function: OfArrays) -> OnNumbers:
-    """Returns a function that is the same for numbers and balls."""
+    """Returns a rule whose function takes numbers and balls alike."""
     return lambda params, aval, *args: function(*args)
 
 
@@ -118,7 +118,7 @@ def as_rounded(value: Value) -> Rounded:
 
 
 def integer_of_dtype(node: Node, value: int) -> int:
-    """Returns a whole number, if the node's dtype has it: else it wraps round."""
+    """Returns an integer that the node's dtype represents; raises where it wraps round."""
     if node.dtype == np.bool_:
         return bool(value)
     return value if is_in_range(value, node.dtype) else raise_unclear()
@@ -163,6 +163,6 @@ def negate(answer: Value) -> bool | None:
 
 
 def of_operand(node: Node, args: Sequence[Value]) -> Value:
-    """The face of what only moves entries."""
+    """The rounding of operations that only move entries."""
     del node
     return args[0]

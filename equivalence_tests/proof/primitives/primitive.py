@@ -1,5 +1,5 @@
 # pyright: strict
-"""A primitive and its faces: on numbers and balls, over the reals, rounded, its sign, its rules."""
+"""A primitive's semantics: of numbers and balls, over the reals, rounded, its sign, its rules."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Scalars:
         self._names: dict[Hashable, int] = {}
 
     def knows(self, node: Node) -> bool:
-        """True if a node is such an operation."""
+        """True if a node is an operation with semantics over the reals."""
         row = PRIMITIVES.get(node.op)
         if row is None or row.reals is None:
             return False
@@ -77,7 +77,7 @@ class Scalars:
         return row.of_complex or not of_complex
 
     def of(self, node: Node, args: list[Rat]) -> Rat:
-        """Returns what a node that is known computes of numbers."""
+        """Returns the value of a node from those of its operands."""
         face = PRIMITIVES[node.op].reals
         assert face is not None  # `knows` says so
         return face(self, node, args)
@@ -87,7 +87,7 @@ class Scalars:
         return self.graph.scalar(node)
 
     def function_number(self, key: Hashable) -> int:
-        """Returns a number for what an unknown function is known by."""
+        """Returns the number of an uninterpreted function with this key."""
         return self._names.setdefault(key, len(self._names))
 
     def wrap(self, node: Node, value: Rat) -> Rat:
@@ -154,7 +154,7 @@ Rewrite = Callable[[Site], Node | None]
 
 @dataclass(frozen=True)
 class Primitive:
-    """All that the prover knows of one primitive; a face that is None is not known.
+    """The semantics of one primitive; None where they are not known.
 
     Attributes:
       name: as JAX calls it.
@@ -207,12 +207,12 @@ def is_commutative(op: str) -> bool:
 
 
 def all_of(node: Node, signs: Sequence[bool]) -> bool:
-    """The sign of what is never negative where none of its operands is."""
+    """The sign of operations that are never negative where no operand is."""
     del node
     return bool(signs) and all(signs)
 
 
 def always(node: Node, signs: Sequence[bool]) -> bool:
-    """The sign of what is never negative."""
+    """The sign of operations that are never negative."""
     del node, signs
     return True

@@ -27,7 +27,7 @@ def wrapping(face: OnReals) -> OnReals:
 def uninterpreted_function(
     name: str | None = None, *, integer: bool | None = None, of_dtype: bool = False
 ) -> OnReals:
-    """Returns an unknown function of numbers, equal to itself alone.
+    """Returns an uninterpreted function of numbers, equal to itself alone.
 
     Args:
       name: of it; by default the operation's.

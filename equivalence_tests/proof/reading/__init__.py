@@ -1,1 +1,1 @@
-"""From what a user hands in to programs."""
+"""From a user's optimizers to programs."""

@@ -265,7 +265,7 @@ def _stack(graph: Graph, arrays: Sequence[Node], axis: int, shape: tuple[int, ..
 
 
 def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
-    """Rows as one array: what is computed of each row alike is computed of all at once."""
+    """Rows as one array, by one operation on whole arrays where each row has the same one."""
     first, shape = rows[0], (len(rows), *rows[0].shape)
     if all(row is first for row in rows):
         dims = (("broadcast_dimensions", tuple(range(1, len(shape)))),)
@@ -292,7 +292,7 @@ def _stack_rows(graph: Graph, rows: Sequence[Node]) -> Node:
 
 
 def _operand_order(rows: Sequence[Node]) -> Callable[[Node], Sequence[Node]]:
-    """The operands of a row, with what all rows have in common in one place."""
+    """The operands of a row, those common to all rows first."""
     if not is_commutative(rows[0].op):
         return lambda row: row.args
     common = set.intersection(*({arg.id for arg in row.args} for row in rows))

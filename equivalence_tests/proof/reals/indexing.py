@@ -1,5 +1,5 @@
 # pyright: strict
-"""Indices of arrays, with symbols for numbers, and where operations that move entries read."""
+"""Symbolic indices of arrays, and where operations that move entries read."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ def _digit(index: Index, stride: int, size: int, total: int) -> Index:
 
 
 def _join(parts: list[tuple[Index, int]], total: int) -> Index:
-    """The index below `total` of which these are digits, each with what it counts."""
+    """The index below `total` with these digits, each with its stride."""
     if all(isinstance(part, int) for part, _ in parts):
         return sum(part * stride for part, stride in parts if isinstance(part, int))
     first, strides = parts[0][0], [stride for _, stride in parts]

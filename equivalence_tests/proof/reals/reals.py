@@ -131,7 +131,7 @@ class Reals:
         return self.entry(node.args[0], ())
 
     def moved_entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
-        """Returns the operand's entry of a move that is understood; else an unknown function."""
+        """Returns the operand's entry that a move reads, or an uninterpreted function."""
         source = MOVES[node.op](node, index)
         (arg, *sizes) = node.args
         if source is None or sizes:

@@ -323,17 +323,13 @@ def _container(
     if list(below) == list(range(len(below))):
         if isinstance(like, list | tuple):
             return type(like)(below.values())
-        return tuple(below.values()) if _wants_tuple(annotation) else list(below.values())
+        mentioned = _classes_in(annotation)
+        is_tuple = tuple in mentioned and list not in mentioned
+        return tuple(below.values()) if is_tuple else list(below.values())
     for kind in _classes_in(annotation):
         if isinstance(kind, type) and below.keys() <= set(field_names_of(kind) or ()):
             return kind(**below)
     return below
-
-
-def _wants_tuple(annotation: object) -> bool:
-    """True if a field's type mentions tuples, and no lists."""
-    mentioned = _classes_in(annotation)
-    return tuple in mentioned and list not in mentioned
 
 
 def _classes_in(annotation: object) -> list[object]:
@@ -375,17 +371,13 @@ def _leaf(
         ) from None
     if not isinstance(value, str):
         return value
-    if callable_wanted or isinstance(like, type) or _is_function(like):
+    if callable_wanted or (callable(like) and hasattr(like, "__qualname__")):
         return _import(value, path)
     # A class and a string that names it have one text. Where neither what is there nor the type of
     # the field says which it is, it is the class, if the program has it.
     if isinstance(like, str) or str in _classes_in(annotation) or "str" in str(annotation):
         return value
     return by_name(value)
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and hasattr(value, "__qualname__")
 
 
 def _import(name: str, path: list[Step]) -> FieldValue:

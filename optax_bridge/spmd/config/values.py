@@ -212,10 +212,6 @@ def _each(values: Iterable[object]) -> None:
         validate_config_field_value(value)
 
 
-def _is_record(value: object) -> bool:
-    return dataclasses.is_dataclass(type(value)) or attr.has(type(value))
-
-
 def _check_record(value: object) -> None:
     # Of a config, what is called may be any callable.
     called = getattr(type(value), "__callable_field__", None)
@@ -232,14 +228,14 @@ def _is_pretrained(value: object) -> bool:
     )
 
 
-def _is_numpy_dtype(value: object) -> bool:
-    numpy = sys.modules.get("numpy")  # without numpy there are no dtypes
-    return numpy is not None and isinstance(value, numpy.dtype)
+def _instance_of(module: str, name: str) -> Callable[[object], bool]:
+    """A test for instances of a class; False where its module is not imported."""
 
+    def is_instance(value: object) -> bool:
+        loaded = sys.modules.get(module)
+        return loaded is not None and isinstance(value, getattr(loaded, name))
 
-def _is_partition_spec(value: object) -> bool:
-    sharding = sys.modules.get("jax.sharding")
-    return sharding is not None and isinstance(value, sharding.PartitionSpec)
+    return is_instance
 
 
 def _is_remat_marker(value: object) -> bool:
@@ -259,17 +255,12 @@ def is_function_object(value: object) -> bool:
     return cls.__name__ == "PjitFunction" and str(value.__module__).startswith("jax.")
 
 
+_is_frozen_dict = _instance_of("flax.core.frozen_dict", "FrozenDict")
+
+
 def is_frozen_mapping(value: object) -> bool:
     """True if the value is a read-only mapping; a config holds it as a dict."""
-    frozen = sys.modules.get("flax.core.frozen_dict")
-    return isinstance(value, types.MappingProxyType) or (
-        frozen is not None and isinstance(value, frozen.FrozenDict)
-    )
-
-
-def _is_legacy_definition(value: object) -> bool:
-    legacy_optim = sys.modules.get("legacy_optim")  # not imported: no definitions either
-    return legacy_optim is not None and isinstance(value, legacy_optim.OptimizerDef)
+    return isinstance(value, types.MappingProxyType) or _is_frozen_dict(value)
 
 
 _PLAIN = (
@@ -289,13 +280,16 @@ for _match, _validate in (
     (lambda v: isinstance(v, _PLAIN), _allow),
     (lambda v: isinstance(v, list | tuple), _each),
     (lambda v: isinstance(v, dict), lambda v: _each(v.values())),
-    (_is_record, _check_record),
+    (
+        lambda v: dataclasses.is_dataclass(type(v)) or attr.has(type(v)),
+        _check_record,
+    ),
     (_is_pretrained, lambda v: validate_config_field_value(v.to_dict())),
-    (_is_numpy_dtype, _allow),
-    (_is_partition_spec, _allow),
+    (_instance_of("numpy", "dtype"), _allow),
+    (_instance_of("jax.sharding", "PartitionSpec"), _allow),
     (_is_remat_marker, _allow),
     (is_function_object, _allow),
-    (_is_legacy_definition, _allow),
+    (_instance_of("legacy_optim", "OptimizerDef"), _allow),
     (is_frozen_mapping, lambda v: _each(v.values())),
 ):
     register_validator(match_fn=_match, validate_fn=_validate)

@@ -127,7 +127,7 @@ ILLEGAL = {
     "object": object(),
     "in a list": [1, [b""]],
     "in a dict": {"a": b""},
-    "in a dataclass": Point(b""),
+    "in a dataclass": Point(y=b""),
     "in a named tuple": Pair(1, b""),
     "in a pretrained": Pretrained({"a": b""}),
 }

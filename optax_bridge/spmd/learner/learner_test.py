@@ -8,7 +8,6 @@ from jax.sharding import PartitionSpec
 import optax_bridge
 from optax_bridge.spmd import optimizers
 from optax_bridge.spmd.config import config_for_function
-from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.learner import (
     CompositeLearner,
@@ -405,19 +404,3 @@ def test_undefined_losses_are_handled_if_all_do():
         return composite(learners=learners, rules=[(".*", "l0")]).handles_undefined_loss()
 
     assert handles(True, True) and not handles(True, False)
-
-
-def test_a_trainer_with_it(tmp_path):
-    """One learner for all parameters is that learner, to the bit."""
-    losses = []
-    for kind in ("plain", "composite"):
-        cfg = regression.trainer(steps=2, mesh_shape=(1, 1)).set(dir=str(tmp_path / kind))
-        if kind == "composite":
-            learners = {"one": cfg.learner, "two": cfg.learner}
-            rules = [("first/.*", "one"), (".*", "two")]
-            cfg.learner = CompositeLearner.default_config().set(learners=learners, rules=rules)
-        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
-        losses.append({})
-        trainer.add_listener(losses[-1].__setitem__)
-        trainer.run(jax.random.PRNGKey(0))
-    assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2]

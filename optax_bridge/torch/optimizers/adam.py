@@ -18,7 +18,14 @@ from optax_bridge.torch.definition import (
     transformation,
     with_decay,
 )
-from optax_bridge.torch.recipes import BESIDE, SIGN, exact_but, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import (
+    BESIDE,
+    DECAY_OF_ONE,
+    SIGN,
+    exact_but,
+    up_to_rounding,
+    with_sign_and_decay,
+)
 
 
 @dataclasses.dataclass(eq=False)
@@ -93,7 +100,9 @@ AMSGRAD = different(
 _ADAM = call("optax.adam", learning_rate=s("lr"), **MOMENTS)
 _ADAMW = call("optax.adamw", learning_rate=s("lr"), **MOMENTS, weight_decay=s("weight_decay"))
 _SAME = up_to_rounding(
-    32, "PyTorch computes the bias corrections in float64 and divides the root by one"
+    32,
+    "PyTorch computes the bias corrections in float64 and divides the root by one",
+    DECAY_OF_ONE,
 )
 _AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **MOMENTS)
 

@@ -17,7 +17,13 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import (
+    BESIDE,
+    DECAY_OF_ONE,
+    EXACT,
+    up_to_rounding,
+    with_sign_and_decay,
+)
 
 
 @dataclasses.dataclass(eq=False)
@@ -65,7 +71,7 @@ ENTRY = Entry(
     ),
     stock=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **MOMENTS),
-        up_to_rounding(32, "PyTorch computes the bias correction in float64"),
+        up_to_rounding(32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE),
     ),
     cases=(
         Case(),

@@ -15,7 +15,13 @@ from optax_bridge.torch.definition import (
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import AMSGRAD, MOMENTS, STATE, WITHIN, Adam, adam_step
-from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import (
+    BESIDE,
+    DECAY_OF_ONE,
+    exact_but,
+    up_to_rounding,
+    with_sign_and_decay,
+)
 
 
 @dataclasses.dataclass(eq=False)
@@ -70,7 +76,9 @@ ENTRY = Entry(
         *with_sign_and_decay(
             _ADAMW,
             up_to_rounding(
-                32, "PyTorch decays the parameter first, and computes bias corrections in float64"
+                32,
+                "PyTorch decays the parameter first, and computes bias corrections in float64",
+                DECAY_OF_ONE,
             ),
             decays=False,
         ),
