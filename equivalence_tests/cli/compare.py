@@ -116,7 +116,7 @@ def compare(
 
 def _sides(
     names: tuple[str, str], kwargs: tuple[str, str], are_functions: bool
-) -> "list[NamedSide]":
+) -> "Sequence[NamedSide]":
     from equivalence_tests.pair.named import NamedSide, named_pair
     from equivalence_tests.sides.programs import load_object
 

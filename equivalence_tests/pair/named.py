@@ -162,7 +162,7 @@ def _maker(function: Callable[..., object]) -> Callable[..., SideLike]:
     return function
 
 
-def named_pair(left: tuple[str, str], right: tuple[str, str]) -> list[NamedSide]:
+def named_pair(left: tuple[str, str], right: tuple[str, str]) -> tuple[NamedSide, NamedSide]:
     """Returns both sides of names or calls and their arguments.
 
     A side that needs a learning rate, and was given none, gets that of the other side.
@@ -177,8 +177,8 @@ def named_pair(left: tuple[str, str], right: tuple[str, str]) -> list[NamedSide]
     Raises:
       EquivalenceError: a name is something else, or does not take the arguments.
     """
-    sides = [_unchecked_side(*left), _unchecked_side(*right)]
-    return [_check(_with_rate_of(*pair)) for pair in (sides, sides[::-1])]
+    one, other = _unchecked_side(*left), _unchecked_side(*right)
+    return _check(_with_rate_of(one, other)), _check(_with_rate_of(other, one))
 
 
 def _with_rate_of(side: NamedSide, other: NamedSide) -> NamedSide:

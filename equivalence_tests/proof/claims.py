@@ -1,9 +1,10 @@
 # pyright: strict
 """Many claims at once: on all cores, and those that were proved before by their certificates.
 
-A proof is kept under a hash of both programs, of the prover's own code and of JAX's version. Where
-it is there, the checker, which knows nothing of the prover, runs the programs against it, which
-takes a fraction of the time. What is not proved, or told apart, is done again.
+A proof is kept under a hash of the claim, of this project's source and Optax's, and of the versions
+of the packages below. Where it is there, the checker, which knows nothing of the prover, runs the
+programs against it, or both sides along its example, which takes a fraction of the time. What the
+checker does not confirm is proved again.
 """
 
 import functools
@@ -11,22 +12,26 @@ import hashlib
 import json
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
-import numpy as np
+import optax
 
+import equivalence_tests
+import legacy_optim
+import optax_bridge
 from equivalence_tests.output_files import write_text
-from equivalence_tests.proof.certificate.checker import CertificateError, check
+from equivalence_tests.proof.certificate.check import check
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
-from equivalence_tests.proof.reading.sides import as_functions, check_inputs, trace_side
-from equivalence_tests.proof.result import IDENTICAL, REALS, VERDICTS
+from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED, VERDICTS
 from equivalence_tests.proof.table import Statement, Task, is_held, statements
 from equivalence_tests.sides.programs import silence_deprecations
 from optax_bridge.correspondence import UnsupportedSetting
@@ -107,8 +112,9 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     certificates, texts, remembered = list[Json](), list[str](), 0
     verdicts = list[str]()
     try:
-        for each in asked:
-            checked = None if folder is None else _checked_certificate(folder, each)
+        for number, each in enumerate(asked):
+            file = None if folder is None else _file_of(folder, task, number)
+            checked = None if file is None else _checked_certificate(file, each)
             if checked is not None:
                 certificates.append(checked)
                 verdicts.append(str(checked["verdict"]))
@@ -125,9 +131,9 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
             if certified:
                 certificates.append(proof.as_dict())
                 texts.append(str(proof))
-            if folder is not None and proof.verdict in (IDENTICAL, REALS):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_text(_file_of(folder, each), proof.to_json())
+            if file is not None and proof.verdict != UNDECIDED:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_text(file, proof.to_json())
         note = ""
     except ProofError as error:
         certificates, verdicts, note = [], [], str(error)
@@ -145,40 +151,38 @@ def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True
     )
 
 
-def _checked_certificate(folder: Path, statement: Statement) -> Json | None:
-    """Returns the stored certificate of a statement once it is checked; None without one."""
-    file = _file_of(folder, statement)
+def _checked_certificate(file: Path, statement: Statement) -> Json | None:
+    """Returns the certificate in a file once it is checked; None without one that holds."""
+    sides = statement.legacy, statement.recipe, statement.params
     try:
         certificate = json.loads(file.read_text(encoding="utf-8"))
-        sides = statement.legacy, statement.recipe, statement.params
-        check(certificate, *sides, hyper_params=statement.hyper_params, points=1, steps=2)
-    except (OSError, ValueError, KeyError, TypeError, CertificateError):
+        checked = check(
+            certificate, *sides, hyper_params=statement.hyper_params, points=1, steps=2, shapes=1
+        )
+    except (OSError, ValueError, KeyError, TypeError, ProofError):
         return None
-    return certificate
+    decided = certificate["verdict"] in (IDENTICAL, REALS) or checked.examples > 0
+    return certificate if decided else None
 
 
-def _file_of(folder: Path, statement: Statement) -> Path:
-    return folder / f"{fingerprint(statement)}.json"
-
-
-def fingerprint(statement: Statement) -> str:
-    """Returns a hash of both programs of a statement, of the prover and of JAX's version."""
-    digest = hashlib.sha256(_prover_hash().encode())
-    inputs = check_inputs(statement.params, statement.hyper_params)
-    for make in as_functions((statement.legacy, statement.recipe), statement.hyper_params):
-        program = trace_side(make, inputs, "side")
-        parts: list[object] = [program.paths, program.avals, program.asked, inputs.numbers]
-        for jaxpr in (program.start, program.step):
-            parts.append(str(jaxpr))
-            parts += [np.asarray(const).tobytes() for const in jaxpr.consts]
-        digest.update(repr(parts).encode())
-    return digest.hexdigest()
+def _file_of(folder: Path, task: Task, number: int) -> Path:
+    digest = hashlib.sha256(f"{sources_hash()} {task} {number}".encode())
+    return folder / f"{digest.hexdigest()}.json"
 
 
 @functools.cache
-def _prover_hash() -> str:
-    digest = hashlib.sha256(jax.__version__.encode())
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
-        if not file.name.endswith("_test.py"):
-            digest.update(file.read_bytes())
+def sources_hash() -> str:
+    """Returns a hash of all that makes a claim's programs, and of the prover.
+
+    It is of this project's source and Optax's, and of the versions of the packages below them, so
+    that nothing has to be traced for it.
+    """
+    versions = [version(name) for name in ("jax", "jaxlib", "flax", "numpy", "python-flint")]
+    options = [sys.version, *versions, jax.config.jax_enable_x64]
+    digest = hashlib.sha256(repr(options).encode())
+    for package in (legacy_optim, optax_bridge, equivalence_tests, optax):
+        folder = Path(str(package.__file__)).parent
+        for file in sorted(folder.rglob("*.py")):
+            if not file.name.endswith("_test.py"):
+                digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
     return digest.hexdigest()

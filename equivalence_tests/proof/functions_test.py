@@ -142,8 +142,8 @@ NOT_THE_SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", [*SAME, *NOT_THE_SAME])
 def test_functions_of_real_numbers(name: str):
-    sides = map(_elementwise, (SAME | NOT_THE_SAME)[name])
-    proof = prove_equivalence(*sides, PARAMS)
+    left, right = map(_elementwise, (SAME | NOT_THE_SAME)[name])
+    proof = prove_equivalence(left, right, PARAMS)
     assert (proof.verdict in (IDENTICAL, REALS)) == (name in SAME), proof
     assert not [text for text in proof.assumptions if name == "guarded alike"]
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import legacy_optim
-from equivalence_tests.proof import check
+from equivalence_tests.proof import check, claims
 from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.table import DTYPES, Task, is_held, statements, tasks
@@ -130,6 +130,19 @@ def test_what_is_not_fails(assert_proved: Callable[..., Any]):
         assert_proved(optax.sgd(0.1), optax.sgd(0.2), PARAMS)
     with pytest.raises(ValueError, match="at_most is 'rounding only'"):
         assert_proved(optax.sgd(0.1), optax.sgd(0.1), PARAMS, at_most="rounding only")
+
+
+def test_what_was_told_apart_before_is_told_apart_by_its_example(tmp_path: Path):
+    task = Task("adagrad", 0, "stock", "float32")
+    first, second = prove_task(task, tmp_path), prove_task(task, tmp_path)
+    assert (first.verdict, first.remembered) == ("different", 0)
+    assert (second.verdict, second.remembered) == ("different", 1)
+
+
+def test_a_proof_is_not_kept_for_another_prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    prove_task(TASK, tmp_path)
+    monkeypatch.setattr(claims, "sources_hash", lambda: "of other sources")
+    assert prove_task(TASK, tmp_path).remembered == 0
 
 
 def test_nothing_is_claimed_where_a_dtype_makes_another_number_of_a_setting():

@@ -1,7 +1,7 @@
 """Shared by tests of proofs: a pair's proof with its certificate checked, small optimizers."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +9,18 @@ import optax
 import pytest
 
 import optax_bridge
-from equivalence_tests.proof.certificate.checker import check
+from equivalence_tests.proof.certificate.check import check
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading.sides import MakeSide
 from equivalence_tests.proof.result import IDENTICAL, REALS, UNDECIDED, Proof
 from equivalence_tests.sides.adapt import SideLike
-from optax_bridge.metadata.trees import PyTree, Updates
+from optax_bridge.metadata.trees import Leaf, OptState, PyTree, Updates
 
 PARAMS = {"b": jnp.ones(3), "k": jnp.ones((2, 3))}
 NUMBERS = {"rate": 1e-3, "decay": 0.1}
 Pair = Callable[[], tuple[SideLike, SideLike]]
+UpdateFn = Callable[..., tuple[Updates, OptState]]
+T = TypeVar("T")
 
 
 def assert_proved(
@@ -40,7 +42,7 @@ def train_state(tx: Any, **options: Any) -> optax_bridge.FullTrainState:
     return optax_bridge.FullTrainState.create(apply_fn=None, params=PARAMS, tx=tx, **options)
 
 
-def some_or_all(config: pytest.Config, names: Sequence[Any], every: int) -> Sequence[Any]:
+def some_or_all(config: pytest.Config, names: Sequence[T], every: int) -> Sequence[T]:
     """One name in so many, but all under `--equivalence-full`."""
     return names if config.getoption("--equivalence-full") else names[::every]
 
@@ -77,24 +79,24 @@ class EqualPairs(dict[str, Pair]):
 EQUAL_PAIRS = EqualPairs()
 
 
-def transformation(init: Any, update: Any) -> optax.GradientTransformation:
+def transformation(init: Callable[..., OptState], update: UpdateFn) -> optax.GradientTransformation:
     """A transformation whose functions have no types."""
     return optax.GradientTransformation(init, update)
 
 
-def rule(f: Callable[..., tuple[Any, ...]], *starts: float) -> optax.GradientTransformation:
+def rule(f: Callable[..., tuple[Leaf, ...]], *starts: float) -> optax.GradientTransformation:
     """An optimizer of a leaf's rule, whose moments start as these numbers.
 
     `f(count, gradient, parameter, *moments)` gives the step and the new moments; the count begins
     with 1.
     """
 
-    def init(params: PyTree) -> Any:
+    def init(params: PyTree) -> OptState:
         return jnp.zeros((), jnp.int32), *(
             jax.tree.map(lambda p, start=start: jnp.full_like(p, start), params) for start in starts
         )
 
-    def update(grads: Updates, state: Any, params: PyTree = None) -> Any:
+    def update(grads: Updates, state: OptState, params: PyTree = None) -> tuple[Updates, OptState]:
         count = state[0] + 1
         leaves, tree = jax.tree.flatten(grads)
         parts = [jax.tree.leaves(part) for part in (params, *state[1:])]
@@ -105,16 +107,16 @@ def rule(f: Callable[..., tuple[Any, ...]], *starts: float) -> optax.GradientTra
     return transformation(init, update)
 
 
-def direct(f: Callable[[Any], Any]) -> optax.GradientTransformation:
+def direct(f: Callable[[Leaf], Leaf]) -> optax.GradientTransformation:
     """An optimizer of the gradients alone, leaf by leaf."""
     return optax.stateless(lambda grads, params: jax.tree.map(f, grads))
 
 
-def whole(f: Callable[[Any], Any]) -> optax.GradientTransformation:
+def whole(f: Callable[[Updates], Updates]) -> optax.GradientTransformation:
     """An optimizer of the gradients alone, of all leaves at once."""
     return optax.stateless(lambda grads, params: f(grads))
 
 
-def with_schedule(schedule: Callable[[Any], Any]) -> optax.GradientTransformation:
+def with_schedule(schedule: Callable[[Leaf], Leaf]) -> optax.GradientTransformation:
     """Gradient descent whose rate depends on the number of steps before."""
     return rule(lambda t, g, p: (-schedule(t - 1) * g,))

@@ -55,7 +55,7 @@ def _fault(
 
 _STEP, _MULTI = "exact/leaf_rule.py", "optimizers/multi_optimizer.py"
 _GROUPS = "optimizers/groups.py"
-_RATE, _GIVEN = "value = value(count)", "setting, value = value, given[name]"
+_RATE, _GIVEN = "value = value(count)", "setting, value = value, overrides[name]"
 _LARS = "grad_norm + hp.weight_decay * param_norm"
 
 FAULTS = (
@@ -79,7 +79,7 @@ FAULTS = (
     _fault("momentum", "override halved", _GIVEN, f"{_GIVEN} / 2", file=_STEP, rate="per-call"),
     _fault("momentum", "stale override", _GIVEN, "setting = value", file=_STEP, rate="per-call"),
     _fault(
-        "momentum", "one group's override for all", "**{**own, **rest}", "**{**given[0], **rest}",
+        "momentum", "one group's override for all", "{**override, **", "{**overrides[0], **",
         file=_MULTI, rate="per-group",
     ),
     _fault("momentum", "nesterov dropped", "grad + hp.decay * trace if", "trace if", 1),

@@ -184,7 +184,7 @@ def _unsure_balls(array: Array) -> Array:
         return array
     finite = array[np.isfinite(array)]
     radius = np.abs(finite).max(initial=0.0) * 10.0**-_DIGITS_OF_UNKNOWN
-    return to_balls(array) + arb(0, radius)
+    return np.asarray(to_balls(array) + arb(0, radius))  # of one ball, an array as well
 
 
 def _example_function(args: list[Array]) -> Array:

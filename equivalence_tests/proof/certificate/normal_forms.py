@@ -1,0 +1,101 @@
+# pyright: strict
+"""Normal forms of a certificate, evaluated in exact arithmetic. Knows nothing of the prover."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flint import arb, fmpq
+
+# A number, the name of a symbol, or an operation on indices and numbers.
+Index = int | str | Sequence[Any]
+Term = tuple[str, Sequence[tuple[int, int]]]  # a rational number; atoms and their powers
+_FUNCTIONS = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "floor", "ceil"})
+# What stands beyond the end of a part of a row: conditions take it away, so that any number does,
+# and an odd one shows where they do not.
+_BEYOND = arb(fmpq(37, 16))
+
+
+class NotEvaluable(Exception):
+    """A form that holds a function of which nothing is known."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The normal forms of a case of a certificate, and what they are evaluated on.
+
+    Attributes:
+      case: has `atoms` and `quotients`, which refer to each other by number.
+      inputs: name -> array of balls or whole numbers.
+    """
+
+    case: Mapping[str, Any]
+    inputs: Mapping[str, np.ndarray]
+    _known: dict[tuple[Any, ...], arb] = field(default_factory=dict[tuple[Any, ...], arb])
+
+    def value(self, number: int, symbols: Mapping[str, int]) -> arb:
+        """Returns the value of a quotient where the symbols of indices have these values.
+
+        Raises:
+          NotEvaluable: there is a function in it that is not known.
+        """
+        place = number, *sorted(symbols.items())
+        if place not in self._known:  # quotients have parts in common
+            above, below = (self._sum(each, symbols) for each in self.case["quotients"][number])
+            self._known[place] = above / below
+        return self._known[place]
+
+    def _sum(self, terms: Sequence[Term], symbols: Mapping[str, int]) -> arb:
+        total = arb(0)
+        for coefficient, factors in terms:
+            powers = [self._atom(number, symbols) ** power for number, power in factors]
+            # A condition that does not hold takes away even what is not defined then.
+            if not any(power == 0 for power in powers):
+                total += np.prod([arb(fmpq(*map(int, coefficient.split("/")))), *powers])
+        return total
+
+    def _atom(self, number: int, symbols: Mapping[str, int]) -> arb:
+        atom = self.case["atoms"][number]
+        kind, index = atom["kind"], [position(each, symbols) for each in atom.get("index", [])]
+        if kind == "leaf":
+            array = self.inputs[atom["name"]]
+            inside = all(0 <= at < size for at, size in zip(index, array.shape, strict=True))
+            value = array[tuple(index)] if inside else _BEYOND
+            return value if isinstance(value, arb) else arb(int(value))
+        if kind == "index":
+            return arb(index[0])
+        if kind == "sum":
+            names, sizes = zip(*atom["bound"], strict=True)
+            places = itertools.product(*map(range, sizes))
+            here = ({**symbols, **dict(zip(names, place, strict=True))} for place in places)
+            return sum((self.value(atom["args"][0], each) for each in here), arb(0))
+        if kind not in ("root", "positive", "zero", "function"):
+            raise NotEvaluable(atom["name"])
+        value, *others = (self.value(argument, symbols) for argument in atom["args"])
+        name = atom["name"].split(" ")[0]
+        if kind == "root":
+            return value.root(atom["order"])
+        if kind in ("positive", "zero"):
+            if value.contains(0) and not value.is_exact():
+                raise NotEvaluable(f"{value} against 0")
+            return arb(int(value > 0 if kind == "positive" else value == 0))
+        if name == "pow":
+            (exponent,) = others
+            whole = exponent.unique_fmpz() if exponent.is_exact() else None
+            return value**whole if whole is not None else (value.log() * exponent).exp()
+        if name not in _FUNCTIONS:
+            raise NotEvaluable(name)
+        return getattr(value, name)()
+
+
+def position(index: Index, symbols: Mapping[str, int]) -> int:
+    """Returns the number that an index is where its symbols have values."""
+    if isinstance(index, int | str):
+        return symbols[index] if isinstance(index, str) else index
+    kind, *parts = index
+    if kind == "of":
+        return position(parts[0], symbols) // parts[1] % parts[2]
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return sum(position(part, symbols) * stride for part, stride in pairs)
