@@ -1,57 +1,43 @@
 # pyright: strict
-# ruff: noqa: F403, F405
 """The `flax.optim` of flax 0.5.3 on today's JAX: `import legacy_optim as optim`.
 
-JAX is imported with the first optimizer that is asked for, not with the package: a program may set
-`JAX_ENABLE_X64` or `XLA_FLAGS` after `import legacy_optim`, and `legacy_optim.install()` comes
-before JAX.
+The public names are listed in `__init__.pyi`. JAX is imported with the first optimizer that is
+asked for, not with the package: a program may set `JAX_ENABLE_X64` or `XLA_FLAGS` after
+`import legacy_optim`, and `legacy_optim.install()` comes before JAX.
 """
 
 import importlib
-
-from legacy_optim.shim import SUBMODULES
-from legacy_optim.shim import install as install
-from legacy_optim.shim import uninstall as uninstall
-
-TYPE_CHECKING = False  # `typing` itself would be one more module in a program's process
-if TYPE_CHECKING:
-    from typing import Any
-
-    from legacy_optim.exports import *
-
-__all__ = [
-    "LAMB",
-    "LARS",
-    "AdaBelief",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "DynamicScale",
-    "GradientDescent",
-    "ModelParamTraversal",
-    "Momentum",
-    "MultiOptimizer",
-    "Optimizer",
-    "OptimizerDef",
-    "OptimizerState",
-    "RMSProp",
-    "Traversal",
-    "WeightNorm",
-    "install",
-    "t_identity",
-    "uninstall",
-]
+import os
 
 
-def __getattr__(name: str) -> "Any":
+def _read_modules() -> dict[str, str]:
+    """Returns the module of each public name; not by lazy_loader, which `python -S` lacks."""
+    modules: dict[str, str] = {}
+    with open(os.path.join(os.path.dirname(__file__), "__init__.pyi"), encoding="utf-8") as stub:
+        for line in stub:
+            if line.startswith("from ."):
+                _, module, _, _, _, name = line.split()
+                modules[name] = module.lstrip(".")
+    return modules
+
+
+_MODULES = _read_modules()
+__all__ = [*_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
     """An optimizer, or a module of the old API, imported when first asked for."""
-    if name not in __all__ and name not in (*SUBMODULES, "traverse_util"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    exports = importlib.import_module(f"{__name__}.exports")  # sets the modules' names
-    if name in __all__:
-        globals()[name] = getattr(exports, name)
-    return globals()[name]
+    if name in _MODULES:
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    module = f"{__name__}.{name}"
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
 def __dir__() -> list[str]:

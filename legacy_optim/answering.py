@@ -80,43 +80,35 @@ def value(dotted: str) -> Any:
     return member("builtins", path)
 
 
-def answer_missing(module: types.ModuleType, answer: Answer, explain: Explain) -> Undo:
-    """Makes names answer where the module itself raises AttributeError; nothing else changes.
+def answer_missing(owner: Any, dotted: str, answer: Answer, explain: Explain) -> Undo:
+    """Makes names answer where a module, or an object of a module, raises AttributeError.
+
+    Nothing else changes.
+
+    Args:
+      owner: the module, or the object.
+      dotted: its name.
+      answer: for its attributes.
+      explain: for those that nothing answers for.
 
     Returns:
       What undoes it.
     """
-
-    def read(self: types.ModuleType, name: str) -> object:
-        value = _read(self.__name__, name, answer, explain, sys._getframe(1))
-        if value is not _MISSING:
-            return value
-        fallback = vars(self).get("__getattr__")
-        if fallback is not None:
-            return fallback(name)  # raises again, with a text of the module's own
-        raise AttributeError(
-            f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self
-        )
-
-    return _set_class(module, {"__getattr__": read})
-
-
-def answer_missing_of(owner: Any, dotted: str, answer: Answer, explain: Explain) -> Undo:
-    """As `answer_missing`, for an object that is the only one of its class."""
-    cls = type(owner)
+    is_module = isinstance(owner, types.ModuleType)
+    kind = f"module {dotted!r}" if is_module else f"{type(owner).__name__!r} object"
 
     def read(self: object, name: str) -> object:
         value = _read(dotted, name, answer, explain, sys._getframe(1))
         if value is not _MISSING:
             return value
-        raise AttributeError(
-            f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=self
-        )
+        fallback = vars(self).get("__getattr__")
+        if fallback is not None:
+            return fallback(name)  # raises again, with a text of the module's own
+        raise AttributeError(f"{kind} has no attribute {name!r}", name=name, obj=self)
 
-    if hasattr(cls, "__getattr__"):
+    if not is_module and hasattr(owner, "__getattr__"):
         return lambda: None
-    cls.__getattr__ = read
-    return lambda: delattr(cls, "__getattr__")
+    return _set_class(owner, {"__getattr__": read})
 
 
 def accept_keywords(
@@ -203,10 +195,10 @@ def _read(
     return value
 
 
-def _set_class(module: types.ModuleType, members: dict[str, object]) -> Undo:
-    before = type(module)
-    module.__class__ = type(before.__name__, (before,), members)
-    return lambda: setattr(module, "__class__", before)
+def _set_class(owner: Any, members: dict[str, object]) -> Undo:
+    before = type(owner)
+    owner.__class__ = type(before.__name__, (before,), members)
+    return lambda: setattr(owner, "__class__", before)
 
 
 def _error(text: str, frame: types.FrameType, module: str) -> Exception:

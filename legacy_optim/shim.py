@@ -138,7 +138,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
 
     name = module.__name__
     if name in gone.owners():
-        _undo.append(answering.answer_missing(module, _answer, _explanation))
+        _undo.append(answering.answer_missing(module, name, _answer, _explanation))
         keywords, first = gone.renamed_keywords(name), gone.functions_by_position(name)
         for function in sorted((keywords.keys() | first.keys()) & vars(module).keys()):
             _undo.append(
@@ -152,16 +152,12 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
         _undo.append(read_old_arrays())
         if old_defaults:
             _defaults.update(_put_back(module, _JAX_SETTINGS))
-        _undo.append(
-            answering.answer_missing_of(module.config, "jax.config", _answer, _explanation)
-        )
+        _undo.append(answering.answer_missing(module.config, "jax.config", _answer, _explanation))
     elif name == "flax":
         from legacy_optim.logs import without_note_on_tensorflow  # not at every start
 
         _undo.append(without_note_on_tensorflow())
-        _undo.append(
-            answering.answer_missing_of(module.config, "flax.config", _answer, _explanation)
-        )
+        _undo.append(answering.answer_missing(module.config, "flax.config", _answer, _explanation))
         _put_back(module, _FLAX_SETTINGS)
         if "optim" not in vars(module):
             for part in ("", *SUBMODULES):

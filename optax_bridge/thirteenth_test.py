@@ -1,6 +1,9 @@
 """An optimizer is two files: with a thirteenth one's beside the others, everything knows it."""
 
 import importlib
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +70,28 @@ def test_the_table_has_it_and_its_lint_passes(lion: Entry, subtests: pytest.Subt
         lint["test_render_evaluates_to_what_build_makes"](lion, case)
         lint["test_state_map_goes_both_ways"](lion, case)
     lint["test_every_export_has_one_entry"]()
+
+
+def test_two_files_and_two_lines_are_enough(tmp_path: Path):
+    for package in (legacy_optim, optax_bridge):
+        folder = Path(package.__path__[0])
+        ignore = shutil.ignore_patterns("*_test.py", "testdata", "__pycache__")
+        shutil.copytree(folder, tmp_path / folder.name, ignore=ignore)
+    shutil.copy(FOLDER / "legacy_optim" / "lion.py", tmp_path / "legacy_optim")
+    shutil.copy(FOLDER / "optimizers" / "lion.py", tmp_path / "optax_bridge" / "optimizers")
+    for stub, line in {
+        "legacy_optim": "from .lion import Lion as Lion",
+        "optax_bridge": "from .optimizers.lion import lion as lion",
+    }.items():
+        with open(tmp_path / stub / "__init__.pyi", "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    code = "from legacy_optim import *; from optax_bridge import *; print(Lion(0.1), lion)"
+    for command in (["-c", code], ["-m", "optax_bridge", "recipe", "Lion(0.1)"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "lion" in done.stdout.lower()
 
 
 def test_it_is_printed_chosen_and_wrapped_as_the_others(

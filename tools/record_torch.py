@@ -18,7 +18,7 @@ from equivalence_tests.suite.witness import (
     case_settings,
     genuine,
     genuine_rates,
-    packed,
+    pack,
 )
 from optax_bridge.correspondence import TORCH
 
@@ -30,7 +30,7 @@ def main() -> None:
     torch = import_torch("record_torch")
     torch.set_num_threads(1)
     arrays = {
-        f"{name}-{index}-{dtype}": packed(genuine(entry, case_settings(entry, index), dtype))
+        f"{name}-{index}-{dtype}": pack(genuine(entry, case_settings(entry, index), dtype))
         for name, entry in TORCH.items()
         for index in range(len(entry.cases))
         for dtype in DTYPES

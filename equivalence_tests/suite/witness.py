@@ -120,7 +120,7 @@ def witness_checks(only: Sequence[str] = ()) -> list[WitnessCheck]:
       only: names of optimizers, `adamw` or `torch.adamw`; empty for all.
 
     Raises:
-      ValueError: a name that is none.
+      ValueError: no optimizer has this name.
     """
     names = {name.lower().removeprefix("torch."): name for name in TORCH}
     asked = [name.lower().removeprefix("torch.") for name in only]
@@ -185,19 +185,19 @@ def ours(
 
 def recording(entry: Entry, setting: int, dtype: str) -> dict[str, Any]:
     """The recorded parameters of a case after every step."""
-    flat = _recorded(f"{entry.name}-{setting}-{dtype}")
-    return unpacked(flat, problem(entry, dtype)[0])
+    flat = _load(f"{entry.name}-{setting}-{dtype}")
+    return unpack(flat, problem(entry, dtype)[0])
 
 
-def packed(params: Mapping[str, Any]) -> np.ndarray:
+def pack(params: Mapping[str, Any]) -> np.ndarray:
     """A trajectory of parameters as one array of shape (steps, elements), by its bits."""
     each = [np.asarray(params[name]).reshape(STEPS, -1) for name in sorted(params)]
     flat = np.concatenate(each, axis=1)
     return flat.view({2: np.uint16, 4: np.uint32}[flat.dtype.itemsize])
 
 
-def unpacked(flat: np.ndarray, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The trajectory that `packed` made an array of."""
+def unpack(flat: np.ndarray, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The trajectory that `pack` made an array of."""
     names = sorted(params)
     parts = np.split(flat, np.cumsum([np.size(params[name]) for name in names])[:-1], axis=1)
     return {
@@ -242,10 +242,10 @@ def genuine_rates(name: str, arguments: Mapping[str, Any]) -> np.ndarray:
 
 def recorded_rates(index: int) -> np.ndarray:
     """The recorded rates of one of `SCHEDULERS`."""
-    return _recorded(f"schedule-{index}")
+    return _load(f"schedule-{index}")
 
 
-def _recorded(key: str) -> np.ndarray:
+def _load(key: str) -> np.ndarray:
     file = resources.files("equivalence_tests.reference").joinpath(FILE)
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         return arrays[key]
@@ -271,7 +271,7 @@ def run_witness(check: WitnessCheck) -> Result:
     result.claim = entry.exactness if check.recipe == "exact" else choice.claim
     started = time.perf_counter()
     try:
-        result.comparison = compared(entry, settings, check, choice)
+        result.comparison = comparison_of(entry, settings, check, choice)
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
@@ -281,7 +281,7 @@ def run_witness(check: WitnessCheck) -> Result:
     return result
 
 
-def compared(
+def comparison_of(
     entry: Entry, settings: Mapping[str, Any], check: WitnessCheck, choice: Choice
 ) -> Comparison:
     """PyTorch's trajectory compared with a recipe's."""

@@ -22,7 +22,7 @@ each_entry = pytest.mark.parametrize("name", TORCH)
 
 def _exact(name: str, settings: dict[str, Any], check: WitnessCheck) -> Any:
     choice = choose_recipe(TORCH[name].legacy(**settings), "exact")
-    return witness.compared(TORCH[name], settings, check, choice)
+    return witness.comparison_of(TORCH[name], settings, check, choice)
 
 
 @each_entry
@@ -53,7 +53,7 @@ def test_public_optax_is_as_near_as_claimed(name: str):
     entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "stock")
     settings = witness.case_settings(entry, 0)
     choice = choose_recipe(entry.legacy(**settings), "standalone")
-    comparison = witness.compared(entry, settings, check, choice)
+    comparison = witness.comparison_of(entry, settings, check, choice)
     assert comparison.verdict(choice.claim) is Verdict.ROUNDING, comparison.first
 
 

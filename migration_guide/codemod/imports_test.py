@@ -5,6 +5,7 @@ import pytest
 from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.rewrite_test import settled
 
 IMPORTS = "import jax\nfrom flax import optim\n"
 
@@ -51,11 +52,10 @@ def test_a_star_that_alone_can_have_brought_a_name(subtests: pytest.Subtests):
 
 def test_nobody_knows_what_two_stars_bring_so_nothing_is_rewritten():
     code = "from flax.optim import *\nfrom helpers import *\nx = Adam(1).create(p)\nx.target\n"
-    result = rewrite(code, Options())
+    result = settled(code)
     (message,) = result.messages
     assert "import them by name" in message.text
     assert result.code == f"{PREFIX}{message.text}\n{code}"
-    assert rewrite(result.code, Options()).code == result.code
 
 
 KEPT = {
@@ -68,12 +68,11 @@ KEPT = {
 def test_an_import_that_stays_says_why(subtests: pytest.Subtests):
     for case in KEPT:
         with subtests.test(case):
-            result = rewrite(f"{KEPT[case]}x = Momentum(1.0).create(p)\n", Options())
+            result = settled(f"{KEPT[case]}x = Momentum(1.0).create(p)\n")
             (message,) = result.messages
             assert (message.line, message.by_hand) == (1, True)
             assert f"{PREFIX}{message.text}\nfrom flax.optim import " in result.code
             assert "tx=optax.sgd(" in result.code
-            assert rewrite(result.code, Options()).code == result.code
 
 
 def test_imports_stand_above_their_first_use(subtests: pytest.Subtests):
@@ -243,11 +242,9 @@ def test_what_sets_the_environment_stays_above(subtests: pytest.Subtests):
         with subtests.test(rest):
             code = f"{ENVIRONMENT}{rest}o: optimizer = f()\no = o.apply_gradient(g)\n"
             code = f"{code}from flax import optim\no = optim.Adam(0.1).create(p)\n"
-            result = rewrite(code, Options())
-            assert result.refused == ""
+            result = settled(code)
             assert result.code.startswith(ENVIRONMENT)
             assert "import optax_bridge\n" in result.code
-            assert rewrite(result.code, Options()).code == result.code
 
 
 OPTIONS = {
@@ -305,20 +302,18 @@ BLOCKS = {
 def test_what_one_block_imports_stays_in_it_where_jax_is_set_up(subtests: pytest.Subtests):
     for case in BLOCKS:
         with subtests.test(case):
-            result = rewrite(BLOCKS[case], Options())
+            result = settled(BLOCKS[case])
             assert (
                 "    import jax\n    import optax\n    import optax_bridge\n    o = " in result.code
             )
             assert "\nimport" not in result.code and result.messages == ()
-            assert rewrite(result.code, Options()).code == result.code
 
 
 def test_imports_that_may_stand_above_what_sets_jax_up_are_said():
     code = f"import os\ndef other():\n{WITHIN}def main():\n{WITHIN}{MAIN}{SET}    main()\n"
-    result = rewrite(code, Options())
+    result = settled(code)
     (message,) = result.messages
     assert "\nimport optax\n" in result.code and "put them below it" in message.text
-    assert rewrite(result.code, Options()).code == result.code
 
 
 def test_an_environment_that_is_set_later_moves_nothing():

@@ -11,6 +11,7 @@ from migration_guide.codemod import driver, summary
 from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
+from migration_guide.codemod.rewrite_test import settled
 
 HEAD = "from flax import optim\nopt = optim.Adam(0.1).create(p)\n"
 OURS = "optax_bridge.checkpoints."
@@ -107,10 +108,9 @@ def test_a_program_without_optimizers_stays():
 def test_without_a_template_the_layout_is_said():
     call = "checkpoints.restore_checkpoint('/d', None)"
     code = f"from flax.training import checkpoints\n{HEAD}x = {call}\n"
-    result = rewrite(code, Options())
+    result = settled(code)
     assert f"{NOTE}without a template" in result.code
     assert f"\nx = {call}\n" in result.code
-    assert rewrite(result.code, Options()).code == result.code
 
 
 FOLDERS = {
@@ -157,10 +157,9 @@ def test_a_folder_that_only_the_program_knows(subtests: pytest.Subtests):
     for call in UNSEEN:
         with subtests.test(call):
             code = f"from flax.training import checkpoints\n{HEAD}checkpoints.{call}\n"
-            result = rewrite(code, Options())
+            result = settled(code)
             assert result.code.endswith(f"checkpoints.{UNSEEN[call]}\n")
             assert result.messages == ()
-            assert rewrite(result.code, Options()).code == result.code
             tree = ast.parse(result.code)
             functions: list[ast.stmt] = [
                 node for node in tree.body if isinstance(node, ast.FunctionDef)

@@ -14,6 +14,15 @@ def _rewritten(body: str, options: Options | None = None) -> Rewritten:
     return rewrite(textwrap.dedent(body).lstrip("\n"), options or Options())
 
 
+def settled(code: str, options: Options | None = None) -> Rewritten:
+    """The result of a rewrite that is not refused, and which a second one does not change."""
+    options = options or Options()
+    result = rewrite(code, options)
+    assert result.refused == ""
+    assert rewrite(result.code, options).code == result.code
+    return result
+
+
 def _body(code: str) -> str:
     """Code without its imports."""
     lines = [x for x in code.splitlines() if not x.startswith(("import ", "from "))]

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 HERE = Path(__file__).parent
+Key = TypeVar("Key", bound=Hashable)
 
 # Across three years of JAX the same source drifts by up to 7e-7 of a tensor's largest value in 30
 # steps; a stock recipe adds a rounding per step. An error in an algorithm shows at 1e-4 and above.
@@ -27,6 +29,17 @@ def printed_by(script: str, *args: str) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def outputs(mode: str, jobs: Mapping[Key, Sequence[str]]) -> dict[Key, str]:
+    """Runs programs one after another in a fresh process, and returns what each printed.
+
+    Args:
+      mode: `plain` or `shim`, see `worker`.
+      jobs: by any key, a program and its arguments.
+    """
+    printed = printed_by("worker.py", mode, json.dumps([*jobs.values()]))
+    return dict(zip(jobs, printed, strict=True))
 
 
 def numbers(text: str) -> Any:

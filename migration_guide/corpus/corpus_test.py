@@ -1,63 +1,61 @@
 """Old programs give the same numbers four ways: on the genuine flax 0.5.3, through `run`, migrated,
 and migrated to public Optax and Flax alone."""
 
+import functools
 import json
 import re
-import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from migration_guide.codemod import driver
-from migration_guide.codemod.results import Options, Report
-from migration_guide.corpus.comparing import assert_close, numbers, printed_by
+from migration_guide.codemod.results import Report
+from migration_guide.corpus.comparing import assert_close, numbers, outputs
+from migration_guide.corpus.migrated import migrate_copies
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted(p for p in (HERE / "programs").iterdir() if not p.name.startswith("__"))
 RECORDED = json.loads((HERE / "recorded.json").read_text(encoding="utf-8"))
 
+RECIPES = ("exact", "stock", "standalone")
 _STAYS = re.compile(r"\bstays on (optax_bridge|legacy_optim)\b")
 
 
-def _migrated(options: Options) -> tuple[dict[str, str], dict[str, Report]]:
-    """What each program prints after it was migrated, and what was said of it."""
-    reports: dict[str, Report] = {}
+class Migrated(NamedTuple):
+    """The numbers that a migrated program prints, and what was said of the migration."""
+
+    printed: str
+    report: Report
+
+
+@functools.cache
+def _migrated() -> dict[str, dict[str, Migrated]]:
+    """Recipe -> name -> each program, all of them run in one fresh process."""
+    programs: dict[str, dict[str, Migrated]] = {recipe: {} for recipe in RECIPES}
     with tempfile.TemporaryDirectory() as folder:
-        copies = []
-        for program in PROGRAMS:
-            copy = Path(folder, program.name)
-            shutil.copytree(program, copy) if program.is_dir() else shutil.copy(program, copy)
-            # One by one: each is a program of its own.
-            reports[program.stem] = driver.migrate([copy], options)
-            driver.save(reports[program.stem].results)
-            copies.append(copy)
-        return _outputs("plain", copies), reports
-
-
-def _outputs(mode: str, programs: list[Path]) -> dict[str, str]:
-    """What each program prints, in one fresh process that knows nothing of this one."""
-    outputs = printed_by("worker.py", mode, *map(str, programs))
-    return {Path(path).stem: text for path, text in outputs.items()}
+        reports = migrate_copies(PROGRAMS, RECIPES, Path(folder))
+        printed = outputs("plain", {copy: [str(copy)] for copy in reports})
+    for copy, report in reports.items():
+        programs[copy.parent.name][copy.stem] = Migrated(printed[copy], report)
+    return programs
 
 
 def test_runs_as_it_is_and_migrated_exactly_with_the_same_bits(subtests: pytest.Subtests):
-    as_they_are, migrated = _outputs("shim", PROGRAMS), _migrated(Options(recipe="exact"))[0]
+    as_they_are = outputs("shim", {program.stem: [str(program)] for program in PROGRAMS})
     for name, text in as_they_are.items():
         with subtests.test(name):
             assert_close(numbers(text), RECORDED[name])
-            assert numbers(migrated[name]) == numbers(text)
+            assert numbers(_migrated()["exact"][name].printed) == numbers(text)
 
 
 @pytest.mark.parametrize("recipe", ["stock", "standalone"])
 def test_migrated_gives_the_recorded_numbers_and_says_what_it_left(
     recipe: str, subtests: pytest.Subtests
 ):
-    printed, reports = _migrated(Options(recipe=recipe))
-    for name, text in printed.items():
+    for name, (printed, report) in _migrated()[recipe].items():
         with subtests.test(name):
-            assert_close(numbers(text), RECORDED[name])
-            report = reports[name]
+            assert_close(numbers(printed), RECORDED[name])
             assert report.changed_files and not report.refusals
             assert recipe == "standalone" or not report.by_hand
             for result in report.changed_files if recipe == "standalone" else ():

@@ -117,7 +117,7 @@ def _on_one_device(before, saved):
             Path(root, name).mkdir()
             jobs.append([str(before), "--workdir", str(Path(root, name))])
         shutil.copytree(saved, Path(root, name), dirs_exist_ok=True)
-        command = [sys.executable, str(HERE / "worker.py"), "genuine", "--jobs", json.dumps(jobs)]
+        command = [sys.executable, str(HERE / "worker.py"), "genuine", json.dumps(jobs)]
         environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=1")
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     whole, rest = map(comparing.lines, json.loads(done.stdout))

@@ -5,15 +5,17 @@ import functools
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from migration_guide.codemod import driver
-from migration_guide.codemod.results import Options, Report
+from migration_guide.codemod.results import Report
 from migration_guide.corpus import next_steps
-from migration_guide.corpus.comparing import assert_close, numbers, printed_by
+from migration_guide.corpus.comparing import assert_close, numbers, outputs, printed_by
+from migration_guide.corpus.migrated import migrate_copies
+from migration_guide.corpus.worker import NUM_STEPS
 
 HERE = Path(__file__).parent
 SAVED = HERE / "saved"
@@ -28,33 +30,31 @@ RECORDED = json.loads((HERE / "resumed.json").read_text(encoding="utf-8"))
 _SAVES = ("save_checkpoint", "to_bytes", "msgpack_serialize", "state_dict(")
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """What programs printed, the files below each one's folder afterwards, what migrate said."""
+class Resumed(NamedTuple):
+    """What a program printed, and the files below its folder afterwards."""
 
-    printed: dict[str, str]
-    files: dict[str, dict[str, bytes]]
-    reports: dict[str, Report]
+    printed: str
+    files: dict[str, bytes]
 
 
 @functools.cache
-def _migrated(exact: bool) -> Resumed:
-    options = Options(recipe="exact" if exact else "stock")
+def _migrated() -> dict[tuple[str, str], tuple[Resumed, Report]]:
+    """Recipe and name -> each migrated program as it went on, and what migrate said of it."""
     with tempfile.TemporaryDirectory() as folder:
-        copies = [Path(shutil.copy(program, folder)) for program in PROGRAMS]
-        reports = {copy.stem: driver.migrate([copy], options) for copy in copies}
-        for report in reports.values():
-            driver.save(report.results)
-        return _resumed("plain", copies, reports)
+        reports = migrate_copies(PROGRAMS, ("exact", "stock"), Path(folder))
+        resumed = _resumed("plain", reports)
+    return {(copy.parent.name, copy.stem): (resumed[copy], reports[copy]) for copy in reports}
 
 
-def _resumed(mode: str, programs: list[Path], reports: dict[str, Report]) -> Resumed:
+def _resumed(mode: str, programs: Iterable[Path]) -> dict[Path, Resumed]:
     """Lends each program its checkpoint and runs them all in one fresh process."""
     with tempfile.TemporaryDirectory() as root:
-        printed = printed_by("worker.py", mode, "--in", _lent(root), *map(str, programs))
-        printed = {Path(path).stem: text for path, text in printed.items()}
-        files = {name: _files(Path(root, name)) for name in printed}
-        return Resumed(printed, files, reports)
+        folders = {path: Path(root, str(n), path.stem) for n, path in enumerate(programs)}
+        for path, folder in folders.items():
+            shutil.copytree(SAVED / path.stem, folder)
+        jobs = {path: [str(path), str(folder), NUM_STEPS] for path, folder in folders.items()}
+        printed = outputs(mode, jobs)
+        return {path: Resumed(printed[path], _files(folders[path])) for path in folders}
 
 
 def _lent(root: str) -> str:
@@ -70,18 +70,18 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_goes_on_as_it_is_and_migrated_exactly_with_the_same_bits(subtests: pytest.Subtests):
-    as_they_are, migrated = _resumed("shim", PROGRAMS, {}), _migrated(exact=True)
-    for name, text in as_they_are.printed.items():
-        with subtests.test(name):
-            assert_close(numbers(text), RECORDED[name]["printed"])
-            assert numbers(migrated.printed[name]) == numbers(text)
+    for path, as_it_is in _resumed("shim", PROGRAMS).items():
+        with subtests.test(name := path.stem):
+            assert_close(numbers(as_it_is.printed), RECORDED[name]["printed"])
+            exact, _ = _migrated()["exact", name]
+            assert numbers(exact.printed) == numbers(as_it_is.printed)
 
 
 def test_goes_on_migrated_with_nothing_left_by_hand(subtests: pytest.Subtests):
-    migrated = _migrated(exact=False)
-    for name, report in migrated.reports.items():
+    for name, recorded in RECORDED.items():
         with subtests.test(name):
-            assert_close(numbers(migrated.printed[name]), RECORDED[name]["printed"])
+            stock, report = _migrated()["stock", name]
+            assert_close(numbers(stock.printed), recorded["printed"])
             assert report.changed_files and not report.refusals and not report.by_hand
 
 
@@ -103,7 +103,7 @@ def test_old_files_stay_where_the_programs_left_them_and_new_ones_are_of_today(
     for name, recorded in RECORDED.items():
         with subtests.test(name):
             ((path, data),) = _files(SAVED / name).items()
-            new = dict(_migrated(exact=False).files[name])
+            new = dict(_migrated()["stock", name][0].files)
             stays = new.get(path) == data
             assert stays or not recorded["old_file_stays"]
             if stays:

@@ -1,14 +1,10 @@
 """Runs programs one after another in one process and prints what each printed, as JSON.
 
-    python worker.py MODE PROGRAM...
-    python worker.py MODE --in FOLDER PROGRAM...
-    python worker.py MODE --jobs JSON
+    python worker.py MODE JOBS
 
 MODE is `plain`, as `python PROGRAM` would, or `shim`, with what `optax-bridge run` installs. Also
 runs on Python 3.10 with the genuine flax 0.5.3, where it lends JAX the names that it had when flax
-0.5.3 was young. With a folder, each program gets two arguments: the folder in it that has the
-program's own name, and up to which step to train. Jobs are a JSON list of a program and its
-arguments each; what is printed is then the list of their outputs.
+0.5.3 was young. JOBS is a JSON list of a program and its arguments each.
 """
 
 import contextlib
@@ -89,22 +85,11 @@ def lend_old_names() -> None:
     sys.modules.setdefault("jax.config", config)
 
 
-def main(mode: str, *programs: str) -> None:
-    """Runs the programs and prints path -> output."""
+def main(mode: str, jobs: str) -> None:
+    """Runs the programs and prints the list of their outputs."""
     if mode == "genuine":
         lend_old_names()
-    if programs[0] == "--jobs":
-        print(json.dumps([output_of(path, mode, *args) for path, *args in json.loads(programs[1])]))
-        return
-    folder = None
-    if programs[0] == "--in":
-        folder, programs = programs[1], programs[2:]
-    results = {}
-    for path in programs:
-        stem = os.path.splitext(os.path.basename(path))[0]
-        args = () if folder is None else (os.path.join(folder, stem), NUM_STEPS)
-        results[path] = output_of(path, mode, *args)
-    print(json.dumps(results))
+    print(json.dumps([output_of(path, mode, *args) for path, *args in json.loads(jobs)]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ saved half-way; `nox -s examples` runs the programs to their ends.
 
 import functools
 import importlib.util
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from migration_guide.corpus.comparing import assert_close, columns, lines, printed_by
+from migration_guide.corpus.comparing import assert_close, columns, lines, outputs
 from migration_guide.examples import pairs
 
 NUM_STEPS = 3
 AFTER = [(name, step) for name in pairs.NAMES for step in ("after", *pairs.further_steps(name))]
-_WORKER = "worker.py"
 
 each_example = pytest.mark.parametrize("name", pairs.NAMES)
 each_after = pytest.mark.parametrize(("name", "step"), AFTER, ids=["-".join(a) for a in AFTER])
@@ -58,8 +56,7 @@ def _printed(mode: str) -> dict[tuple[str, str, int], str]:
                 path = str(pairs.HERE / name / f"{step}.py")
                 flags = ["--workdir", str(workdir), "--num_steps", str(start + NUM_STEPS)]
                 jobs[name, step, start] = [path, *flags]
-        outputs = printed_by(_WORKER, mode, "--jobs", json.dumps(list(jobs.values())))
-        return dict(zip(jobs, outputs, strict=True))
+        return outputs(mode, jobs)
 
 
 def _missing(name: str) -> str:

@@ -27,7 +27,8 @@ from optax_bridge.cli.installed import MissingExtraError, require, versions
 from optax_bridge.cli.signals import INTERRUPTED, end, interrupt
 
 GROUP = "optax_bridge.commands"
-Context = Command = Any  # of Click, which Typer may have within
+Context = Any  # of Click, which Typer may have within
+Command = Any  # likewise
 
 # How every subcommand is shown; completion belongs to the command as a whole.
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)

@@ -56,7 +56,8 @@ for name in ("adagrad", "adam", "lamb", "momentum", "rmsprop", "sgd"):
         tx = optax_bridge.from_legacy(ENTRIES[name].definition(case, case.learning_rate))
         made[f"{name} {number}"] = optax_bridge.one_loop(tx) if JOINED else tx
 for name, tx in made.items():
-    for dtype in ("float32", "bfloat16"):
+    both = ALL or name in ("adam 0", "momentum 0")  # one of each order
+    for dtype in ("float32", "bfloat16") if both else ("float32",):
         # XLA orders the loops of several leaves otherwise than those of one.
         shapes = {"kernel": (48, 64), "bias": (7,)}
         params = {key: hostile(shape, dtype, 0) for key, shape in shapes.items()}
@@ -91,10 +92,10 @@ def printed(*arguments: str) -> dict[tuple[str, str], tuple[str, int]]:
 def test_every_case_of_every_optimizer_keeps_its_bits_and_moves_less(
     request: pytest.FixtureRequest,
 ):
-    # By default each optimizer's first case.
+    # By default each optimizer's first case, and bfloat16 for one of each order.
     cases = "all" if request.config.getoption("--equivalence-full") else "few"
     plain, joined = printed("plain", cases), printed("joined", cases)
-    assert plain.keys() == joined.keys() and len(plain) >= 12
+    assert plain.keys() == joined.keys() and len(plain) >= 8
     other = [key for key in plain if plain[key][0] != joined[key][0]]
     assert not other
     assert joined["adam 0", "float32"][1] < 0.72 * plain["adam 0", "float32"][1]

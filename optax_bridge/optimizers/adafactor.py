@@ -29,7 +29,7 @@ from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import Reduced
-from optax_bridge.metadata.trees import Leaf, Params, PyTree
+from optax_bridge.metadata.trees import HyperParams, Leaf, Params, PyTree
 from optax_bridge.optimizers.axis_roles import AxisRules, Factors, PathRules, Planner
 
 
@@ -74,21 +74,8 @@ def adafactor(
 
     By default the two longest axes of a parameter are factored, of any meaning: of a kernel
     that is scanned over 300 layers that would be the layers. Rules say what an axis is, in terms of
-    `optax_bridge.Role`:
-
-        >>> names = ("layers", "embed", "mlp")
-        >>> params = {"mlp": {"kernel": nn.Partitioned(jnp.ones((3, 4, 5)), names)}}
-        >>> rules = {"layers": "batch", "embed": "row", "mlp": "column"}
-        >>> tx = optax_bridge.adafactor(1e-3, axis_rules=rules)
-        >>> tx.init(params).v_row["mlp"]["kernel"].names
-        ('layers', 'embed')
-        >>> rules = {"mlp/.*kernel": ("batch", "row", "column")}
-        >>> tx = optax_bridge.adafactor(1e-3, path_rules=rules)
-        >>> tx.init(params).v_col["mlp"]["kernel"].value.shape
-        (3, 5)
-
-    and a box that carries roles (`optax_bridge.with_roles`) needs no rule. A parameter with no
-    rule, no names and no roles is factored by size.
+    `optax_bridge.Role`, which has examples; a box that carries roles (`optax_bridge.with_roles`)
+    needs none. A parameter with no rule, no names and no roles is factored by size.
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.
@@ -119,13 +106,10 @@ def adafactor(
         parameter, its shape and its axes, for a rule that fits no axis, rules that collide, and a
         row without a column.
     """
-    # Of an array as well: optax.inject_hyperparams calls a dtype like a schedule.
     dtype = _momentum_dtype(dtype_momentum)
     arithmetic = _Arithmetic(multiply_by_parameter_scale, momentum is not None, dtype)
-    return LeafRule(
-        AdafactorState,
-        arithmetic.init,
-        arithmetic.step,
+    return arithmetic.transformation(
+        Planner.of(factored, min_dim_size_to_factor, axis_rules, path_rules, as_in_t5x),
         dict(
             learning_rate=learning_rate,
             momentum=momentum,
@@ -136,15 +120,13 @@ def adafactor(
             epsilon1=epsilon1,
             epsilon2=epsilon2,
         ),
-        reads_params=multiply_by_parameter_scale,
-        decay="weight_decay_rate",
-        apply=_apply,
-        plan=Planner.of(factored, min_dim_size_to_factor, axis_rules, path_rules, as_in_t5x),
-    ).transformation()
+    )
 
 
 def _momentum_dtype(dtype: PyTree) -> DTypeLike:
     """The dtype, by its name, its class or an array that has it.
+
+    An array, because `optax.inject_hyperparams` calls a dtype like a schedule.
 
     Raises:
       TypeError: it is a number, which JAX takes for a dtype of its own, or no floating-point dtype.
@@ -162,6 +144,18 @@ class _Arithmetic:
     multiply_by_parameter_scale: bool
     has_momentum: bool
     dtype_momentum: DTypeLike
+
+    def transformation(self, plan: Planner, hyper_params: HyperParams) -> ExactTransformation:
+        return LeafRule(
+            AdafactorState,
+            self.init,
+            self.step,
+            hyper_params,
+            reads_params=self.multiply_by_parameter_scale,
+            decay="weight_decay_rate",
+            apply=_apply,
+            plan=plan,
+        ).transformation()
 
     def init(self, factors: Factors, param: Leaf) -> tuple[PyTree, ...]:
         shape = jnp.shape(param)

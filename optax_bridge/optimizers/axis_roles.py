@@ -23,6 +23,11 @@ class Role(enum.StrEnum):
         >>> tx = optax_bridge.adafactor(0.1, path_rules={"kernel": (Role.COLUMN, Role.ROW)})
         >>> tx.init({"kernel": jnp.ones((4, 6))}).v_row["kernel"].shape
         (6,)
+        >>> box = nn.Partitioned(jnp.ones((3, 4, 5)), ("layers", "embed", "mlp"))
+        >>> rules = {"layers": "batch", "embed": "row", "mlp": "column"}
+        >>> state = optax_bridge.adafactor(0.1, axis_rules=rules).init({"kernel": box})
+        >>> state.v_row["kernel"].names, state.v_col["kernel"].value.shape
+        (('layers', 'embed'), (3, 5))
 
     Attributes:
       ROW: the row statistic keeps it, the column statistic is a mean over it.

@@ -30,7 +30,7 @@ class Kernels:
     """The operations on tensors of one dtype; call them under `jax.enable_x64(True)`.
 
     Attributes:
-      dtype: name of the dtype; float64 is computed as it is.
+      dtype: name of the dtype; float64 is not rounded.
     """
 
     dtype: str
@@ -45,45 +45,45 @@ class Kernels:
 
     def mul(self, x: Tensor, y: Tensor | Number) -> Tensor:
         """`x * y`."""
-        return self.rounded(x * self._single(y))
+        return self.nearest(x * self._single(y))
 
     def div(self, x: Tensor, y: Tensor | Number) -> Tensor:
         """`x / y`."""
-        return self.rounded(x / self._single(y))
+        return self.nearest(x / self._single(y))
 
     def add(self, x: Tensor, y: Tensor | Number, alpha: Number = 1.0) -> Tensor:
         """`x + alpha * y`, fused; numbers in the tensors' dtype."""
-        return self.rounded(x + self.number(alpha) * self.number(y))
+        return self.nearest(x + self.number(alpha) * self.number(y))
 
     def addcmul(self, x: Tensor, y: Tensor, z: Tensor, value: Number = 1.0) -> Tensor:
         """`x + (value * y) * z`, the second product fused with the sum."""
-        return self.rounded(x + self._single(self._single(value) * y) * z)
+        return self.nearest(x + self._single(self._single(value) * y) * z)
 
     def addcdiv(self, x: Tensor, y: Tensor, z: Tensor, value: Number = 1.0) -> Tensor:
         """`x + (value * y) / z`."""
-        return self.rounded(x + self._single(self._single(self._single(value) * y) / z))
+        return self.nearest(x + self._single(self._single(self._single(value) * y) / z))
 
     def lerp(self, start: Tensor, end: Tensor, weight: Number) -> Tensor:
         """`start + weight * (end - start)`, from the nearer end, fused."""
-        own, difference = self._single(weight), self._single(end - start)
-        near = start + own * difference
-        far = end + self._single(own - 1.0) * difference
+        fraction, difference = self._single(weight), self._single(end - start)
+        near = start + fraction * difference
+        far = end + self._single(fraction - 1.0) * difference
         if isinstance(weight, float):
-            return self.rounded(near if abs(weight) < 0.5 else far)
-        return self.rounded(jnp.where(jnp.abs(own) < 0.5, near, far))
+            return self.nearest(near if abs(weight) < 0.5 else far)
+        return self.nearest(jnp.where(jnp.abs(fraction) < 0.5, near, far))
 
     def sqrt(self, x: Tensor) -> Tensor:
         """The square root."""
-        return self.rounded(jnp.sqrt(x))
+        return self.nearest(jnp.sqrt(x))
 
     def norm(self, x: Tensor, axis: int | None = None) -> Tensor:
         """The root of the sum of squares, along an axis that is kept."""
         squares = self._single(jnp.sum(x * x, axis, keepdims=axis is not None))
-        return self.rounded(jnp.sqrt(squares))
+        return self.nearest(jnp.sqrt(squares))
 
     def mean(self, x: Tensor, axis: int) -> Tensor:
         """The mean along an axis, which is kept."""
-        return self.rounded(jnp.mean(x, axis, keepdims=True))
+        return self.nearest(jnp.mean(x, axis, keepdims=True))
 
     def _single(self, x: Any) -> Any:
         """In float32, in which kernels compute; tensors of the dtype are so already."""
@@ -93,9 +93,9 @@ class Kernels:
 
     def number(self, x: Any) -> Any:
         """A number in the tensors' dtype; tensors stay as they are."""
-        return self.rounded(x) if jnp.ndim(x) == 0 else x
+        return self.nearest(x) if jnp.ndim(x) == 0 else x
 
-    def rounded(self, x: Tensor) -> Tensor:
+    def nearest(self, x: Tensor) -> Tensor:
         """The nearest numbers of the dtype, by way of float32."""
         x = self._single(x)
         if self.dtype == "float16":  # whose subnormal numbers `reduce_precision` takes for zero

@@ -22,6 +22,7 @@ __all__ = ["ScalarOrSchedule", "TorchOptimizer", "is_zero", "transformation"]
 
 P = ParamSpec("P")
 Fields = Mapping[str, Tensor | None]
+Values = SimpleNamespace  # hyper-parameters of a step, or a state's fields, as attributes
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,12 +42,12 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
         names = [field.name for field in dataclasses.fields(self)]
         self.hyper_params = _hyper_params_type(type(self))(**{n: getattr(self, n) for n in names})
 
-    def init_fields(self, param: jax.Array) -> Mapping[str, jax.Array | None]:
+    def init_fields(self, param: Tensor) -> Fields:
         """The state before the first step, for one parameter."""
         return {name: jnp.zeros_like(param) for name in self.FIELDS}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         """Takes a step.
 
@@ -93,22 +94,22 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
             return kernels.narrow(new_param), narrow
 
 
-def directed(k: Kernels, hp: Any, param: Tensor, grad: Tensor) -> Tensor:
+def descent(k: Kernels, hp: Values, param: Tensor, grad: Tensor) -> Tensor:
     """The gradient to descend: negated if `maximize`, with the coupled weight decay."""
     grad = -grad if hp.maximize else grad
     return grad if is_zero(hp.weight_decay) else k.add(grad, param, alpha=hp.weight_decay)
 
 
-def decayed(k: Kernels, hp: Any, param: Tensor) -> Tensor:
+def decay_param(k: Kernels, hp: Values, param: Tensor) -> Tensor:
     """The parameter after decoupled weight decay."""
     return param if is_zero(hp.weight_decay) else k.mul(param, 1.0 - hp.lr * hp.weight_decay)
 
 
-def with_decay(k: Kernels, hp: Any, param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+def with_decay(k: Kernels, hp: Values, param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """The parameter and the gradient to descend, one of them with the weight decay."""
     if hp.decoupled_weight_decay:
-        return decayed(k, hp, param), -grad if hp.maximize else grad
-    return param, directed(k, hp, param, grad)
+        return decay_param(k, hp, param), -grad if hp.maximize else grad
+    return param, descent(k, hp, param, grad)
 
 
 def transformation(definition: Callable[P, TorchOptimizer]) -> Callable[P, ExactTransformation]:

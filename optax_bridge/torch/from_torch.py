@@ -73,12 +73,12 @@ def torch_definition(
     if not differing and groups is None:
         return definitions[0]
     if groups is None or len(groups) != len(each):
-        found = "none" if groups is None else f"{len(groups)}"
+        count = "none" if groups is None else f"{len(groups)}"
         raise ValueError(
             f"the optimizer has {len(each)} groups of parameters, which differ in "
             f"{', '.join(differing) or 'nothing'}, and PyTorch does not know the parameters' "
             'names. Say which are in each: groups=("*/kernel", "*/bias"), one pattern of paths for '
-            f"each, in their order; found {found}"
+            f"each, in their order; found {count}"
         )
     selectors = [path_pattern(each) if isinstance(each, str) else each for each in groups]
     pairs = zip(selectors, definitions, strict=True)

@@ -145,7 +145,7 @@ def _one_cycle(
     final_div_factor: float = 1e4,
     three_phase: bool = False,
 ) -> Rate:
-    """Its rate begins at `max_lr / div_factor`, whatever the optimizer's own is."""
+    """Its rate begins at `max_lr / div_factor`, not at the optimizer's own rate."""
     del lr, base_momentum, max_momentum
     total = total_steps if total_steps is not None else (epochs or 0) * (steps_per_epoch or 0)
     if total < 1:
@@ -163,7 +163,7 @@ def _one_cycle(
     if not three_phase:
         ends, rates = [ends[0], ends[2]], [first, top, last]
 
-    def between(start: float, end: float, part: jax.Array) -> jax.Array:
+    def anneal(start: float, end: float, part: jax.Array) -> jax.Array:
         if anneal_strategy == "linear":
             return (end - start) * part + start
         return end + (start - end) / 2.0 * (1 + jnp.cos(math.pi * part))
@@ -171,7 +171,7 @@ def _one_cycle(
     def rate(epoch: Epoch) -> jax.Array:
         begins = [0.0, *ends[:-1]]
         phases = [
-            between(rates[i], rates[i + 1], (epoch - begins[i]) / (end - begins[i]))
+            anneal(rates[i], rates[i + 1], (epoch - begins[i]) / (end - begins[i]))
             for i, end in enumerate(ends)
         ]
         result = phases[-1]
@@ -243,14 +243,14 @@ def _from_call(node: ast.expr, text: str, lr: float) -> Rate:
     maker = _maker(name)
     args = node.args[1:] if node.args and isinstance(node.args[0], ast.Name) else node.args
     names = [*inspect.signature(maker).parameters][1:]
-    given = {**dict(zip(names, args, strict=False)), **{k.arg: k.value for k in node.keywords}}
+    nodes = {**dict(zip(names, args, strict=False)), **{k.arg: k.value for k in node.keywords}}
     for ignored in ("optimizer", "last_epoch", "verbose"):
-        given.pop(ignored, None)
-    unknown = [key for key in given if key not in names]
+        nodes.pop(ignored, None)
+    unknown = [key for key in nodes if key not in names]
     if unknown or len(args) > len(names):
         excess = ", ".join(map(str, unknown)) or f"{len(args)} of them"
         raise ExpressionError(f"{text[:100]!r}: {name} takes {', '.join(names)}, found {excess}")
-    settings = {str(key): _value(value, text, lr) for key, value in given.items()}
+    settings = {str(key): _value(value, text, lr) for key, value in nodes.items()}
     try:
         return maker(lr, **settings)
     except TypeError as error:

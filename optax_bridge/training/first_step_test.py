@@ -20,7 +20,7 @@ def test_a_first_step_imports_neither_old_api_nor_trainer_nor_meshes():
     assert {"optax_bridge.training.train_state", "optax_bridge.optimizers.adam"} <= imported
     assert not imported & {
         "legacy_optim.base",
-        "legacy_optim.exports",
+        "legacy_optim.adam",
         "optax_bridge.checkpoints.fit",
         "optax_bridge.correspondence.choice",
         "optax_bridge.correspondence.table",

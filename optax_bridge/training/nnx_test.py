@@ -74,17 +74,15 @@ def in_order(params: Any, model: Any) -> list[tuple[Any, Any]]:
     ]
 
 
-def entries_that_nnx_can_have() -> list[Any]:
-    """One plain entry, and those whose states are of another form; the others are marked full."""
-    entries = [entry for entry in ENTRIES.values() if "nnx" not in entry.excluded]
-    plain = next(entry for entry in entries if entry.name == "adam")
-    quick = [e for e in entries if e is plain or e.parts or e.inferred]
-    return [
-        pytest.param(e, id=e.name, marks=() if e in quick else pytest.mark.full) for e in entries
-    ]
+# One optimizer with a plain state, and those whose states are of another form.
+MOVED = [
+    entry
+    for entry in ENTRIES.values()
+    if "nnx" not in entry.excluded and (entry.name == "adam" or entry.parts or entry.inferred)
+]
 
 
-@pytest.mark.parametrize("entry", entries_that_nnx_can_have())
+@pytest.mark.parametrize("entry", MOVED, ids=lambda entry: entry.name)
 def test_the_same_trajectory_after_a_hand_off_in_mid_training(entry: Entry):
     definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
     state = linen_state(optax_bridge.from_legacy(definition))

@@ -1,7 +1,7 @@
 """Adadelta, as `torch.optim.Adadelta` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, squares
 from optax_bridge.correspondence.entry import setting as s
@@ -12,7 +12,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    directed,
+    Values,
+    descent,
     transformation,
 )
 from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
@@ -39,9 +40,9 @@ class Adadelta(TorchOptimizer):
     FIELDS: ClassVar = ("square_avg", "acc_delta")
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
-        grad, rest = directed(k, hp, param, grad), 1.0 - hp.rho
+        grad, rest = descent(k, hp, param, grad), 1.0 - hp.rho
         square = k.addcmul(k.mul(state.square_avg, hp.rho), grad, grad, value=rest)
         gradients, deltas = (k.sqrt(k.add(x, hp.eps)) for x in (square, state.acc_delta))
         delta = k.mul(k.div(deltas, gradients), grad)

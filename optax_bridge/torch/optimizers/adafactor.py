@@ -1,7 +1,7 @@
 """Adafactor, as `torch.optim.Adafactor` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -15,7 +15,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    decayed,
+    Values,
+    decay_param,
     transformation,
 )
 from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
@@ -43,14 +44,14 @@ class Adafactor(TorchOptimizer):
 
     FIELDS: ClassVar = ("row_var", "col_var", "variance")
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         if param.ndim < 2:
             return {"row_var": None, "col_var": None, "variance": jnp.zeros_like(param)}
         rows, columns = (jnp.zeros_like(jnp.sum(param, axis, keepdims=True)) for axis in (-1, -2))
         return {"row_var": rows, "col_var": columns, "variance": None}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         grad = -grad if hp.maximize else grad
         least, least_scale = hp.eps
@@ -58,7 +59,7 @@ class Adafactor(TorchOptimizer):
         weight = t**hp.beta2_decay
         size = float(param.size) ** 0.5
         rate = _larger(least_scale, k.norm(param) / size) * jnp.minimum(hp.lr, 1.0 / root(t))
-        param = decayed(k, hp, param)
+        param = decay_param(k, hp, param)
         if state.variance is None:
             rows, columns = (
                 k.lerp(old, _mean_square(k, grad, axis), weight)

@@ -1,7 +1,7 @@
 """Adagrad, as `torch.optim.Adagrad` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -15,7 +15,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    directed,
+    Values,
+    descent,
     transformation,
 )
 from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
@@ -43,13 +44,13 @@ class Adagrad(TorchOptimizer):
 
     FIELDS: ClassVar = ("sum",)
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         return {"sum": jnp.full_like(param, self.initial_accumulator_value)}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
-        grad = directed(k, hp, param, grad)
+        grad = descent(k, hp, param, grad)
         total = k.addcmul(state.sum, grad, grad)
         rate = hp.lr / (1.0 + (t - 1.0) * hp.lr_decay)
         return k.addcdiv(param, grad, k.add(k.sqrt(total), hp.eps), value=-rate), {"sum": total}

@@ -1,7 +1,7 @@
 """Adam, as `torch.optim.Adam` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -15,6 +15,7 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
+    Values,
     transformation,
     with_decay,
 )
@@ -52,19 +53,19 @@ class Adam(TorchOptimizer):
 
     FIELDS: ClassVar = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         zeros = TorchOptimizer.init_fields(self, param)
         return {**zeros, "max_exp_avg_sq": zeros["max_exp_avg_sq"] if self.amsgrad else None}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         param, grad = with_decay(k, hp, param, grad)
         return adam_step(k, t, hp, param, grad, state)
 
 
 def adam_step(
-    k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+    k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
 ) -> tuple[Tensor, Fields]:
     """The step of Adam and AdamW once decay and sign are in."""
     beta1, beta2 = hp.betas
@@ -77,7 +78,7 @@ def adam_step(
 
 
 def moments(
-    k: Kernels, beta1: Number, beta2: Number, grad: Tensor, state: Any
+    k: Kernels, beta1: Number, beta2: Number, grad: Tensor, state: Values
 ) -> tuple[Tensor, Tensor]:
     """The new moving averages of the gradient and of its square."""
     mean = k.lerp(state.exp_avg, grad, 1.0 - beta1)

@@ -1,7 +1,7 @@
 """Adamax, as `torch.optim.Adamax` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -13,13 +13,15 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    directed,
+    Values,
+    descent,
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN
 from optax_bridge.torch.recipes import (
     BESIDE,
     DECAY_OF_ONE,
+    EPS_OF_ZERO,
     EXACT,
     up_to_rounding,
     with_sign_and_decay,
@@ -47,10 +49,10 @@ class Adamax(TorchOptimizer):
     FIELDS: ClassVar = ("exp_avg", "exp_inf")
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         beta1, beta2 = hp.betas
-        grad = directed(k, hp, param, grad)
+        grad = descent(k, hp, param, grad)
         mean = k.lerp(state.exp_avg, grad, 1.0 - beta1)
         largest = jnp.maximum(k.mul(state.exp_inf, beta2), k.add(jnp.abs(grad), hp.eps))
         param = k.addcdiv(param, mean, largest, value=-(hp.lr / (1.0 - beta1**t)))
@@ -71,7 +73,9 @@ ENTRY = Entry(
     ),
     stock=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **MOMENTS),
-        up_to_rounding(32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE),
+        up_to_rounding(
+            32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE, EPS_OF_ZERO
+        ),
     ),
     cases=(
         Case(),

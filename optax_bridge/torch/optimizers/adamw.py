@@ -1,7 +1,7 @@
 """AdamW, as `torch.optim.AdamW` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass
 from optax_bridge.correspondence.entry import setting as s
@@ -11,7 +11,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    decayed,
+    Values,
+    decay_param,
     transformation,
 )
 from optax_bridge.torch.optimizers.adam import AMSGRAD, MOMENTS, STATE, WITHIN, Adam, adam_step
@@ -48,10 +49,10 @@ class AdamW(TorchOptimizer):
     init_fields = Adam.init_fields
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         grad = -grad if hp.maximize else grad
-        return adam_step(k, t, hp, decayed(k, hp, param), grad, state)
+        return adam_step(k, t, hp, decay_param(k, hp, param), grad, state)
 
 
 adamw = transformation(AdamW)

@@ -1,7 +1,7 @@
 """Averaged stochastic gradient descent, as `torch.optim.ASGD` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -12,7 +12,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    directed,
+    Values,
+    descent,
     transformation,
 )
 from optax_bridge.torch.recipes import BESIDE, EXACT
@@ -40,15 +41,15 @@ class ASGD(TorchOptimizer):
 
     FIELDS: ClassVar = ("eta", "mu", "ax")
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         rate = self.lr(jnp.zeros((), jnp.int32)) if callable(self.lr) else self.lr
         eta, mu = jnp.asarray(rate, jnp.float32), jnp.ones((), jnp.float32)
         return {"eta": eta, "mu": mu, "ax": jnp.zeros_like(param)}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
-        grad = directed(k, hp, param, grad)
+        grad = descent(k, hp, param, grad)
         param = k.mul(param, 1.0 - hp.lambd * state.eta)
         param = k.add(param, grad, alpha=-state.eta)
         change = k.mul(k.add(param, state.ax, alpha=-1.0), state.mu)

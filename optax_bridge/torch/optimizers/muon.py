@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -23,7 +23,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    decayed,
+    Values,
+    decay_param,
     transformation,
 )
 from optax_bridge.torch.recipes import BESIDE, exact_but
@@ -57,7 +58,7 @@ class Muon(TorchOptimizer):
 
     FIELDS: ClassVar = ("momentum_buffer",)
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         if jnp.ndim(param) != 2:
             raise ValueError(
                 f"Muon: expected parameters with two axes, found shape {jnp.shape(param)}. Give "
@@ -66,7 +67,7 @@ class Muon(TorchOptimizer):
         return {"momentum_buffer": jnp.zeros_like(param)}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         buffer = k.lerp(state.momentum_buffer, grad, 1.0 - hp.momentum)
         update = k.lerp(grad, buffer, hp.momentum) if hp.nesterov else buffer
@@ -75,7 +76,7 @@ class Muon(TorchOptimizer):
         ratio = math.sqrt(max(1.0, rows / columns))
         if self.adjust_lr_fn == "match_rms_adamw":
             ratio = 0.2 * math.sqrt(max(rows, columns))
-        param = k.add(decayed(k, hp, param), update, alpha=-(hp.lr * ratio))
+        param = k.add(decay_param(k, hp, param), update, alpha=-(hp.lr * ratio))
         return param, {"momentum_buffer": buffer}
 
 
@@ -85,12 +86,12 @@ def _orthogonal(
     """The matrix with its singular values brought near 1, each product rounded to bfloat16."""
     a, b, c = coefficients
     is_tall = matrix.shape[0] > matrix.shape[1]
-    x = _HALF.rounded(matrix.T if is_tall else matrix)
+    x = _HALF.nearest(matrix.T if is_tall else matrix)
     x = _HALF.div(x, jnp.maximum(_HALF.norm(x), _HALF.number(eps)))
     for _ in range(steps):
-        gram = _HALF.rounded(_product(x, x.T))
-        polynomial = _HALF.rounded(b * gram + c * _product(gram, gram))
-        x = _HALF.rounded(a * x + _product(polynomial, x))
+        gram = _HALF.nearest(_product(x, x.T))
+        polynomial = _HALF.nearest(b * gram + c * _product(gram, gram))
+        x = _HALF.nearest(a * x + _product(polynomial, x))
     return x.T if is_tall else x
 
 
@@ -142,7 +143,7 @@ ENTRY = Entry(
             '"match_rms_adamw", but it is another optimizer all the same.',
         ),
     ),
-    excluded={"vectors": "PyTorch's Muon refuses parameters that have not two axes"},
+    excluded={"vectors": "PyTorch's Muon refuses parameters that do not have two axes"},
     cases=(
         Case(),
         Case({"weight_decay": 0.0, "momentum": 0.5, "nesterov": False, "eps": 1e-3}),

@@ -1,7 +1,7 @@
 """NAdam, as `torch.optim.NAdam` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -15,6 +15,7 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
+    Values,
     transformation,
     with_decay,
 )
@@ -46,11 +47,11 @@ class NAdam(TorchOptimizer):
 
     FIELDS: ClassVar = ("mu_product", "exp_avg", "exp_avg_sq")
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         return {**super().init_fields(param), "mu_product": jnp.ones((), jnp.float32)}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         beta1, beta2 = hp.betas
         param, grad = with_decay(k, hp, param, grad)
@@ -60,8 +61,8 @@ class NAdam(TorchOptimizer):
         product = Kernels("float32").mul(state.mu_product, momentum)
         mean, square = moments(k, beta1, beta2, grad, state)
         denominator = k.add(k.sqrt(k.div(square, 1.0 - beta2**t)), hp.eps)
-        own = -hp.lr * (1.0 - momentum) / (1.0 - product)
-        param = k.addcdiv(param, grad, denominator, value=own)
+        current = -hp.lr * (1.0 - momentum) / (1.0 - product)
+        param = k.addcdiv(param, grad, denominator, value=current)
         ahead = -hp.lr * following / (1.0 - product * following)
         param = k.addcdiv(param, mean, denominator, value=ahead)
         return param, {"mu_product": product, "exp_avg": mean, "exp_avg_sq": square}

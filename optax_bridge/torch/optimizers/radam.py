@@ -1,7 +1,7 @@
 """RAdam, as `torch.optim.RAdam` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -14,6 +14,7 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
+    Values,
     transformation,
     with_decay,
 )
@@ -46,7 +47,7 @@ class RAdam(TorchOptimizer):
     FIELDS: ClassVar = ("exp_avg", "exp_avg_sq")
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         beta1, beta2 = hp.betas
         param, grad = with_decay(k, hp, param, grad)

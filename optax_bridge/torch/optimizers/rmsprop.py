@@ -1,7 +1,7 @@
 """RMSprop, as `torch.optim.RMSprop` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -14,7 +14,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    directed,
+    Values,
+    descent,
     is_zero,
     transformation,
 )
@@ -45,7 +46,7 @@ class RMSprop(TorchOptimizer):
 
     FIELDS: ClassVar = ("square_avg", "momentum_buffer", "grad_avg")
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         zeros = jnp.zeros_like(param)
         return {
             "square_avg": zeros,
@@ -54,9 +55,9 @@ class RMSprop(TorchOptimizer):
         }
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
-        grad = directed(k, hp, param, grad)
+        grad = descent(k, hp, param, grad)
         buffer, mean = state.momentum_buffer, state.grad_avg
         square = k.addcmul(k.mul(state.square_avg, hp.alpha), grad, grad, value=1.0 - hp.alpha)
         variance = square

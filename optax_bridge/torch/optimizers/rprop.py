@@ -1,7 +1,7 @@
 """Rprop, as `torch.optim.Rprop` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -11,7 +11,7 @@ from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
-from optax_bridge.torch.definition import Fields, TorchOptimizer, transformation
+from optax_bridge.torch.definition import Fields, TorchOptimizer, Values, transformation
 from optax_bridge.torch.recipes import BESIDE, EXACT, with_sign_and_decay
 
 
@@ -33,11 +33,11 @@ class Rprop(TorchOptimizer):
 
     FIELDS: ClassVar = ("prev", "step_size")
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         return {"prev": jnp.zeros_like(param), "step_size": jnp.full_like(param, self.lr)}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         (shorter, longer), (least, most) = hp.etas, hp.step_sizes
         grad = -grad if hp.maximize else grad

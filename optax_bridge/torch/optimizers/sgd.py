@@ -1,7 +1,7 @@
 """Stochastic gradient descent, as `torch.optim.SGD` computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -14,7 +14,8 @@ from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
     TorchOptimizer,
-    directed,
+    Values,
+    descent,
     is_zero,
     transformation,
 )
@@ -51,13 +52,13 @@ class SGD(TorchOptimizer):
                 f"momentum={self.momentum}, dampening={self.dampening}"
             )
 
-    def init_fields(self, param: Any) -> dict[str, Any]:
+    def init_fields(self, param: Tensor) -> Fields:
         return {"momentum_buffer": None if is_zero(self.momentum) else jnp.zeros_like(param)}
 
     def step(
-        self, k: Kernels, t: Number, hp: Any, param: Tensor, grad: Tensor, state: Any
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
-        grad = directed(k, hp, param, grad)
+        grad = descent(k, hp, param, grad)
         buffer = state.momentum_buffer
         if buffer is not None:
             buffer = k.add(k.mul(buffer, hp.momentum), grad, alpha=1.0 - hp.dampening)
