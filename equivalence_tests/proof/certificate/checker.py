@@ -257,7 +257,12 @@ class _Run:
         return arrays
 
     def _related(self, states: Pair) -> Pair:
-        """Returns other states that are related: each symbol's numbers times random ones."""
+        """Returns other states that are related: each symbol's numbers times random ones.
+
+        The same ones where a leaf is a function of others, which numbers do not say.
+        """
+        if self.case["derived"]:
+            return states
         factors: dict[str | None, Array] = {}
 
         def scaled(name: str | None, value: Array) -> Array:
