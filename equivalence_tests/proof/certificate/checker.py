@@ -259,9 +259,11 @@ class _Run:
     def _related(self, states: Pair) -> Pair:
         """Returns other states that are related: each symbol's numbers times random ones.
 
-        The same ones where a leaf is a function of others, which numbers do not say.
+        The same ones where a leaf is a function of others, or a counter's state decides what is
+        related, which symbols do not say.
         """
-        if self.case["derived"]:
+        by_counter = any(row.get("where") for row in self.case["obligations"])
+        if self.case["derived"] or by_counter:
             return states
         factors: dict[str | None, Array] = {}
 
