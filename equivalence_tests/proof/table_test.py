@@ -150,5 +150,5 @@ def test_nothing_is_claimed_where_a_dtype_makes_another_number_of_a_setting():
     row = prove_task(task, certified=False)
     assert row.held
     assert row.verdict == "not decided"
-    assert not is_held(statements(task)[0], row.verdict, "float16")
+    assert not is_held(statements(task)[0], row.verdict, "float32")
     assert closing_line([row], 1.0).startswith("0 of 0 claims proved")
