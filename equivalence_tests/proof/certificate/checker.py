@@ -169,7 +169,6 @@ class _Run:
 
     def __init__(self, case: Case, programs: Programs, checked: Checked, rng: np.random.Generator):
         self.case, self.programs, self.checked, self.rng = case, programs, checked, rng
-        self.constants: Pair | None = None  # the states at first
 
     def follow(self, steps: int, exact: bool) -> None:
         """Follows both sides from the start, in exact arithmetic or in their own dtypes."""
@@ -183,8 +182,12 @@ class _Run:
         try:
             states, shown = self._both("start", [[*settings, *inputs()]] * 2, exact)
             agree(shown, "at the start")
+            first = states
             for step in range(1, steps + 1):
-                grads, states = inputs(), self._related(states) if exact and step > 1 else states
+                grads, states = (
+                    inputs(),
+                    self._related(first, states) if exact and step > 1 else states,
+                )
                 args = [[*settings, *state, *grads] for state in states]
                 before, (states, shown) = states, self._both("step", args, exact)
                 agree(shown, f"after step {step}")
@@ -256,8 +259,15 @@ class _Run:
                 arrays.append(odd.astype(leaf.dtype))
         return arrays
 
-    def _related(self, states: Pair) -> Pair:
-        """Returns other states that are related: each symbol's numbers times random ones."""
+    def _related(self, first: Pair, states: Pair) -> Pair:
+        """Returns other states that are related: each symbol's numbers times random ones.
+
+        Where a part of a state is a function of others, which no symbol says, they are left alone.
+        """
+        for names, *pair in zip(self.case["symbols"], first, states, strict=True):
+            for name, before, now in zip(names, *pair, strict=True):
+                if name is None and now.dtype == object and not _overlap(before, now):
+                    return states
         factors: dict[str | None, Array] = {}
 
         def scaled(name: str | None, value: Array) -> Array:
@@ -350,3 +360,7 @@ def _is_more_than_rounding(a: Any, b: Any) -> bool:
     """True if rounding does not explain, in a few steps, how far apart two numbers are."""
     a, b, little = float(a), float(b), 64 * float(jnp.finfo(a.dtype).eps)
     return np.isfinite(a) != np.isfinite(b) or abs(a - b) > little * max(abs(a), abs(b))
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    return all(x.overlaps(y) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True))
