@@ -105,7 +105,7 @@ def _torch_step(params: Params) -> Callable[[], float]:
 
     rng = np.random.default_rng(1)
 
-    def tensor(leaf: Leaf) -> object:
+    def tensor(leaf: Leaf) -> torch.Tensor:
         return torch.from_numpy(rng.standard_normal(leaf.shape).astype(np.float32))
 
     leaves = [torch.nn.Parameter(tensor(leaf)) for leaf in jax.tree.leaves(params)]

@@ -21,3 +21,5 @@ from .shim import uninstall as uninstall
 from .traverse_util import Traversal as Traversal
 from .traverse_util import t_identity as t_identity
 from .weight_norm import WeightNorm as WeightNorm
+
+__all__: list[str]

@@ -1,5 +1,8 @@
+import ast
 import json
 from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +15,7 @@ import legacy_optim
 import optax_bridge
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import CertificateError, check
-from equivalence_tests.proof.certificate import equations
+from equivalence_tests.proof.certificate import checker, equations
 
 PARAMS = {"k": jnp.ones((2, 3))}
 
@@ -44,6 +47,116 @@ def test_what_only_rounds_is_not_identical():
     data["cases"][0]["verdict"] = data["verdict"] = "identical"
     with pytest.raises(CertificateError, match="the certificate says identical"):
         check(data, left, right, PARAMS, points=4)
+
+
+def _with(data: Any, *path: Any, value: Any) -> None:
+    for step in path[:-1]:
+        data = data[step]
+    data[path[-1]] = value
+
+
+@pytest.mark.parametrize("name", [None, "another", ".mu['k']"], ids=str)
+def test_a_relation_that_is_not_kept_is_refused(name: str | None):
+    """The second moments are no longer related, or the one is said to be the other's first."""
+    left, right = optax.adam(1e-3), optax.chain(optax.scale_by_adam(), optax.scale(-1e-3))
+    data = json.loads(prove_equivalence(left, right, PARAMS).to_json())
+    check(data, left, right, PARAMS)
+    names = data["cases"][0]["symbols"][1]
+    (second,) = (i for i, each in enumerate(names) if each and each.endswith(".nu['k']"))
+    first = [each for each in names if each and name and each.endswith(name)]
+    names[second] = first[0] if first else name
+    with pytest.raises(CertificateError, match="after step"):
+        check(data, left, right, PARAMS)
+
+
+def _change_tenth_digit(data: Any) -> None:
+    case = data["cases"][0]
+    rows = [row for row in case["obligations"] if "terms" in row and "params" in row]
+    term = case["quotients"][rows[-1]["terms"][1]][0][0]
+    term[0] = str(Fraction(term[0]) * (1 + Fraction(1, 10**10)))
+
+
+@pytest.mark.parametrize(
+    ("forge", "message"),
+    [
+        (_change_tenth_digit, "normal form of"),
+        (lambda data: _with(data, "verdict", value="identical"), "that of the weakest case"),
+        (lambda data: _with(data, "scope", "leaves", value={}), "scope: the certificate is for"),
+        (lambda data: _with(data, "scope", "coverage", value="all"), "no such coverage"),
+        (lambda data: _with(data, "scope", "settings", value=["rate"]), "scope: the settings are"),
+    ],
+)
+def test_a_forged_certificate_is_refused(forge: Callable[[Any], None], message: str):
+    left, right = legacy_optim.Adam(1e-3), optax.adam(1e-3)
+    data = json.loads(prove_equivalence(left, right, PARAMS).to_json())
+    check(data, left, right, PARAMS)
+    forge(data)
+    with pytest.raises(CertificateError, match=message):
+        check(data, left, right, PARAMS)
+
+
+def _by_mean_square(size: float | None) -> optax.GradientTransformation:
+    """Gradients divided by a mean square, of arrays of this size if it is given."""
+
+    def leaf(grad: jax.Array) -> jax.Array:
+        return -0.1 * grad / (1 + jnp.sum(grad * grad) / (size or grad.size))
+
+    return optax.stateless(lambda grads, params: jax.tree.map(leaf, grads))
+
+
+@pytest.mark.parametrize("coverage", ["any", "0 to 5 axes"])
+def test_a_scope_wider_than_the_proof_is_refused(coverage: str):
+    """By the rows that are for these shapes alone; without those marks, by running others."""
+    sides = _by_mean_square(None), _by_mean_square(6)
+    data = json.loads(prove_equivalence(*sides, PARAMS).to_json())
+    assert (data["verdict"], data["scope"]["coverage"]) == ("identical", "given")
+    check(data, *sides, PARAMS)
+    data["scope"]["coverage"] = coverage
+    with pytest.raises(CertificateError, match="for the shapes given alone"):
+        check(data, *sides, PARAMS)
+    marks = [row.pop("general", None) for row in data["cases"][0]["obligations"]]
+    assert False in marks
+    with pytest.raises(CertificateError, match=r"params\['k'\].* after step 1"):
+        check(data, *sides, PARAMS)
+
+
+def test_a_case_that_is_left_out_is_missed():
+    def side(hp: Any) -> optax.GradientTransformation:
+        return optax.sgd(0.1 if hp["rate"] == 0 else hp["rate"])
+
+    options: dict[str, Any] = {"hyper_params": {"rate": 0.1}}
+    data = json.loads(prove_equivalence(side, side, PARAMS, **options).to_json())
+    assert len(data["cases"]) == 2
+    check(data, side, side, PARAMS, **options)
+    del data["cases"][1]
+    with pytest.raises(CertificateError, match="no case for rate = 0"):
+        check(data, side, side, PARAMS, **options)
+
+
+def test_a_primitive_that_is_not_known_is_not_passed():
+    program = jax.make_jaxpr(lambda x: jax.scipy.special.i0e(x))(np.float32(1.0))
+    with pytest.raises(equations.NotKnown, match="primitive bessel_i0e"):
+        equations.run(program, [equations.balls(np.float32([1.0])[0:1].reshape(()))], exact=True)
+    tx = optax.stateless(lambda grads, params: jax.tree.map(jax.scipy.special.i0e, grads))
+    data = prove_equivalence(tx, tx, PARAMS).to_json()
+    with pytest.raises(CertificateError, match="not checked: primitive bessel_i0e"):
+        check(data, tx, tx, PARAMS)
+
+
+def test_an_example_has_to_part_the_sides():
+    left, right = optax.sgd(0.1), optax.sgd(0.2)
+    data = json.loads(prove_equivalence(left, right, PARAMS).to_json())
+    assert check(data, left, right, PARAMS).examples == 1
+    assert check(data, left, left, PARAMS).examples == 0
+
+
+def test_the_checker_imports_nothing_of_the_prover():
+    for name in ("checker", "equations", "normal_forms"):
+        tree = ast.parse((Path(checker.__file__).parent / f"{name}.py").read_text())
+        modules = [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        ours = ("equivalence_tests", "optax_bridge", "legacy_optim")
+        own = [module for module in modules if module.startswith(ours)]
+        assert all(".proof.certificate" in module for module in own)
 
 
 def test_a_certificate_without_a_claim_has_nothing_to_check():

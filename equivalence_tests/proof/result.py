@@ -70,6 +70,7 @@ class CaseProof:
             "relation": list(self.induction.relation),
             "relation_given": self.induction.relation_given,
             "symbols": [list(each) for each in self.induction.classes],
+            "derived": [list(slot) for slot in self.induction.derived],
             "after_first": None if (least := self.induction.least) is None else dict(least),
             **obligation_rows(self.induction.obligations),
             "counterexample": None if example is None else example.as_dict(),

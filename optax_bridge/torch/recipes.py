@@ -42,15 +42,18 @@ _HALF = differs(
 
 
 DECAY_OF_ONE = differs(
-    "a decay of 0.999 is 1 in bfloat16, in which Optax multiplies by it, and its second moment "
-    "only grows; PyTorch and the exact recipe multiply by 0.999, and round the product",
+    "a decay of 0.999 is 1 in bfloat16, in which Optax multiplies by it: the divisor never "
+    "shrinks; PyTorch and the exact recipe multiply by 0.999, and round the product",
     over_reals=False,
 )
+EPS_OF_ZERO = differs(f"an epsilon of 1e-8 is 0 in float16; {_HALF.how}", over_reals=False)
 
 
-def up_to_rounding(ulp: float, why: str, bfloat16: Evidence = _HALF) -> Claim:
+def up_to_rounding(
+    ulp: float, why: str, bfloat16: Evidence = _HALF, float16: Evidence = _HALF
+) -> Claim:
     """The claim that only rounding differs in float32; in half precision the two part."""
-    return rounding(ulp, why, bfloat16=bfloat16, float16=_HALF)
+    return rounding(ulp, why, bfloat16=bfloat16, float16=float16)
 
 
 def with_sign_and_decay(

@@ -44,6 +44,7 @@ class Induction:
       counts: what has to hold over the reals of counts, as text.
       least: where states are related from the first step on, the name of each count's symbol and
         the number that it stands above; None where they are related from the start.
+      derived: leaves that are functions of others, which have no symbol.
     """
 
     obligations: tuple[Obligation, ...]
@@ -52,6 +53,7 @@ class Induction:
     states: tuple[tuple[Node, ...], tuple[Node, ...]]
     counts: tuple[str, ...] = ()
     least: Mapping[str, int] | None = None
+    derived: tuple[Slot, ...] = ()
 
     @property
     def classes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
@@ -343,7 +345,8 @@ class _Search:
             least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
             counts += [NO_OVERFLOW] * bool(least)
         counts = tuple(dict.fromkeys(counts))
-        return Induction(tuple(rows), tuple(relation), False, states, counts, least)
+        derived = tuple(self.derived)
+        return Induction(tuple(rows), tuple(relation), False, states, counts, least, derived)
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """Returns the expected and the actual node of a leaf, the left side's first."""

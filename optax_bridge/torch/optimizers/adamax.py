@@ -21,6 +21,7 @@ from optax_bridge.torch.optimizers.adam import MOMENTS, WITHIN
 from optax_bridge.torch.recipes import (
     BESIDE,
     DECAY_OF_ONE,
+    EPS_OF_ZERO,
     EXACT,
     up_to_rounding,
     with_sign_and_decay,
@@ -72,7 +73,9 @@ ENTRY = Entry(
     ),
     stock=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **MOMENTS),
-        up_to_rounding(32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE),
+        up_to_rounding(
+            32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE, EPS_OF_ZERO
+        ),
     ),
     cases=(
         Case(),
