@@ -18,27 +18,30 @@ def run(
         str,
         typer.Argument(
             help="A script, a folder with `__main__.py`, `-` for the standard input, or with -m "
-            "a module."
+            "a module.",
+            metavar="PROGRAM",
         ),
     ],
-    args: Annotated[list[str] | None, typer.Argument(help="The program's own arguments.")] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="The program's own arguments.")
+    ] = None,
     module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module's name.")] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Do not say at the end what was used.")
+        bool, typer.Option("--quiet", "-q", help="Leave out the list of old names at the end.")
     ] = False,
     todays_defaults: Annotated[
         bool,
         typer.Option(
             "--todays-defaults",
-            help="Leave the defaults of JAX that decide numbers as they are today.",
+            help="Keep today's defaults of JAX, also those that decide numbers.",
         ),
     ] = False,
 ) -> None:
     """Run an unmodified program of flax.optim's time on today's JAX.
 
-    It runs as `python` would run it, exit code and all. Defaults that decide numbers are those of
-    its time. At the end it says which old names were used and where, which defaults were put back,
-    and what `migrate` would do.
+    It runs as `python` would run it, with the program's own exit code. Defaults that decide numbers
+    are those of its time. At the end the command says which old names were used and where, which
+    defaults were put back, and what `migrate` would do.
 
     Examples:
     - `optax-bridge run train.py --steps 100`

@@ -9,24 +9,26 @@ import typer
 from optax_bridge.cli.options import Recipe
 
 Paths = Annotated[
-    list[Path] | None, typer.Argument(help="Files and folders: Python and notebooks.")
+    list[Path] | None,
+    typer.Argument(metavar="PATHS", help="Files and folders: Python and notebooks."),
 ]
 Write = Annotated[bool, typer.Option("--write", help="Change the files.")]
 Check = Annotated[
     bool, typer.Option("--check", help="Change nothing; exit 1 if anything would change.")
 ]
-Only = Annotated[list[str] | None, typer.Option(help="The only rule to apply; may be repeated.")]
-Skip = Annotated[list[str] | None, typer.Option(help="A rule not to apply; may be repeated.")]
+Only = Annotated[list[str] | None, typer.Option(help="Apply this rule alone; may be repeated.")]
+Skip = Annotated[list[str] | None, typer.Option(help="Leave this rule out; may be repeated.")]
 Written = Annotated[
     Recipe | None,
     typer.Option(
         help="What optimizers become. `stock`, the default: public Optax where it is the same "
-        "but for rounding, else this package in legacy arithmetic; `exact`: always the latter; "
+        "but for rounding, else this project's exact transformation; `exact`: always the latter; "
         "`standalone`: public Optax and Flax alone, and a comment where that is not the same."
     ),
 ]
 Rename = Annotated[
-    bool, typer.Option("--rename", help="Call variables `optimizer` `state`, where safe.")
+    bool,
+    typer.Option("--rename", help="Rename variables from `optimizer` to `state`, where safe."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List the rules and change nothing.")]
@@ -43,15 +45,15 @@ def migrate(
     json: Json = False,
     list_rules: ListRules = False,
 ) -> None:
-    """Rewrite programs of flax.optim for Optax; shows a diff unless told to write.
+    """Rewrite programs of flax.optim for Optax; without --write, show the diff.
 
-    What cannot be decided is left, with a comment that says what to do; so is a line with the
-    comment `# optax-bridge: skip`. `[tool.optax-bridge]` of pyproject.toml may set `paths`, `skip`
-    and `recipe`.
+    What cannot be decided is left as it is, with a comment that says what to do. A line with the
+    comment `# optax-bridge: skip` is left alone. `[tool.optax-bridge]` in pyproject.toml may set
+    `paths`, `skip` and `recipe`.
 
-    | Exit code | Meaning |
-    | --- | --- |
-    | 0 | done, and nothing is left to a person |
+    | exit code | means |
+    |---|---|
+    | 0 | done, and nothing is left to do by hand |
     | 1 | something is left to do by hand, or a file could not be read, rewritten or written, or \
 `--check` found something to change |
     | 2 | misuse: an unknown rule or option, a path that is not there, no Python file |

@@ -5,7 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from equivalence_tests.cli.options import EXIT_CODES, Json, Junit, Platform, ReportFolder
+from equivalence_tests.cli.options import (
+    EXIT_CODES_ON_PLATFORM,
+    Json,
+    Junit,
+    Platform,
+    ReportFolder,
+)
 from optax_bridge.cli.app import STYLE
 from optax_bridge.cli.options import Devices
 
@@ -14,9 +20,9 @@ app = typer.Typer(**STYLE)
 _ABOUT = f"""Train with the old API and with Optax, side by side, and compare at every step.
 
 *exact* is this project's transformation in legacy arithmetic, *stock* the nearest recipe of public
-Optax alone. Two optimizers of your own: `optax-bridge compare`; an old checkpoint: `optax-bridge
-check-resume`.
-{EXIT_CODES}
+Optax alone. For two optimizers of your own use `optax-bridge compare`, for an old checkpoint
+`optax-bridge check-resume`.
+{EXIT_CODES_ON_PLATFORM}
 Examples:
 - `optax-bridge check`
 
@@ -45,7 +51,7 @@ def check(
     platform: Platform = None,
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = 100,
     full: Annotated[
-        bool, typer.Option("--full", help="Run the whole matrix as well, on eight devices.")
+        bool, typer.Option("--full", help="Run the whole matrix, on eight devices.")
     ] = False,
     devices: Devices = None,
     report: ReportFolder = None,
@@ -59,8 +65,8 @@ def check(
         Literal["flax", "torch"],
         typer.Option(
             "--from",
-            help="Whose optimizers: of flax.optim, or of PyTorch, whose own numbers are recorded, "
-            "and computed here where it is installed.",
+            help="Check the optimizers of flax.optim, or of PyTorch: against its recorded numbers, "
+            "and against PyTorch itself where it is installed.",
         ),
     ] = "flax",
     list_checks: Annotated[

@@ -19,9 +19,9 @@ from optax_bridge.cli.app import STYLE
 app = typer.Typer(**STYLE)
 _GROUP = "check-resume"  # in JUnit's XML
 
-_ABOUT = f"""Restore an old checkpoint by both programs, the old and the migrated, and train on.
+_ABOUT = f"""Restore an old checkpoint in both programs, the old and the migrated, and train on.
 
-What both restore is compared leaf by leaf, then they take steps on the same gradients.
+What both restore is compared leaf by leaf; then both take steps on the same gradients.
 {EXIT_CODES}
 Examples:
 - `optax-bridge check-resume run/checkpoint_100 --program new.py:make --old old.py:make`
@@ -39,20 +39,21 @@ Checkpoint = Annotated[
     ),
 ]
 Program = Annotated[
-    str, typer.Option(help="What the migrated program restores into, `new.py:make_state`.")
+    str,
+    typer.Option(
+        help="The function that makes what the migrated program restores into: `new.py:make_state`."
+    ),
 ]
-Old = Annotated[
-    str | None, typer.Option(help="What the old program restores into, `old.py:make_state`.")
-]
+Old = Annotated[str | None, typer.Option(help="The same of the old program: `old.py:make_state`.")]
 Optimizers = Annotated[
     list[str] | None,
     typer.Option(
-        help='In place of --old, the optimizer that it had, `"Adam(learning_rate=1e-3)"`; of '
-        'several one each, `"policy=Adam(1e-3)"`.'
+        help='In place of --old: the optimizer that it had, `"Adam(learning_rate=1e-3)"`; if there '
+        'are several, repeat it for each, `"policy=Adam(1e-3)"`.'
     ),
 ]
 Rate = Annotated[
-    float | None, typer.Option(help="The rate of each step, where it is given per call.")
+    float | None, typer.Option(help="The learning rate of each step, where the program passes it.")
 ]
 
 

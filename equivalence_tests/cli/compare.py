@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equivalence_tests.cli.options import (
-    EXIT_CODES,
+    EXIT_CODES_ON_PLATFORM,
     Gradients,
     Json,
     Junit,
@@ -37,10 +37,10 @@ _SIDE = (
 )
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 
-Both are stepped side by side on hostile gradients, and followed symbolically for all
-inputs. What was run and what is proved is printed with the verdict, and where the two disagree.
-The parameters reach every branch on a size that either program has.
-{EXIT_CODES}
+Both take steps side by side on hostile gradients, and are followed symbolically for all inputs.
+Printed are the verdict, what was run, what is proved, and where runs and proof disagree. Parameter
+sizes are chosen so that every branch on a size is taken.
+{EXIT_CODES_ON_PLATFORM}
 Examples:
 - `optax-bridge compare mine:old mine:new`
 
@@ -62,20 +62,21 @@ def compare(
     kwargs: Annotated[
         tuple[str, str],
         typer.Option(
-            help="The arguments of either side's function, as in a call: "
+            help="The arguments of each side's function, as in a call: "
             '`"lr=1e-3" "1e-3, nesterov=True"`; `""` for none. Parsed, never evaluated. '
-            "A learning rate that one side lacks is that of the other.",
+            "A side without a learning rate gets that of the other.",
         ),
     ] = ("", ""),
     params: Annotated[
         str | None,
-        typer.Option(help="`module:params`, or shapes such as `w=4x3,b=3`; odd ones unless given."),
+        typer.Option(help="`module:params`, or shapes such as `w=4x3,b=3`; chosen unless given."),
     ] = None,
     hyper_params: Annotated[
         str | None,
         typer.Option(
-            help="Numbers that stand for any, e.g. `learning_rate=1e-3,decay=0.1`, or "
-            "`module:numbers`; the sides are functions of a mapping of these then."
+            help="Settings to prove the claim for, whatever their values, with examples: "
+            "`learning_rate=1e-3,decay=0.1`, or `module:numbers`. The sides are then functions of "
+            "a mapping with these names."
         ),
     ] = None,
     gradients: Gradients = "all",

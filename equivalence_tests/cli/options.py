@@ -7,14 +7,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-EXIT_CODES = """
+_HELD = """
 | exit code | means |
 |---|---|
 | 0 | the same, or rounding only; every claim held |
 | 1 | different; a claim did not hold |
 | 2 | misuse: what was asked for could not be done |
-| 3 | not run: the platform of --platform is not there |
 """
+_NOT_RUN = "| 3 | not run: the platform of --platform is not there |\n"
+_INTERRUPTED = "| 130 | interrupted |\n"
+EXIT_CODES = _HELD + _INTERRUPTED
+EXIT_CODES_ON_PLATFORM = _HELD + _NOT_RUN + _INTERRUPTED
 
 Json = Annotated[Path | None, typer.Option(help="Write the results to this file as well.")]
 Junit = Annotated[
@@ -24,11 +27,14 @@ ReportFolder = Annotated[
     Path | None, typer.Option(help="Write `index.html` into this folder, with every plot.")
 ]
 Platform = Annotated[
-    str | None, typer.Option(help="`cpu`, `gpu` or `tpu`; one that is not there is not run.")
+    str | None, typer.Option(help="`cpu`, `gpu` or `tpu`; nothing is run if it is not there.")
 ]
 Gradients = Annotated[
     str,
-    typer.Option(help="`all`, `normal`, `hostile`, `poisoned`, or `module:gradients`."),
+    typer.Option(
+        help="Which gradients: `all`, `normal`, `hostile`, `poisoned`, or your own, "
+        "`module:gradients`."
+    ),
 ]
 
 _PROGRAM_ARGUMENTS = "program arguments"

@@ -10,12 +10,13 @@ from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
 
-_ABOUT = f"""Prove for all inputs that the old optimizers and the new are the same, or show one.
+_ABOUT = f"""Prove that old and new optimizers are the same, or show an input on which they differ.
 
 Both programs are followed symbolically: *identical* keeps every bit, *equal over the reals*
 leaves rounding out, *different* comes with an input that shows it, and *not decided* says what
-stopped the proof. What an earlier run has proved of the same programs, with the same prover, is not
-proved again: its certificate is checked. Two optimizers of your own: `optax-bridge compare`.
+stopped the proof. A proof holds for all inputs. Where an earlier run of the same prover has proved
+something of the same programs, its certificate is checked instead. For two optimizers of your own
+use `optax-bridge compare`.
 {EXIT_CODES}
 Examples:
 - `optax-bridge prove`
@@ -29,15 +30,15 @@ def prove(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="An optimizer, `exact` or `stock`, or a dtype, e.g. `adam` or `bfloat16`; `torch` "
-            "for those of PyTorch, `torch.adamw` for one; may be "
-            "repeated."
+            help="An optimizer, a recipe (`exact`; `stock`, public Optax alone) or a dtype, "
+            "e.g. `adam` or `bfloat16`; `torch` for those of PyTorch, `torch.adamw` for one; may "
+            "be repeated."
         ),
     ] = None,
     json: Json = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Prove everything, also what earlier runs have proved."),
+        typer.Option("--again", help="Prove everything, even what earlier runs have proved."),
     ] = False,
 ) -> None:
     """See `_ABOUT`."""

@@ -95,15 +95,29 @@ def test_a_forged_certificate_is_refused(forge: Callable[[Any], None], message: 
         check(data, left, right, PARAMS)
 
 
-def test_a_scope_wider_than_the_proof_is_refused():
-    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
-    other = optax.chain(optax.clip_by_global_norm(1.0), optax.scale(-0.1))
-    data = json.loads(prove_equivalence(tx, other, PARAMS).to_json())
-    assert data["scope"]["coverage"] == "given"
-    data["scope"]["coverage"] = "any"
-    if any(row.get("general") is False for row in data["cases"][0]["obligations"]):
-        with pytest.raises(CertificateError, match="for the shapes given alone"):
-            check(data, tx, other, PARAMS)
+def _by_mean_square(size: float | None) -> optax.GradientTransformation:
+    """Gradients divided by a mean square, of arrays of this size if it is given."""
+
+    def leaf(grad: jax.Array) -> jax.Array:
+        return -0.1 * grad / (1 + jnp.sum(grad * grad) / (size or grad.size))
+
+    return optax.stateless(lambda grads, params: jax.tree.map(leaf, grads))
+
+
+@pytest.mark.parametrize("coverage", ["any", "0 to 5 axes"])
+def test_a_scope_wider_than_the_proof_is_refused(coverage: str):
+    """By the rows that are for these shapes alone; without those marks, by running others."""
+    sides = _by_mean_square(None), _by_mean_square(6)
+    data = json.loads(prove_equivalence(*sides, PARAMS).to_json())
+    assert (data["verdict"], data["scope"]["coverage"]) == ("identical", "given")
+    check(data, *sides, PARAMS)
+    data["scope"]["coverage"] = coverage
+    with pytest.raises(CertificateError, match="for the shapes given alone"):
+        check(data, *sides, PARAMS)
+    marks = [row.pop("general", None) for row in data["cases"][0]["obligations"]]
+    assert False in marks
+    with pytest.raises(CertificateError, match=r"params\['k'\].* after step 1"):
+        check(data, *sides, PARAMS)
 
 
 def test_a_case_that_is_left_out_is_missed():

@@ -9,6 +9,7 @@ checker does not confirm is proved again.
 
 import functools
 import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -20,12 +21,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import jax
-import optax
+import jax.numpy as jnp
 
-import equivalence_tests
-import legacy_optim
-import optax_bridge
 from equivalence_tests.output_files import write_text
 from equivalence_tests.proof.certificate.check import check
 from equivalence_tests.proof.dtypes import Json
@@ -178,10 +175,10 @@ def sources_hash() -> str:
     that nothing has to be traced for it.
     """
     versions = [version(name) for name in ("jax", "jaxlib", "flax", "numpy", "python-flint")]
-    options = [sys.version, *versions, jax.config.jax_enable_x64]
+    options = [sys.version, *versions, str(jnp.result_type(float))]
     digest = hashlib.sha256(repr(options).encode())
-    for package in (legacy_optim, optax_bridge, equivalence_tests, optax):
-        folder = Path(str(package.__file__)).parent
+    for package in ("legacy_optim", "optax_bridge", "equivalence_tests", "optax"):
+        folder = Path(str(importlib.import_module(package).__file__)).parent
         for file in sorted(folder.rglob("*.py")):
             if not file.name.endswith("_test.py"):
                 digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())

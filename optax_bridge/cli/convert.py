@@ -32,19 +32,21 @@ if TYPE_CHECKING:
 
 DONE, FAILED, MISUSE = 0, 1, 2
 
-_Source = Annotated[Path, typer.Argument(help="A checkpoint, or a folder of numbered ones.")]
-_Destination = Annotated[Path, typer.Argument(help="What to write.")]
+_Source = Annotated[
+    Path, typer.Argument(metavar="SOURCE", help="A checkpoint, or a folder of numbered ones.")
+]
+_Destination = Annotated[Path, typer.Argument(metavar="DESTINATION", help="What to write.")]
 _Optimizers = Annotated[
     list[str] | None,
     typer.Option(
-        help="The legacy constructor call; read from the state where that is clear. Of several "
-        'optimizers one for each, with where it stands: `"actor=Adam(1e-3)"`.'
+        help="The legacy constructor call; not needed where the state makes it clear. If there are "
+        'several optimizers, repeat it for each, with its place: `"actor=Adam(1e-3)"`.'
     ),
 ]
 _To = Annotated[
     Target,
     typer.Option(
-        help="`optax`: a TrainState; `legacy`: an Optimizer, the way back; `torch`: a file of "
+        help="What to make: `optax`, a TrainState; `legacy`, an old Optimizer; `torch`, a file of "
         "PyTorch, with --like, --names and --base."
     ),
 ]
@@ -53,56 +55,63 @@ _FileFormat = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="What to write a TrainState as: `orbax`, `msgpack`; a wrong name lists all.",
+        help="The format in which a TrainState is written: `orbax` or `msgpack`.",
     ),
 ]
 _ParamsOnly = Annotated[bool, typer.Option("--params-only", help="Write the parameters alone.")]
 _Recipe = Annotated[
     Recipe | None,
     typer.Option(
-        help="Whose state: `stock`, the default: that of public Optax where it is the same but "
-        "for rounding, else of the exact recipe, as `migrate` does; `exact`; `standalone`: "
-        "public Optax wherever it has an equal. `[tool.optax-bridge]` may say another default."
+        help="Whose state to write. `stock`, the default: public Optax's where it is the same but "
+        "for rounding, else this project's, as `migrate` does; `exact`: this project's; "
+        "`standalone`: public Optax's wherever it has an equal. `[tool.optax-bridge]` may set "
+        "another default."
     ),
 ]
 _Layout = Annotated[
     Layout,
-    typer.Option(help="`keep`: what stood around the optimizer stays; `flat`: one TrainState."),
+    typer.Option(help="`keep`: what is around the optimizer stays there; `flat`: one TrainState."),
 ]
 _Like = Annotated[
     str | None,
     typer.Option(
-        help="The template, `train.py:make_state`: a function of the program that makes what "
-        "it saves. It decides everything, also for several optimizers."
+        help="The template, e.g. `train.py:make_state`: the function of the program that makes "
+        "the state that it saves. It replaces --optimizer, also for several optimizers."
     ),
 ]
 _Part = Annotated[
     str | None,
-    typer.Option(help="Which optimizer, e.g. `generator`, if several; back, its place."),
+    typer.Option(
+        help="Which optimizer to convert, e.g. `generator`, if there are several; with --to "
+        "legacy, which part of the state becomes the Optimizer."
+    ),
 ]
 _Names = Annotated[
     Path | None,
     typer.Option(
-        help="Of a checkpoint of PyTorch: `names.toml`, which says where each tensor goes; "
+        help="For a checkpoint of PyTorch: `names.toml`, which says where each tensor goes; "
         "`inspect --names` drafts it."
     ),
 ]
 _Step = Annotated[
     int | None,
-    typer.Option(min=0, help="Steps taken, where a checkpoint of PyTorch does not say, as SGD's."),
+    typer.Option(
+        min=0,
+        help="Steps taken, where a checkpoint of PyTorch does not say, as with SGD.",
+    ),
 ]
 _Base = Annotated[
     Path | None,
     typer.Option(
-        help="With --to torch: a checkpoint of the PyTorch program, for groups and settings."
+        help="With --to torch: a checkpoint of the PyTorch program, for its groups and settings."
     ),
 ]
 _AllowNaN = Annotated[
     bool,
     typer.Option("--allow-nan", help="Let NaN and infinities in parameters and moments through."),
 ]
-_Verify = Annotated[bool, typer.Option(help="Read again and compare every leaf.")]
-_Force = Annotated[bool, typer.Option("--force", help="Replace the checkpoint there.")]
+_Verify = Annotated[bool, typer.Option(help="Read the result again and compare every leaf.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
 
@@ -127,8 +136,14 @@ def convert(
 ) -> None:
     """Convert a checkpoint of flax.optim or PyTorch, moments and step too, or convert it back.
 
-    The source is only read; the destination appears whole or not at all. Exit code 0, 1 if it
-    cannot be converted, 2 for misuse, a path at which there is nothing included.
+    The source is only read; the destination appears whole or not at all.
+
+    | exit code | means |
+    |---|---|
+    | 0 | converted |
+    | 1 | the checkpoint cannot be converted |
+    | 2 | misuse: options that do not go together, or no checkpoint at the path |
+    | 130 | interrupted; the destination is as it was |
 
     Examples:
     - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`

@@ -25,21 +25,25 @@ AT_FIRST = 1000  # lines; a terminal has no use for more unless somebody asks
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A checkpoint: a file, or a folder of them.")],
-    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="CHECKPOINT", help="A checkpoint, or a folder of numbered ones."),
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print what is in it as JSON.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="List every leaf, not the first thousand lines.")
+        bool, typer.Option("--all", help="List every leaf, not only the first thousand lines.")
     ] = False,
     names: Annotated[
         bool,
         typer.Option(
             "--names",
-            help="Of a checkpoint of PyTorch: draft names.toml, which says where each tensor goes.",
+            help="For a checkpoint of PyTorch: draft `names.toml`, which says where each tensor "
+            "goes.",
         ),
     ] = False,
     like: Annotated[
         str | None,
-        typer.Option(help="With --names: the function that makes the new state, as of `convert`."),
+        typer.Option(help="With --names: the function that makes the new state, as for `convert`."),
     ] = None,
     part: Annotated[
         str | None,
@@ -51,7 +55,12 @@ def inspect(
 ) -> None:
     """Say what a checkpoint is and list what is in it.
 
-    Exit code 0, 1 if it cannot be read, 2 if there is nothing of that name.
+    | exit code | means |
+    |---|---|
+    | 0 | printed |
+    | 1 | the checkpoint cannot be read |
+    | 2 | misuse: no checkpoint at the path, or --names without --like |
+    | 130 | interrupted |
 
     Examples:
     - `optax-bridge inspect checkpoint_100`

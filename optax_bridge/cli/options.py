@@ -19,7 +19,7 @@ class Recipe(enum.StrEnum):
 
 
 Devices = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Split the CPU into so many devices.")
+    int | None, typer.Option(min=1, max=1024, help="Split the CPU into this many devices.")
 ]
 
 

@@ -35,16 +35,17 @@ def recipe(
     expression: Annotated[
         str,
         typer.Argument(
+            metavar="EXPRESSION",
             help="A constructor call of flax.optim or of torch.optim; it is parsed, never "
-            "evaluated."
+            "evaluated.",
         ),
     ],
     recipe: Annotated[
         Literal["exact", "stock", "standalone"] | None,
         typer.Option(
-            help="Print one recipe alone: `exact`, this project's own; `stock`, what `migrate` "
-            "writes: public Optax where it is the same, else the exact one; `standalone`, public "
-            "Optax in any case."
+            help="Print one recipe alone: `exact`, this project's own; `standalone`, public Optax "
+            "whatever its verdict; `stock`, what `migrate` writes: public Optax where it is the "
+            "same but for rounding, else the exact one. By default `exact` and `standalone`."
         ),
     ] = None,
     dtype: Annotated[
@@ -52,7 +53,14 @@ def recipe(
         typer.Option(help="Dtype of the parameters; may be repeated. By default float32."),
     ] = None,
 ) -> None:
-    """Print the Optax source for an optimizer of flax.optim or torch.optim, and what it is worth.
+    """Print the Optax source for an optimizer of flax.optim or torch.optim, with its verdict.
+
+    | exit code | means |
+    |---|---|
+    | 0 | printed |
+    | 1 | public Optax has no equal for one of the settings |
+    | 2 | misuse: the expression is no such call |
+    | 130 | interrupted |
 
     Examples:
     - `optax-bridge recipe "Adam(learning_rate=1e-3, weight_decay=0.01)"`
@@ -99,7 +107,7 @@ def print_recipe(
     if kind == "stock":
         _print_choice(console, kind, described, choose_recipe(described, kind, dtypes))
     if kind in (None, "standalone"):
-        code = _print_public(console, kind or "stock", described)
+        code = _print_public(console, described)
     for remark in described.remarks():
         _print_prose(console, remark)
     for entry in _entries(described):
@@ -108,7 +116,7 @@ def print_recipe(
     return code
 
 
-def _print_public(console: Console, heading: str, described: Described) -> int:
+def _print_public(console: Console, described: Described) -> int:
     """Prints the recipe of public Optax, with a name for a rate that every call gave."""
     from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
@@ -121,9 +129,9 @@ def _print_public(console: Console, heading: str, described: Described) -> int:
                 raise
             choice, prefix = choose_recipe(with_rate, "standalone"), _PER_CALL
     except UnsupportedSetting as error:
-        _print_prose(console, f"none. {error}", heading)
+        _print_prose(console, f"none. {error}", "standalone")
         return NO_EQUAL
-    _print_choice(console, heading, described, choice, prefix)
+    _print_choice(console, "standalone", described, choice, prefix)
     return FOUND
 
 
@@ -146,8 +154,7 @@ def _print_choice(
     reason = f" ({claim.reason})" if claim.reason else ""
     prefix = f"{prefix}: " if prefix else ""
     _print_prose(console, f"{prefix}{claim.verdict.value}{bound}{reason}", heading)
-    _print_prose(console, _proof(described, choice))
-    _print_prose(console, _scope(choice))
+    _print_prose(console, f"{_scope(choice)}\n{_proof(described, choice)}")
     source = [f"import {name}" for name in imports(choice.call)]
     source += ["", f"tx = {_laid_out(choice.call, console.width)}"]
     # Never broken, so that it can be pasted: the terminal wraps what is longer than its lines.
@@ -165,16 +172,22 @@ def _print_choice(
 
 
 def _proof(described: Described, choice: Choice) -> str:
-    """The relation that is proved, and for which inputs."""
+    """The relation that the command proves of this claim, for which inputs and dtypes.
+
+    Over the reals that may be more dtypes than the claim holds in: there rounding counts.
+    """
     from optax_bridge.correspondence import ENTRIES
     from optax_bridge.correspondence.claim import HALF_PRECISION, PROVED_FOR
 
     of_flax = described.entry in ENTRIES.values()
     command = "optax-bridge prove" if of_flax else "optax-bridge prove --only torch"
     if choice.claim.relation == "different":
-        return f"proved: different, by an input that shows it (`{command}`)"
+        return f"`{command}` proves: different, by an input that shows it"
     dtypes = ", ".join(["float32", *HALF_PRECISION] if of_flax else ["float32"])
-    return f"proved (`{command}`): {choice.claim.relation}, for {PROVED_FOR} in {dtypes}"
+    relation = choice.claim.relation
+    if relation != "identical":
+        relation += ", which leaves the rounding of every dtype out"
+    return f"`{command}` proves: {relation}, for {PROVED_FOR} in {dtypes}"
 
 
 def _scope(choice: Choice) -> str:

@@ -29,7 +29,7 @@ from optax_bridge.correspondence import ENTRIES
         ("Adagrad(0.1)", FOUND, "different"),
         ("adagrad(0.1)", FOUND, "different"),
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
-        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "stock: none."),
+        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "standalone: none."),
         ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
         ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
         ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
@@ -45,7 +45,7 @@ from optax_bridge.correspondence import ENTRIES
             "torch.optim.Adam(fused=True): PyTorch then",
         ),
         ("torch.optim.SGD(lr=0.1, momentum=0.9)", FOUND, "state: momentum_buffer is trace: optax"),
-        ("torch.optim.ASGD()", NO_EQUAL, "stock: none. ASGD: public Optax has no such optimizer."),
+        ("torch.optim.ASGD()", NO_EQUAL, "standalone: none. ASGD: public Optax has no such"),
         ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
         ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
     ],
@@ -76,11 +76,13 @@ def test_prose_wraps_at_words_and_source_stays_whole(width: int):
 
 
 @pytest.mark.parametrize("text", ["Adam()", "LARS(0.1)", "RMSProp(0.1)", "Adafactor(0.1)"])
-def test_a_stock_recipe_has_nothing_of_this_project(text: str, capsys: pytest.CaptureFixture[str]):
+def test_a_standalone_recipe_has_nothing_of_this_project(
+    text: str, capsys: pytest.CaptureFixture[str]
+):
     assert print_recipe(text) == FOUND
-    stock = capsys.readouterr().out.partition("stock: ")[2].partition("\n\n\n")[0]
-    assert "import optax\n" in stock
-    assert "optax_bridge" not in stock
+    standalone = capsys.readouterr().out.partition("standalone: ")[2].partition("\n\n\n")[0]
+    assert "import optax\n" in standalone
+    assert "optax_bridge" not in standalone
 
 
 def test_what_the_command_prints_runs():
@@ -105,7 +107,11 @@ def test_what_the_command_prints_runs():
         (["--recipe", "stock"], "tx = optax.adam(", "optax_bridge.adam("),
         (["--recipe", "stock", "--dtype", "bfloat16"], "tx = optax_bridge.adam(", "optax.adam("),
         (["--recipe", "standalone"], "holds for parameters in float32. Adam: public", "exact: "),
-        (["--recipe", "exact"], "holds for parameters in float32, bfloat16, float16", "stock: "),
+        (
+            ["--recipe", "exact"],
+            "holds for parameters in float32, bfloat16, float16",
+            "standalone: ",
+        ),
     ],
     ids=" ".join,
 )

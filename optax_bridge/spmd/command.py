@@ -11,8 +11,9 @@ from optax_bridge.cli.options import Devices
 Config = Annotated[
     str,
     typer.Argument(
+        metavar="CONFIG",
         help="`package.module.function` or `module:function` that returns a trainer's config; or a "
-        "`trainer_config.txt` that a run wrote."
+        "`trainer_config.txt` that a run wrote.",
     ),
 ]
 Folder = Annotated[
@@ -23,8 +24,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Sets a field, e.g. `trainer.max_step=1000`; may be repeated. Parsed, never "
-        "evaluated.",
+        help="Set a field, e.g. `trainer.max_step=1000`; may be repeated. Parsed, never evaluated.",
     ),
 ]
 PrintConfig = Annotated[
@@ -38,14 +38,14 @@ ResumeFrom = Annotated[
     typer.Option(
         min=0,
         metavar="STEP",
-        help="Go on from the checkpoint of this step; later ones are set aside, not deleted.",
+        help="Resume from the checkpoint of this step; later ones are set aside, not deleted.",
     ),
 ]
 Coordinator = Annotated[
     str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
 ]
 Processes = Annotated[int | None, typer.Option(help="How many processes there are.")]
-ProcessId = Annotated[int | None, typer.Option(help="Which of them this is, from 0.")]
+ProcessId = Annotated[int | None, typer.Option(help="The number of this process, from 0.")]
 
 
 def train(
@@ -60,11 +60,16 @@ def train(
     processes: Processes = None,
     process_id: ProcessId = None,
 ) -> None:
-    """Train what a config describes, or go on with it if its folder has a checkpoint.
+    """Train what a config describes, or resume if its folder has a checkpoint.
 
-    Ctrl-C and SIGTERM save, and the same command goes on from there. Exit code 0, 1 if the run
-    failed (a loss that is not finite, a batch that the devices do not divide, a full disk), 2 for
-    misuse, 130 or 143 after Ctrl-C or SIGTERM.
+    Ctrl-C and SIGTERM save a checkpoint, and the same command goes on from there.
+
+    | exit code | means |
+    |---|---|
+    | 0 | done |
+    | 1 | the run failed: a loss that is not finite, an indivisible batch, a full disk |
+    | 2 | misuse |
+    | 130, 143 | ended by Ctrl-C, by SIGTERM |
 
     Examples:
     - `optax-bridge train optax_bridge.spmd.examples.language_model.trainer --dir run`

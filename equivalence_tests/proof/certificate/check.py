@@ -1,4 +1,3 @@
-# pyright: strict
 """`check`: a certificate against two sides, which are traced to programs for the checker."""
 
 import json

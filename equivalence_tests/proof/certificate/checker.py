@@ -1,4 +1,3 @@
-# pyright: strict
 """Checks a certificate apart from the prover: both programs are run in exact arithmetic.
 
 Both are followed equation by equation on random inputs, with balls of 200 bits, from the start and
@@ -72,12 +71,27 @@ class Checked:
 
 
 class Side(Protocol):
-    """One side: (numbers, parameters) and (numbers, state, gradients) -> (state, parameters)."""
+    """One side as programs."""
 
-    start: ClosedJaxpr
-    step: ClosedJaxpr
-    paths: tuple[str, ...]  # of the state's leaves
-    asked: tuple[tuple[str, float], ...]  # numbers that hyper-parameters were compared with
+    @property
+    def start(self) -> ClosedJaxpr:
+        """(Numbers, parameters) -> (state, parameters)."""
+        ...
+
+    @property
+    def step(self) -> ClosedJaxpr:
+        """(Numbers, state, gradients) -> (state, parameters)."""
+        ...
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The places of the state's leaves."""
+        ...
+
+    @property
+    def asked(self) -> tuple[tuple[str, float], ...]:
+        """The numbers with which hyper-parameters are compared in Python."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -209,7 +223,8 @@ class _Run:
 
         for exact in (True, False):
             try:
-                left, right = (side[leaf][index] for side in self._along(example, moves, exact))
+                numbers: list[Any] = [s[leaf][index] for s in self._along(example, moves, exact)]
+                left, right = numbers
             except equations.Unclear:
                 continue
             apart = not left.overlaps(right) if exact else _is_more_than_rounding(left, right)

