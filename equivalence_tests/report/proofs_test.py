@@ -1,4 +1,5 @@
-from equivalence_tests.proof.claims import Task, is_held, prove_task, statements
+from equivalence_tests.proof.claims import prove_task
+from equivalence_tests.proof.table import Task, is_held, statements
 from equivalence_tests.report.proofs import closing_line
 
 
