@@ -28,6 +28,7 @@ from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEva
 
 Pair = tuple[list[Array], list[Array]]  # of the left side and of the right one
 BITS, _DIGITS, _MOST_STEPS = 200, 1e-30, 400
+_TRIALS = 4  # of random inputs, until comparisons of them have an answer
 VERDICTS = ("identical", "equal over the reals", "not decided", "different")
 COVERAGES = ("any", "0 to 5 axes", "given")
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
@@ -128,19 +129,34 @@ def check_programs(
             for axes in (5, 0, 2)[:shapes] if scope["coverage"] != "given" else ():
                 shape = tuple(int(n) for n in rng.integers(1, 3 if axes > 2 else 6, axes))
                 there = trace(case["fixed"], shape)
-                _Run({**case, "obligations": []}, there, checked, rng).follow(steps, exact=True)
-                checked.shapes += 1
-            compared = checked.values
-            for _ in range(points):
-                _Run(case, programs, checked, rng).follow(steps, exact=True)
-                if case["verdict"] == "identical":
-                    _Run(case, programs, checked, rng).follow(steps, exact=False)
-            _require(checked.values > compared, f"not checked: {', '.join(checked.skipped)}")
+                run = _Run({**case, "obligations": []}, there, checked, rng)
+                checked.shapes += bool(run.follow(steps, exact=True))
+            _check_points(case, programs, checked, rng, points, steps)
     except equations.NotKnown as error:
         raise CertificateError(f"not checked: {error}") from error
     finally:
         flint.ctx.prec = before
     return checked
+
+
+def _check_points(
+    case: Case,
+    programs: Programs,
+    checked: Checked,
+    rng: np.random.Generator,
+    points: int,
+    steps: int,
+) -> None:
+    """Raises unless both sides agree, and a value or the bits of every parameter were compared."""
+    compared, most = set[str](), checked.points + points
+    for _ in range(_TRIALS * points):
+        compared |= _Run(case, programs, checked, rng).follow(steps, exact=True)
+        if checked.points == most:
+            break
+    for _ in range(points if case["verdict"] == "identical" else 0):
+        compared |= _Run(case, programs, checked, rng).follow(steps, exact=False)
+    missing = [path for path in programs.paths if path not in compared]
+    _require(not missing, f"not checked: {', '.join((*missing, *checked.skipped))}")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -175,10 +191,14 @@ class _Run:
 
     def __init__(self, case: Case, programs: Programs, checked: Checked, rng: np.random.Generator):
         self.case, self.programs, self.checked, self.rng = case, programs, checked, rng
-        self.constants: Pair | None = None  # the states at first
 
-    def follow(self, steps: int, exact: bool) -> None:
-        """Follows both sides from the start, in exact arithmetic or in their own dtypes."""
+    def follow(self, steps: int, exact: bool) -> set[str]:
+        """Follows both sides from the start, in exact arithmetic or in their own dtypes.
+
+        Returns:
+          The parameters of which a value was compared after a step, or which have none.
+        """
+        compared = set[str]()
         numbers = self.programs.numbers
         shrunk = [numbers[name] * int(self.rng.integers(8, 17)) / 16 for name in sorted(numbers)]
         settings = [np.asarray(value, jnp.result_type(float)) for value in shrunk]
@@ -190,13 +210,12 @@ class _Run:
             states, shown = self._both("start", [[*settings, *inputs()]] * 2, exact)
             agree(shown, "at the start")
             for step in range(1, steps + 1):
-                grads, states = (
-                    inputs(),
-                    self._other_states(states) if exact and step > 1 else states,
-                )
+                if exact and step > 1:
+                    states = self._other_states(states)
+                grads = inputs()
                 args = [[*settings, *state, *grads] for state in states]
                 before, (states, shown) = states, self._both("step", args, exact)
-                agree(shown, f"after step {step}")
+                compared |= agree(shown, f"after step {step}")
                 if exact:
                     self._check_relation(states, f"after step {step}")
                 if exact and (step > 1 or self.case.get("after_first") is None):
@@ -206,6 +225,7 @@ class _Run:
             self.checked.points += exact
         except equations.Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
+        return compared
 
     def example(self, example: Case) -> None:
         """Follows both sides along an example, which has to part them."""
@@ -288,9 +308,15 @@ class _Run:
 
     # Comparisons
 
-    def _agree(self, shown: Pair, when: str) -> None:
+    def _agree(self, shown: Pair, when: str) -> set[str]:
+        """Returns the parameters of which a value was compared, or which have none."""
+        compared = set[str]()
         for path, a, b in zip(self.programs.paths, *shown, strict=True):
+            before = self.checked.values
             self._equal(a, b, f"{path} {when}")
+            if self.checked.values > before or not a.size:
+                compared.add(path)
+        return compared
 
     def _check_relation(self, states: Pair, when: str) -> None:
         ours, theirs = self.case["symbols"]
@@ -354,7 +380,8 @@ class _Run:
                 self._close(value, array[index], f"normal form of {row['leaf']}")
                 self.checked.forms += 1
 
-    def _same_bits(self, shown: Pair, when: str) -> None:
+    def _same_bits(self, shown: Pair, when: str) -> set[str]:
+        """Returns all parameters, unless a bit of one differs."""
         for path, a, b in zip(self.programs.paths, *shown, strict=True):
             same = (np.isnan(a) & np.isnan(b)) | ((a == b) & (np.signbit(a) == np.signbit(b)))
             for index in np.argwhere(~same)[:1]:
@@ -364,6 +391,7 @@ class _Run:
                     "right, and the certificate says identical"
                 )
             self.checked.bits += a.size
+        return {*self.programs.paths}
 
 
 def _do_not_overlap(a: arb, b: arb) -> bool:

@@ -362,7 +362,7 @@ _OVER_AXES: dict[str, Rule] = {  # of balls
     "cumprod": _along(np.multiply),
     "cummax": _along(_LARGER),
     "cummin": _along(_SMALLER),
-    "cumlogsumexp": _along(_each(lambda a, b: (a.exp() + b.exp()).log(), 2)),
+    "cumlogsumexp": _along(np.frompyfunc(lambda a, b: (a.exp() + b.exp()).log(), 2, 1)),
     "round": _nearest,
 }
 _MOVES = {"slice", "rev", "concatenate", "stack", "split", "gather", "pad", "tile"}
