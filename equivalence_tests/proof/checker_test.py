@@ -188,6 +188,8 @@ def test_a_certificate_without_a_claim_has_nothing_to_check():
         lambda x: jax.lax.top_k(x, 2)[0] + jax.lax.cummax(x, axis=1, reverse=True)[:, :2],
         lambda x: jnp.pad(jax.lax.dynamic_slice(x, (0, 1), (2, 2)), ((0, 0), (1, 0))) + jnp.tan(x),
         lambda x: jax.scipy.special.erf(x) + jnp.arctan(x) + jax.random.uniform(jax.random.key(0)),
+        lambda x: jax.checkpoint(jnp.sin)(x) + jax.lax.stop_gradient(x) * jax.nn.relu(x).copy(),
+        lambda x: optax.safe_norm(x, 0.1) + jax.lax.cumlogsumexp(x, axis=1),
     ],
     ids=[
         "norm",
@@ -204,6 +206,8 @@ def test_a_certificate_without_a_claim_has_nothing_to_check():
         "top",
         "pad",
         "functions",
+        "calls",
+        "logsumexp",
     ],
 )
 def test_programs_are_followed_as_jax_runs_them(function: Callable[[Any], Any]):

@@ -1,7 +1,7 @@
 """The obligations of a proof as plain data, from which another program can check it.
 
-What occurs more than once stands in tables and is referred to by its number: operations in `nodes`,
-atoms in `atoms`, quotients of polynomials in `quotients`, texts in `texts`.
+Operations, atoms, quotients of polynomials and texts are rows of the tables `nodes`, `atoms`,
+`quotients` and `texts`, and others refer to them by their numbers.
 """
 
 import json
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.world import Obligation
 
@@ -16,7 +17,7 @@ VERSION = 2
 _LONGEST = 2000  # of a normal form as text; as terms it is whole
 
 
-def obligation_rows(obligations: Sequence[Obligation]) -> dict[str, Any]:
+def obligation_rows(obligations: Sequence[Obligation]) -> Json:
     """The obligations of one case as plain data.
 
     Returns:
@@ -66,14 +67,14 @@ class _Tables:
         self.nodes: list[list[Any]] = []
         self._nodes: dict[int, int] = {}
 
-    def terms(self, terms: dict[str, Any]) -> list[int]:
+    def terms(self, terms: Json) -> list[int]:
         """Values with atoms of their own, by the numbers of the quotients here."""
-        known: list[int] = []
+        atoms: list[int] = []
 
-        def quotient(value: Any) -> int:
+        def quotient(value: list[Any]) -> int:
             moved = [
                 [
-                    [number, [[known[atom], power] for atom, power in factors]]
+                    [number, [[atoms[atom], power] for atom, power in factors]]
                     for number, factors in p
                 ]
                 for p in value
@@ -81,7 +82,7 @@ class _Tables:
             return self.quotients.number(moved)
 
         for atom in terms["atoms"]:
-            known.append(self.atoms.number({**atom, "args": [quotient(a) for a in atom["args"]]}))
+            atoms.append(self.atoms.number({**atom, "args": [quotient(a) for a in atom["args"]]}))
         return [quotient(value) for value in terms["values"]]
 
     def node(self, node: Node) -> int:
@@ -103,9 +104,9 @@ class _Tables:
         return self._nodes[node.id]
 
 
-def _row(obligation: Obligation, tables: _Tables) -> dict[str, Any]:
+def _row(obligation: Obligation, tables: _Tables) -> Json:
     equality = obligation.equality
-    row: dict[str, Any] = {
+    row: Json = {
         "when": obligation.when,
         "leaf": obligation.leaf,
         "level": equality.level.name.lower(),

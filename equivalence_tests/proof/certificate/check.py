@@ -3,18 +3,24 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import jax
 
-from equivalence_tests.proof.certificate.checker import Checked, Programs, check_programs
-from equivalence_tests.proof.reading.sides import MakeSide, as_functions, check_inputs, trace_side
+from equivalence_tests.proof.certificate.checker import Checked, Programs, Side, check_programs
+from equivalence_tests.proof.dtypes import Json
+from equivalence_tests.proof.reading.sides import (
+    Inputs,
+    MakeSide,
+    as_functions,
+    check_inputs,
+    trace_side,
+)
 from equivalence_tests.sides.adapt import SideLike
 from optax_bridge.metadata.trees import Params
 
 
 def check(
-    certificate: str | Mapping[str, Any],
+    certificate: str | Json,
     left: SideLike | MakeSide,
     right: SideLike | MakeSide,
     params: Params,
@@ -29,10 +35,10 @@ def check(
 
     Args:
       certificate: as text or as data.
-      left: the left side, as it was handed to the prover.
-      right: the right side.
-      params: as they were handed to the prover.
-      hyper_params: as they were handed to the prover.
+      left: the left side that the prover got.
+      right: the right side that it got.
+      params: the parameters that it got.
+      hyper_params: the hyper-parameters that it got.
       points: random inputs for each case.
       steps: steps from each.
       shapes: other shapes to try where the proof is for these too, 3 at most.
@@ -48,6 +54,10 @@ def check(
     data = json.loads(certificate) if isinstance(certificate, str) else certificate
     pair = as_functions((left, right), hyper_params)
 
+    def side(make: MakeSide, inputs: Inputs, name: str) -> Side:
+        program = trace_side(make, inputs, name)
+        return Side(program.start, program.step, program.paths, program.asked)
+
     def trace(fixed: Mapping[str, float], shape: tuple[int, ...] | None) -> Programs:
         free = {k: v for k, v in (hyper_params or {}).items() if k not in fixed}
         inputs = check_inputs(params, free, fixed)
@@ -55,7 +65,7 @@ def check(
             leaves = [jax.ShapeDtypeStruct(shape, leaf.dtype) for leaf in inputs.shapes]
             inputs = replace(inputs, params=jax.tree.structure(params).unflatten(leaves))
         ours, theirs = data["names"]
-        sides = trace_side(pair[0], inputs, ours), trace_side(pair[1], inputs, theirs)
+        sides = side(pair[0], inputs, ours), side(pair[1], inputs, theirs)
         return Programs(sides, inputs.paths, inputs.shapes, inputs.numbers)
 
     return check_programs(data, trace, points, steps, shapes, seed)

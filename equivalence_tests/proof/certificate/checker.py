@@ -7,13 +7,13 @@ programs compute. Where the certificate says identical, both are followed in the
 with NaN, infinities, signed zeros and denormal numbers among the inputs, and every bit has to
 agree. Where it says different, its example has to part them.
 
-Of this project it imports `equations` and `normal_forms` beside it alone. Nothing of how a proof is
-found is asked: neither rules, nor algebra, nor induction. What is trusted is in `TRUSTED`.
+Of this project it imports `equations` and `normal_forms` alone: no rules, no algebra, no induction,
+nothing of how a proof is found. What is trusted is in `TRUSTED`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import flint
 import jax
@@ -24,9 +24,8 @@ from jax.extend.core import ClosedJaxpr
 
 from equivalence_tests.proof.certificate import equations
 from equivalence_tests.proof.certificate.equations import Array
-from equivalence_tests.proof.certificate.normal_forms import Forms, NotEvaluable
+from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEvaluable
 
-Case = Mapping[str, Any]  # of a certificate
 Pair = tuple[list[Array], list[Array]]  # of the left side and of the right one
 BITS, _DIGITS, _MOST_STEPS = 200, 1e-30, 400
 VERDICTS = ("identical", "equal over the reals", "not decided", "different")
@@ -70,28 +69,21 @@ class Checked:
     trusted: tuple[str, ...] = TRUSTED
 
 
-class Side(Protocol):
-    """One side as programs."""
+@dataclass(frozen=True)
+class Side:
+    """One side as programs.
 
-    @property
-    def start(self) -> ClosedJaxpr:
-        """(Numbers, parameters) -> (state, parameters)."""
-        ...
+    Attributes:
+      start: (numbers, parameters) -> (state, parameters).
+      step: (numbers, state, gradients) -> (state, parameters).
+      paths: of the state's leaves.
+      comparisons: the numbers with which Python compares hyper-parameters.
+    """
 
-    @property
-    def step(self) -> ClosedJaxpr:
-        """(Numbers, state, gradients) -> (state, parameters)."""
-        ...
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The places of the state's leaves."""
-        ...
-
-    @property
-    def asked(self) -> tuple[tuple[str, float], ...]:
-        """The numbers with which hyper-parameters are compared in Python."""
-        ...
+    start: ClosedJaxpr
+    step: ClosedJaxpr
+    paths: tuple[str, ...]
+    comparisons: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ Trace = Callable[[Mapping[str, float], tuple[int, ...] | None], Programs]
 
 
 def check_programs(
-    certificate: Mapping[str, Any], trace: Trace, points: int, steps: int, shapes: int, seed: int
+    certificate: Case, trace: Trace, points: int, steps: int, shapes: int, seed: int
 ) -> Checked:
     """Checks a certificate against programs; see `check`.
 
@@ -156,7 +148,7 @@ def _require(condition: bool, message: str) -> None:
         raise CertificateError(message)
 
 
-def _check_scope(certificate: Mapping[str, Any], case: Case, programs: Programs) -> None:
+def _check_scope(certificate: Case, case: Case, programs: Programs) -> None:
     """Raises unless the scope is that of the parameters, and no wider than the proof."""
     scope, cases = certificate["scope"], certificate["cases"]
     leaves = list(zip(programs.paths, programs.shapes, strict=True))
@@ -173,7 +165,7 @@ def _check_scope(certificate: Mapping[str, Any], case: Case, programs: Programs)
     _require(general or coverage == "given", "scope: its proof is for the shapes given alone")
     free = {*programs.numbers, *case["fixed"]} - {*scope["fixed"]}
     _require({*scope["settings"]} == free, f"scope: the settings are {', '.join(sorted(free))}")
-    for name, number in (pair for side in programs.sides for pair in side.asked):
+    for name, number in (pair for side in programs.sides for pair in side.comparisons):
         fixed = {**case["fixed"], name: number}
         _require(any(fixed == each["fixed"] for each in cases), f"no case for {name} = {number}")
 
@@ -198,45 +190,47 @@ class _Run:
             states, shown = self._both("start", [[*settings, *inputs()]] * 2, exact)
             agree(shown, "at the start")
             for step in range(1, steps + 1):
-                grads, states = inputs(), self._related(states) if exact and step > 1 else states
+                grads, states = (
+                    inputs(),
+                    self._other_states(states) if exact and step > 1 else states,
+                )
                 args = [[*settings, *state, *grads] for state in states]
                 before, (states, shown) = states, self._both("step", args, exact)
                 agree(shown, f"after step {step}")
                 if exact:
                     self._check_relation(states, f"after step {step}")
                 if exact and (step > 1 or self.case.get("after_first") is None):
-                    self._check_forms(self._known(settings, grads, before), before, states, shown)
+                    self._check_forms(
+                        self._form_inputs(settings, grads, before), before, states, shown
+                    )
             self.checked.points += exact
         except equations.Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
 
-    def example(self, example: Mapping[str, Any]) -> None:
+    def example(self, example: Case) -> None:
         """Follows both sides along an example, which has to part them."""
         leaf, index = self.programs.paths.index(example["leaf"]), tuple(example["index"])
         moves = [row["grads"] for row in example["grads"] for _ in range(row["steps"])]
-        if (
-            len(moves) * sum(int(np.prod(leaf.shape)) for leaf in self.programs.shapes)
-            > _MOST_STEPS
-        ):
+        size = sum(int(np.prod(leaf.shape)) for leaf in self.programs.shapes)
+        if len(moves) * size > _MOST_STEPS:
             self.checked.skipped["an example of many steps"] = None
             return
-
         for exact in (True, False):
             try:
-                numbers: list[Any] = [s[leaf][index] for s in self._along(example, moves, exact)]
-                left, right = numbers
+                lhs, rhs = self._along(example, moves, exact)
             except equations.Unclear:
                 continue
-            apart = not left.overlaps(right) if exact else _is_more_than_rounding(left, right)
-            if apart and (not exact or (left.is_finite() and right.is_finite())):
+            a: Any = lhs[leaf][index]
+            b: Any = rhs[leaf][index]
+            if _do_not_overlap(a, b) if exact else _is_more_than_rounding(a, b):
                 self.checked.examples += 1
                 return
         self.checked.skipped["an example that does not part them here"] = None
 
-    def _along(self, example: Mapping[str, Any], moves: list[Any], exact: bool) -> Pair:
+    def _along(self, example: Case, moves: Sequence[Case], exact: bool) -> Pair:
         """Returns the parameters after an example's last step."""
 
-        def values(row: Mapping[str, Any]) -> list[Array]:
+        def values(row: Case) -> list[Array]:
             pairs = list(zip(row.values(), self.programs.shapes, strict=True))
             arrays = [np.asarray(value, float) for value, _ in pairs]
             if exact:
@@ -251,9 +245,9 @@ class _Run:
     def _both(self, part: str, args: Sequence[list[Array]], exact: bool) -> tuple[Pair, Pair]:
         """Returns states and parameters of both sides."""
         pairs = list(zip(self.programs.sides, args, strict=True))
-        left, right = (equations.run(getattr(side, part), row, exact) for side, row in pairs)
+        lhs, rhs = (equations.run(getattr(side, part), row, exact) for side, row in pairs)
         ours, theirs = (len(side.paths) for side in self.programs.sides)
-        return (left[:ours], right[:theirs]), (left[ours:], right[theirs:])
+        return (lhs[:ours], rhs[:theirs]), (lhs[ours:], rhs[theirs:])
 
     def _rational(self) -> list[Array]:
         return [self._fractions(-1, leaf.shape) for leaf in self.programs.shapes]
@@ -271,7 +265,7 @@ class _Run:
                 arrays.append(odd.astype(leaf.dtype))
         return arrays
 
-    def _related(self, states: Pair) -> Pair:
+    def _other_states(self, states: Pair) -> Pair:
         """Returns other states that are related: each symbol's numbers times random ones.
 
         The same ones where a leaf is a function of others, or a counter's state decides what is
@@ -282,15 +276,15 @@ class _Run:
             return states
         factors: dict[str | None, Array] = {}
 
-        def scaled(name: str | None, value: Array) -> Array:
+        def multiply(name: str | None, value: Array) -> Array:
             if name is None or value.dtype != object or self.case["relation_given"]:
                 return value
             if name not in factors:
                 factors[name] = self._fractions(1, value.shape)
             return np.asarray(value * factors[name])
 
-        (ours, left), (theirs, right) = zip(self.case["symbols"], states, strict=True)
-        return [*map(scaled, ours, left)], [*map(scaled, theirs, right)]
+        ours, theirs = self.case["symbols"]
+        return [*map(multiply, ours, states[0])], [*map(multiply, theirs, states[1])]
 
     # Comparisons
 
@@ -307,35 +301,39 @@ class _Run:
                     self._equal(states[0][i], states[1][j], f"{' and '.join(paths)} {when}")
 
     def _equal(self, a: Array, b: Array, where: str) -> None:
-        if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            for index in np.ndindex(a.shape):
-                self._close(a[index], b[index], f"{where} at {list(index)}")
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = (np.asarray(jax.random.key_data(key)) for key in (a, b))
+        for index in np.ndindex(a.shape):
+            self._close(a[index], b[index], f"{where} at {list(index)}")
 
     def _close(self, a: Any, b: Any, where: str) -> None:
         a, b = (value if isinstance(value, arb) else arb(float(value)) for value in (a, b))
         if not (a.is_finite() and b.is_finite()):
+            self.checked.skipped[f"{where}: {a.str(3)} and {b.str(3)}"] = None
             return
         if not a.overlaps(b):
             raise CertificateError(f"{where}: {a.str(12)} on the left, {b.str(12)} on the right")
         if max(a.rad(), b.rad()) > _DIGITS * max(1, abs(float(a.mid()))):
-            self.checked.skipped[f"{where}: too few digits are left to tell"] = None
+            self.checked.skipped[f"{where}: too few digits"] = None
             return
         self.checked.values += 1
 
-    def _known(self, settings: list[Array], grads: list[Array], before: Pair) -> dict[str, Array]:
+    def _form_inputs(
+        self, settings: list[Array], grads: list[Array], before: Pair
+    ) -> dict[str, Array]:
         """Returns the values of the names in normal forms."""
-        known = dict(zip(sorted(self.programs.numbers), settings, strict=True))
+        inputs = dict(zip(sorted(self.programs.numbers), settings, strict=True))
         paths = [path.replace("params", "grads", 1) for path in self.programs.paths]
-        known |= dict(zip(paths, grads, strict=True))
+        inputs |= dict(zip(paths, grads, strict=True))
         for names, values in zip(self.case["symbols"], before, strict=True):
-            known |= {n: value for n, value in zip(names, values, strict=True) if n is not None}
+            inputs |= {n: value for n, value in zip(names, values, strict=True) if n is not None}
         least = self.case.get("after_first") or {}  # what a count is above a number
-        return known | {name: known[name] - least[name] for name in least if name in known}
+        return inputs | {name: inputs[name] - least[name] for name in least if name in inputs}
 
     def _check_forms(
-        self, known: dict[str, Array], before: Pair, states: Pair, shown: Pair
+        self, inputs: dict[str, Array], before: Pair, states: Pair, shown: Pair
     ) -> None:
-        forms = Forms(self.case, known)
+        forms = Forms(self.case, inputs)
         for row in self.case["obligations"]:
             counters = row.get("where", [])  # else it is about other states of these
             here = all(int(before[side][leaf]) == value for side, leaf, value in counters)
@@ -368,7 +366,11 @@ class _Run:
             self.checked.bits += a.size
 
 
-def _is_more_than_rounding(a: Any, b: Any) -> bool:
+def _do_not_overlap(a: arb, b: arb) -> bool:
+    return a.is_finite() and b.is_finite() and not a.overlaps(b)
+
+
+def _is_more_than_rounding(a: np.floating, b: np.floating) -> bool:
     """True if rounding does not explain, in a few steps, how far apart two numbers are."""
-    a, b, little = float(a), float(b), 64 * float(jnp.finfo(a.dtype).eps)
-    return np.isfinite(a) != np.isfinite(b) or abs(a - b) > little * max(abs(a), abs(b))
+    x, y, little = float(a), float(b), 64 * float(jnp.finfo(a.dtype).eps)
+    return np.isfinite(x) != np.isfinite(y) or abs(x - y) > little * max(abs(x), abs(y))

@@ -1,4 +1,4 @@
-"""What the equations of a program compute, told for the checker alone, apart from the prover.
+"""Runs programs for the checker, equation by equation, with nothing of the prover.
 
 Arrays are NumPy's. In exact arithmetic each floating-point number is a ball of python-flint, which
 holds the real number for certain; else it is a number of the program's dtype. What a table below
@@ -20,6 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 Array = np.ndarray
 Params = Mapping[str, Any]  # of an equation, as JAX names them
 Rule = Callable[..., Any]
+Aval = jax.ShapeDtypeStruct  # the shape and dtype of a variable
 
 
 class NotKnown(Exception):
@@ -67,7 +68,7 @@ def _is(aval: Any, kind: Any) -> bool:
 
 
 def balls(array: Array) -> Array:
-    """Returns floating-point numbers as balls around the numbers that they stand for."""
+    """Returns floating-point numbers as balls around the numbers that they denote."""
     return _objects((_ball(array.dtype.type, float(x)) for x in array.reshape(-1)), array.shape)
 
 
@@ -84,7 +85,7 @@ def _ball(kind: type[np.generic], number: float) -> arb:
 
 
 def decimal(kind: type[np.generic], number: float) -> Fraction:
-    """Returns the number that a constant stands for: the shortest decimal that rounds to it.
+    """Returns the number that a constant denotes: the shortest decimal that rounds to it.
 
     A float64 with all digits is what Python computed of shorter ones, if one is within four units
     in the last place; else, as a float32 with all digits, a fraction with a denominator of at most
@@ -118,7 +119,7 @@ def _same(a: arb, b: arb) -> bool:
     return not (_below(a, b) or _below(b, a))
 
 
-def _compared(a: arb, b: arb) -> int:
+def _order(a: arb, b: arb) -> int:
     return -1 if _below(a, b) else int(_below(b, a))
 
 
@@ -147,10 +148,10 @@ def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
         results = _of_entries(eqn, args)
     else:
         results = _by_jax(eqn, args)
-    return [_typed(each, aval, exact) for each, aval in zip(results, outs, strict=True)]
+    return [_as_type(each, aval, exact) for each, aval in zip(results, outs, strict=True)]
 
 
-def _typed(result: Any, aval: Any, exact: bool) -> Array:
+def _as_type(result: Any, aval: Any, exact: bool) -> Array:
     if _is(aval, jax.dtypes.prng_key):
         return result
     array = np.asarray(result)  # of one ball, an array of one object
@@ -204,25 +205,25 @@ def _scan(params: Params, args: list[Array], exact: bool) -> list[Array]:
     return [*state, *(np.stack(column[::forward]) for column in columns)]
 
 
-_CALLS = {"pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
-_CALLS |= {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"}
+_CALLS = {"jit", "call", "closed_call", "remat2", "checkpoint"}
+_CALLS |= {"custom_jvp_call", "custom_vjp_call"}
 _BRANCHES = {"cond": _cond, "while": _while, "scan": _scan}
-_COPIES = {"copy", "copy_p", "stop_gradient", "device_put", "optimization_barrier"}
+_COPIES = {"copy", "stop_gradient", "device_put", "optimization_barrier"}
 _COPIES |= {"sharding_constraint"}
 
 # Primitives: entry by entry
 
 
-def _each(function: Callable[..., Any], operands: int = 1) -> Rule:
+def _each(function: Rule, operands: int = 1) -> Rule:
     return np.frompyfunc(function, operands, 1)
 
 
-def _whole(value: arb) -> int:
+def _integer_part(value: arb) -> int:
     """Returns a number without its fraction."""
-    whole = (value.ceil() if _below(value, arb(0)) else value.floor()).unique_fmpz()
-    if whole is None:
-        raise Unclear(f"{value} as a whole number")
-    return int(whole)
+    integer = (value.ceil() if _below(value, arb(0)) else value.floor()).unique_fmpz()
+    if integer is None:
+        raise Unclear(f"{value} as an integer")
+    return int(integer)
 
 
 def _power(a: arb, b: arb | int) -> arb:
@@ -250,13 +251,14 @@ _ALIKE |= {
 }
 _OF_NUMBERS = {**_ALIKE, "max": np.maximum, "min": np.minimum}
 _OF_NUMBERS |= {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt", "le", "ge")}
-_LARGER, _SMALLER = _each(lambda a, b: a.max(b), 2), _each(lambda a, b: a.min(b), 2)
+_LARGER = np.frompyfunc(lambda a, b: a.max(b), 2, 1)
+_SMALLER = np.frompyfunc(lambda a, b: a.min(b), 2, 1)
 _OF_BALLS = _ALIKE | {
     "max": _LARGER,
     "min": _SMALLER,
     "clamp": lambda least, x, most: _SMALLER(_LARGER(x, least), most),
     "pow": _each(_power, 2),
-    "rem": _each(lambda a, b: a - b * _whole(a / b), 2),
+    "rem": _each(lambda a, b: a - b * _integer_part(a / b), 2),
     "sign": _each(arb.sgn),
     "eq": _each(_same, 2),
     "ne": _each(lambda a, b: not _same(a, b), 2),
@@ -277,54 +279,54 @@ _OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("asinh", "acosh", "at
 # Primitives: arrays
 
 
-def _select(params: Params, out: Any, which: Array, *cases: Array) -> Array:
+def _select(params: Params, out: Aval, which: Array, *cases: Array) -> Array:
     number = np.broadcast_to(which.astype(int), out.shape)
     return np.take_along_axis(np.stack(cases), number[None], 0)[0]
 
 
-def _convert(params: Params, out: Any, x: Array) -> Any:
+def _convert(params: Params, out: Aval, x: Array) -> Any:
     if x.dtype == object and out.dtype == np.bool_:
         return _each(lambda value: not _same(value, arb(0)))(x)
     if x.dtype == object and not _is(out, jnp.floating):
-        return np.clip(_each(_whole)(x), jnp.iinfo(out.dtype).min, jnp.iinfo(out.dtype).max)
+        return np.clip(_each(_integer_part)(x), jnp.iinfo(out.dtype).min, jnp.iinfo(out.dtype).max)
     if _is(x, jnp.floating) and _is(out, jnp.integer):  # what it cannot hold becomes the nearest
         return jax.lax.convert_element_type(x, out.dtype)
     return x
 
 
-def _broadcast(params: Params, out: Any, x: Array, *_: Array) -> Array:
+def _broadcast(params: Params, out: Aval, x: Array, *_: Array) -> Array:
     sizes = dict(zip(params["broadcast_dimensions"], x.shape, strict=True))
     return x.reshape([sizes.get(axis, 1) for axis in range(len(out.shape))])
 
 
-def _in_shape(params: Params, out: Any, x: Array) -> Array:
+def _in_shape(params: Params, out: Aval, x: Array) -> Array:
     return x.reshape(out.shape)
 
 
-def _dot(params: Params, out: Any, a: Array, b: Array) -> Array:
+def _dot(params: Params, out: Aval, a: Array, b: Array) -> Array:
     (inner_a, inner_b), (batch_a, batch_b) = params["dimension_numbers"]
-    left, right = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
+    axes_a, axes_b = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
     for i, j in zip((*inner_a, *batch_a), (*inner_b, *batch_b), strict=True):
-        right[j] = left[i]
-    batch, both = [left[i] for i in batch_a], {*left} & {*right}
-    free = [axis for axis in (*left, *right) if axis not in both]
-    return np.einsum(a, left, b, right, [*batch, *free])
+        axes_b[j] = axes_a[i]
+    batch, common = [axes_a[i] for i in batch_a], {*axes_a} & {*axes_b}
+    free = [axis for axis in (*axes_a, *axes_b) if axis not in common]
+    return np.einsum(a, axes_a, b, axes_b, [*batch, *free])
 
 
-def _rounded(params: Params, out: Any, x: Array) -> Array:
+def _nearest(params: Params, out: Aval, x: Array) -> Array:
     even = params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
 
     def nearest(value: arb) -> arb:
         down = value.floor()
         if not _same(value - down, arb(0.5)):
             return (value + 0.5).floor()
-        return down + (_whole(down) % 2 if even else int(value > 0))
+        return down + (_integer_part(down) % 2 if even else int(value > 0))
 
     return _each(nearest)(x)
 
 
-def _reduced(meet: Any) -> Rule:
-    def rule(params: Params, out: Any, x: Array) -> Array:
+def _reduction(meet: np.ufunc) -> Rule:
+    def rule(params: Params, out: Aval, x: Array) -> Array:
         axes = tuple(params["axes"])
         rows = np.moveaxis(x, axes, range(len(axes))).reshape(-1, *out.shape)
         return meet.reduce(rows, axis=0)
@@ -332,8 +334,8 @@ def _reduced(meet: Any) -> Rule:
     return rule
 
 
-def _along(meet: Any) -> Rule:
-    def rule(params: Params, out: Any, x: Array) -> Array:
+def _along(meet: np.ufunc) -> Rule:
+    def rule(params: Params, out: Aval, x: Array) -> Array:
         order = slice(None, None, -1 if params["reverse"] else 1)
         rows = np.moveaxis(x, params["axis"], 0)[order]
         return np.moveaxis(meet.accumulate(rows, axis=0)[order], 0, params["axis"])
@@ -348,26 +350,25 @@ _ENTRIES: dict[str, Rule] = {  # of numbers and of balls
     "broadcast_in_dim": _broadcast,
     "reshape": _in_shape,
     "squeeze": _in_shape,
-    "expand_dims": _in_shape,
     "transpose": lambda params, out, x: x.transpose(params["permutation"]),
 }
 _OVER_AXES: dict[str, Rule] = {  # of balls
     "dot_general": _dot,
-    "reduce_sum": _reduced(np.add),
-    "reduce_prod": _reduced(np.multiply),
-    "reduce_max": _reduced(_LARGER),
-    "reduce_min": _reduced(_SMALLER),
+    "reduce_sum": _reduction(np.add),
+    "reduce_prod": _reduction(np.multiply),
+    "reduce_max": _reduction(_LARGER),
+    "reduce_min": _reduction(_SMALLER),
     "cumsum": _along(np.add),
     "cumprod": _along(np.multiply),
     "cummax": _along(_LARGER),
     "cummin": _along(_SMALLER),
     "cumlogsumexp": _along(_each(lambda a, b: (a.exp() + b.exp()).log(), 2)),
-    "round": _rounded,
+    "round": _nearest,
 }
 _MOVES = {"slice", "rev", "concatenate", "stack", "split", "gather", "pad", "tile"}
 _MOVES |= {"dynamic_slice", "dynamic_update_slice", "scatter"}
 _ORDERS = {"sort", "argmax", "argmin", "top_k"}
-_MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
+_MEETINGS: dict[str, Rule] = {
     "scatter_add": lambda a, b: a + b,
     "scatter_sub": lambda a, b: a - b,
     "scatter_mul": lambda a, b: a * b,
@@ -377,36 +378,36 @@ _MEETINGS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
-    """Returns what JAX makes of whole numbers that stand for the entries, those in their place."""
+    """Returns the entries where JAX puts the integers that number them."""
     name = eqn.primitive.name
     if name.replace("-", "_") in _MEETINGS:
-        return [_scattered(eqn, *args)]
+        return [_scatter(eqn, *args)]
     if name not in _MOVES | _ORDERS:
         raise NotKnown(f"primitive {name}")
     entries = [x for arg in args if arg.dtype == object for x in arg.reshape(-1)]
-    order = sorted(entries, key=functools.cmp_to_key(_compared)) if name in _ORDERS else entries
+    order = sorted(entries, key=functools.cmp_to_key(_order)) if name in _ORDERS else entries
     # Those that are equal have one number, where there is an order. JAX itself fills in 0.
     equal = [name in _ORDERS and i > 0 and order[i - 1] == x for i, x in enumerate(order)]
     numbers = np.cumsum([not same for same in equal])
-    of_entry = {id(x): number for x, number in zip(order, numbers, strict=True)}
-    found = {0: arb("nan"), **{number: x for x, number in zip(order, numbers, strict=True)}}
-    whole = [
-        np.fromiter((of_entry[id(x)] for x in arg.reshape(-1)), np.int32).reshape(arg.shape)
+    number_of = {id(x): number for x, number in zip(order, numbers, strict=True)}
+    entry_of = {0: arb("nan"), **{number: x for x, number in zip(order, numbers, strict=True)}}
+    integers = [
+        np.fromiter((number_of[id(x)] for x in arg.reshape(-1)), np.int32).reshape(arg.shape)
         if arg.dtype == object
         else arg
         for arg in args
     ]
-    results = _by_jax(eqn, whole, **dict.fromkeys(eqn.params.keys() & {"update_jaxpr"}))
+    results = _by_jax(eqn, integers, **dict.fromkeys(eqn.params.keys() & {"update_jaxpr"}))
     return [
-        _objects((found[max(n, 0)] for n in result.reshape(-1).tolist()), result.shape)
+        _objects((entry_of[max(n, 0)] for n in result.reshape(-1).tolist()), result.shape)
         if _is(var.aval, jnp.floating)
         else result
         for var, result in zip(eqn.outvars, results, strict=True)
     ]
 
 
-def _scattered(eqn: JaxprEqn, operand: Array, indices: Array, updates: Array) -> Array:
-    """Returns the operand with each update where JAX puts a 1 that stands for it."""
+def _scatter(eqn: JaxprEqn, operand: Array, indices: Array, updates: Array) -> Array:
+    """Returns the operand with each update where JAX puts a 1 in its place."""
     names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
     options = {name: eqn.params[name] for name in names}
     meet, result = _MEETINGS[eqn.primitive.name.replace("-", "_")], operand.copy()

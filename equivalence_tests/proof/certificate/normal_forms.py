@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from flint import arb, fmpq
 
+Case = Mapping[str, Any]  # of a certificate, as JSON
 # A number, the name of a symbol, or an operation on indices and numbers.
 Index = int | str | Sequence[Any]
+_Place = tuple[int | tuple[str, int], ...]  # a quotient's number, and values of symbols
 Term = tuple[str, Sequence[tuple[int, int]]]  # a rational number; atoms and their powers
 _FUNCTIONS = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "floor", "ceil"})
 # What stands beyond the end of a part of a row: conditions take it away, so that any number does,
@@ -32,9 +34,9 @@ class Forms:
       inputs: name -> array of balls or whole numbers.
     """
 
-    case: Mapping[str, Any]
+    case: Case
     inputs: Mapping[str, np.ndarray]
-    _known: dict[tuple[Any, ...], arb] = field(default_factory=dict[tuple[Any, ...], arb])
+    _known: dict[_Place, arb] = field(default_factory=dict[_Place, arb])
 
     def value(self, number: int, symbols: Mapping[str, int]) -> arb:
         """Returns the value of a quotient where the symbols of indices have these values.
@@ -85,8 +87,8 @@ class Forms:
             return arb(int(value > 0 if kind == "positive" else value == 0))
         if name == "pow":
             (exponent,) = others
-            whole = exponent.unique_fmpz() if exponent.is_exact() else None
-            return value**whole if whole is not None else (value.log() * exponent).exp()
+            integer = exponent.unique_fmpz() if exponent.is_exact() else None
+            return value**integer if integer is not None else (value.log() * exponent).exp()
         if name not in _FUNCTIONS:
             raise NotEvaluable(name)
         return getattr(value, name)()
