@@ -68,7 +68,7 @@ def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
             witness.ours(side, entry, dtype, drive, ["kernel"])["kernel"]
             for drive in ("eager", "jit")
         )
-    np.testing.assert_array_equal(*(np.asarray(each, np.float32) for each in (eager, compiled)))
+    np.testing.assert_array_equal(np.asarray(eager, np.float32), np.asarray(compiled, np.float32))
 
 
 @pytest.mark.parametrize("index", range(len(witness.SCHEDULERS)))
