@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
@@ -65,6 +66,8 @@ class Adafactor(TorchOptimizer):
                 k.lerp(old, _mean_square(k, grad, axis), weight)
                 for old, axis in ((state.row_var, -1), (state.col_var, -2))
             )
+            # Where both are fused into what follows, XLA of JAX 0.12 does not come to an end.
+            rows, columns = jax.lax.optimization_barrier((rows, columns))
             fields = {"row_var": rows, "col_var": columns, "variance": None}
             mean = jnp.maximum(k.mean(rows, -2), k.number(least))
             variance = k.div(k.mul(rows, columns), mean)
