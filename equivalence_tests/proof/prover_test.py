@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -250,6 +251,23 @@ def test_what_cannot_be_proved_is_said(name: str):
     left, params, message = BAD[name]
     with pytest.raises(ProofError, match=message):
         prove_equivalence(left, optax.sgd(0.1), params)
+
+
+UNKNOWN_FUNCTIONS: dict[str, tuple[Any, Any]] = {
+    "tan": (jnp.tan, lambda x: jnp.sin(x) / jnp.cos(x)),  # has a row
+    "bessel_i0e": (jax.scipy.special.i0e, lambda x: jax.scipy.special.i0e(-x)),  # has none
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_FUNCTIONS)
+def test_a_function_that_is_not_known_is_named(name: str):
+    def side(function: Any) -> optax.GradientTransformation:
+        return optax.stateless(lambda grads, _: jax.tree.map(function, grads))
+
+    left, right = map(side, UNKNOWN_FUNCTIONS[name])
+    proof = prove_equivalence(left, right, PARAMS)
+    assert proof.verdict == UNDECIDED, proof
+    assert re.search(rf"of .*`{name}`.* it is known only that it equals itself", str(proof))
 
 
 def test_a_side_of_hyper_params_is_a_function():

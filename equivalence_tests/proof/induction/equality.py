@@ -238,7 +238,7 @@ class Comparer:
         terms = to_lists(algebra.atoms, first, second)
         if any(atom["kind"] == "special" for atom in terms["atoms"]):
             algebra.assumptions[UNDEFINED_TOLD] = None
-        unknown = ", ".join(f"`{op}`" for op in reals.unknown)
+        unknown = ", ".join(f"`{op}`" for op in reals.scalars.unknown)
         stopped = "" if same else "their normal forms differ"
         if not same and unknown:
             stopped += f"; of {unknown} it is known only that it equals itself"

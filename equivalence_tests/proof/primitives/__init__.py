@@ -1,8 +1,8 @@
 """The semantics of each primitive, one entry each.
 
-A new one is one row in the file of its kind. One that has no row is read as an unknown function,
-equal to itself alone, and a proof that needs more says "not decided" and names it. One whose row
-has `reals=unknown()` is as unknown to a proof, which then shows the two normal forms.
+A new one is one row in the file of its kind. One that has no row, or whose row has
+`reals=uninterpreted_function()`, is read as an unknown function, equal to itself alone; a proof
+that needs more says "not decided" and names it.
 """
 
 from equivalence_tests.proof.primitives import arithmetic, functions, logic, structure  # noqa: F401

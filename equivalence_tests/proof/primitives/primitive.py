@@ -66,6 +66,7 @@ class Scalars:
     def __init__(self, graph: Builder, algebra: Algebra):
         """Reads the nodes of the graph into the algebra."""
         self.graph, self.algebra = graph, algebra
+        self.unknown: dict[str, None] = {}  # operations that are equal to themselves alone
         self._names: dict[Hashable, int] = {}
 
     def knows(self, node: Node) -> bool:

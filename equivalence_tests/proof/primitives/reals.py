@@ -38,6 +38,8 @@ def uninterpreted_function(
     def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         kinds = [each.dtype for each in (node, *node.args)]
         rounds = of_dtype or not all(map(is_float, kinds))
+        if name is None and integer is None:
+            scalars.unknown[node.op] = None
         full = " ".join([name or node.op, *map(str, kinds * rounds)])
         if node.params and name is None:
             number = scalars.function_number((node.op, node.params))

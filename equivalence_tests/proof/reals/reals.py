@@ -49,7 +49,6 @@ class Reals:
         self.graph, self.algebra, self.cut, self.in_full = graph, algebra, cut, in_full
         self.scalars = Scalars(graph, algebra)
         self.known: dict[tuple[int, tuple[Index, ...]], Rat] = {}
-        self.unknown: dict[str, None] = {}
 
     def entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """An entry of an array, as a real number; of a boolean one as 1 or 0.
@@ -81,7 +80,7 @@ class Reals:
         key = (node.op, node.params, shapes, node.shape)
         number = self.scalars.function_number(key)
         op = unknown_name(node) or node.op
-        self.unknown[op] = None
+        self.scalars.unknown[op] = None
         integer = is_discrete(node.dtype)
         name = f"{op} {number}"
         bound = frozenset(f"a{axis}" for arg in node.args for axis in range(len(arg.shape)))
