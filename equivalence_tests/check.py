@@ -21,10 +21,10 @@ from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.suite.sharded.training import ShardedCase
 from equivalence_tests.suite.witness import STEPS, witness_checks
 from optax_bridge.cli.terminal import plain_terminal
-from optax_bridge.correspondence import ENTRIES, TORCH, Verdict
+from optax_bridge.correspondence import ORIGINS, Verdict
 
 FLAX = "flax"
-LIBRARIES = {FLAX: ENTRIES.origin, "torch": TORCH.origin}
+_TABLES = {table.name: table for table in ORIGINS}
 
 
 def check(
@@ -47,11 +47,12 @@ def check(
       steps: number of steps of each run, at least 1.
       full: whether to run the matrix as well.
       against: a recording to compare with.
-      origin: whose optimizers: `flax`, or `torch`, which takes 12 steps and none of the others.
+      origin: whose optimizers: `flax`, or another one's name, which takes 12 steps and no other
+        option.
 
     Returns:
-      The exit code: 0 if every claim held, 1 if one did not, 2 for misuse, 3 if the platform is not
-      there.
+      The exit code: 0 if every claim held, 1 if one did not, 2 for misuse, 3 if the platform, or a
+      library of which nothing is recorded, is not there.
     """
     silence_deprecations()
     console, outputs = report.wide_console(), outputs or Outputs()
@@ -63,24 +64,32 @@ def check(
         recorded = _load_recording(against, steps)
         cases = _select(only, full, 0 if device is None else _usable(device), origin)
         if origin != FLAX and (full or against or outputs.record):
-            raise ValueError("--from torch: it goes with none of --full, --record and --against")
+            raise ValueError(
+                f"--from {origin}: it goes with none of --full, --record and --against"
+            )
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
     if device is None:
-        return _not_run(console, outputs, platform)
+        here = ", ".join(sorted({d.platform for d in jax.devices()}))
+        return _not_run(
+            console, outputs, platform, f"there is no such device here (there is {here})"
+        )
+    library = _TABLES[origin]
+    if not cases:
+        return _not_run(console, outputs, library.origin, f"{library.title} is not installed")
     steps = steps if origin == FLAX else STEPS
     compilations, keep = Compilations(), bool(outputs.record or against)
     # A terminal has the bar.
     printer = None if console.is_terminal else _printer(console)
     results = run_all(cases, device, steps, printer, keep=keep)
     ran = _facts(results, steps, str(compilations) if full else "")
-    shown = _print(console, results, ran, device, LIBRARIES[origin])
+    shown = _print(console, results, ran, device, library.origin)
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
     content = _content(results, outcomes, ran, compilations.count, environment(device))
-    title = f"{LIBRARIES[origin]} against Optax on {device.platform}"
+    title = f"{library.origin} against Optax on {device.platform}"
     written = _write(outputs, content, results, environment(device) | ran, title, shown, steps)
     console.print(report.closing_line(results))
     if not written:
@@ -138,7 +147,7 @@ def _select(only: Sequence[str], full: bool, devices: int, origin: str) -> Seque
     """
     try:
         if origin != FLAX:
-            return witness_checks(only)
+            return witness_checks(_TABLES[origin], only)
         asked = select_cases(only, full)
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
@@ -152,12 +161,11 @@ def _select(only: Sequence[str], full: bool, devices: int, origin: str) -> Seque
     return here
 
 
-def _not_run(console: Console, outputs: Outputs, platform: str | None) -> int:
-    """Says that there is no such device, in the files as well; returns the exit code."""
-    here = ", ".join(sorted({d.platform for d in jax.devices()}))
-    console.print(f"{platform}: not run, there is no such device here (there is {here})")
+def _not_run(console: Console, outputs: Outputs, what: str | None, why: str) -> int:
+    """Says what cannot run here, in the files as well; returns the exit code."""
+    console.print(f"{what}: not run, {why}")
     console.print("0 comparisons: not run")
-    content = {"platform": platform, "ran": False, "results": []}
+    content = {"platform": what, "ran": False, "results": []}
     return NOT_RUN if outputs.write(content) else MISUSE
 
 

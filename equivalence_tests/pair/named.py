@@ -9,24 +9,23 @@ from dataclasses import dataclass, replace
 
 import legacy_optim
 from equivalence_tests.sides import frameworks
-from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, side_maker
 from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import in_program, with_own_arguments
-from optax_bridge.correspondence import TORCH, entries_by_class
+from optax_bridge.correspondence import ORIGINS, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
-_FRAMEWORKS = {"torch": frameworks.import_torch, "keras": frameworks.import_keras}
 
 # What a learning rate is called.
 RATES = ("learning_rate", "lr", "step_size", "rate")
 
 # Whose constructors may be written as calls: nothing else is called by a text.
-_LIBRARIES = ("optax", "optax_bridge", "torch.optim", "keras.optimizers")
+_LIBRARIES = ("optax", "optax_bridge", "keras.optimizers", *(t.origin for t in ORIGINS[1:]))
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class NamedSide:
             return replace(self, args=(), kwargs={**self.parameters, **changes}).build()
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
-                side = _maker(self.function)(*self.args, **(self.kwargs or {}))
+                side = side_maker(self.function)(*self.args, **(self.kwargs or {}))
             return self._in_its_program(side)
         except (Exception, SystemExit) as error:
             hint = ""
@@ -151,15 +150,6 @@ class ObjectSide:
     def call(self, changes: Mapping[str, object]) -> str:
         """The side with some settings changed, as text."""
         return f"{arguments_text((), changes)} in {self.name}" if changes else self.name
-
-
-def _maker(function: Callable[..., object]) -> Callable[..., SideLike]:
-    """Returns the function itself, or what makes a side of another framework's class."""
-    if frameworks.is_torch_optimizer(function):
-        return functools.partial(frameworks.torch_side, function)
-    if frameworks.is_keras_optimizer(function):
-        return functools.partial(frameworks.keras_side, function)
-    return function
 
 
 def named_pair(left: tuple[str, str], right: tuple[str, str]) -> tuple[NamedSide, NamedSide]:
@@ -223,15 +213,14 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
 def _import_framework(name: str) -> str:
     """Imports the library of a name; returns the name, or that of this project's own class.
 
-    Where PyTorch is not installed, the class of the same name in PyTorch's arithmetic replaces it.
+    Where that is not installed, the definition of the same name in its arithmetic replaces it.
     """
     module, _, attribute = name.partition(":")
-    is_known = module == TORCH.origin and attribute in entries_by_class(TORCH)
-    if is_known and importlib.util.find_spec("torch") is None:
-        return f"optax_bridge.torch:{attribute}"
-    framework = _FRAMEWORKS.get(module.partition(".")[0])
-    if framework is not None:
-        framework(name)
+    for table in ORIGINS[1:]:
+        entry = entries_by_class(table).get(attribute) if table.origin == module else None
+        if entry is not None and importlib.util.find_spec(module.partition(".")[0]) is None:
+            return ":".join(entry.legacy.dotted.rsplit(".", 1))
+    frameworks.import_framework_of(module, name)
     return name
 
 

@@ -15,7 +15,7 @@ from equivalence_tests.sides.adapt import SideLike
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
     ENTRIES,
-    TORCH,
+    ORIGINS,
     Case,
     Choice,
     Claim,
@@ -62,13 +62,14 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
     """All claims.
 
     Args:
-      only: names, in any case, of entries, recipes or dtypes; empty for all of flax.optim's.
-        "torch", or an entry of PyTorch's, asks for PyTorch's.
+      only: names, in any case, of entries, recipes, dtypes or origins, such as `torch`; empty for
+        all of flax.optim's.
 
     Raises:
       ValueError: an unknown name.
     """
-    names = {*all_entries(), *RECIPES, *DTYPES, "torch"}
+    origins = {table.name: table for table in ORIGINS}
+    names = {*all_entries(), *RECIPES, *DTYPES, *origins}
     only = names_of_entries(only, names)
     unknown = [name for name in only if name not in names]
     if unknown:
@@ -76,10 +77,14 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
             f"no optimizer, recipe or dtype is called {', '.join(unknown)}"
             f"{did_you_mean(unknown[0], names) or '.'} There are {', '.join(sorted(names))}"
         )
-    of_torch = [name for name in only if name == "torch" or name in TORCH]
-    if "torch" in only:
-        only = [name for name in only if name != "torch"]
-    return [task for task in _all_tasks(TORCH if of_torch else ENTRIES) if _is_selected(task, only)]
+    tables = [table for table in ORIGINS if table.name in only or not table.keys().isdisjoint(only)]
+    only = [name for name in only if name not in origins]
+    return [
+        task
+        for table in tables or [ENTRIES]
+        for task in _all_tasks(table)
+        if _is_selected(task, only)
+    ]
 
 
 def _is_selected(task: Task, only: Sequence[str]) -> bool:

@@ -1,5 +1,6 @@
 """Anything that a user may hand in as a side, turned into one."""
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -13,7 +14,12 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
-from equivalence_tests.sides.frameworks import is_torch_optimizer
+from equivalence_tests.sides.frameworks import (
+    is_keras_optimizer,
+    is_torch_optimizer,
+    keras_side,
+    torch_side,
+)
 from equivalence_tests.sides.side import EquivalenceError as EquivalenceError
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
@@ -62,6 +68,15 @@ def as_side(side: SideLike) -> Side:
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
     raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
+
+
+def side_maker(function: Callable[..., object]) -> Callable[..., SideLike]:
+    """Returns the function itself, or what makes a side of another framework's class."""
+    if is_torch_optimizer(function):
+        return functools.partial(torch_side, function)
+    if is_keras_optimizer(function):
+        return functools.partial(keras_side, function)
+    return function
 
 
 def _made_by_config(side: SideLike) -> SideLike:

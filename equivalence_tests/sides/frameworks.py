@@ -63,6 +63,17 @@ def import_framework(module: str, title: str, where: str) -> ModuleType:
         ) from None
 
 
+def import_framework_of(module: str, where: str) -> None:
+    """Imports the framework that a module is of, if it is of one.
+
+    Raises:
+      EquivalenceError: it is not installed; `where` begins the message.
+    """
+    framework = {"torch": import_torch, "keras": import_keras}.get(module.partition(".")[0])
+    if framework is not None:
+        framework(where)
+
+
 def has_base(value: object, module: str, name: str) -> bool:
     """True if this is a class with a base of that name; imports nothing."""
     return isinstance(value, type) and any(

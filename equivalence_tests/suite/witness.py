@@ -1,7 +1,7 @@
-"""The optimizers of PyTorch against PyTorch: recorded, and where it is installed, run here.
+"""The optimizers of another library against it: recorded, and where it is installed, run here.
 
-The exact recipe and that of public Optax are held to what `torch.optim` itself computed, through
-gradients that are ordinary, tiny, zero, huge, infinite and NaN.
+The exact recipe and that of public Optax are held to what the library itself computed, through
+gradients that are ordinary, tiny, zero, huge, infinite and NaN. What PyTorch computed is recorded.
 """
 
 import importlib.util
@@ -19,22 +19,26 @@ import numpy as np
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
-from equivalence_tests.sides.frameworks import import_torch, torch_side
+from equivalence_tests.sides.adapt import as_side, side_maker
+from equivalence_tests.sides.frameworks import import_framework_of, import_torch
 from equivalence_tests.sides.side import Side, train_state
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.suite.case import Case, Result
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import (
-    TORCH,
     Choice,
     Entry,
+    Table,
     UnsupportedSetting,
     Verdict,
+    all_entries,
     choose_recipe,
+    origin_of,
 )
-from optax_bridge.correspondence.recipe import Call, build, render
+from optax_bridge.correspondence.recipe import Call, build, render, resolve
 
 FILE = "torch.npz"
+_RECORDED = ("torch",)  # whose numbers the file has
 DTYPES = ("float32", "bfloat16")
 STEPS = 12
 RECORDED, LIVE = "recorded", "live"
@@ -88,14 +92,14 @@ _TINY, _HUGE = np.float32(1e-30), np.float32(1e30)
 
 @dataclass(frozen=True)
 class WitnessCheck(Case):
-    """One recipe against PyTorch.
+    """One recipe against the library that the entry is of.
 
     Attributes:
       entry: name of the entry.
-      setting: index into its cases; of a live one, the seed that settings are drawn with.
+      setting: index into its cases; beyond them, the seed that settings are drawn with.
       problem: the parameters' dtype.
       recipe: `"exact"` or `"stock"`.
-      rate: `RECORDED` or `LIVE`: where PyTorch's numbers come from.
+      rate: `RECORDED` or `LIVE`: where the library's numbers come from.
     """
 
     entry: str
@@ -113,33 +117,43 @@ class WitnessCheck(Case):
         return f"{self.recipe}, {self.problem}"
 
 
-def witness_checks(only: Sequence[str] = ()) -> list[WitnessCheck]:
-    """All checks against PyTorch, live ones where it is installed.
+def witness_checks(table: Table, only: Sequence[str] = ()) -> list[WitnessCheck]:
+    """All checks against a library, live ones where it is installed.
 
     Args:
+      table: its optimizers.
       only: names of optimizers, `adamw` or `torch.adamw`; empty for all.
 
     Raises:
       ValueError: no optimizer has this name.
     """
-    names = {name.lower().removeprefix("torch."): name for name in TORCH}
-    asked = [name.lower().removeprefix("torch.") for name in only]
+    prefix = f"{table.name}."
+    names = {name.lower().removeprefix(prefix): name for name in table}
+    asked = [name.lower().removeprefix(prefix) for name in only]
     if unknown := [name for name in asked if name not in names]:
         near = did_you_mean(unknown[0], names) or "."
         raise ValueError(
-            f"no optimizer of PyTorch is called {', '.join(unknown)}{near} There are "
+            f"no optimizer of {table.title} is called {', '.join(unknown)}{near} There are "
             f"{', '.join(names)}"
         )
-    return [check for name in asked or names for check in _checks_of(names[name])]
+    return [check for name in asked or names for check in _checks_of(table, names[name])]
 
 
-def _checks_of(name: str) -> Iterator[WitnessCheck]:
-    for index in range(len(TORCH[name].cases)):
-        yield from (WitnessCheck(name, index, dtype, "exact") for dtype in DTYPES)
-        yield WitnessCheck(name, index, "float32", "stock")
-    if importlib.util.find_spec("torch") is not None:
+def is_installed(table: Table) -> bool:
+    """True if the library itself is here."""
+    return importlib.util.find_spec(table.origin.partition(".")[0]) is not None
+
+
+def _checks_of(table: Table, name: str) -> Iterator[WitnessCheck]:
+    source = RECORDED if table.name in _RECORDED else LIVE
+    if source is LIVE and not is_installed(table):
+        return
+    for index in range(len(table[name].cases)):
+        yield from (WitnessCheck(name, index, dtype, "exact", source) for dtype in DTYPES)
+        yield WitnessCheck(name, index, "float32", "stock", source)
+    if is_installed(table):
         for seed in range(_DRAWN):
-            yield WitnessCheck(name, seed, "float32", "exact", LIVE)
+            yield WitnessCheck(name, len(table[name].cases) + seed, "float32", "exact", LIVE)
 
 
 def problem(entry: Entry, dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -166,12 +180,15 @@ def problem(entry: Entry, dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def genuine(entry: Entry, settings: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """The parameters after every step of PyTorch's own optimizer, with one tensor at a time."""
-    optimizer = getattr(import_torch("witness").optim, entry.legacy.__name__)
+    """The parameters after every step of the library's own optimizer, one tensor at a time."""
+    origin = origin_of(entry).origin
+    import_framework_of(origin, "witness")
+    optimizer = resolve(f"{origin}.{entry.legacy.__name__}")
     one_by_one = {"foreach": False} if "foreach" in inspect.signature(optimizer).parameters else {}
     params, grads = problem(entry, dtype)
-    side = torch_side(optimizer, **settings, **one_by_one)
-    return trajectory(driver(side, "eager"), params, (grads,))["params"]
+    side = as_side(side_maker(optimizer)(**settings, **one_by_one))
+    drive = "jit" if side.compiled else "eager"
+    return trajectory(driver(side, drive), params, (grads,))["params"]
 
 
 def ours(
@@ -251,6 +268,13 @@ def _load(key: str) -> np.ndarray:
         return arrays[key]
 
 
+def settings_of(check: WitnessCheck) -> dict[str, Any]:
+    """The settings of a check: those of a case, or drawn ones."""
+    entry = all_entries()[check.entry]
+    is_case = check.setting < len(entry.cases)
+    return (case_settings if is_case else drawn_settings)(entry, check.setting)
+
+
 def case_settings(entry: Entry, setting: int) -> dict[str, Any]:
     """The settings of a case, its rate included."""
     case = entry.cases[setting]
@@ -259,8 +283,7 @@ def case_settings(entry: Entry, setting: int) -> dict[str, Any]:
 
 def run_witness(check: WitnessCheck) -> Result:
     """Runs one check; an error is in its result."""
-    entry, is_live = TORCH[check.entry], check.rate == LIVE
-    settings = (drawn_settings if is_live else case_settings)(entry, check.setting)
+    entry, settings = all_entries()[check.entry], settings_of(check)
     result = Result(check, text_of(entry, settings))
     try:
         choice = _choice(entry, settings, check.recipe)
@@ -275,7 +298,7 @@ def run_witness(check: WitnessCheck) -> Result:
     except Exception as error:
         result.failed, result.note = True, f"{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
-    if not is_live and check.problem == "float32":
+    if check.setting < len(entry.cases) and check.problem == "float32":
         row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
         result.proved, result.proof_held = row.verdict or row.note, row.held
     return result
@@ -284,11 +307,10 @@ def run_witness(check: WitnessCheck) -> Result:
 def comparison_of(
     entry: Entry, settings: Mapping[str, Any], check: WitnessCheck, choice: Choice
 ) -> Comparison:
-    """PyTorch's trajectory compared with a recipe's."""
-    is_live = check.rate == LIVE
+    """The library's trajectory compared with a recipe's."""
     left = (
         genuine(entry, settings, check.problem)
-        if is_live
+        if check.rate == LIVE
         else recording(entry, check.setting, check.problem)
     )
     side = train_state(check.recipe, entry.legacy(**settings), build(choice.call))
@@ -304,12 +326,12 @@ def _choice(entry: Entry, settings: Mapping[str, Any], recipe: str) -> Choice:
 
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:
-    """The constructor call of PyTorch."""
+    """The constructor call of the library."""
     return render(Call(entry.sources[0], (), dict(settings)))
 
 
 def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
-    """Settings drawn at random, each within what PyTorch takes."""
+    """Settings drawn at random, each within what the library takes."""
     rng = np.random.default_rng([seed, *entry.name.encode()])
 
     def below(most: float) -> float:
@@ -346,5 +368,5 @@ def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
 
 
 def is_as_claimed(comparison: Comparison, entry: Entry) -> bool:
-    """True if the exact recipe is as near to PyTorch as its entry says."""
+    """True if the exact recipe is as near to the library as its entry says."""
     return comparison.verdict(entry.exactness) is not Verdict.DIFFERENT

@@ -1,6 +1,5 @@
-"""The exact recipes follow PyTorch as their entries say: recorded, and live."""
+"""The exact recipes follow their libraries as their entries say: recorded, and live."""
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from equivalence_tests.sides.side import train_state
 from equivalence_tests.suite import witness
 from equivalence_tests.suite.witness import DTYPES, LIVE, RECORDED, WitnessCheck
-from optax_bridge.correspondence import TORCH, Verdict, choose_recipe
+from optax_bridge.correspondence import ORIGINS, TORCH, Verdict, all_entries, choose_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.torch import from_torch_schedule
 
@@ -17,15 +16,18 @@ from optax_bridge.torch import from_torch_schedule
 _FIRST = {name: [0] for name in TORCH}
 _DRAWN, _MANY = 2, 30
 
-each_entry = pytest.mark.parametrize("name", TORCH)
+_OTHERS = [name for table in ORIGINS[1:] for name in table]
+_LIVE = [name for table in ORIGINS[1:] if witness.is_installed(table) for name in table]
+each_entry = pytest.mark.parametrize("name", _OTHERS)
 
 
 def _exact(name: str, settings: dict[str, Any], check: WitnessCheck) -> Any:
-    choice = choose_recipe(TORCH[name].legacy(**settings), "exact")
-    return witness.comparison_of(TORCH[name], settings, check, choice)
+    entry = all_entries()[name]
+    choice = choose_recipe(entry.legacy(**settings), "exact")
+    return witness.comparison_of(entry, settings, check, choice)
 
 
-@each_entry
+@pytest.mark.parametrize("name", TORCH)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exact_recipes_follow_the_recordings(name: str, dtype: str, pytestconfig: Any):
     entry = TORCH[name]
@@ -36,11 +38,10 @@ def test_exact_recipes_follow_the_recordings(name: str, dtype: str, pytestconfig
         assert witness.is_as_claimed(comparison, entry), (index, comparison.first, comparison.ulp)
 
 
-@each_entry
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("name", _LIVE)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_exact_recipes_follow_pytorch_with_settings_drawn_at_random(name: str, pytestconfig: Any):
-    entry = TORCH[name]
+def test_exact_recipes_follow_the_library_with_drawn_settings(name: str, pytestconfig: Any):
+    entry = all_entries()[name]
     full = pytestconfig.getoption("--equivalence-full")
     for seed in range(100, 100 + (_MANY if full else _DRAWN)):
         settings = witness.drawn_settings(entry, seed)
@@ -60,7 +61,7 @@ def test_public_optax_is_as_near_as_claimed(name: str):
 @each_entry
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
-    entry = TORCH[name]
+    entry = all_entries()[name]
     definition = entry.legacy(**witness.case_settings(entry, 0))
     side = train_state("exact", definition, build(choose_recipe(definition, "exact").call))
     with np.errstate(all="ignore"):
@@ -80,7 +81,7 @@ def test_schedules_are_pytorchs_from_the_first_step_on(index: int):
     np.testing.assert_allclose(rates, expected, rtol=6e-8)  # half a ULP of float32
     by_epoch: Any = from_torch_schedule(text, lr=witness.RATE, steps_per_epoch=3)
     assert [float(by_epoch(count)) for count in range(9)] == [r for r in rates[:3] for _ in "abc"]
-    if importlib.util.find_spec("torch") is not None:
+    if witness.is_installed(TORCH):
         np.testing.assert_array_equal(witness.genuine_rates(*witness.SCHEDULERS[index]), expected)
 
 
@@ -92,6 +93,6 @@ def test_a_fault_is_seen():
 
 
 def test_an_unknown_name_is_refused_and_names_may_be_short():
-    assert {check.entry for check in witness.witness_checks(["AdamW"])} == {"torch.adamw"}
+    assert {check.entry for check in witness.witness_checks(TORCH, ["AdamW"])} == {"torch.adamw"}
     with pytest.raises(ValueError, match="no optimizer of PyTorch is called adamv; is adam meant"):
-        witness.witness_checks(["adamv"])
+        witness.witness_checks(TORCH, ["adamv"])

@@ -176,18 +176,18 @@ def _proof(described: Described, choice: Choice) -> str:
 
     Over the reals that may be more dtypes than the claim holds in: there rounding counts.
     """
-    from optax_bridge.correspondence import ENTRIES
-    from optax_bridge.correspondence.claim import HALF_PRECISION, PROVED_FOR
+    from optax_bridge.correspondence import ENTRIES, origin_of
+    from optax_bridge.correspondence.claim import PROVED_FOR
 
-    of_flax = described.entry in ENTRIES.values()
-    command = "optax-bridge prove" if of_flax else "optax-bridge prove --only torch"
+    origin = origin_of(described.entry)
+    only = "" if origin is ENTRIES else f" --only {origin.name}"
+    command = f"optax-bridge prove{only}"
     if choice.claim.relation == "different":
         return f"`{command}` proves: different, by an input that shows it"
-    dtypes = ", ".join(["float32", *HALF_PRECISION] if of_flax else ["float32"])
     relation = choice.claim.relation
     if relation != "identical":
         relation += ", which leaves the rounding of every dtype out"
-    return f"`{command}` proves: {relation}, for {PROVED_FOR} in {dtypes}"
+    return f"`{command}` proves: {relation}, for {PROVED_FOR} in {', '.join(origin.proved)}"
 
 
 def _scope(choice: Choice) -> str:

@@ -9,6 +9,7 @@ from .entry import Entry as Entry
 from .entry import UnsupportedSetting as UnsupportedSetting
 from .recipe import Call as Call
 from .table import ENTRIES as ENTRIES
+from .table import ORIGINS as ORIGINS
 from .table import TORCH as TORCH
 from .table import Described as Described
 from .table import Table as Table
@@ -17,3 +18,4 @@ from .table import describe as describe
 from .table import entries_by_class as entries_by_class
 from .table import entry_of as entry_of
 from .table import names_of_entries as names_of_entries
+from .table import origin_of as origin_of

@@ -199,7 +199,7 @@ class Entry:
       unsupported: settings that no stock recipe expresses.
       cases: what the suite runs; together they move every hyper-parameter off its default.
       notes: for the guide: what to know when moving.
-      sources: paper and legacy module.
+      sources: its name in the original library, and papers.
       renamed: argument of the legacy constructor -> of the port, where they have different names.
       within: argument of the legacy constructor -> the numbers that it makes sense with.
       getters: argument of the legacy constructor -> what reads it from a definition, where it is

@@ -5,7 +5,7 @@ import inspect
 import warnings
 
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import ENTRIES, TORCH, Described, Table, entries_by_class
+from optax_bridge.correspondence import ENTRIES, ORIGINS, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Node, Source
 from optax_bridge.correspondence.values import expectation, meant
@@ -22,13 +22,13 @@ class ExpressionError(ValueError):
 def parse(expression: str, table: Table | None = None) -> Described:
     """Reads `"Adam(learning_rate=1e-3)"`, in any case and with `optim.` or `flax.optim.` before it.
 
-    `"torch.optim.Adam(lr=1e-3)"` is read as well.
+    `"torch.optim.Adam(lr=1e-3)"` is read as well, and so is that of any other of `ORIGINS`.
 
     Args:
       expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
         optimizers, constructor calls. Anything else is kept as the source text it is.
-      table: of which library the class is; None: of PyTorch's if `torch.` stands before it, else of
-        flax.optim's.
+      table: of which library the class is; None: as what stands before its name says, flax.optim's
+        where nothing does.
 
     Returns:
       The optimizer that it describes, defaults filled in.
@@ -55,8 +55,9 @@ def parse(expression: str, table: Table | None = None) -> Described:
         ) from None
     _check_depth(tree, expression)
     named = tree.func if isinstance(tree, ast.Call) else tree
-    is_torch = _home(named, expression) in ("torch", "torch.optim", "optax_bridge.torch")
-    return _optimizer(tree, expression, table or (TORCH if is_torch else ENTRIES))
+    home = _home(named, expression)
+    tables = [table] if table else [each for each in ORIGINS if each.is_home(home)]
+    return _optimizer(tree, expression, tables[0] if tables else ENTRIES)
 
 
 def _check_depth(tree: ast.AST, text: str) -> None:
@@ -86,13 +87,12 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
         if name in table.without_entry:
             raise ExpressionError(f"{table.origin}.{name}: {table.without_entry[name]}")
         is_meant = did_you_mean(name, classes) or "."
-        if name in entries_by_class(TORCH):
-            is_meant = f"; is {TORCH.prefix}{name} meant?"
+        if others := [each for each in ORIGINS if name in entries_by_class(each)]:
+            is_meant = f"; is {others[0].origin}.{name} meant?"
         kind = "a legacy optimizer" if table is ENTRIES else table.origin
-        rate = next(iter(classes.values())).rate
         raise ExpressionError(
             f"{_text(node, text)!r} is no call of {kind}{is_meant} Expected one of "
-            f'{", ".join(sorted(classes))}, e.g. "{table.prefix}Adam({rate}=1e-3)"'
+            f'{", ".join(sorted(classes))}, e.g. "{table.example}"'
         )
     if not isinstance(node, ast.Call):
         raise ExpressionError(
@@ -111,7 +111,7 @@ def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
     """
     lower = {name.lower(): entry for name, entry in entries_by_class(table).items()}
     entry = lower.get((_class_name(node) or "").lower())
-    if entry is None or not isinstance(node, ast.Attribute) or _is_of(table, _home(node, text)):
+    if entry is None or not isinstance(node, ast.Attribute) or table.is_home(_home(node, text)):
         return entry
     name = entry.legacy.__name__
     raise ExpressionError(
@@ -124,12 +124,6 @@ def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
 def _home(node: ast.expr, text: str) -> str:
     """A dotted name without its last part."""
     return _text(node.value, text) if isinstance(node, ast.Attribute) else ""
-
-
-def _is_of(table: Table, home: str) -> bool:
-    if table is TORCH:
-        return home in ("optim", "torch.optim", "torch", "optax_bridge.torch")
-    return home.removeprefix("flax.").removeprefix("legacy_").split(".")[0] == "optim"
 
 
 def _arguments(

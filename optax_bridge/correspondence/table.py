@@ -5,44 +5,64 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import legacy_optim
 from optax_bridge.checks import is_legacy
+from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Node
 
 
 class Table(Mapping[str, Entry]):
-    """Name -> entry, of each module of a package that defines `ENTRY`.
+    """An origin: name -> entry, of each module of a package that defines `ENTRY`.
 
     They are imported when the first is asked for: an optimizer's module itself needs this package.
 
     Attributes:
-      origin: the library whose optimizers these are.
-      prefix: what stands before a class's name in an expression that means this library's.
+      name: what commands call it: `torch`.
+      origin: the module of its optimizers: `torch.optim`.
+      title: the library, for messages: `PyTorch`.
+      package: of this project, with its definitions and transformations.
+      proved: the dtypes in which `optax-bridge prove` decides its claims.
       without_entry: its optimizers that have none -> what to do instead.
     """
 
     def __init__(
         self,
-        package: str,
+        name: str,
         origin: str,
-        prefix: str = "",
+        title: str,
+        package: str,
+        homes: str,
+        *,
+        proved: Sequence[str] = ("float32", *HALF_PRECISION),
         without_entry: Mapping[str, str] | None = None,
     ):
-        self._package = package
-        self.origin = origin
-        self.prefix = prefix
+        """The table; `homes` is a pattern of what stands before the names of its optimizers."""
+        self.name, self.origin, self.title, self.package = name, origin, title, package
+        self._homes, self.proved = homes, tuple(proved)
         self.without_entry = without_entry or {}
+
+    def is_home(self, module: str) -> bool:
+        """True if what stands before an optimizer's name means this origin."""
+        return re.fullmatch(self._homes, module) is not None
+
+    @property
+    def example(self) -> str:
+        """A constructor call, for messages."""
+        entry = next(e for n, e in entries_by_class(self).items() if n.lower() == "adam")
+        prefix = "" if self is ENTRIES else f"{self.origin}."
+        return f"{prefix}{entry.legacy.__name__}({entry.rate}=1e-3)"
 
     @functools.cached_property
     def _entries(self) -> dict[str, Entry]:
-        package = importlib.import_module(self._package)
+        package = importlib.import_module(f"{self.package}.optimizers")
         names = [module.name for module in pkgutil.iter_modules(package.__path__)]
         modules = [
-            importlib.import_module(f"{self._package}.{name}")
+            importlib.import_module(f"{package.__name__}.{name}")
             for name in names
             if not name.endswith("_test")
         ]
@@ -59,12 +79,17 @@ class Table(Mapping[str, Entry]):
         return len(self._entries)
 
 
-ENTRIES = Table("optax_bridge.optimizers", "flax.optim")
+ENTRIES = Table(
+    "flax", "flax.optim", "flax.optim", "optax_bridge", r"(flax\.)?(legacy_)?optim(\..*)?"
+)
 TORCH = Table(
-    "optax_bridge.torch.optimizers",
+    "torch",
     "torch.optim",
-    "torch.optim.",
-    {
+    "PyTorch",
+    "optax_bridge.torch",
+    r"(torch\.)?optim|torch|optax_bridge\.torch",
+    proved=("float32",),
+    without_entry={
         "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "
         "for. optax.lbfgs() is the same method with a line search of its own: pass value=, grad= "
         "and value_fn= to its update. What it keeps is not taken over; start with a fresh state",
@@ -75,15 +100,25 @@ TORCH = Table(
 )
 
 
+# Whose optimizers are known. Where a name fits several, the first is meant.
+ORIGINS = (ENTRIES, TORCH)
+
+
+def origin_of(entry: Entry) -> Table:
+    """The origin that an entry is of."""
+    return next(table for table in ORIGINS if entry.name in table)
+
+
 def all_entries() -> dict[str, Entry]:
     """The entries of every origin, by name."""
-    return {**ENTRIES, **TORCH}
+    return {name: entry for table in ORIGINS for name, entry in table.items()}
 
 
 def entry_of(definition: legacy_optim.OptimizerDef) -> Entry | None:
     """The entry of a definition's class; None for a class of the program's, subclasses included."""
-    module = type(definition).__module__  # tells the table, so that the other one is not imported
-    table = TORCH if module.startswith("optax_bridge.torch.") else ENTRIES
+    module = type(definition).__module__  # tells the table, so that no other is imported
+    others = (table for table in ORIGINS[1:] if module.startswith(f"{table.package}."))
+    table = next(others, ENTRIES)
     return next((e for e in table.values() if e.legacy.cls is type(definition)), None)
 
 
@@ -96,7 +131,7 @@ def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[s
     """Names as the table has them: of entries, by theirs or by the class's, and of other things.
 
     Args:
-      asked: what a user typed, in any case: `Adam`, `adam`, `GradientDescent`.
+      asked: what a user typed, in any case: `Adam`, `adam`, `torch.AdamW`, `torch.optim.AdamW`.
       others: further names that are known.
 
     Returns:
@@ -104,7 +139,12 @@ def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[s
     """
     by_lower_case = {name.lower(): name for name in others}
     by_lower_case |= {entry.legacy.__name__.lower(): name for name, entry in ENTRIES.items()}
-    by_lower_case |= {name.lower(): name for name in ENTRIES}
+    for table in ORIGINS:
+        by_lower_case |= {
+            key.lower(): name
+            for name, entry in table.items()
+            for key in (name, f"{table.origin}.{entry.legacy.__name__}")
+        }
     return [by_lower_case.get(name.lower(), name) for name in asked]
 
 
