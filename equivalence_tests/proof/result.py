@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import jax
 
-from equivalence_tests.proof.certificate.certificate import VERSION, obligation_rows
+from equivalence_tests.proof.certificate.certificate import VERSION, rows_of_case
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
@@ -69,10 +69,9 @@ class CaseProof:
             "stopped": self.stopped,
             "relation": list(self.induction.relation),
             "relation_given": self.induction.relation_given,
-            "symbols": [list(each) for each in self.induction.classes],
-            "derived": [list(slot) for slot in self.induction.derived],
+            "symbols": [list(each) for each in self.induction.symbols],
             "after_first": None if (least := self.induction.least) is None else dict(least),
-            **obligation_rows(self.induction.obligations),
+            **rows_of_case(self.world.graph, self.induction),
             "counterexample": None if example is None else example.as_dict(),
         }
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
-@describing()
 def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
     """The definition for `"Adam(learning_rate=1e-3)"`; the text is parsed, never evaluated.
 

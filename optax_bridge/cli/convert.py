@@ -236,12 +236,10 @@ def _misuse(options: ConvertOptions) -> str:
             "--like says what everything becomes: leave --optimizer, --to legacy, --params-only, "
             "--part, --layout flat and --recipe out"
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            named = parse_definitions(options.optimizers)
-        except (ExpressionError, TypeError, ValueError) as error:
-            return str(error)
+    try:
+        named = parse_definitions(options.optimizers)
+    except (ExpressionError, TypeError, ValueError) as error:
+        return str(error)
     if named and set(named) != {""} and (alone or flat):
         return (
             "with several optimizers all are converted where they stand: leave --to legacy, "
@@ -264,8 +262,6 @@ def _convert(
     from optax_bridge.optimizers.selectors import NothingSelectedWarning
     from optax_bridge.torch.checkpoints.files import moved_to_flax
 
-    # The old optimizers' advice to move on is what is being followed.
-    warnings.simplefilter("ignore", DeprecationWarning)
     template = None if options.like is None else template_named(options.like)
     if options.to is Target.TORCH:
         return pytorch.write_back(options, template)
@@ -406,6 +402,7 @@ def template_named(name: str) -> "PyTree":
     Raises:
       CheckpointError: there is nothing of that name, or it fails.
     """
+    from legacy_optim.deprecation import describing
     from optax_bridge.checkpoints.errors import CheckpointError, brief
 
     module, _, attribute = name.rpartition(":")
@@ -415,11 +412,12 @@ def template_named(name: str) -> "PyTree":
             "Name the function that makes what the program saves.",
         )  # fmt: skip
     try:
-        value = object_named(module, attribute)
-        if not callable(value):
-            return value
-        with with_own_arguments(module):
-            return value()
+        with describing():
+            value = object_named(module, attribute)
+            if not callable(value):
+                return value
+            with with_own_arguments(module):
+                return value()
     except (Exception, SystemExit) as error:  # anything that the user's program raises
         remedy = migration_remedy(error) or (
             "The program is imported and the function called without arguments: what runs it "

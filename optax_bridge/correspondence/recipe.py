@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from legacy_optim.deprecation import describing
+
 # A part of a recipe: a `Call`, `Name`, `Setting` or `Source`, a plain value, or a tuple of these.
 Node = Any
 
@@ -115,8 +117,9 @@ def replace_nodes(node: Node, others: Mapping[int, Node]) -> Node:
     return tuple(replace_nodes(item, others) for item in node) if isinstance(node, tuple) else node
 
 
+@describing()
 def build(node: Node) -> Any:
-    """Evaluates a recipe.
+    """Evaluates a recipe; an old definition in it is no use of the old API by the program.
 
     Args:
       node: a filled recipe.

@@ -12,15 +12,13 @@ from optax_bridge.spmd.config import (
     config_for_class,
     config_for_function,
 )
+from optax_bridge.spmd.examples.transformer import GroupedQueryAttention, TransformerAttentionLayer
 from optax_bridge.spmd.layer import (
     BaseLayer,
     FactorizationSpec,
-    GroupedQueryAttention,
     ParameterSpec,
     RMSNorm,
     StackedTransformerLayer,
-    TransformerAttentionLayer,
-    TransformerLayer,
 )
 from optax_bridge.spmd.module import Module, OutputCollection
 from optax_bridge.spmd.module import functional as F
@@ -57,9 +55,9 @@ def layer_from_pretrained(config: PretrainedConfig):
 
 
 def build_layer_config(i: int):
-    cfg = TransformerLayer.default_config().set(input_dim=4)
-    cfg.feed_forward.hidden_dim = 4 * (i % 2 + 1)
-    cfg.self_attention.attention.num_heads = 2
+    cfg = TransformerAttentionLayer.default_config().set(target_dim=4, source_dim=4)
+    cfg.attention = GroupedQueryAttention.default_config()
+    cfg.attention.set(num_heads=4, num_kv_heads=2 ** (i % 2))
     return cfg
 
 
@@ -72,7 +70,7 @@ def test_gqa_and_rms_norm():
     layer = layer_cfg.set(name="layer", target_dim=8, source_dim=8).instantiate(parent=None)
     params = layer.initialize_parameters_recursively(KEY)
     assert set(params["norm"]) == {"scale"}
-    assert params["attention"]["k_proj"]["weight"].shape == (8, 2, 2)
+    assert params["attention"]["k_proj"]["weight"].shape == (8, 4)
 
 
 def test_stack_of_layers():
@@ -85,7 +83,7 @@ def test_stack_of_layers():
     stack_cfg.set(layer=layer_cfgs)
     stack: StackedTransformerLayer = stack_cfg.set(name="stack").instantiate(parent=None)
     specs = stack.create_parameter_specs_recursively()
-    assert specs["layer11"]["feed_forward"]["linear1"]["weight"].shape == (4, 8)
+    assert specs["layer11"]["attention"]["k_proj"]["weight"].shape == (4, 2)
 
 
 @pytest.mark.parametrize(

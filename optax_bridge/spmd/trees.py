@@ -356,21 +356,16 @@ def complete_partition_spec_tree(treedef: PyTree, prefix_tree: PyTree) -> PyTree
       ValueError: it is no prefix.
     """
     full = jax.tree.unflatten(treedef, [object() for _ in range(treedef.num_leaves)])
-    specs: list[PartitionSpec | None] = []
-
-    def spread(spec: PartitionSpec | None, below: PyTree) -> None:
-        specs.extend([spec] * len(jax.tree.leaves(below)))
 
     def is_leaf(node: PyTree) -> bool:
         return node is None or isinstance(node, PartitionSpec)
 
     try:
-        jax.tree.map(spread, prefix_tree, full, is_leaf=is_leaf)
+        return jax.tree.broadcast(prefix_tree, full, is_leaf=is_leaf)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the partition specs are no prefix of the tree: {prefix_tree!r} for {treedef}: {error}"
         ) from None
-    return jax.tree.unflatten(treedef, specs)
 
 
 def raise_for_cycles(tree: PyTree) -> None:

@@ -8,19 +8,33 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.algebra.algebra import Algebra
+from equivalence_tests.proof.algebra.atoms import to_lists
+from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
-from equivalence_tests.proof.induction.world import Obligation
+from equivalence_tests.proof.induction.induction import Induction, Related
+from equivalence_tests.proof.induction.world import Obligation, is_constant
+from equivalence_tests.proof.reals.indexing import indices
+from equivalence_tests.proof.reals.reals import Reals
 
-VERSION = 2
+VERSION = 3
 _LONGEST = 2000  # of a normal form as text; as terms it is whole
+_CAPACITY = 256  # atoms of a leaf of a state
 
 
-def obligation_rows(obligations: Sequence[Obligation]) -> Json:
-    """The obligations of one case as plain data.
+def rows_of_case(graph: Graph, induction: Induction) -> Json:
+    """The states and obligations of one case as plain data.
+
+    Args:
+      graph: where its nodes are.
+      induction: the proof.
 
     Returns:
+      `states`: how the states of both sides are related. For every state of a cycle of counters
+      there is one with the counters' values, `where`, and the `terms` of both sides' leaves: the
+      number of a quotient of symbols; None for a leaf that is its own symbol, as `symbols` has it,
+      and for one without a symbol, which stays what it is at the start.
       `obligations`: for each `when`, `leaf`, `level` and what else is known; `params` where it is a
       parameter, `general` where it is not for all shapes. One that is identical
       has the number of its `node`, which is the same for both sides; one that is equal over the
@@ -33,8 +47,9 @@ def obligation_rows(obligations: Sequence[Obligation]) -> Json:
       `texts`: the texts.
     """
     tables = _Tables()
-    rows = [_row(each, tables) for each in obligations]
+    rows = [_row(each, tables) for each in induction.obligations]
     return {
+        "states": _state_rows(graph, induction, tables),
         "obligations": rows,
         "nodes": tables.nodes,
         "quotients": tables.quotients.rows,
@@ -102,6 +117,30 @@ class _Tables:
             texts = (str(here.params) if here.params else "", f"{here.dtype}{list(here.shape)}")
             self.nodes.append([here.op, args, *map(self.texts.number, texts)])
         return self._nodes[node.id]
+
+
+def _state_rows(graph: Graph, induction: Induction, tables: _Tables) -> list[Json]:
+    """The states as they are related: each leaf, where it is not its own symbol."""
+
+    def term(node: Node, symbol: str | None, column: Sequence[Node]) -> int | None:
+        constant = is_constant(node)
+        if all(each is node for each in column) if constant else symbol is not None:
+            return None
+        algebra = Algebra(_CAPACITY)
+        value = Reals(graph, algebra).entry(node, indices(node.shape))
+        return tables.terms(to_lists(algebra.atoms, value))[0]
+
+    def terms(states: Related, side: int) -> list[int | None]:
+        columns = zip(*(each.sides[side] for each in induction.states), strict=True)
+        return list(map(term, states.sides[side], induction.symbols[side], columns))
+
+    return [
+        {
+            "where": [list(each) for each in states.counters],
+            "terms": [terms(states, side) for side in (0, 1)],
+        }
+        for states in induction.states
+    ]
 
 
 def _row(obligation: Obligation, tables: _Tables) -> Json:

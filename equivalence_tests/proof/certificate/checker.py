@@ -1,14 +1,20 @@
-"""Checks a certificate apart from the prover: both programs are run in exact arithmetic.
+"""Checks a certificate apart from the prover: its induction, at random points.
 
-Both are followed equation by equation on random inputs, with balls of 200 bits, from the start and
-then from states that are related as the certificate says, and otherwise at random. Parameters have
-to agree after every step, states where they are related, and the normal forms with what the
-programs compute. Where the certificate says identical, both are followed in their own dtypes too,
-with NaN, infinities, signed zeros and denormal numbers among the inputs, and every bit has to
-agree. Where it says different, its example has to part them.
+The certificate says how the states of both sides are related: which symbols, or which functions of
+symbols, their leaves are. Both programs are followed equation by equation, with balls of 200 bits.
+The start has to be related so. A step from related states, whose symbols are otherwise random, has
+to give the same parameters and states that are related again; where counters go round, from each of
+their states. The normal forms have to be what the programs compute. Where the certificate says
+identical, the same is done in the dtypes of the programs, with NaN, infinities, signed zeros and
+denormal numbers among the inputs, and every bit has to agree. Where it says different, its example
+has to part both sides.
 
 Of this project it imports `equations` and `normal_forms` alone: no rules, no algebra, no induction,
-nothing of how a proof is found. What is trusted is in `TRUSTED`.
+nothing of how a proof is found. It trusts what `TRUSTED` names. Of these the induction is the
+largest: that both sides agree at random points is no proof that they agree at all. A branch that no
+random number takes, `count == 50000`, is the prover's to see, and so are the assumptions: where one
+does not hold, values are not finite or a comparison is open, and `skipped` says so. Random states
+have the signs of those that a run reaches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +25,7 @@ import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import arb, fmpq
+from flint import arb
 from jax.extend.core import ClosedJaxpr
 
 from equivalence_tests.proof.certificate import equations
@@ -27,6 +33,10 @@ from equivalence_tests.proof.certificate.equations import Array
 from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEvaluable
 
 Pair = tuple[list[Array], list[Array]]  # of the left side and of the right one
+Symbols = dict[str, Array]  # the values of those that a certificate relates states by
+VERSION = 3  # of certificates
+_OF_SIDES = ("on the left", "on the right")
+_OF_RELATION = ("by the certificate", "by the program")
 BITS, _DIGITS, _MOST_STEPS = 200, 1e-30, 400
 _TRIALS = 4  # of random inputs, until comparisons of them have an answer
 VERDICTS = ("identical", "equal over the reals", "not decided", "different")
@@ -110,6 +120,8 @@ def check_programs(
       CertificateError: the programs do not compute what it says, or it cannot be checked.
     """
     checked, rng = Checked(), np.random.default_rng(seed)
+    version = certificate.get("version")
+    _require(version == VERSION, f"version: expected {VERSION}, found {version}; prove it again")
     cases, scope = certificate["cases"], certificate["scope"]
     _require(
         certificate["verdict"] == max((case["verdict"] for case in cases), key=VERDICTS.index),
@@ -121,16 +133,14 @@ def check_programs(
             programs = trace(case["fixed"], None)
             _check_scope(certificate, case, programs)
             if case["verdict"] == "different":
-                example = case["counterexample"]
-                there = trace(example["hyper_params"], None)
-                _Run(case, there, checked, rng).example(example)
+                _check_example(case, trace, checked, rng)
             if case["verdict"] not in VERDICTS[:2]:
                 continue
             for axes in (5, 0, 2)[:shapes] if scope["coverage"] != "given" else ():
                 shape = tuple(int(n) for n in rng.integers(1, 3 if axes > 2 else 6, axes))
                 there = trace(case["fixed"], shape)
-                run = _Run({**case, "obligations": []}, there, checked, rng)
-                checked.shapes += bool(run.follow(steps, exact=True))
+                run = _Run(case, there, checked, rng, exact=True, own_shapes=False)
+                checked.shapes += bool(run.follow(steps))
             _check_points(case, programs, checked, rng, points, steps)
     except equations.NotKnown as error:
         raise CertificateError(f"not checked: {error}") from error
@@ -150,13 +160,26 @@ def _check_points(
     """Raises unless both sides agree, and a value or the bits of every parameter were compared."""
     compared, most = set[str](), checked.points + points
     for _ in range(_TRIALS * points):
-        compared |= _Run(case, programs, checked, rng).follow(steps, exact=True)
+        compared |= _Run(case, programs, checked, rng, exact=True).follow(steps)
         if checked.points == most:
             break
     for _ in range(points if case["verdict"] == "identical" else 0):
-        compared |= _Run(case, programs, checked, rng).follow(steps, exact=False)
+        compared |= _Run(case, programs, checked, rng, exact=False).follow(steps)
     missing = [path for path in programs.paths if path not in compared]
     _require(not missing, f"not checked: {', '.join((*missing, *checked.skipped))}")
+
+
+def _check_example(case: Case, trace: Trace, checked: Checked, rng: np.random.Generator) -> None:
+    """Counts an example that parts the sides, which a long one is not tried to do."""
+    example = case["counterexample"]
+    programs = trace(example["hyper_params"], None)
+    size = sum(int(np.prod(leaf.shape)) for leaf in programs.shapes)
+    if example["step"] * size > _MOST_STEPS:
+        checked.skipped["an example of many steps"] = None
+    elif any(_Run(case, programs, checked, rng, exact).parts(example) for exact in (True, False)):
+        checked.examples += 1
+    else:
+        checked.skipped["an example that does not part them here"] = None
 
 
 def _require(condition: bool, message: str) -> None:
@@ -179,6 +202,10 @@ def _check_scope(certificate: Case, case: Case, programs: Programs) -> None:
     _require(coverage in COVERAGES, f"scope: no such coverage: {coverage!r}")
     general = all(row.get("general", True) for row in case["obligations"])
     _require(general or coverage == "given", "scope: its proof is for the shapes given alone")
+    states = [state["where"] for state in case["states"]]
+    for row in case["obligations"]:
+        known = row["when"] != "step" or row.get("where", []) in states
+        _require(known, f"{row['leaf']}: no state of the counters is {row.get('where', [])}")
     free = {*programs.numbers, *case["fixed"]} - {*scope["fixed"]}
     _require({*scope["settings"]} == free, f"scope: the settings are {', '.join(sorted(free))}")
     for name, number in (pair for side in programs.sides for pair in side.comparisons):
@@ -187,211 +214,270 @@ def _check_scope(certificate: Case, case: Case, programs: Programs) -> None:
 
 
 class _Run:
-    """One run of both sides, from one random input."""
+    """One run of both sides, from one random input.
 
-    def __init__(self, case: Case, programs: Programs, checked: Checked, rng: np.random.Generator):
-        self.case, self.programs, self.checked, self.rng = case, programs, checked, rng
+    Attributes:
+      states: how the certificate relates states; none where the shapes are others than those of its
+        proof, for which its terms are.
+      first: the first states that are related.
+    """
 
-    def follow(self, steps: int, exact: bool) -> set[str]:
-        """Follows both sides from the start, in exact arithmetic or in their own dtypes.
+    def __init__(
+        self,
+        case: Case,
+        programs: Programs,
+        checked: Checked,
+        rng: np.random.Generator,
+        exact: bool,
+        own_shapes: bool = True,
+    ):
+        self.case, self.programs, self.checked = case, programs, checked
+        self.rng, self.exact = rng, exact
+        self.first: Pair | None = None
+        terms = {term for row in case["states"] for side in row["terms"] for term in side}
+        self.states: list[Case] = case["states"]
+        if terms != {None} and not (own_shapes and exact):
+            self.states = []
+        self.rows: list[Case] = case["obligations"] if own_shapes and exact else []
+
+    def follow(self, steps: int) -> set[str]:
+        """Follows both sides from the start, then from states that are related, at random.
 
         Returns:
           The parameters of which a value was compared after a step, or which have none.
         """
-        compared = set[str]()
-        numbers = self.programs.numbers
+        compared, numbers = set[str](), self.programs.numbers
         shrunk = [numbers[name] * int(self.rng.integers(8, 17)) / 16 for name in sorted(numbers)]
-        settings = [np.asarray(value, jnp.result_type(float)) for value in shrunk]
-        inputs, agree = self._special, self._same_bits
-        if exact:
-            settings = [equations.balls(np.asarray(value)) for value in shrunk]
-            inputs, agree = self._rational, self._agree
+        values = [np.asarray(each, jnp.result_type(float)) for each in shrunk]
+        settings = [equations.balls(np.asarray(n)) for n in shrunk] if self.exact else values
+        self.settings = dict(zip(sorted(numbers), settings, strict=True))
         try:
-            states, shown = self._both("start", [[*settings, *inputs()]] * 2, exact)
-            agree(shown, "at the start")
-            for step in range(1, steps + 1):
-                if exact and step > 1:
-                    states = self._other_states(states)
-                grads = inputs()
+            states, shown = self._both("start", [[*settings, *self._inputs()]] * 2)
+            self._agree(shown, "at the start")
+            after_first = self.case["after_first"] is not None
+            related = None if after_first else self._related(states, "at the start")
+            for step in range(1, max(steps, steps - 1 + len(self.states)) + 1):
+                if step > 1 and related is not None:  # every other state is as good
+                    state, symbols = related
+                    related = state, {name: self._other(each) for name, each in symbols.items()}
+                    states = self._general(*related)
+                grads, when = self._inputs(), f"after step {step}"
                 args = [[*settings, *state, *grads] for state in states]
-                before, (states, shown) = states, self._both("step", args, exact)
-                compared |= agree(shown, f"after step {step}")
-                if exact:
-                    self._check_relation(states, f"after step {step}")
-                if exact and (step > 1 or self.case.get("after_first") is None):
-                    self._check_forms(
-                        self._form_inputs(settings, grads, before), before, states, shown
-                    )
-            self.checked.points += exact
+                states, shown = self._both("step", args)
+                compared |= self._agree(shown, when)
+                if related is not None:
+                    self._check_forms(*related, grads, states, shown)
+                related = self._related(states, when)
+            self.checked.points += self.exact
         except equations.Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
         return compared
 
-    def example(self, example: Case) -> None:
-        """Follows both sides along an example, which has to part them."""
+    def parts(self, example: Case) -> bool:
+        """True if an example parts both sides: in exact arithmetic, else by more than rounding."""
         leaf, index = self.programs.paths.index(example["leaf"]), tuple(example["index"])
-        moves = [row["grads"] for row in example["grads"] for _ in range(row["steps"])]
-        size = sum(int(np.prod(leaf.shape)) for leaf in self.programs.shapes)
-        if len(moves) * size > _MOST_STEPS:
-            self.checked.skipped["an example of many steps"] = None
-            return
-        for exact in (True, False):
-            try:
-                lhs, rhs = self._along(example, moves, exact)
-            except equations.Unclear:
-                continue
-            a: Any = lhs[leaf][index]
-            b: Any = rhs[leaf][index]
-            if _do_not_overlap(a, b) if exact else _is_more_than_rounding(a, b):
-                self.checked.examples += 1
-                return
-        self.checked.skipped["an example that does not part them here"] = None
-
-    def _along(self, example: Case, moves: Sequence[Case], exact: bool) -> Pair:
-        """Returns the parameters after an example's last step."""
 
         def values(row: Case) -> list[Array]:
-            pairs = list(zip(row.values(), self.programs.shapes, strict=True))
-            arrays = [np.asarray(value, float) for value, _ in pairs]
-            if exact:
-                return [equations.balls(array) for array in arrays]
-            return [a.astype(leaf.dtype) for a, (_, leaf) in zip(arrays, pairs, strict=True)]
+            arrays = [np.asarray(value, float) for value in row.values()]
+            pairs = zip(arrays, self.programs.shapes, strict=True)
+            return [equations.balls(a) if self.exact else a.astype(p.dtype) for a, p in pairs]
 
-        states, shown = self._both("start", [values(example["params"])] * 2, exact)
-        for grads in map(values, moves):
-            states, shown = self._both("step", [[*state, *grads] for state in states], exact)
-        return shown
+        try:
+            states, shown = self._both("start", [values(example["params"])] * 2)
+            for row in example["grads"]:
+                for _ in range(row["steps"]):
+                    args = [[*state, *values(row["grads"])] for state in states]
+                    states, shown = self._both("step", args)
+        except equations.Unclear:
+            return False
+        a: Any = shown[0][leaf][index]
+        b: Any = shown[1][leaf][index]
+        return _do_not_overlap(a, b) if self.exact else _is_more_than_rounding(a, b)
 
-    def _both(self, part: str, args: Sequence[list[Array]], exact: bool) -> tuple[Pair, Pair]:
+    def _both(self, part: str, args: Sequence[list[Array]]) -> tuple[Pair, Pair]:
         """Returns states and parameters of both sides."""
         pairs = list(zip(self.programs.sides, args, strict=True))
-        lhs, rhs = (equations.run(getattr(side, part), row, exact) for side, row in pairs)
+        lhs, rhs = (equations.run(getattr(side, part), row, self.exact) for side, row in pairs)
         ours, theirs = (len(side.paths) for side in self.programs.sides)
         return (lhs[:ours], rhs[:theirs]), (lhs[ours:], rhs[theirs:])
 
-    def _rational(self) -> list[Array]:
-        return [self._fractions(-1, leaf.shape) for leaf in self.programs.shapes]
+    def _inputs(self) -> list[Array]:
+        """Returns parameters or gradients at random."""
+        shapes = self.programs.shapes
+        if self.exact:
+            signed = [self._fractions(leaf.shape) * self._choice([-1, 1], leaf) for leaf in shapes]
+            return list(map(np.asarray, signed))
+        with np.errstate(all="ignore"):
+            values = [self.rng.standard_normal(leaf.shape) for leaf in shapes]
+            odd = [self._choice(_SPECIAL, leaf) for leaf in shapes]
+            chosen = [self.rng.random(leaf.shape) < 0.3 for leaf in shapes]
+            rows = zip(map(np.where, chosen, odd, values), shapes, strict=True)
+            return [np.asarray(each).astype(leaf.dtype) for each, leaf in rows]
 
-    def _fractions(self, least_sign: int, shape: tuple[int, ...]) -> Array:
-        sixteenths = self.rng.integers(1, 33, shape) * self.rng.choice([least_sign, 1], shape)
-        return np.asarray(np.frompyfunc(lambda n: arb(fmpq(int(n), 16)), 1, 1)(sixteenths))
+    def _choice(self, values: Sequence[float], leaf: jax.ShapeDtypeStruct) -> Array:
+        return np.asarray(self.rng.choice(values, leaf.shape))
 
-    def _special(self) -> list[Array]:
-        arrays: list[Array] = []
-        for leaf in self.programs.shapes:
-            values, chosen = self.rng.standard_normal(leaf.shape), self.rng.random(leaf.shape) < 0.3
-            with np.errstate(all="ignore"):
-                odd = np.where(chosen, self.rng.choice(_SPECIAL, leaf.shape), values)
-                arrays.append(odd.astype(leaf.dtype))
-        return arrays
+    def _fractions(self, shape: tuple[int, ...]) -> Array:
+        sixteenths = np.asarray(self.rng.integers(1, 33, shape) / 16)
+        return equations.balls(sixteenths) if self.exact else sixteenths
 
-    def _other_states(self, states: Pair) -> Pair:
-        """Returns other states that are related: each symbol's numbers times random ones.
+    # States
 
-        The same ones where a leaf is a function of others, or a counter's state decides what is
-        related, which symbols do not say.
+    def _related(self, states: Pair, when: str) -> tuple[Case, Symbols] | None:
+        """Returns how the certificate relates states, and the values of its symbols in these.
+
+        Raises:
+          CertificateError: they are not related so.
         """
-        by_counter = any(row.get("where") for row in self.case["obligations"])
-        if self.case["derived"] or by_counter:
-            return states
-        factors: dict[str | None, Array] = {}
+        if not self.states:
+            return None
+        self.first = self.first or states
+        rows = [
+            row
+            for row in self.states
+            if all(int(states[side][leaf]) == number for side, leaf, number in row["where"])
+        ]
+        _require(bool(rows), f"no state of the certificate has the counters' values {when}")
+        symbols: Symbols = {}
+        slots = [
+            (name, array)
+            for names, arrays in zip(self.case["symbols"], states, strict=True)
+            for name, array in zip(names, arrays, strict=True)
+        ]
+        for name, array in sorted(slots, key=lambda slot: slot[1].dtype == object):  # counts first
+            if name is not None and name not in symbols:
+                least = self._least.get(name)
+                symbols[name] = array if least is None else array - least
+                above = least is None or np.all(symbols[name] >= 0)
+                _require(bool(above), f"{name} {when}: the count is below {least}")
+        for side, pair in enumerate(zip(self._general(rows[0], symbols), states, strict=True)):
+            program, name = self.programs.sides[side], ("left", "right")[side]
+            for path, expected, actual in zip(program.paths, *pair, strict=True):
+                if expected is not actual:
+                    self._equal(expected, actual, f"{path} on the {name} {when}", _OF_RELATION)
+        return rows[0], symbols
 
-        def multiply(name: str | None, value: Array) -> Array:
-            if name is None or value.dtype != object or self.case["relation_given"]:
-                return value
-            if name not in factors:
-                factors[name] = self._fractions(1, value.shape)
-            return np.asarray(value * factors[name])
+    @property
+    def _least(self) -> Mapping[str, int]:
+        return self.case["after_first"] or {}  # what a count is above a number
 
-        ours, theirs = self.case["symbols"]
-        return [*map(multiply, ours, states[0])], [*map(multiply, theirs, states[1])]
+    def _general(self, state: Case, symbols: Symbols) -> Pair:
+        """Returns the states that are related so, for these values of the symbols."""
+        forms = Forms(self.case, {**self.settings, **symbols})
+        return self._side(0, state, forms), self._side(1, state, forms)
+
+    def _side(self, side: int, state: Case, forms: Forms) -> list[Array]:
+        program, leaves = self.programs.sides[side], list[Array]()
+        avals: Any = program.step.in_avals[len(self.settings) :]
+        rows = zip(program.paths, state["terms"][side], self.case["symbols"][side], strict=True)
+        for number, (path, term, name) in enumerate(rows):
+            aval = avals[number]
+            if term is not None:
+                value = np.empty(aval.shape, object)
+                for index in np.ndindex(aval.shape):
+                    value[index] = _form(forms, term, index, f"how {path} is related")
+            elif name is not None:
+                least, value = self._least.get(name), forms.inputs[name]
+                value = value if least is None else value + least
+                same = value.shape == aval.shape
+                _require(same, f"{path}: its shape is {aval.shape}, that of {name} {value.shape}")
+            else:  # it never changes
+                value = (self.first or ())[side][number]
+            leaves.append(equations.as_type(value, aval, self.exact))
+        return leaves
+
+    def _other(self, value: Array) -> Array:
+        """Returns another value of a symbol, of the same sign."""
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            key: Any = value
+            data = jax.random.key_data(key)
+            more = self.rng.integers(0, 99, data.shape).astype(data.dtype)
+            return jax.random.wrap_key_data(data + more, impl=jax.random.key_impl(key))
+        if value.dtype == np.bool_:
+            return value ^ (self.rng.random(value.shape) < 0.5)
+        if jnp.issubdtype(value.dtype, jnp.integer):
+            return value + self.rng.integers(0, 8, value.shape).astype(value.dtype)
+        factors = self._fractions(value.shape)
+        with np.errstate(all="ignore"):
+            return np.asarray(np.where(value == 0, factors, value * factors)).astype(value.dtype)
 
     # Comparisons
 
     def _agree(self, shown: Pair, when: str) -> set[str]:
-        """Returns the parameters of which a value was compared, or which have none."""
-        compared = set[str]()
-        for path, a, b in zip(self.programs.paths, *shown, strict=True):
-            before = self.checked.values
-            self._equal(a, b, f"{path} {when}")
-            if self.checked.values > before or not a.size:
-                compared.add(path)
-        return compared
+        """Returns the parameters of which something was compared, or which have no values."""
+        pairs = zip(self.programs.paths, *shown, strict=True)
+        return {path for path, a, b in pairs if self._equal(a, b, f"{path} {when}") or not a.size}
 
-    def _check_relation(self, states: Pair, when: str) -> None:
-        ours, theirs = self.case["symbols"]
-        for i, name in enumerate(ours):
-            for j, other in enumerate(theirs):
-                if name is not None and name == other:
-                    paths = self.programs.sides[0].paths[i], self.programs.sides[1].paths[j]
-                    self._equal(states[0][i], states[1][j], f"{' and '.join(paths)} {when}")
+    def _equal(self, a: Array, b: Array, where: str, said: tuple[str, str] = _OF_SIDES) -> bool:
+        """Returns whether anything was compared.
 
-    def _equal(self, a: Array, b: Array, where: str) -> None:
+        Raises:
+          CertificateError: two arrays differ.
+        """
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = (np.asarray(jax.random.key_data(key)) for key in (a, b))
-        for index in np.ndindex(a.shape):
-            self._close(a[index], b[index], f"{where} at {list(index)}")
+        before = self.checked.values
+        if self.exact:
+            for index in np.ndindex(a.shape):
+                self._close(a[index], b[index], f"{where} at {list(index)}", said)
+            return self.checked.values > before
+        same = (a == b) & (np.signbit(a) == np.signbit(b)) if a.dtype != bool else a == b
+        same = same | (np.isnan(a) & np.isnan(b))
+        for index in np.argwhere(~same)[:1]:
+            here = tuple(map(int, index))
+            raise CertificateError(
+                f"{where} at {list(here)}: {a[here]!r} {said[0]}, {b[here]!r} {said[1]}, and the "
+                "certificate says identical"
+            )
+        self.checked.bits += a.size
+        return True
 
-    def _close(self, a: Any, b: Any, where: str) -> None:
+    def _close(self, a: Any, b: Any, where: str, said: tuple[str, str]) -> None:
         a, b = (value if isinstance(value, arb) else arb(float(value)) for value in (a, b))
         if not (a.is_finite() and b.is_finite()):
             self.checked.skipped[f"{where}: {a.str(3)} and {b.str(3)}"] = None
             return
         if not a.overlaps(b):
-            raise CertificateError(f"{where}: {a.str(12)} on the left, {b.str(12)} on the right")
+            raise CertificateError(f"{where}: {a.str(12)} {said[0]}, {b.str(12)} {said[1]}")
         if max(a.rad(), b.rad()) > _DIGITS * max(1, abs(float(a.mid()))):
             self.checked.skipped[f"{where}: too few digits"] = None
             return
         self.checked.values += 1
 
-    def _form_inputs(
-        self, settings: list[Array], grads: list[Array], before: Pair
-    ) -> dict[str, Array]:
-        """Returns the values of the names in normal forms."""
-        inputs = dict(zip(sorted(self.programs.numbers), settings, strict=True))
-        paths = [path.replace("params", "grads", 1) for path in self.programs.paths]
-        inputs |= dict(zip(paths, grads, strict=True))
-        for names, values in zip(self.case["symbols"], before, strict=True):
-            inputs |= {n: value for n, value in zip(names, values, strict=True) if n is not None}
-        least = self.case.get("after_first") or {}  # what a count is above a number
-        return inputs | {name: inputs[name] - least[name] for name in least if name in inputs}
-
     def _check_forms(
-        self, inputs: dict[str, Array], before: Pair, states: Pair, shown: Pair
+        self, state: Case, symbols: Symbols, grads: list[Array], states: Pair, shown: Pair
     ) -> None:
+        """Compares an entry of each normal form with what the programs made of related states."""
+        paths = [path.replace("params", "grads", 1) for path in self.programs.paths]
+        inputs = {**self.settings, **dict(zip(paths, grads, strict=True)), **symbols}
         forms = Forms(self.case, inputs)
-        for row in self.case["obligations"]:
-            counters = row.get("where", [])  # else it is about other states of these
-            here = all(int(before[side][leaf]) == value for side, leaf, value in counters)
-            if row["when"] != "step" or row.get("terms") is None or not here:
+        for row in self.rows:
+            if (
+                row["when"] != "step"
+                or "terms" not in row
+                or row.get("where", []) != state["where"]
+            ):
                 continue
             for side, place in enumerate(row["places"]):
-                of_relation = self.case["relation_given"] and side == 0 and not row.get("params")
-                if place is None or of_relation:
-                    continue  # what the relation makes, which the side does not hold
-                array = (shown if row.get("params") else states)[side][place]
+                # What the relation makes of one side's state is what the other one has.
+                held = side if place is not None else 1 - side
+                array = (shown if row.get("params") else states)[held][row["places"][held]]
                 index = tuple(int(self.rng.integers(size)) for size in array.shape)
-                symbols = {f"i{axis}": at for axis, at in enumerate(index)}
+                what = f"normal form of {row['leaf']}"
                 try:
-                    value = forms.value(row["terms"][side], symbols)
-                except (NotEvaluable, KeyError) as error:
-                    self.checked.skipped[f"normal form of {row['leaf']}: {error}"] = None
+                    value = _form(forms, row["terms"][side], index, what)
+                except CertificateError as error:
+                    self.checked.skipped[str(error)] = None
                     continue
-                self._close(value, array[index], f"normal form of {row['leaf']}")
+                self._close(value, array[index], what, _OF_RELATION)
                 self.checked.forms += 1
 
-    def _same_bits(self, shown: Pair, when: str) -> set[str]:
-        """Returns all parameters, unless a bit of one differs."""
-        for path, a, b in zip(self.programs.paths, *shown, strict=True):
-            same = (np.isnan(a) & np.isnan(b)) | ((a == b) & (np.signbit(a) == np.signbit(b)))
-            for index in np.argwhere(~same)[:1]:
-                here = tuple(map(int, index))
-                raise CertificateError(
-                    f"{path} at {list(here)} {when}: {a[here]!r} on the left, {b[here]!r} on the "
-                    "right, and the certificate says identical"
-                )
-            self.checked.bits += a.size
-        return {*self.programs.paths}
+
+def _form(forms: Forms, number: int, index: tuple[int, ...], what: str) -> arb:
+    try:
+        return forms.value(number, {f"i{axis}": at for axis, at in enumerate(index)})
+    except (NotEvaluable, KeyError) as error:
+        raise CertificateError(f"not checked: {what}: {error}") from error
 
 
 def _do_not_overlap(a: arb, b: arb) -> bool:

@@ -159,7 +159,12 @@ def _as_type(result: Any, aval: Any, exact: bool) -> Array:
         array = array.astype(aval.dtype, copy=False)
     elif array.dtype != object:  # computed of whole numbers alone, so nothing was rounded before
         array = _objects((arb(float(value)) for value in array.reshape(-1)), array.shape)
-    return np.broadcast_to(array, aval.shape)
+    return array if array.shape == aval.shape else np.broadcast_to(array, aval.shape)
+
+
+def as_type(value: Array, aval: Any, exact: bool) -> Array:
+    """Returns numbers of one dtype, or balls, as those of another."""
+    return _as_type(_convert({}, aval, value), aval, exact)
 
 
 def _by_jax(eqn: JaxprEqn, args: Sequence[Any], **changed: Any) -> list[Any]:

@@ -65,6 +65,8 @@ class Forms:
         kind, index = atom["kind"], [position(each, symbols) for each in atom.get("index", [])]
         if kind == "leaf":
             array = self.inputs[atom["name"]]
+            if array.ndim != len(index):
+                raise NotEvaluable(f"{atom['name']} has {array.ndim} axes")
             inside = all(0 <= at < size for at, size in zip(index, array.shape, strict=True))
             value = array[tuple(index)] if inside else _BEYOND
             return value if isinstance(value, arb) else arb(int(value))

@@ -30,6 +30,20 @@ from equivalence_tests.proof.reading.sides import Program
 _FIRST = "first step"
 Leaves = list[Node]  # of one state
 Step = tuple[Leaves, Leaves]  # the new state and the new parameters
+Values = tuple[tuple[int, int, float | None], ...]  # side, leaf and value of counters
+
+
+@dataclass(frozen=True)
+class Related:
+    """States of both sides that are related, for all values of their symbols.
+
+    Attributes:
+      sides: the leaves of each state.
+      counters: values of the counters that are in one state of their cycle; empty without any.
+    """
+
+    sides: tuple[Leaves, Leaves]
+    counters: Values = ()
 
 
 @dataclass(frozen=True)
@@ -40,30 +54,21 @@ class Induction:
       obligations: everything that was to prove.
       relation: which leaves of the states are related, as text.
       relation_given: whether the relation was given.
-      states: general states of both sides, as related.
+      states: general states of both sides, as related; several where a counter goes round.
+      symbols: for each leaf of both states the name of the symbol that it is in these, or of which
+        it is the excess over `least`; None for a constant, and for a function of others.
       counts: what has to hold over the reals of counts, as text.
       least: where states are related from the first step on, the name of each count's symbol and
         the number that it stands above; None where they are related from the start.
-      derived: leaves that are functions of others, which have no symbol.
     """
 
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
     relation_given: bool
-    states: tuple[tuple[Node, ...], tuple[Node, ...]]
+    states: tuple[Related, ...]
+    symbols: tuple[Sequence[str | None], Sequence[str | None]]
     counts: tuple[str, ...] = ()
     least: Mapping[str, int] | None = None
-    derived: tuple[Slot, ...] = ()
-
-    @property
-    def classes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
-        """For each leaf of both states the name of its symbol.
-
-        None for a constant, and for what a given relation makes.
-        """
-        above = self.least or {}
-        lhs, rhs = (tuple(_symbol(node, above) for node in nodes) for nodes in self.states)
-        return lhs, (None,) * len(rhs) if self.relation_given else rhs
 
     @property
     def level(self) -> Level:
@@ -83,7 +88,10 @@ def by_relation(
     def obligations(when: str, ours: Step, theirs: Step) -> list[Obligation]:
         (state, params), (other, other_params) = ours, theirs
         # States first: parameters are computed of parts that are then known to be equal.
-        of_states = world.obligations(when, names, map_state(state), other, False, level)
+        of_states = [
+            replace(row, results=(None, row.results[1]))
+            for row in world.obligations(when, names, map_state(state), other, False, level)
+        ]
         of_params = world.obligations(when, world.inputs.paths, params, other_params, True, level)
         return [*of_params, *of_states]
 
@@ -92,7 +100,7 @@ def by_relation(
     for number in _natural(world, lhs, general, starts[0][0]):
         if general[number].op == "leaf":
             world.graph.never_negative.add(str(general[number].params))
-    states = tuple(general), tuple(map_state(general))
+    states = general, map_state(general)
     steps = world.step(lhs, general), world.step(rhs, states[1])
     rows = (*obligations("start", *starts), *obligations("step", *steps))
     counts = [
@@ -100,7 +108,14 @@ def by_relation(
         for side, state, step in zip((lhs, rhs), states, steps, strict=True)
         for text in _counts(world, side, state, step[0])
     ]
-    return Induction(rows, ("as given",), True, states, tuple(dict.fromkeys(counts)))
+    symbols = _symbols(states[0]), _symbols(states[1])
+    related, counts = (Related(states),), tuple(dict.fromkeys(counts))
+    return Induction(rows, ("as given",), True, related, symbols, counts)
+
+
+def _symbols(state: Leaves) -> list[str | None]:
+    """The names of leaves that are symbols."""
+    return [str(node.params) if node.op == "leaf" else None for node in state]
 
 
 def _counts(
@@ -209,6 +224,7 @@ class _Search:
             [f"{n} on the right" if n in self.names[0] else n for n in self.names[1]],
         ]
         self.states: list[tuple[Leaves, Leaves]] = []
+        self.symbol_of: dict[Slot, str] = {}
         self.steps: list[list[Step]] = []
         self.natural = {
             (number, leaf)
@@ -292,7 +308,9 @@ class _Search:
                 graph.never_negative.add(str(above.params))
                 more = graph.const(least, aval.dtype)
                 symbol = graph.apply("add", (above, more), (), aval.shape, aval.dtype)
+                name = str(above.params)
             for side, leaf in slots:
+                self.symbol_of[side, leaf] = name
                 dtype = self.sides[side].avals[leaf].dtype
                 node = symbol
                 if dtype != symbol.dtype:
@@ -333,20 +351,23 @@ class _Search:
         if len(self.cycle) > 1:
             names = [self.names[side][leaf] for side, leaf in self.cycle[0]]
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
-        lhs, rhs = self.states[0]
         counts = [
             text
             for states, steps in zip(self.states, self.steps, strict=True)
             for side, state, step in zip(self.sides, states, steps, strict=True)
             for text in _counts(world, side, state, step[0])
         ]
-        states, least = (tuple(lhs), tuple(rhs)), None
+        pairs, least = zip(self.states, self.cycle, strict=True), None
+        related = tuple(Related(states, self._values(counters)) for states, counters in pairs)
         if self.before_first:
             least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
             counts += [NO_OVERFLOW] * bool(least)
         counts = tuple(dict.fromkeys(counts))
-        derived = tuple(self.derived)
-        return Induction(tuple(rows), tuple(relation), False, states, counts, least, derived)
+        lhs, rhs = (
+            [self.symbol_of.get((side, leaf)) for leaf in range(len(self.names[side]))]
+            for side in (0, 1)
+        )
+        return Induction(tuple(rows), tuple(relation), False, related, (lhs, rhs), counts, least)
 
     def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
         """Returns the expected and the actual node of a leaf, the left side's first."""
@@ -378,7 +399,7 @@ class _Search:
             if ours and theirs:
                 yield from _pairs(ours, theirs)
 
-    def _values(self, counters: Mapping[Slot, Node]) -> tuple[tuple[int, int, float | None], ...]:
+    def _values(self, counters: Mapping[Slot, Node]) -> Values:
         scalar = self.world.graph.scalar
         return tuple((side, leaf, scalar(node)) for (side, leaf), node in counters.items())
 
@@ -390,16 +411,6 @@ def _at(a: int, b: int, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:
 def _above(name: str, least: int) -> str:
     """The name of a count's excess over its least value."""
     return f"({name} - {least})"
-
-
-def _symbol(node: Node, above: Mapping[str, int]) -> str | None:
-    """The name of a leaf's symbol, a number above it included; None for a constant."""
-    if node.op == "convert_element_type":
-        node = node.args[0]
-    if node.op == "add":
-        counts = [a for a in node.args if a.op == "leaf" and str(a.params) in above]
-        node = counts[0] if counts else node
-    return str(node.params) if node.op == "leaf" else None
 
 
 def _pairs(lhs: list[int], rhs: list[int]) -> list[tuple[int, int]]:

@@ -130,9 +130,9 @@ def _leaves(
             continue
         name = row.leaf
         side = 0 if row.results[1] is None else 1
-        old = induction.states[side][row.results[side]]  # type: ignore[index]
+        state = induction.states[0].sides[side]
+        old = state[row.results[side]]  # type: ignore[index]
         if row.params:
-            state = induction.states[1]
             old = next(node for node in state if node.op == "leaf" and node.params == name)
         ids = tuple(node.id for node in row.nodes)
         if ids in seen or ids == (old.id, old.id):

@@ -41,7 +41,7 @@ from optax_bridge.spmd.checkpointer.structure import (
     CheckpointValidationType,
     Index,
     as_nested,
-    check_structure_of,
+    check_state_structure,
     from_nested,
     index_of,
     specs_from,
@@ -256,7 +256,15 @@ class Checkpointer(BaseCheckpointer):
         folder = Path(self.directory) / _name(step)
         iterators = iterators_of(state)
         index = read_index(folder)
-        check_structure_of(folder, index, index_of(state, step=step), self._config.validation)
+        arrays, wanted = (
+            [entry for entry in entries if entry[1] != "iterator"]
+            for entries in (index, index_of(state, step=step))
+        )
+        try:
+            check_state_structure(arrays, wanted, validation=self._config.validation)
+        except ValueError as error:
+            error.add_note(f"The checkpoint is {folder}; nothing in it was changed.")
+            raise
         unsaved = iterators.keys() - {path for path, entry in index if entry == "iterator"}
         if unsaved:
             raise MissingPositionError(f"{folder}: no position of {', '.join(sorted(unsaved))}")

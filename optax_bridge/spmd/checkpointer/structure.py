@@ -4,7 +4,6 @@ import ast
 import difflib
 import enum
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -105,28 +104,6 @@ def check_state_structure(
         "a checkpoint of another model or learner? Lines with - are in the checkpoint only, lines "
         "with + are wanted:\n" + "\n".join(diff)
     )
-
-
-def check_structure_of(
-    folder: Path, index: Index, target: Index, validation: CheckpointValidationType
-) -> None:
-    """Checks the arrays of a checkpoint as `check_state_structure` does.
-
-    Args:
-      folder: the checkpoint, for the message.
-      index: what is in it.
-      target: what is wanted.
-      validation: how exactly.
-
-    Raises:
-      ValueError: it is not what is wanted.
-    """
-    arrays, wanted = ([e for e in entries if e[1] != "iterator"] for entries in (index, target))
-    try:
-        check_state_structure(arrays, wanted, validation=validation)
-    except ValueError as error:
-        error.add_note(f"The checkpoint is {folder}; nothing in it was changed.")
-        raise
 
 
 def _lines(index: Index, up_to_dtype: bool) -> list[str]:

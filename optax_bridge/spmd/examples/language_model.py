@@ -18,14 +18,15 @@ from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.checkpointer import Checkpointer, every_n_steps_and_last_policy
 from optax_bridge.spmd.config import REQUIRED, Required, config_class, config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
+from optax_bridge.spmd.examples.transformer import TransformerAttentionLayer
 from optax_bridge.spmd.input import ArrayInput
 from optax_bridge.spmd.layer import (
+    BaseLayer,
     BaseModel,
     Embedding,
     LayerNorm,
     Linear,
     StackedTransformerLayer,
-    TransformerLayer,
 )
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.metrics import WeightedSummary
@@ -34,6 +35,36 @@ from optax_bridge.spmd.optimizers import cosine_with_linear_warmup, with_learnin
 from optax_bridge.spmd.trainer import SpmdTrainer
 
 BYTES = 256
+
+
+class Block(BaseLayer):
+    """Attention, and two linear layers, each with a norm before it and a skip connection."""
+
+    @config_class
+    class Config(BaseLayer.Config):
+        """Configures Block.
+
+        Attributes:
+          input_dim: number of features.
+          attention: config of the attention.
+        """
+
+        input_dim: Required[int] = REQUIRED
+        attention: TransformerAttentionLayer.Config = TransformerAttentionLayer.default_config()
+
+    def __init__(self, cfg: Config, *, parent: Module | None):
+        super().__init__(cfg, parent=parent)
+        dim = cfg.input_dim
+        self._add_child("attention", cfg.attention.clone(target_dim=dim, source_dim=dim))
+        self._add_child("norm", LayerNorm.default_config().set(input_dim=dim))
+        linear = Linear.default_config()
+        self._add_child("first", linear.clone(input_dim=dim, output_dim=4 * dim))
+        self._add_child("second", linear.clone(input_dim=4 * dim, output_dim=dim))
+
+    def forward(self, x: jax.Array) -> jax.Array:
+        """Maps (batch, time, input_dim) to the same shape."""
+        x = self.attention(x)
+        return x + self.second(jax.nn.gelu(self.first(self.norm(x))))
 
 
 class LanguageModel(BaseModel):
@@ -57,9 +88,8 @@ class LanguageModel(BaseModel):
 
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
-        layer = TransformerLayer.default_config()
-        layer.self_attention.attention.set(num_heads=cfg.num_heads, causal=True)
-        layer.feed_forward.activation = "nn.gelu"
+        layer = Block.default_config()
+        layer.attention.attention.set(num_heads=cfg.num_heads, causal=True)
         stack = StackedTransformerLayer.default_config().set(
             input_dim=cfg.dim, num_layers=cfg.num_layers, layer=layer
         )

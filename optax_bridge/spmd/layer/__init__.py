@@ -1,8 +1,5 @@
-"""Layers: modules with parameters, what these are made of, and the layers of a transformer."""
+"""Layers: modules with parameters, what these are made of, and stacks of them."""
 
-from optax_bridge.spmd.layer.attention import GroupedQueryAttention as GroupedQueryAttention
-from optax_bridge.spmd.layer.attention import HeadsLinear as HeadsLinear
-from optax_bridge.spmd.layer.attention import MultiheadAttention as MultiheadAttention
 from optax_bridge.spmd.layer.base import BaseLayer as BaseLayer
 from optax_bridge.spmd.layer.base import BaseModel as BaseModel
 from optax_bridge.spmd.layer.base import CompositeTensorStats as CompositeTensorStats
@@ -33,18 +30,10 @@ from optax_bridge.spmd.layer.parameters import RematSpec as RematSpec
 from optax_bridge.spmd.layer.parameters import WeightInitializer as WeightInitializer
 from optax_bridge.spmd.layer.parameters import constant_initializer as constant_initializer
 from optax_bridge.spmd.layer.parameters import maybe_prepend_axis as maybe_prepend_axis
+from optax_bridge.spmd.layer.repeated import RepeatedTransformerLayer as RepeatedTransformerLayer
+from optax_bridge.spmd.layer.repeated import StackedTransformerLayer as StackedTransformerLayer
 from optax_bridge.spmd.layer.third_party import ThirdPartyLayer as ThirdPartyLayer
 from optax_bridge.spmd.layer.third_party import as_layer_config as as_layer_config
-from optax_bridge.spmd.layer.transformer import RepeatedTransformerLayer as RepeatedTransformerLayer
-from optax_bridge.spmd.layer.transformer import StackedTransformerLayer as StackedTransformerLayer
-from optax_bridge.spmd.layer.transformer import (
-    TransformerAttentionLayer as TransformerAttentionLayer,
-)
-from optax_bridge.spmd.layer.transformer import (
-    TransformerFeedForwardLayer as TransformerFeedForwardLayer,
-)
-from optax_bridge.spmd.layer.transformer import TransformerLayer as TransformerLayer
-from optax_bridge.spmd.layer.transformer import activation_fn as activation_fn
 from optax_bridge.spmd.trees import Nested as Nested
 from optax_bridge.spmd.trees import NestedTensor as NestedTensor
 from optax_bridge.spmd.trees import PartitionSpec as PartitionSpec

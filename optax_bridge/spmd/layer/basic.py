@@ -151,51 +151,43 @@ class Dropout(BaseLayer):
 
     def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
-        _check_rate(self, self._config.rate)
+        rate = self._config.rate
+        if rate is not None and not 0 <= rate < 1:
+            raise ValueError(f"{self!r}: rate must be in [0, 1), not {rate}.")
 
     def forward(self, x: jax.Array) -> jax.Array:
         """The input, with elements dropped."""
-        return _drop(x, x.shape, self._config.rate, self)
+        return self._drop(x, x.shape)
+
+    def _drop(self, x: jax.Array, mask_shape: tuple[int, ...]) -> jax.Array:
+        rate = self._config.rate
+        if not rate or not self.is_training:
+            return x
+        if self.prng_key is None:
+            raise ValueError(f"{self!r} needs a random key while training: prng_key is None.")
+        keep = jax.random.bernoulli(self.prng_key, 1 - rate, mask_shape)
+        return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
 
 
-class StochasticDepth(BaseLayer):
+class StochasticDepth(Dropout):
     """Sets the output of a whole layer to zero at random, while training (arXiv:1603.09382)."""
 
     @config_class
-    class Config(BaseLayer.Config):
+    class Config(Dropout.Config):
         """Config of StochasticDepth.
 
         Attributes:
-          rate: the probability of dropping; None or 0 for none.
           mode: "row": each example by itself; "batch": all or none.
         """
 
-        rate: Optional[float] = None  # noqa: UP045
         mode: str = "row"
 
     def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
-        _check_rate(self, self._config.rate)
         if self._config.mode not in ("row", "batch"):
             raise ValueError(f"{self!r}: mode is 'row' or 'batch', not {self._config.mode!r}.")
 
     def forward(self, x: jax.Array) -> jax.Array:
         """The input (batch, ...), or zero."""
         first = x.shape[0] if self._config.mode == "row" else 1
-        return _drop(x, (first, *(1,) * (x.ndim - 1)), self._config.rate, self)
-
-
-def _check_rate(layer: BaseLayer, rate: float | None) -> None:
-    if rate is not None and not 0 <= rate < 1:
-        raise ValueError(f"{layer!r}: rate must be in [0, 1), not {rate}.")
-
-
-def _drop(
-    x: jax.Array, mask_shape: tuple[int, ...], rate: float | None, layer: BaseLayer
-) -> jax.Array:
-    if not rate or not layer.is_training:
-        return x
-    if layer.prng_key is None:
-        raise ValueError(f"{layer!r} needs a random key while training: prng_key is None.")
-    keep = jax.random.bernoulli(layer.prng_key, 1 - rate, mask_shape)
-    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+        return self._drop(x, (first, *(1,) * (x.ndim - 1)))

@@ -1,4 +1,4 @@
-"""The layers of a transformer."""
+"""The basic layers, and stacks of layers."""
 
 import copy
 import functools
@@ -13,19 +13,13 @@ import pytest
 from optax_bridge.spmd.layer import (
     Dropout,
     Embedding,
-    GroupedQueryAttention,
     LayerNorm,
     Linear,
-    MultiheadAttention,
     ParameterSpec,
     RepeatedTransformerLayer,
     RMSNorm,
     StackedTransformerLayer,
     StochasticDepth,
-    TransformerAttentionLayer,
-    TransformerFeedForwardLayer,
-    TransformerLayer,
-    activation_fn,
 )
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.trees import VDict
@@ -61,22 +55,13 @@ def _shapes(tree: Any) -> Any:
 LAYERS = {
     "linear": Linear.default_config().set(input_dim=8, output_dim=3),
     "norm": LayerNorm.default_config().set(input_dim=8),
-    "attention": TransformerAttentionLayer.default_config().set(
-        target_dim=8,
-        source_dim=8,
-        attention=GroupedQueryAttention.default_config().set(num_heads=4, num_kv_heads=2),
-        structure="hybridnorm",
+    "stacked": StackedTransformerLayer.default_config().set(
+        num_layers=2, layer=Linear.default_config().set(input_dim=8, output_dim=8)
     ),
-    "feed forward": TransformerFeedForwardLayer.default_config().set(
-        input_dim=8, activation=("nn.silu", "linear"), structure="postnorm"
+    "repeated": RepeatedTransformerLayer.default_config().set(
+        num_layers=2, layer=Linear.default_config().set(input_dim=8, output_dim=8)
     ),
 }
-
-
-def transformer(**values: Any) -> Any:
-    cfg = TransformerLayer.default_config().set(input_dim=8, **values)
-    cfg.self_attention.attention.num_heads = 2
-    return cfg
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -126,93 +111,13 @@ def test_dropping(cfg):
         made(cfg.clone(), rate=1.0)
 
 
-def test_attention_is_that_of_jax():
-    cfg = GroupedQueryAttention.default_config()
-    dims = {"query_dim": 8, "key_dim": 8, "value_dim": 8, "num_heads": 4, "num_kv_heads": 2}
-    layer, params = made(cfg, **dims, causal=True)
-    bias = jax.random.normal(KEY, (2, 5, 5))
-
-    @jax.jit
-    def attend(params):
-        def heads(name):
-            return jnp.einsum("btd,dnh->btnh", X, params[name]["weight"]) + params[name]["bias"]
-
-        q, k, v = (heads(name) for name in ("q_proj", "k_proj", "v_proj"))
-        context = jax.nn.dot_product_attention(q, k, v, bias[:, None], is_causal=True)
-        output = params["o_proj"]
-        return jnp.einsum("btnh,dnh->btd", context, output["weight"]) + output["bias"]
-
-    expected = attend(params)
-    y = run(layer, params, query=X, attention_logit_biases=bias)
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"num_heads": 3}, "hidden_dim 8 is not divisible"),
-        ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads"),
-    ],
-)
-def test_heads_that_do_not_fit(values, message):
-    dims = {"query_dim": 8, "key_dim": 8, "value_dim": 8}
-    with pytest.raises(ValueError, match=message):
-        made(GroupedQueryAttention.default_config(), **dims, **values)
-
-
-@pytest.mark.parametrize("structure", ["prenorm", "postnorm", "hybridnorm", "midnorm"])
-def test_structures(structure):
-    cfg = LAYERS["feed forward"].clone(structure=structure, norm=RMSNorm.default_config())
-    if structure == "midnorm":
-        with pytest.raises(ValueError, match="midnorm"):
-            made(cfg)
-        return
-    layer, params = made(cfg)
-
-    x = np.asarray(X)
-
-    def norm(x, name="norm"):
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-8) * params[name]["scale"]
-
-    def linear(x, name):
-        return x @ params[name]["weight"] + params[name]["bias"]
-
-    def inner(x):
-        gate = linear(x, "linear1_0")
-        return linear(gate / (1 + np.exp(-gate)) * linear(x, "linear1_1"), "linear2")
-
-    expected = {
-        "prenorm": lambda: x + inner(norm(x)),
-        "postnorm": lambda: norm(x + inner(x)),
-        "hybridnorm": lambda: x + norm(inner(norm(x, "prenorm")), "postnorm"),
-    }[structure]()
-    np.testing.assert_allclose(run(layer, params, X), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_activations():
-    assert activation_fn("nn.relu") is jax.nn.relu
-    with pytest.raises(ValueError, match=r"did you mean: nn\.relu"):
-        activation_fn("nn.relux")
-
-
-def test_attention_over_another_sequence():
-    attention = MultiheadAttention.default_config().set(num_heads=2)
-    cfg = TransformerAttentionLayer.default_config().set(source_dim=3, attention=attention)
-    layer, params = made(cfg, target_dim=8)
-    y = jax.eval_shape(lambda: run(layer, params, target=X, source=jnp.ones((2, 7, 3))))
-    assert y.shape == X.shape
-
-
 def test_repeated_layer_is_the_stacked_one():
-    cfg = RepeatedTransformerLayer.default_config().set(num_layers=2, layer=transformer())
-    repeated, params = made(cfg)
+    repeated, params = made(LAYERS["repeated"].clone())
     specs = repeated.create_parameter_specs_recursively()
-    initialized = jax.eval_shape(repeated.initialize_parameters_recursively, KEY)
-    assert isinstance(initialized["layer"], VDict) and isinstance(specs["layer"], VDict)
-    assert _shapes(initialized) == _shapes(specs)
-    weight = specs["layer"]["feed_forward"]["linear1"]["weight"]
+    assert isinstance(params["layer"], VDict) and isinstance(specs["layer"], VDict)
+    weight = specs["layer"]["weight"]
     assert weight.fans()["fan_in"] == 8 and weight.factorization.axes == (None, "row", "col")
-    stacked, _ = made(StackedTransformerLayer.default_config(), num_layers=2, layer=transformer())
+    stacked, _ = made(LAYERS["stacked"].clone())
     parts = {
         f"layer{i}": jax.tree.map(lambda x, i=i: x[i], dict(params["layer"])) for i in range(2)
     }
@@ -223,4 +128,4 @@ def test_repeated_layer_is_the_stacked_one():
 
 def test_number_of_layers():
     with pytest.raises(ValueError, match="num_layers is 3"):
-        made(StackedTransformerLayer.default_config(), num_layers=3, layer=[transformer()])
+        made(LAYERS["stacked"].clone(num_layers=3, layer=[Linear.default_config()]))

@@ -180,6 +180,15 @@ PARAM_REGEXP_SCALE = ".*scale$"
 Shape = Sequence[int]
 
 
+class _Wanted(NamedTuple):
+    """The arguments of `Initializer.initialize`, without the name."""
+
+    prng_key: jax.Array
+    shape: Shape
+    dtype: DTypeLike
+    axes: FanAxes | None
+
+
 class Initializer(Configurable):
     """Makes the first value of a parameter. Two of one config are equal."""
 
@@ -206,7 +215,14 @@ class Initializer(Configurable):
           shape: its shape.
           dtype: its dtype.
           axes: which of its axes are inputs and outputs.
+
+        Raises:
+          NotImplementedError: the axes are not known but needed, or no rule is for this name.
+          ValueError: the distribution is unknown, or the last axis cannot be cut into the groups.
         """
+        return self._initialize(name, _Wanted(prng_key, shape, dtype, axes))
+
+    def _initialize(self, name: str, wanted: _Wanted) -> jax.Array:
         raise NotImplementedError(f"{type(self).__name__} does not say what it initializes with.")
 
     def debug_string(
@@ -231,18 +247,9 @@ class ConstantInitializer(Initializer):
 
         value: Required[ArrayLike] = REQUIRED
 
-    def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Shape,
-        dtype: DTypeLike,
-        axes: FanAxes | None = None,
-    ) -> jax.Array:
-        """An array full of the value."""
-        del name, prng_key, axes
-        return jnp.full(shape, self._config.value, dtype)
+    def _initialize(self, name: str, wanted: _Wanted) -> jax.Array:
+        del name
+        return jnp.full(wanted.shape, self._config.value, wanted.dtype)
 
 
 def constant_initializer(value: ArrayLike) -> ConstantInitializer:
@@ -265,19 +272,11 @@ class GaussianInitializer(Initializer):
         std: float = 1.0
         mean: float = 0.0
 
-    def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Shape,
-        dtype: DTypeLike,
-        axes: FanAxes | None = None,
-    ) -> jax.Array:
-        """An array of independent values."""
-        del name, axes
+    def _initialize(self, name: str, wanted: _Wanted) -> jax.Array:
+        del name
         cfg = self._config
-        return cfg.mean + cfg.std * jax.random.normal(prng_key, shape, dtype)
+        numbers = jax.random.normal(wanted.prng_key, wanted.shape, wanted.dtype)
+        return cfg.mean + cfg.std * numbers
 
 
 class WeightInitializer(Initializer):
@@ -297,22 +296,8 @@ class WeightInitializer(Initializer):
         fan: Optional[str] = "fan_avg"  # noqa: UP045
         distribution: str = "uniform"
 
-    def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Shape,
-        dtype: DTypeLike,
-        axes: FanAxes | None = None,
-    ) -> jax.Array:
-        """An array of independent values.
-
-        Raises:
-          NotImplementedError: the axes are not known but needed.
-          ValueError: for an unknown distribution.
-        """
-        cfg = self._config
+    def _initialize(self, name: str, wanted: _Wanted) -> jax.Array:
+        cfg, (prng_key, shape, dtype, axes) = self._config, wanted
         if cfg.fan is None:
             return self._of_scale(prng_key, tuple(shape), dtype)
         if axes is None:
@@ -372,23 +357,8 @@ class DefaultInitializer(Initializer):
             "it to init_by_param_name, or set `initializer` of its ParameterSpec."
         )
 
-    def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Shape,
-        dtype: DTypeLike,
-        axes: FanAxes | None = None,
-    ) -> jax.Array:
-        """The first value of a parameter of this name.
-
-        Raises:
-          NotImplementedError: no initializer is for this name.
-        """
-        return self._for(name).initialize(
-            name, prng_key=prng_key, shape=shape, dtype=dtype, axes=axes
-        )
+    def _initialize(self, name: str, wanted: _Wanted) -> jax.Array:
+        return self._for(name).initialize(name, **wanted._asdict())
 
     def debug_string(
         self, name: str | None = None, shape: Shape | None = None, axes: FanAxes | None = None
@@ -419,27 +389,14 @@ class PerGroupInitializer(Initializer):
         super().__init__(cfg)
         self._initializer = self._config.initializer.instantiate()
 
-    def initialize(
-        self,
-        name: str,
-        *,
-        prng_key: jax.Array,
-        shape: Shape,
-        dtype: DTypeLike,
-        axes: FanAxes | None = None,
-    ) -> jax.Array:
-        """The groups' values, side by side.
-
-        Raises:
-          ValueError: the last axis cannot be cut into the groups.
-        """
-        groups = self._config.num_groups
+    def _initialize(self, name: str, wanted: _Wanted) -> jax.Array:
+        groups, shape = self._config.num_groups, wanted.shape
         if shape[-1] % groups:
             raise ValueError(f"{name!r}: its last axis, {shape[-1]}, is not divisible by {groups}.")
-        keys = [prng_key] if groups == 1 else jax.random.split(prng_key, groups)
-        part = (*shape[:-1], shape[-1] // groups)
+        key = wanted.prng_key
+        part = wanted._replace(shape=(*shape[:-1], shape[-1] // groups))
         parts = [
-            self._initializer.initialize(name, prng_key=key, shape=part, dtype=dtype, axes=axes)
-            for key in keys
+            self._initializer.initialize(name, **part._replace(prng_key=part_key)._asdict())
+            for part_key in ([key] if groups == 1 else jax.random.split(key, groups))
         ]
         return jnp.concatenate(parts, axis=-1)

@@ -6,6 +6,7 @@ from optax_bridge.spmd.learner.gradients import ForwardFn as ForwardFn
 from optax_bridge.spmd.learner.gradients import ForwardOutputs as ForwardOutputs
 from optax_bridge.spmd.learner.gradients import ForwardPass as ForwardPass
 from optax_bridge.spmd.learner.gradients import Updates as Updates
+from optax_bridge.spmd.learner.gradients import _apply_updates as _apply_updates
 from optax_bridge.spmd.learner.gradients import _split_gradients as _split_gradients
 from optax_bridge.spmd.learner.gradients import _value_and_grad as _value_and_grad
 from optax_bridge.spmd.learner.gradients import mask_tree as mask_tree
@@ -14,7 +15,6 @@ from optax_bridge.spmd.learner.learner import BaseLearner as BaseLearner
 from optax_bridge.spmd.learner.learner import CompositeLearner as CompositeLearner
 from optax_bridge.spmd.learner.learner import Learner as Learner
 from optax_bridge.spmd.learner.learner import UpdateType as UpdateType
-from optax_bridge.spmd.learner.learner import _apply_updates as _apply_updates
 from optax_bridge.spmd.learner.learner import (
     should_update_with_optimizers as should_update_with_optimizers,
 )

@@ -135,14 +135,29 @@ class Updates(struct.PyTreeNode):
         return self.replace(**masked)
 
 
-def merge_dicts(base: PyTree, updates: PyTree) -> PyTree:
-    """Two trees of nested dicts as one: what is in both is of the updates."""
+def _apply_updates(base: PyTree, updates: PyTree) -> PyTree:
+    """Puts updates into nested dicts.
+
+    Args:
+      base: nested dicts; changed in place.
+      updates: nested dicts of some of the same keys, or of new ones. Where either side has an
+        `optax.MaskedNode()`, nothing changes.
+
+    Returns:
+      `base`.
+    """
+    if isinstance(base, optax.MaskedNode) or isinstance(updates, optax.MaskedNode):
+        return base
     if not isinstance(base, dict) or not isinstance(updates, dict):
         return updates
-    new = dict(base)
     for key, value in updates.items():
-        new[key] = merge_dicts(base[key], value) if key in base else value
-    return type(base)(new)
+        base[key] = _apply_updates(base[key], value) if key in base else value
+    return base
+
+
+def merge_dicts(base: PyTree, updates: PyTree) -> PyTree:
+    """A copy of a tree of nested dicts with updates in it, as `_apply_updates` puts them there."""
+    return _apply_updates(jax.tree.map(lambda leaf: leaf, base), updates)
 
 
 def mask_tree(tree: PyTree, *, keep: PyTree, mask_value: PyTree) -> PyTree:

@@ -22,6 +22,7 @@ from optax_bridge.spmd.learner.gradients import (
     ForwardBackwardOutputs,
     ForwardFn,
     Updates,
+    _apply_updates,
     _value_and_grad,
     mask_tree,
 )
@@ -278,26 +279,6 @@ def _step(values: Params, updates: Updates) -> Params:
         is_leaf=is_none,
     )
     return optax.apply_updates(values, deltas)
-
-
-def _apply_updates(base: PyTree, updates: PyTree) -> PyTree:
-    """Puts updates into nested dicts.
-
-    Args:
-      base: nested dicts; changed in place.
-      updates: nested dicts of some of the same keys, or of new ones. Where either side has an
-        `optax.MaskedNode()`, nothing changes.
-
-    Returns:
-      `base`.
-    """
-    if isinstance(base, optax.MaskedNode) or isinstance(updates, optax.MaskedNode):
-        return base
-    if not isinstance(base, dict) or not isinstance(updates, dict):
-        return updates
-    for key, value in updates.items():
-        base[key] = _apply_updates(base[key], value) if key in base else value
-    return base
 
 
 class CompositeLearner(BaseLearner):
