@@ -36,8 +36,8 @@ def recipe(
         str,
         typer.Argument(
             metavar="EXPRESSION",
-            help="A constructor call of flax.optim or of torch.optim; it is parsed, never "
-            "evaluated.",
+            help="A constructor call of flax.optim, of torch.optim or of "
+            "jax.example_libraries.optimizers; it is parsed, never evaluated.",
         ),
     ],
     recipe: Annotated[
@@ -53,7 +53,7 @@ def recipe(
         typer.Option(help="Dtype of the parameters; may be repeated. By default float32."),
     ] = None,
 ) -> None:
-    """Print the Optax source for an optimizer of flax.optim or torch.optim, with its verdict.
+    """Print the Optax source for an optimizer of flax.optim or another library, with its verdict.
 
     | exit code | means |
     |---|---|
@@ -70,6 +70,8 @@ def recipe(
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`
 
     - `optax-bridge recipe "torch.optim.AdamW(lr=1e-3, weight_decay=0.05)"`
+
+    - `optax-bridge recipe "jax.example_libraries.optimizers.adam(1e-3)"`
     """
     raise typer.Exit(print_recipe(expression, recipe, dtype or [Dtype.float32]))
 
