@@ -39,11 +39,6 @@ def interrupted():
         yield batch
 
 
-def endless():
-    """A config as a file may say it, which nobody has checked."""
-    return regression.trainer().set(max_step="many")
-
-
 def stopping():
     source = IteratorInput.default_config().set(source=interrupted)
     return regression.trainer(steps=9).set(input=source, save_input_iterator=False)
@@ -121,7 +116,6 @@ def test_print_config():
         ([EXAMPLE, "--dir", "x", "--set", "trainer.mesh_shape=(64,1)"], "needs 64 devices"),
         ([EXAMPLE, "--dir", "x", "--processes", "2"], "come together"),
         ([EXAMPLE, "--dir", "x", "--seed", "9" * 30], "--seed"),
-        (["optax_bridge.spmd.terminal_test:endless", "--dir", "x"], "max_step is 'many'"),
     ],
 )
 def test_misuse(args, message, tmp_path, monkeypatch):
