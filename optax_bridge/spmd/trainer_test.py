@@ -403,7 +403,7 @@ def test_the_end_of_the_input_ends_the_run_and_is_said(tmp_path, caplog):
     assert sorted(losses) == [1, 2, 3]
     assert "no more batches after step 3, and max_step is 50" in caplog.text
     cfg.set(dir=str(tmp_path / "empty")).input.source = lambda: iter(())
-    with pytest.raises(ValueError, match="trainer.input: expected batches, found none"):
+    with pytest.raises(ValueError, match=r"trainer\.input: expected batches, found none"):
         run(cfg, devices=1)
 
 
