@@ -33,6 +33,8 @@ Examples:
 - `optax-bridge check --platform gpu --against cpu.zip`
 
 - `optax-bridge check --from torch --only adamw`
+
+- `optax-bridge check --from jax`
 """
 
 
@@ -62,11 +64,12 @@ def check(
         Path | None, typer.Option(help="Compare with a file that --record wrote elsewhere.")
     ] = None,
     origin: Annotated[
-        Literal["flax", "torch"],
+        Literal["flax", "torch", "jax"],
         typer.Option(
             "--from",
-            help="Check the optimizers of flax.optim, or of PyTorch: against its recorded numbers, "
-            "and against PyTorch itself where it is installed.",
+            help="Check the optimizers of flax.optim, or of another library: against PyTorch's "
+            "recorded numbers and PyTorch itself where it is installed, or against the example "
+            "optimizers of JAX.",
         ),
     ] = "flax",
     list_checks: Annotated[

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from equivalence_tests.suite.jobs import cache_folder, select_cases
 from equivalence_tests.suite.matrix.cases import matrix
 from equivalence_tests.suite.sharded import cases as sharded
 from equivalence_tests.suite.sharded.training import ShardedCase
+from optax_bridge.correspondence import ORIGINS
 from optax_bridge.correspondence.claim import identical
 
 
@@ -216,6 +218,13 @@ def test_the_checks_against_pytorch_are_listed_by_its_optimizers(
     assert {line.split("-")[0] for line in listed} == {"torch.adamw", "torch.sgd"}
     assert check(["adamv"], origin="torch") == 2
     assert check(["sgd"], origin="torch", full=True) == 2
+
+
+def test_every_origin_can_be_checked():
+    from equivalence_tests.cli.check import check
+
+    origin = typing.get_type_hints(check)["origin"]
+    assert typing.get_args(origin) == tuple(table.name for table in ORIGINS)
 
 
 @pytest.mark.parametrize(

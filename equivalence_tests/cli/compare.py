@@ -32,8 +32,8 @@ _GROUP = "compare"  # in JUnit's XML
 
 _SIDE = (
     "`module:name` or `file.py:name` of an optimizer, of a function that makes it, or of a "
-    "torch.optim class; or a constructor call, parsed and never evaluated: `Adam(1e-3)`, "
-    "`optax.adamw(1e-3)`."
+    "class of torch.optim or keras.optimizers; or a constructor call, parsed and never evaluated: "
+    "`Adam(1e-3)`, `optax.adamw(1e-3)`."
 )
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 

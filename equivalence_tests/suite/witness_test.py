@@ -16,9 +16,8 @@ from optax_bridge.torch import from_torch_schedule
 _FIRST = {name: [0] for name in TORCH}
 _DRAWN, _MANY = 2, 30
 
-_OTHERS = [name for table in ORIGINS[1:] for name in table]
 _LIVE = [name for table in ORIGINS[1:] if witness.is_installed(table) for name in table]
-each_entry = pytest.mark.parametrize("name", _OTHERS)
+each_of_torch = pytest.mark.parametrize("name", TORCH)
 
 
 def _exact(name: str, settings: dict[str, Any], check: WitnessCheck) -> Any:
@@ -27,7 +26,7 @@ def _exact(name: str, settings: dict[str, Any], check: WitnessCheck) -> Any:
     return witness.comparison_of(entry, settings, check, choice)
 
 
-@pytest.mark.parametrize("name", TORCH)
+@each_of_torch
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exact_recipes_follow_the_recordings(name: str, dtype: str, pytestconfig: Any):
     entry = TORCH[name]
@@ -58,7 +57,7 @@ def test_public_optax_is_as_near_as_claimed(name: str):
     assert comparison.verdict(choice.claim) is Verdict.ROUNDING, comparison.first
 
 
-@each_entry
+@each_of_torch
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
     entry = all_entries()[name]

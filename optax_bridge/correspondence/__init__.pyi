@@ -9,6 +9,7 @@ from .entry import Entry as Entry
 from .entry import UnsupportedSetting as UnsupportedSetting
 from .recipe import Call as Call
 from .table import ENTRIES as ENTRIES
+from .table import JAX as JAX
 from .table import ORIGINS as ORIGINS
 from .table import TORCH as TORCH
 from .table import Described as Described

@@ -109,8 +109,8 @@ class Unsupported:
     message: str
 
 
-# What the learning rate is called, by flax.optim and by torch.optim.
-RATES = ("learning_rate", "lr")
+# What the learning rate is called, by flax.optim and Keras, by torch.optim and by JAX.
+RATES = ("learning_rate", "lr", "step_size")
 
 # Stands for the learning rate within a nested definition of a case.
 RATE = Setting("learning_rate")

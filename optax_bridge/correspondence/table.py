@@ -17,7 +17,7 @@ from optax_bridge.correspondence.recipe import Node
 
 
 class Table(Mapping[str, Entry]):
-    """An origin: name -> entry, of each module of a package that defines `ENTRY`.
+    """An origin: name -> entry, of each module of a package that defines `ENTRY`, or of one module.
 
     They are imported when the first is asked for: an optimizer's module itself needs this package.
 
@@ -60,6 +60,8 @@ class Table(Mapping[str, Entry]):
     @functools.cached_property
     def _entries(self) -> dict[str, Entry]:
         package = importlib.import_module(f"{self.package}.optimizers")
+        if not hasattr(package, "__path__"):  # a module that defines all of them
+            return {entry.name: entry for entry in package.ENTRIES}
         names = [module.name for module in pkgutil.iter_modules(package.__path__)]
         modules = [
             importlib.import_module(f"{package.__name__}.{name}")
@@ -78,6 +80,8 @@ class Table(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
+
+_SCHEDULE = "a schedule, which any learning rate of Optax may be as it is"
 
 ENTRIES = Table(
     "flax", "flax.optim", "flax.optim", "optax_bridge", r"(flax\.)?(legacy_)?optim(\..*)?"
@@ -100,8 +104,36 @@ TORCH = Table(
 )
 
 
+JAX = Table(
+    "jax",
+    "jax.example_libraries.optimizers",
+    "JAX",
+    "optax_bridge.jax",
+    r"((jax\.)?(example_libraries|experimental)\.)?optimizers|optax_bridge\.jax(\.definitions)?",
+    without_entry={
+        "sm3": "optax.chain(optax.scale_by_sm3(b1=momentum, eps=0.0), "
+        "optax.scale_by_learning_rate(step_size)) is the same but for rounding, on parameters with "
+        "an axis; optax.scale_by_sm3 fails on scalars. Its state is not taken over; start with a "
+        "fresh one",
+        "constant": f"{_SCHEDULE}; optax.constant_schedule(step_size) is the same",
+        "exponential_decay": f"{_SCHEDULE}; optax.exponential_decay(step_size, decay_steps, "
+        "decay_rate) is the same",
+        "inverse_time_decay": f"{_SCHEDULE}; Optax has none like it: write lambda count: step_size "
+        "/ (1 + decay_rate * count / decay_steps), with jnp.floor around the quotient if staircase",
+        "polynomial_decay": f"{_SCHEDULE}; optax.polynomial_schedule(step_size, final_step_size, "
+        "power, decay_steps) is the same",
+        "piecewise_constant": f"{_SCHEDULE}; optax.join_schedules([*map(optax.constant_schedule, "
+        "values)], [b + 1 for b in boundaries]) is the same: JAX changes the value after the step "
+        "that a boundary names, Optax at it",
+        "make_schedule": "not needed: every learning rate of Optax is a number or a schedule",
+        "clip_grads": "optax.clip_by_global_norm(max_norm) is the same but for rounding: a "
+        "transformation, which stands first in optax.chain, and no function of the gradients",
+        "l2_norm": "optax.tree.norm(tree) is the same but for rounding",
+    },
+)
+
 # Whose optimizers are known. Where a name fits several, the first is meant.
-ORIGINS = (ENTRIES, TORCH)
+ORIGINS = (ENTRIES, TORCH, JAX)
 
 
 def origin_of(entry: Entry) -> Table:

@@ -1,50 +1,33 @@
 """An optimizer of PyTorch as a definition, and as an Optax transformation."""
 
-import collections
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar, ParamSpec
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-import legacy_optim
-from optax_bridge.exact.calls import explained
-from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero
-from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.exact.leaf_rule import ScalarOrSchedule, is_zero
+from optax_bridge.exact.ported import PortedOptimizer, transformation
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
 
 __all__ = ["ScalarOrSchedule", "TorchOptimizer", "is_zero", "transformation"]
 
-P = ParamSpec("P")
 Fields = Mapping[str, Tensor | None]
 Values = SimpleNamespace  # hyper-parameters of a step, or a state's fields, as attributes
 
 
 @dataclasses.dataclass(eq=False)
-class TorchOptimizer(legacy_optim.OptimizerDef):
+class TorchOptimizer(PortedOptimizer):
     """An optimizer of `torch.optim`, a dataclass of its hyper-parameters.
 
     A subclass names the fields of its state as PyTorch does, and defines `step`; `init_fields`
     where they do not begin with zeros.
-
-    Attributes:
-      FIELDS: the state's fields for each parameter. PyTorch's `step` is the one of the whole state.
     """
 
-    FIELDS: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self):
-        names = [field.name for field in dataclasses.fields(self)]
-        self.hyper_params = _hyper_params_type(type(self))(**{n: getattr(self, n) for n in names})
-
-    def init_fields(self, param: Tensor) -> Fields:
-        """The state before the first step, for one parameter."""
-        return {name: jnp.zeros_like(param) for name in self.FIELDS}
+    ORIGIN: ClassVar = "torch.optim"
+    STATE: ClassVar = "Torch"
 
     def step(
         self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
@@ -64,19 +47,9 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
         """
         raise NotImplementedError
 
-    def init_param_state(self, param: jax.Array) -> Any:
-        return _param_state_type(type(self))(**self.init_fields(jnp.asarray(param)))
-
-    def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> tuple[jax.Array, Any]:
-        new_param, fields = self.new_values(hyper_params, step, grad, param, vars(state))
-        return new_param, type(state)(**fields)
-
     def new_values(
         self, hyper_params: Any, count: Any, grad: Any, param: Any, fields: Mapping[str, Any]
-    ) -> tuple[jax.Array, dict[str, jax.Array | None]]:
-        """The new parameter and the new fields of its state, as arrays of their dtypes."""
+    ) -> tuple[jax.Array, Mapping[str, jax.Array | None]]:
         dtypes = {name: _dtype(value) for name, value in fields.items()}
         with jax.enable_x64(True):
             kernels = Kernels(_dtype(param))
@@ -110,73 +83,6 @@ def with_decay(k: Kernels, hp: Values, param: Tensor, grad: Tensor) -> tuple[Ten
     if hp.decoupled_weight_decay:
         return decay_param(k, hp, param), -grad if hp.maximize else grad
     return param, descent(k, hp, param, grad)
-
-
-def transformation(definition: Callable[P, TorchOptimizer]) -> Callable[P, ExactTransformation]:
-    """The function that makes an Optax transformation of an optimizer, with the class's arguments.
-
-    Each number may also be a schedule of the step. The transformation takes what the class takes,
-    per call as well, and computes what the class computes.
-    """
-    name = definition.__name__
-
-    @explained
-    @functools.wraps(definition, updated=())
-    def make(*args: P.args, **kwargs: P.kwargs) -> ExactTransformation:
-        return _transformation(definition(*args, **kwargs))
-
-    make.__name__ = make.__qualname__ = name.lower()
-    settings = inspect.cleandoc(definition.__doc__ or "").replace("Attributes:", "Args:")
-    make.__doc__ = f"`torch.optim.{name}` as an Optax transformation.\n\n{settings}"
-    return make
-
-
-def _transformation(definition: TorchOptimizer) -> ExactTransformation:
-    names = definition.FIELDS
-
-    def init_leaf(param: jax.Array) -> tuple[Any, ...]:
-        fields = definition.init_fields(param)
-        return tuple(fields[name] for name in names)
-
-    def step_leaf(
-        hp: SimpleNamespace, count: jax.Array, grad: jax.Array, param: jax.Array, *fields: Any
-    ) -> tuple[jax.Array, tuple[Any, ...]]:
-        old = dict(zip(names, fields, strict=True))
-        new_param, new = definition.new_values(hp, count, grad, param, old)
-        return new_param, tuple(new[name] for name in names)
-
-    return LeafRule(
-        _state_type(type(definition)),
-        init_leaf,
-        step_leaf,
-        vars(definition.hyper_params),
-        reads_params=True,
-        apply=lambda hp, param, new_param: new_param,
-    ).transformation()
-
-
-def state_name(name: str) -> str:
-    """The type of the transformation's state: `TorchAdamState`, unlike that of another origin."""
-    return f"Torch{name}State"
-
-
-@functools.cache
-def _state_type(cls: type[TorchOptimizer]) -> Any:
-    return collections.namedtuple(state_name(cls.__name__), ("count", *cls.FIELDS))
-
-
-@functools.cache
-def _hyper_params_type(cls: type[TorchOptimizer]) -> Any:
-    return _struct(f"{cls.__name__}HyperParams", [field.name for field in dataclasses.fields(cls)])
-
-
-@functools.cache
-def _param_state_type(cls: type[TorchOptimizer]) -> Any:
-    return _struct(f"{cls.__name__}ParamState", cls.FIELDS)
-
-
-def _struct(name: str, fields: Sequence[str]) -> Any:
-    return struct.dataclass(type(name, (), {"__annotations__": dict.fromkeys(fields, Any)}))
 
 
 def _dtype(value: Any) -> str:
