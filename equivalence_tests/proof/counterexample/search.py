@@ -114,6 +114,18 @@ class Search:
                 return self._smallest(params, grads)
         return None
 
+    def find_patiently(self) -> Counterexample | None:
+        """A counterexample by all ways; None if none of them leads to one.
+
+        Where the parameters' dtypes have programs of their own, these are run before all else.
+
+        Raises:
+          NoRule: something cannot be followed in exact arithmetic.
+        """
+        searches = [functools.partial(self.find, quick=False), self.find_late, self.find_far]
+        searches.insert(2 if self.one_program else 0, self.find_native)
+        return next(filter(None, (search() for search in searches)), None)
+
     def find_late(self) -> Counterexample | None:
         """A counterexample after as many steps as a program's own numbers ask for; None if none.
 
