@@ -46,9 +46,9 @@ def test_a_schedule_needs_the_rate_of_the_optimizer_and_runs_compiled():
 
 
 def test_ends_of_schedules_are_those_of_pytorch():
-    constant = from_torch_schedule("ConstantLR(factor=0.5, total_iters=0)", lr=1.0)
+    constant: Any = from_torch_schedule("ConstantLR(factor=0.5, total_iters=0)", lr=1.0)
     assert [float(constant(count)) for count in (0, 9)] == [0.5, 0.5]  # it never takes it back
-    falling = jax.jit(from_torch_schedule("PolynomialLR(total_iters=15, power=0.5)", lr=1.0))
+    falling: Any = jax.jit(from_torch_schedule("PolynomialLR(total_iters=15, power=0.5)", lr=1.0))
     assert float(falling(15)) == float(falling(99)) == 0.0
 
 
@@ -64,7 +64,7 @@ def test_a_scheduler_itself_says_what_it_cannot_be():
     with pytest.raises(ValueError, match="depends on a metric"):
         from_torch_schedule(schedulers.ReduceLROnPlateau(optimizer))
     scheduler = schedulers.LambdaLR(optimizer, lambda epoch: 1.0 if epoch < 5 else 0.1)
-    schedule = from_torch_schedule(scheduler, lr=0.1)
+    schedule: Any = from_torch_schedule(scheduler, lr=0.1)
     assert float(schedule(7)) == np.float32(0.01)
     with pytest.raises(ValueError, match="make a table of it"):
         jax.jit(schedule)(7)
