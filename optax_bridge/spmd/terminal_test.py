@@ -21,7 +21,7 @@ from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.progress import LossLog, progress_line, read_losses
 from optax_bridge.spmd.terminal import _without_resume_from
-from optax_bridge.spmd.trainer.loop import _is_of_storage
+from optax_bridge.spmd.trainer.loop import is_of_writing
 from optax_bridge.spmd.trainer.trainer import all_stacks, forced_evalers, watchdog
 
 EXAMPLE = "optax_bridge.spmd.examples.regression.trainer"
@@ -222,7 +222,11 @@ def test_what_names_no_evaler_is_refused(wanted: Any, message: str):
         forced_evalers(wanted, ["a", "b"])
 
 
-def test_which_errors_are_of_writing_files():
+def test_which_errors_are_of_writing_files(tmp_path):
     full = ["x [os_error_code='28']", "OS error 28", "RESOURCE_EXHAUSTED: full"]
-    assert all(map(_is_of_storage, [OSError(28, "No space left"), *map(ValueError, full)]))
-    assert not any(map(_is_of_storage, [OSError("no number"), ValueError("other shapes")]))
+    refused = PermissionError(13, "Permission denied", str(tmp_path / "losses.csv"))
+    errors = [OSError(28, "No space left"), refused, *map(ValueError, full)]
+    assert all(is_of_writing(error, [str(tmp_path)]) for error in errors)
+    absent = FileNotFoundError(2, "No such file", "batches.npz")  # the input's
+    others = [OSError("no number"), absent, ValueError("other shapes")]
+    assert not any(is_of_writing(error, [str(tmp_path)]) for error in others)

@@ -12,6 +12,7 @@ import pytest
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.checkpoints.destination import lock_folder
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -393,13 +394,24 @@ def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):
     assert "no profile of the evaluation" in caplog.text
 
 
-def test_the_end_of_the_input_ends_the_run(tmp_path):
+def test_the_end_of_the_input_ends_the_run_and_is_said(tmp_path, caplog):
     cfg = config(tmp_path, steps=50, mesh_shape=(1, 1))
     batches = [next(ArrayBatches(regression.samples(), global_batch_size=8))] * 3
     cfg.input = IteratorInput.default_config().set(source=lambda: iter(batches))
     cfg.save_input_iterator = False
     losses, _ = run(cfg, devices=1)
     assert sorted(losses) == [1, 2, 3]
+    assert "no more batches after step 3, and max_step is 50" in caplog.text
+    cfg.set(dir=str(tmp_path / "empty")).input.source = lambda: iter(())
+    with pytest.raises(ValueError, match=r"trainer\.input: expected batches, found none"):
+        run(cfg, devices=1)
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    cfg = config(tmp_path, mesh_shape=(1, 1))
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="another run trains in this"):
+        run(cfg, devices=1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_compiled_from_specs_alone(tmp_path):
