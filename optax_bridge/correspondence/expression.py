@@ -42,8 +42,9 @@ def parse(expression: str, table: Table | None = None) -> Described:
     tree = _tree(expression)
     named = tree.func if isinstance(tree, ast.Call) else tree
     home = _home(named, expression)
-    tables = [table] if table else [each for each in ORIGINS if each.is_home(home)]
-    return _optimizer(tree, expression, tables[0] if tables else ENTRIES)
+    tables = [table] if table else [each for each in ORIGINS if each.is_home(home)] or [ENTRIES]
+    so_spelt = (each for each in tables if _class_name(named) in entries_by_class(each))
+    return _optimizer(tree, expression, next(so_spelt, tables[0]))
 
 
 def optax_of_optix(expression: str) -> str | None:
