@@ -238,6 +238,19 @@ BAD: dict[str, tuple[Any, Any, str]] = {
         PARAMS,
         r"left side .*changes the structure of what it holds: \[\"\[0\]\['b'\]\"\]",
     ),
+    "static field": (
+        (lambda p: jax.tree_util.Partial(min), lambda g, s, p: (p, jax.tree_util.Partial(max))),
+        PARAMS,
+        "left side .*changes what it holds beside arrays.*min.* -> .*max",
+    ),
+    "weakly typed first": (
+        (
+            lambda p: 0,
+            lambda g, s, p: (g if jnp.asarray(s).weak_type else p, jnp.zeros((), int)),
+        ),
+        PARAMS,
+        r"left side .*first step is another program than the next, since `\[1\]` is weakly typed",
+    ),
     "no side": (3, PARAMS, "left side.*expected a legacy definition.*found int"),
     "no elements": (optax.sgd(0.1), {"a": jnp.zeros((0, 3))}, r"params\['a'\].*no elements"),
     "whole numbers": (optax.sgd(0.1), {"a": jnp.zeros(3, int)}, r"params\['a'\].*int32"),

@@ -1,9 +1,6 @@
-"""The values that an object holds in Python: its settings, and what a step changes there.
+"""The values that an object holds in Python: its settings.
 
-Settings are found by name, and changed in a copy of the object. A program that JAX compiles, or
-that a proof follows, is written down once: what the step changes in Python is changed then, and
-never again. Such a side would be taken for one that does the same at every step, so it is looked
-for.
+They are found by name, and changed in a copy of the object.
 """
 
 import copy
@@ -14,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_DEPTH = 32  # functions in functions, as `optax.chain` makes
-_LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
-_SCALARS = (bool, int, float)
-_PLAIN = (*_SCALARS, complex, str, type(None), np.generic)
+DEPTH = 32  # functions in functions, as `optax.chain` makes
+LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
+SCALARS = (bool, int, float)
+PLAIN = (*SCALARS, complex, str, type(None), np.generic)
 
 Change = Mapping[tuple[str, object], object]  # (name, value) -> the new value
 
@@ -65,7 +62,7 @@ def literals(*values: object) -> list[float]:
                 visit(constant)
 
     for function in functions_within(values):
-        if not _is_library(function):
+        if not is_library(function.__module__):
             visit(function.__code__)
     return list(numbers)
 
@@ -76,7 +73,7 @@ def functions_within(value: object) -> Iterator[types.FunctionType]:
 
 
 def _functions(value: object, seen: set[int], depth: int) -> Iterator[types.FunctionType]:
-    if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
+    if depth > DEPTH or id(value) in seen or isinstance(value, SCALARS):
         return
     seen.add(id(value))
     if isinstance(value, types.FunctionType):
@@ -84,32 +81,33 @@ def _functions(value: object, seen: set[int], depth: int) -> Iterator[types.Func
         for name in value.__code__.co_names:  # what it calls in its own module
             other = value.__globals__.get(name)
             is_own = isinstance(other, types.FunctionType) and other.__module__ == value.__module__
-            if is_own and not _is_library(value):
+            if is_own and not is_library(value.__module__):
                 yield from _functions(other, seen, depth + 1)
     elif depth == 0 or not isinstance(value, type | types.ModuleType):
         for method in vars(type(value)).values() if hasattr(value, "__dict__") else ():
             if isinstance(method, types.FunctionType):
                 yield from _functions(method, seen, depth + 1)
-    for part in _parts(value):
+    for part in parts_of(value):
         yield from _functions(part.value, seen, depth + 1)
 
 
-def _is_library(function: types.FunctionType) -> bool:
-    return function.__module__.partition(".")[0] in ("jax", "optax", "flax", "numpy", "chex")
+def is_library(module: str | None) -> bool:
+    """True if a module, given by name, is one of the libraries that optimizers are made of."""
+    return (module or "").partition(".")[0] in ("jax", "optax", "flax", "numpy", "chex")
 
 
 def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
-    if depth > _DEPTH or id(value) in seen:
+    if depth > DEPTH or id(value) in seen:
         return
     seen.add(id(value))
-    for part in _parts(value):
-        if isinstance(part.value, _SCALARS):
+    for part in parts_of(value):
+        if isinstance(part.value, SCALARS):
             yield part.name, part.value
         elif not part.path.startswith("the global "):
             yield from _scalars(part.value, seen, depth + 1)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A value that an object holds; `path` says where, from the path of the object."""
 
     name: str
@@ -121,76 +119,31 @@ class _Part(NamedTuple):
         return path + self.path if self.path[:1] in (".", "[") else self.path
 
 
-def _parts(value: object) -> Iterator[_Part]:
+def parts_of(value: object) -> Iterator[Part]:
     """Yields what an object holds, by name."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             if _is_filled(cell):
-                yield _Part(name, cell.cell_contents, name)
+                yield Part(name, cell.cell_contents, name)
         for name, default in (_defaults(value) | (value.__kwdefaults__ or {})).items():
-            yield _Part(name, default, name)
+            yield Part(name, default, name)
         for name in filter(value.__globals__.__contains__, value.__code__.co_names):
-            if isinstance(value.__globals__[name], (*_PLAIN, list, dict)):
-                yield _Part(name, value.__globals__[name], f"the global {name}")
+            if isinstance(value.__globals__[name], (*PLAIN, list, dict)):
+                yield Part(name, value.__globals__[name], f"the global {name}")
     elif isinstance(value, functools.partial):
-        yield _Part("function", value.func, "partial")
+        yield Part("function", value.func, "partial")
         arguments = [*((str(n), arg) for n, arg in enumerate(value.args)), *value.keywords.items()]
-        yield from (_Part(name, part, f"its argument {name}") for name, part in arguments)
+        yield from (Part(name, part, f"its argument {name}") for name, part in arguments)
     elif isinstance(value, types.MethodType):
-        yield _Part("self", value.__self__, "self")
-        yield _Part("function", value.__func__, "function")
-    elif isinstance(value, tuple | list) and len(value) <= _LONGEST:
-        yield from (_Part(str(n), part, f"[{n}]") for n, part in enumerate(value))
-    elif isinstance(value, dict) and len(value) <= _LONGEST:
-        yield from (_Part(str(key), part, f"[{key!r}]") for key, part in value.items())
+        yield Part("self", value.__self__, "self")
+        yield Part("function", value.__func__, "function")
+    elif isinstance(value, tuple | list) and len(value) <= LONGEST:
+        yield from (Part(str(n), part, f"[{n}]") for n, part in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= LONGEST:
+        yield from (Part(str(key), part, f"[{key!r}]") for key, part in value.items())
     elif not isinstance(value, type | types.ModuleType):
-        attributes = list(getattr(value, "__dict__", {}).items())[:_LONGEST]
-        yield from (_Part(name, part, f".{name}") for name, part in attributes)
-
-
-def plain_values(function: Callable[..., object]) -> dict[str, object]:
-    """The plain values that a function has at hand: where -> value.
-
-    Its closure, the object that it is a method of with the numbers of its class, and the global
-    variables that it names are followed.
-    """
-    values: dict[str, object] = {}
-    seen: set[int] = set()
-
-    def collect(path: str, value: object, depth: int) -> None:
-        if isinstance(value, _PLAIN):
-            while path in values:  # another object's of that name
-                path += "'"
-            values[path] = value
-        elif depth < _DEPTH and id(value) not in seen and not isinstance(value, np.ndarray):
-            seen.add(id(value))
-            for part in _parts(value):
-                collect(part.below(path), part.value, depth + 1)
-            if isinstance(value, types.MethodType):
-                kind = type(value.__self__)
-                for name, number in vars(kind).items():
-                    if isinstance(number, _SCALARS) and not name.startswith("__"):
-                        collect(f"{kind.__name__}.{name}", number, depth + 1)
-
-    collect("", function, 0)
-    return values
-
-
-def python_changes(
-    before: Mapping[str, object], after: Mapping[str, object], *, new: bool
-) -> dict[str, str]:
-    """Returns the values that changed: where -> both values as text.
-
-    Args:
-      before: of `plain_values`.
-      after: the same, later.
-      new: whether what was not there before counts.
-    """
-    return {
-        path.rstrip("'"): f"{before.get(path, 'nothing')!r} -> {value!r}"
-        for path, value in after.items()
-        if (before[path] is not value and before[path] != value if path in before else new)
-    }
+        attributes = list(getattr(value, "__dict__", {}).items())[:LONGEST]
+        yield from (Part(name, part, f".{name}") for name, part in attributes)
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -214,7 +167,7 @@ class _Copy:
         self.copies: dict[int, object] = {}
 
     def setting(self, name: str, value: object, depth: int) -> object:
-        if isinstance(value, _SCALARS):
+        if isinstance(value, SCALARS):
             for (changed, before), new in self.change.items():
                 if changed == name and type(before) is type(value) and before == value:
                     return new
@@ -223,11 +176,11 @@ class _Copy:
 
     def of(self, value: object, depth: int) -> object:
         """Returns the copy of a value, or itself where nothing in it changes."""
-        if depth > _DEPTH or isinstance(value, _SCALARS):
+        if depth > DEPTH or isinstance(value, SCALARS):
             return value
         if id(value) not in self.copies:
             self.copies[id(value)] = value  # where it holds itself
-            parts = list(_parts(value))
+            parts = list(parts_of(value))
             copies = [self.setting(part.name, part.value, depth + 1) for part in parts]
             if any(part.value is not new for part, new in zip(parts, copies, strict=True)):
                 named = {part.name: new for part, new in zip(parts, copies, strict=True)}

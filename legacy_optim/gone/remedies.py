@@ -99,6 +99,44 @@ RENAMED: dict[str, str] = {
             ("treedef_is_leaf", "jax.tree_util.treedef_is_leaf"),
         )
     },
+    # The same numbers in float32, but for the rounding of Adam.
+    **{
+        f"jax.experimental.optix.{name}": f"optax.{name}"
+        for name in (
+            "AddNoiseState",
+            "ApplyEvery",
+            "GradientTransformation",
+            "OptState",
+            "Params",
+            "ScaleByAdamState",
+            "ScaleByRStdDevState",
+            "ScaleByRmsState",
+            "ScaleByScheduleState",
+            "TraceState",
+            "Updates",
+            "adam",
+            "apply_every",
+            "apply_updates",
+            "chain",
+            "clip",
+            "clip_by_global_norm",
+            "rmsprop",
+            "scale",
+            "scale_by_adam",
+            "scale_by_rms",
+            "scale_by_schedule",
+            "scale_by_stddev",
+            "sgd",
+            "trace",
+        )
+    },
+    "jax.experimental.optix.ClipByGlobalNormState": "optax.EmptyState",
+    "jax.experimental.optix.ClipState": "optax.EmptyState",
+    "jax.experimental.optix.InitFn": "optax.TransformInitFn",
+    "jax.experimental.optix.InitUpdate": "optax.GradientTransformation",
+    "jax.experimental.optix.ScaleState": "optax.EmptyState",
+    "jax.experimental.optix.UpdateFn": "optax.TransformUpdateFn",
+    "jax.experimental.optix.global_norm": "optax.tree.norm",
     # By its own name: JAX 0.9 has no `jax.ad`.
     "jax.api.ad": "jax.interpreters.ad",
     "jax.experimental.maps.ad": "jax.interpreters.ad",
@@ -240,7 +278,16 @@ TEXTS: dict[str, str] = {
     "jax.experimental.loops": "use jax.lax.fori_loop, while_loop and scan",
     "jax.experimental.maps": "use jax.shard_map or jax.vmap with axis_name; `with mesh:` takes a "
     "jax.sharding.Mesh",
-    "jax.experimental.optix": "use optax",
+    "jax.experimental.optix": "it became optax, whose names and signs are the same; what learns "
+    "from noise has other numbers",
+    "jax.experimental.optix.add_noise": "optax.add_noise(eta**2, 2 * gamma, key=seed): optix took "
+    "eta / (1 + count)**gamma for the standard deviation, Optax takes it for the variance. The "
+    "random numbers are others",
+    "jax.experimental.optix.noisy_sgd": "optax.chain(optax.scale(-learning_rate), "
+    "optax.add_noise(eta**2, 2 * gamma, key=seed)): optix added noise to the scaled update, and "
+    "eta / (1 + count)**gamma was its standard deviation; optax.noisy_sgd adds it to the gradient, "
+    "and that is its variance. The defaults are eta=0.01, gamma=0.55, seed=0; the random numbers "
+    "are others",
     "jax.interpreters": _INTERNAL,
     "jax.interpreters.pxla.ShardedDeviceArray": _SHARDED,
     "jax.invertible": "use jax.custom_vjp",

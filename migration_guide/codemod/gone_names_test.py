@@ -61,6 +61,14 @@ CASES = {
         "from jax.experimental import optimizers\nx = optimizers.adam(1)",
         "x = jax.example_libraries.optimizers.adam(1)",
     ),
+    "became-optax": (
+        "from jax.experimental import optix\nx = optix.chain(optix.global_norm, optix.adam(1))",
+        "x = optax.chain(optax.tree.norm, optax.adam(1))",
+    ),
+    "another-in-optax": (
+        "from jax.experimental import optix\nx = optix.add_noise(1, 1, 0)",
+        "What to do: optax.add_noise(eta**2, 2 * gamma, key=seed)",
+    ),
     "decorator": ("from jax import partial\n@partial(f, 1)\ndef g(): pass", "@functools.partial(f"),
     "by-position": (
         "import jax.numpy as jnp\nx = jnp.where(c, x=1.0, y=0.0)",

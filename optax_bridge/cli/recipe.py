@@ -25,6 +25,10 @@ class Dtype(enum.StrEnum):
 
 
 FOUND, NO_EQUAL, MISUSE = 0, 1, 2
+_BECAME_OPTAX = (
+    "rounding only, and identical but for Adam (jax.experimental.optix became Optax; measured "
+    "against the optix of JAX 0.2.5, in float32, and not proved)"
+)
 _PER_CALL = (
     "every call gives the rate, which Optax's own optimizers do not take; with a number, or a "
     "schedule of the step, in its place"
@@ -95,10 +99,14 @@ def print_recipe(
     """
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import choose_recipe
-    from optax_bridge.correspondence.expression import ExpressionError, parse
+    from optax_bridge.correspondence.expression import ExpressionError, optax_of_optix, parse
 
     console = console or Terminal()
     try:
+        if of_optix := optax_of_optix(expression):
+            _print_prose(console, _BECAME_OPTAX, "standalone")
+            _print_source(console, ["import optax", "", f"tx = {of_optix}"])
+            return FOUND
         described = parse(expression)
     except ExpressionError as error:
         _print_prose(Terminal(stderr=True), str(error))
@@ -141,8 +149,6 @@ def _print_choice(
     console: Console, heading: str, described: Described, choice: Choice, prefix: str = ""
 ) -> None:
     """Prints a recipe as source, with what it is worth and where the state's fields are."""
-    from rich.syntax import Syntax
-
     from optax_bridge.correspondence.recipe import imports, render
 
     claim = choice.claim
@@ -159,10 +165,7 @@ def _print_choice(
     _print_prose(console, f"{_scope(choice)}\n{_proof(described, choice)}")
     source = [f"import {name}" for name in imports(choice.call)]
     source += ["", f"tx = {_laid_out(choice.call, console.width)}"]
-    # Never broken, so that it can be pasted: the terminal wraps what is longer than its lines.
-    syntax = Syntax("\n".join(source), "python", background_color="default", word_wrap=False)
-    console.print(syntax, soft_wrap=True)
-    console.print()
+    _print_source(console, source)
     _print_fields(console, described, choice)
     for entry in _entries(described):
         if choice.kind == "stock" and entry.parts and f"{entry.port}(" in render(choice.call):
@@ -213,6 +216,15 @@ def _print_fields(console: Console, described: Described, choice: Choice) -> Non
     if names:
         access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
         _print_prose(console, f"{', '.join(names.values())}: {access}\n", "state")
+
+
+def _print_source(console: Console, lines: Sequence[str]) -> None:
+    """Prints source, never broken, so that it can be pasted: the terminal wraps what is longer."""
+    from rich.syntax import Syntax
+
+    syntax = Syntax("\n".join(lines), "python", background_color="default", word_wrap=False)
+    console.print(syntax, soft_wrap=True)
+    console.print()
 
 
 def _print_prose(console: Console, text: str, heading: str = "", style: str = "") -> None:

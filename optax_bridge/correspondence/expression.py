@@ -4,12 +4,14 @@ import ast
 import inspect
 import warnings
 
+from legacy_optim import gone
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import ENTRIES, ORIGINS, Described, Table, entries_by_class
+from optax_bridge.correspondence import ENTRIES, ORIGINS, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Node, Source
 from optax_bridge.correspondence.values import expectation, meant
 
+_OPTIX = ("optix", "experimental.optix", "jax.experimental.optix")
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
 MAX_LENGTH = 10_000
@@ -28,7 +30,7 @@ def parse(expression: str, table: Table | None = None) -> Described:
       expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
         optimizers, constructor calls. Anything else is kept as the source text it is.
       table: of which library the class is; None: as what stands before its name says, flax.optim's
-        where nothing does.
+        where nothing does and it is given no `model.parameters()`.
 
     Returns:
       The optimizer that it describes, defaults filled in.
@@ -36,6 +38,56 @@ def parse(expression: str, table: Table | None = None) -> Described:
     Raises:
       ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments or
         values that the constructor does not take.
+    """
+    tree = _tree(expression)
+    named = tree.func if isinstance(tree, ast.Call) else tree
+    home = _home(named, expression)
+    is_of_model = isinstance(tree, ast.Call) and any(map(_is_of_model, tree.args))
+    known = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
+    tables = [table] if table else [each for each in known if each.is_home(home)]
+    return _optimizer(tree, expression, tables[0] if tables else known[0])
+
+
+def _is_of_model(argument: ast.expr) -> bool:
+    """True of `model.parameters()`, which PyTorch's constructors are given, and no other's."""
+    calls = [each.func for each in ast.walk(argument) if isinstance(each, ast.Call)]
+    names = [each.attr for each in calls if isinstance(each, ast.Attribute)]
+    return not {"parameters", "named_parameters"}.isdisjoint(names)
+
+
+def optax_of_optix(expression: str) -> str | None:
+    """The expression with Optax's names for those of `jax.experimental.optix`, None without any.
+
+        >>> optax_of_optix("optix.chain(optix.clip(1.0), optix.adam(1e-3))")
+        'optax.chain(optax.clip(1.0), optax.adam(0.001))'
+
+    Raises:
+      ExpressionError: it does not parse, or Optax has another thing of that name.
+    """
+    tree, names = _tree(expression), list[str]()
+
+    class Rename(ast.NodeTransformer):
+        def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+            if ast.unparse(node.value) not in _OPTIX:
+                return ast.Attribute(self.visit(node.value), node.attr, node.ctx)
+            module, entry = (gone.find(f"{_OPTIX[-1]}{name}") for name in ("", f".{node.attr}"))
+            assert module is not None and entry is not None
+            if entry.remedy == module.remedy:
+                raise ExpressionError(f"{ast.unparse(node)}: {_OPTIX[-1]} had no {node.attr}")
+            if entry.new is None:
+                raise ExpressionError(f"{ast.unparse(node)}: {entry.remedy}")
+            names.append(entry.new)
+            return ast.parse(entry.new, mode="eval").body
+
+    text = ast.unparse(Rename().visit(tree))
+    return text if names else None
+
+
+def _tree(expression: str) -> ast.expr:
+    """The parsed expression.
+
+    Raises:
+      ExpressionError: it does not parse, is too long, or nested too deep.
     """
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(
@@ -54,10 +106,7 @@ def parse(expression: str, table: Table | None = None) -> Described:
             f"{_cut(expression)} is not a Python expression that can be read: {error}"
         ) from None
     _check_depth(tree, expression)
-    named = tree.func if isinstance(tree, ast.Call) else tree
-    home = _home(named, expression)
-    tables = [table] if table else [each for each in ORIGINS if each.is_home(home)]
-    return _optimizer(tree, expression, tables[0] if tables else ENTRIES)
+    return tree
 
 
 def _check_depth(tree: ast.AST, text: str) -> None:
@@ -100,7 +149,13 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
             f"{entry.legacy.__name__}(...) with the arguments that the program gives"
         )
     settings, extra_arguments = _arguments(node, entry, text, table)
-    return Described(entry, entry.defaults() | settings, extra_arguments)
+    settings = entry.defaults() | settings
+    if table is TORCH and not any(isinstance(value, Source) for value in settings.values()):
+        try:
+            entry.legacy(**settings)
+        except ValueError as error:
+            raise ExpressionError(f"{_text(node, text)!r}: {error}") from None
+    return Described(entry, settings, extra_arguments)
 
 
 def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:

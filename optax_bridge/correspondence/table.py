@@ -91,7 +91,7 @@ TORCH = Table(
     "torch.optim",
     "PyTorch",
     "optax_bridge.torch",
-    r"(torch\.)?optim|torch|optax_bridge\.torch",
+    r"(torch\.)?optim(\.\w+)?|torch|optax_bridge\.torch",
     proved=("float32",),
     without_entry={
         "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "
@@ -128,7 +128,7 @@ JAX = Table(
         "make_schedule": "not needed: every learning rate of Optax is a number or a schedule",
         "clip_grads": "optax.clip_by_global_norm(max_norm) is the same but for rounding: a "
         "transformation, which stands first in optax.chain, and no function of the gradients",
-        "l2_norm": "optax.global_norm(tree) is the same but for rounding",
+        "l2_norm": "optax.tree.norm(tree) is the same but for rounding",
     },
 )
 

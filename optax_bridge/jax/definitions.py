@@ -1,7 +1,8 @@
 """The optimizers of `jax.example_libraries.optimizers` as definitions, which call JAX's own.
 
 JAX's functions take and return a state that holds the parameters as well. Nothing of their
-arithmetic is repeated here.
+arithmetic is repeated here. It is what `jax.experimental.optimizers` had, but for Adam and Adamax
+up to JAX 0.2.5, whose bias correction was not in the parameters' dtype.
 """
 
 import dataclasses

@@ -4,6 +4,7 @@ The one place of the prover that knows what sides there are.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,10 @@ import numpy as np
 from jax.extend import core
 
 import legacy_optim
+from equivalence_tests.proof.bits.graph import Graph
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
+from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.symbols import (
     HyperParam,
     NotASymbol,
@@ -24,7 +27,7 @@ from equivalence_tests.proof.reading.symbols import (
     unwrap,
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
-from equivalence_tests.sides.held_values import plain_values, python_changes
+from equivalence_tests.sides.python_state import plain_values, python_changes
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -227,6 +230,7 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         state = side.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
+            structures=(structure, jax.tree.structure(state)),
             changed=python_changes(before, plain_values(side.step), new="changed" not in seen),
         )
         return _arrays(state), _arrays(side.params(state))
@@ -247,11 +251,25 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
     if seen["after"] != seen["paths"]:
         gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
         raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
+    if seen["structures"][0] != seen["structures"][1]:
+        raise ProofError(
+            f"{where}: a step changes what it holds beside arrays, so that the next one may be "
+            f"another program: {_first_difference(*map(str, seen['structures']))}. Keep it in an "
+            "array of the state"
+        )
     for path, old, new in zip(seen["paths"], shapes[0], after[0], strict=True):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ProofError(
                 f"{where}: a step makes of `{path}`, {old.dtype}{list(old.shape)}, "
                 f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
+            )
+    pairs = zip(seen["paths"], shapes[0], after[0], strict=True)
+    if weak := [path for path, old, new in pairs if old.weak_type != new.weak_type]:
+        later = jax.make_jaxpr(lambda *args: step(*args))(numbers, after[0], inputs.params)
+        if not _is_same(second, later):
+            raise ProofError(
+                f"{where}: the first step is another program than the next, since `{weak[0]}` is "
+                "weakly typed before it, or after it, alone; start it as an array of its dtype"
             )
     for paths, shown in ((inputs.paths, shapes[1]), (inputs.paths, after[1])):
         actual = [(leaf.shape, leaf.dtype) for leaf in shown]
@@ -307,6 +325,22 @@ def trace_relation(
             f"found {', '.join(map(_leaf_text, shapes))}"
         )
     return program
+
+
+def _is_same(*jaxprs: core.ClosedJaxpr) -> bool:
+    """True if programs are one program for what it is given, whatever its types are called."""
+    graph = Graph()
+    inputs = [(f"input {n}", aval) for n, aval in enumerate(jaxprs[0].in_avals)]
+    nodes = [graph.leaf(name, aval.shape, aval.dtype) for name, aval in inputs]
+    results = [programs.run(graph, jaxpr, nodes) for jaxpr in jaxprs]
+    return all(one is other for one, other in zip(*results, strict=True))
+
+
+def _first_difference(one: str, other: str) -> str:
+    """Returns what follows where two texts begin to differ, and a little before it."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    start = max(0, len(list(same)) - 20)
+    return f"...{one[start : start + 60]} -> ...{other[start : start + 60]}"
 
 
 def _leaf_text(leaf: Aval, path: str = "") -> str:

@@ -1,10 +1,15 @@
 """A step that changes something in Python is refused, not frozen in silence."""
 
-from collections.abc import Callable
+import collections
+import itertools
+import random
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -49,22 +54,78 @@ def _global(grads: Any, state: Any, params: Any = None) -> Any:
     return _scaled(grads, 1 if _calls < 9 else 2), state
 
 
-STEPS = {
-    "self.number": lambda: _Counting().attribute,
-    "number[0]": _in_closure,
-    "the global _calls": lambda: _global,
-}
+class _Seen:
+    number = 0
+
+
+class _Slots:
+    __slots__ = ("number",)
+
+    def __init__(self):
+        self.number = 0
+
+
+def _draw() -> float:
+    return random.random()
+
+
+def _at_hand(held: Any, move: Callable[[Any], Any]) -> Callable[..., Any]:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        return _scaled(grads, 1 if (move(held) or 0) < 9 else 2), state
+
+    return update
+
+
+def _of_function() -> Callable[..., Any]:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        vars(update)["number"] = vars(update).get("number", 0) + 1
+        return _scaled(grads, 1 if vars(update)["number"] < 9 else 2), state
+
+    return update
+
+
+def _count(held: Any) -> None:
+    held.number += 1
+
+
+def _numbers() -> Iterator[int]:
+    number = 0
+    while True:
+        yield (number := number + 1)
+
+
+STEPS: list[tuple[str, Callable[[], Callable[..., Any]]]] = [
+    ("self.number", lambda: _Counting().attribute),
+    ("number[0]", _in_closure),
+    ("the global _calls", lambda: _global),
+    ("len(held)", lambda: _at_hand([], lambda held: held.append(1) or len(held))),
+    (
+        "len(held.queue)",
+        lambda: _at_hand(
+            types.SimpleNamespace(queue=collections.deque()), lambda held: held.queue.append(1)
+        ),
+    ),
+    ("held", lambda: _at_hand(np.zeros(2), lambda held: held.__iadd__(1)[0])),
+    ("held", lambda: _at_hand(itertools.count(), next)),
+    ("held.number", lambda: _at_hand(_numbers(), next)),
+    ("held.number", lambda: _at_hand(_Slots(), _count)),
+    ("_Seen.number", lambda: _at_hand(_Seen, _count)),
+    ("update.number", _of_function),
+    ("the state of random", lambda: _at_hand(None, lambda held: _draw())),
+]
 
 
 def _side(update: Any) -> optax.GradientTransformation:
     return optax.chain(optax.identity(), optax.GradientTransformation(_Counting().init, update))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("name", "make"), STEPS)
 @pytest.mark.parametrize("compare", [check_equivalence, prove_equivalence])
-def test_a_counter_in_python_is_refused(compare: Callable[..., Any], name: str):
+def test_a_counter_in_python_is_refused(
+    compare: Callable[..., Any], name: str, make: Callable[[], Callable[..., Any]]
+):
     with pytest.raises(EquivalenceError, match="changes a value in Python") as error:
-        compare(optax.sgd(0.1), _side(STEPS[name]()), PARAMS)
+        compare(optax.sgd(0.1), _side(make()), PARAMS)
     assert "right side (GradientTransformation)" in str(error.value)
     assert f"`{name}` (" in str(error.value)
     assert "Keep it in the state" in str(error.value)
