@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -111,8 +111,10 @@ def every_n_steps_policy(
       `policy(*, step, train_summaries) -> bool`.
 
     Raises:
-      ValueError: `max_step` is before `min_step`.
+      ValueError: n is below 1, or `max_step` before `min_step`.
     """
+    if n < 1:
+        raise ValueError(f"every_n_steps_policy: n is {n}, expected 1 or more")
     if max_step is not None and max_step < min_step:
         raise ValueError(f"every_n_steps_policy: max_step {max_step} < min_step {min_step}")
 
@@ -156,7 +158,10 @@ class BaseMetricCalculator(Module):
 
 
 class ModelSummaryAccumulator(BaseMetricCalculator):
-    """The model's own summaries, accumulated, and its mean loss where it has none named "loss"."""
+    """The model's own summaries over all batches, and its loss where it has none named "loss".
+
+    A scalar is averaged over the examples, as the loss is; a `WeightedSummary` by its own weight.
+    """
 
     @config_class
     class Config(BaseMetricCalculator.Config):
@@ -220,9 +225,14 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
             method=self._config.model_method,
             is_training=False,
         )
-        summaries = prune_empty(dict(collection.summaries))
+        summaries = {"loss": loss, **prune_empty(dict(collection.summaries))}
         examples = max((len(x) for x in jax.tree.leaves(batch) if jnp.ndim(x)), default=1)
-        summaries.setdefault("loss", WeightedSummary(loss, jnp.float32(examples)))
+
+        def weighted(leaf: Leaf) -> Leaf:
+            is_scalar = not is_summary(leaf) and jnp.ndim(leaf) == 0
+            return WeightedSummary(leaf, jnp.float32(examples)) if is_scalar else leaf
+
+        summaries = jax.tree.map(weighted, summaries, is_leaf=is_summary)
         return next_key, {"loss": loss, "aux": aux}, summaries
 
 
@@ -315,7 +325,11 @@ class SpmdEvaler(Module):
         if not self._eval_policy(step=step, train_summaries=train_summaries) and not force_run:
             return prng_key, None, None
         start = time.perf_counter()
-        summaries, outputs = self._evaluate(step, prng_key, model_params, return_aux)
+        try:
+            summaries, outputs = self._evaluate(step, prng_key, model_params, return_aux)
+        except Exception as error:
+            error.add_note(f"In the evaluation {self.path()} at step {step}.")
+            raise
         seconds = time.perf_counter() - start
         self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
         self.latest = step, summaries
