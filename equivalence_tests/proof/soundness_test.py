@@ -261,6 +261,32 @@ def test_where_a_count_stands_still_is_said(dtype: Any, most: int):
     assert any(f"is below {most}, where it stands still" in text for text in proof.assumptions)
 
 
+# What a counter is at first, what a step makes of it and of the steps so far, and what stops a
+# proof that it is never negative, or that it is 256 more than a count.
+NO_COUNTS: dict[str, tuple[Any, Any, str]] = {
+    "leaps": (np.int32(0), lambda n, t: n + 10**6, "may do so within 16777216 steps"),
+    "sums": (np.int32(0), lambda n, t: n + t, "may do so within 16777216 steps"),
+    "doubles": (np.int32(1), lambda n, t: n * 2, ""),
+    "stands still": (jnp.bfloat16(256), lambda n, t: n + 1, ""),
+}
+
+
+@pytest.mark.parametrize("name", NO_COUNTS)
+def test_what_overflows_soon_or_stands_still_is_no_count(name: str):
+    first, after, text = NO_COUNTS[name]
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        number, count = state
+        by = 1 + (number < 0) if first.dtype == np.int32 else (number - 256).astype(jnp.float32)
+        new = jax.tree.map(lambda p, g: p - by * g, params, grads)
+        return new, (after(number, count), count + 1)
+
+    other = _steps(lambda p, g, n: p - g * (1 if first.dtype == np.int32 else n))
+    pair = (lambda params: (jnp.asarray(first), jnp.zeros((), jnp.int32)), step), other
+    proof = prove_equivalence(*pair, PARAMS)
+    assert proof.verdict not in (IDENTICAL, REALS) and text in str(proof), proof
+
+
 @pytest.mark.parametrize("name", ASSUMED)
 def test_what_is_assumed_is_said(name: str):
     left, right, text = ASSUMED[name]

@@ -106,7 +106,7 @@ def _locked_folder(folder: Path) -> Generator[None, None, None]:
         folder.mkdir(exist_ok=True)
         with contextlib.ExitStack() as stack:
             try:
-                is_locked = stack.enter_context(_lock(folder))
+                is_locked = stack.enter_context(lock_folder(folder))
             except FileNotFoundError:
                 continue
             if is_locked is None or (is_locked and folder.is_dir()):
@@ -116,7 +116,7 @@ def _locked_folder(folder: Path) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Generator[bool | None, None, None]:
+def lock_folder(folder: Path) -> Generator[bool | None, None, None]:
     """Locks a folder; returns True if it did, False if a process has it, None without locks."""
     if fcntl is None:
         yield None
@@ -144,7 +144,7 @@ def remove_abandoned(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if not _PART.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
-        with contextlib.suppress(OSError), _lock(path) as is_locked:
+        with contextlib.suppress(OSError), lock_folder(path) as is_locked:
             names = sorted(entry.name for entry in path.iterdir())
             if _OLD in names and not any(os.path.lexists(folder / name) for name in names):
                 _log.warning("%s: a killed run left what it was to replace here", path / _OLD)

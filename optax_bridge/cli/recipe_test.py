@@ -40,6 +40,14 @@ from optax_bridge.correspondence import ENTRIES
             "tx = optax_bridge.torch.adamw(weight_decay=0.05)",
         ),
         (
+            "optim.Adam(model.parameters(), 1e-3, (0.8, 0.9))",  # flax.optim has an Adam as well
+            FOUND,
+            "tx = optax_bridge.torch.adam(betas=(0.8, 0.9))",
+        ),
+        ("torch.optim.adam.Adam(lr=0.1)", FOUND, "tx = optax_bridge.torch.adam(lr=0.1)"),
+        ("torch.optim.SGD(lr=0.1, nesterov=True)", MISUSE, "momentum above 0 and"),
+        ("torch.optim.Rprop(etas=(1.5, 1.2))", MISUSE, "etas below 1 and above it"),
+        (
             "torch.optim.Adam(params, fused=True)",
             FOUND,
             "torch.optim.Adam(fused=True): PyTorch then",

@@ -91,7 +91,7 @@ TORCH = Table(
     "torch.optim",
     "PyTorch",
     "optax_bridge.torch",
-    r"(torch\.)?optim|torch|optax_bridge\.torch",
+    r"(torch\.)?optim(\.\w+)?|torch|optax_bridge\.torch",
     proved=("float32",),
     without_entry={
         "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "

@@ -27,6 +27,7 @@ from optax_bridge.spmd.learner import CompositeLearner, Learner
 from optax_bridge.spmd.trainer import learner_transformation, legacy_checkpoint
 from optax_bridge.spmd.trainer.legacy import _check as check
 from optax_bridge.spmd.trainer.state import transformation_of
+from optax_bridge.spmd.trainer_test import run as trained
 from optax_bridge.spmd.trees import flatten_items
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -61,9 +62,7 @@ def run(tmp_path_factory):
     cfg.model = LinenRegression.default_config().set(dtype=jnp.float32)
     cfg.learner.optimizer = config_for_class(legacy_optim.Adam).set(learning_rate=0.01)
     cfg.checkpointer.keep_last_n = 2
-    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
-    trainer.run(KEY)
-    return folder, trainer
+    return folder, trained(cfg, devices=1)[1]
 
 
 def call(*args):
@@ -215,10 +214,7 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
         return again
 
     cfg.input = IteratorInput.default_config().set(source=rest)
-    losses: dict[int, float] = {}
-    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
-    trainer.add_listener(losses.__setitem__)
-    trainer.run(KEY)
+    losses, trainer = trained(cfg, devices=1)
     for number in (4, 5, 6):
         loss, old = step(old, next(batches))
         assert losses[number] == float(loss)
@@ -228,7 +224,7 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
     cfg.init_state_builder.below = "params"
     cfg.dir = str(tmp_path / "other")
     with pytest.raises(ValueError, match="missing in the checkpoint: learner/optimizer/"):
-        cfg.instantiate(parent=None, devices=jax.devices()[:1]).run(KEY)
+        trained(cfg, devices=1)
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -281,8 +277,5 @@ def test_several_learners_that_are_alike_are_one(tmp_path):
             learners = {"one": cfg.learner, "two": cfg.learner}
             rules = [("first/.*", "one"), (".*", "two")]
             cfg.learner = CompositeLearner.default_config().set(learners=learners, rules=rules)
-        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
-        losses.append({})
-        trainer.add_listener(losses[-1].__setitem__)
-        trainer.run(KEY)
+        losses.append(trained(cfg, devices=1)[0])
     assert losses[0] == losses[1] and sorted(losses[0]) == [1, 2]

@@ -25,6 +25,7 @@ from optax_bridge.spmd.input import (
     host_to_global_array,
     partition_by_path_rank,
 )
+from optax_bridge.spmd.trainer_test import run
 from optax_bridge.spmd.trees import TensorSpec
 
 DATA = {"x": np.arange(10), "y": np.arange(10) * 2.0}
@@ -258,11 +259,7 @@ def test_a_trainer_with_fewer_examples_than_devices(tmp_path):
     def losses(folder, devices, **kwargs):
         cfg = regression.trainer(steps=3, mesh_shape=(devices, 1)).set(dir=str(folder))
         cfg.input.set(global_batch_size=3, **kwargs)
-        trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
-        found = {}
-        trainer.add_listener(found.__setitem__)
-        trainer.run(jax.random.PRNGKey(0))
-        return found
+        return run(cfg, devices=devices)[0]
 
     padding = InputDispatcher.default_config().set(
         global_logical_batch_size=3, global_physical_batch_size=4

@@ -90,7 +90,8 @@ class LossLog:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # each line was flushed: what failed was raised then
+                self._file.close()
             self._file = None
 
     def __call__(self, step: int, loss: float) -> None:

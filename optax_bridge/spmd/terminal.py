@@ -117,7 +117,8 @@ def make_trainer(cfg: ConfigBase) -> SpmdTrainer:
     """
     if isinstance(cfg.dir, RequiredFieldValue):
         raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
-    return cfg.instantiate(parent=None)
+    with _log_messages(plain_terminal(stderr=True)):
+        return cfg.instantiate(parent=None)
 
 
 def connect(
@@ -170,15 +171,18 @@ def train(trainer: SpmdTrainer, seed: int, resume_from: int | None) -> int:
         console.print(f"    {command}")
         return _SIGNALS[received[0]] if received else 143
     if outputs is None:
-        console.print(
-            f"{cfg.dir} is at step {trainer.step} already, and max_step is {cfg.max_step}: nothing "
-            f"to do. To train on: --set {cfg.name}.max_step={2 * (trainer.step or 1)}"
-        )
+        if (trainer.step or 0) >= cfg.max_step:  # else the input ended, and that is said
+            console.print(
+                f"{cfg.dir} is at step {trainer.step} already, and max_step is {cfg.max_step}: "
+                "nothing to do. To train on: "
+                f"--set {cfg.name}.max_step={2 * (trainer.step or 1)}"
+            )
         return 0
     for name, evaler in trainer.evalers.items():
         if evaler.latest is not None:
             step, summaries = evaler.latest
-            scalars = [(key, x) for key, x in host_values(summaries) if np.ndim(x) == 0]
+            own = {key: x for key, x in summaries.items() if not isinstance(x, dict)}
+            scalars = [(key, x) for key, x in host_values(own) if np.ndim(x) == 0]
             shown = ", ".join(f"{key} {float(x):.4f}" for key, x in scalars)
             console.print(f"{name}, at step {step}: {shown}")
     console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {log.draw()}")

@@ -21,7 +21,7 @@ from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.progress import LossLog, progress_line, read_losses
 from optax_bridge.spmd.terminal import _without_resume_from
-from optax_bridge.spmd.trainer.loop import _is_of_storage
+from optax_bridge.spmd.trainer.loop import is_of_writing
 from optax_bridge.spmd.trainer.trainer import all_stacks, forced_evalers, watchdog
 
 EXAMPLE = "optax_bridge.spmd.examples.regression.trainer"
@@ -37,11 +37,6 @@ def interrupted():
         if number == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         yield batch
-
-
-def endless():
-    """A config as a file may say it, which nobody has checked."""
-    return regression.trainer().set(max_step="many")
 
 
 def stopping():
@@ -121,7 +116,6 @@ def test_print_config():
         ([EXAMPLE, "--dir", "x", "--set", "trainer.mesh_shape=(64,1)"], "needs 64 devices"),
         ([EXAMPLE, "--dir", "x", "--processes", "2"], "come together"),
         ([EXAMPLE, "--dir", "x", "--seed", "9" * 30], "--seed"),
-        (["optax_bridge.spmd.terminal_test:endless", "--dir", "x"], "max_step is 'many'"),
     ],
 )
 def test_misuse(args, message, tmp_path, monkeypatch):
@@ -228,7 +222,11 @@ def test_what_names_no_evaler_is_refused(wanted: Any, message: str):
         forced_evalers(wanted, ["a", "b"])
 
 
-def test_which_errors_are_of_writing_files():
+def test_which_errors_are_of_writing_files(tmp_path):
     full = ["x [os_error_code='28']", "OS error 28", "RESOURCE_EXHAUSTED: full"]
-    assert all(map(_is_of_storage, [OSError(28, "No space left"), *map(ValueError, full)]))
-    assert not any(map(_is_of_storage, [OSError("no number"), ValueError("other shapes")]))
+    refused = PermissionError(13, "Permission denied", str(tmp_path / "losses.csv"))
+    errors = [OSError(28, "No space left"), refused, *map(ValueError, full)]
+    assert all(is_of_writing(error, [str(tmp_path)]) for error in errors)
+    absent = FileNotFoundError(2, "No such file", "batches.npz")  # the input's
+    others = [OSError("no number"), absent, ValueError("other shapes")]
+    assert not any(is_of_writing(error, [str(tmp_path)]) for error in others)

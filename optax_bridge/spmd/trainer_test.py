@@ -12,6 +12,7 @@ import pytest
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.checkpoints.destination import lock_folder
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -42,12 +43,12 @@ def config(folder, *, steps=6, save_every=2, mesh_shape=(2, 2), **kwargs) -> Any
     return cfg.set(dir=str(folder), **kwargs)
 
 
-def run(cfg, *, devices=4) -> Any:
+def run(cfg, *, devices=4, **kwargs) -> Any:
     """The losses of a run by step, and the trainer."""
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
     losses = {}
     trainer.add_listener(losses.__setitem__)
-    trainer.run(KEY)
+    trainer.run(KEY, **kwargs)
     return losses, trainer
 
 
@@ -215,13 +216,22 @@ def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
     assert sorted(losses) == [3, 4, 5, 6]
 
 
+class _WithError(regression.Regression):
+    def forward(self, input_batch):
+        loss, aux = super().forward(input_batch)
+        self.add_summary("error", jnp.mean(jnp.abs(aux["predicted"] - input_batch["y"])))
+        return loss, aux
+
+
 def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     evaler = SpmdEvaler.default_config().set(
         input=config(tmp_path).input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=2),
     )
+    evaler.input.global_batch_size = 192  # and a batch of 64
     cfg = config(tmp_path, steps=3, evalers={"all": evaler}, log_every_n_steps=2)
+    cfg.model = _WithError.default_config().set(dtype=jnp.float32)
     cfg.checkpointer.keep_last_n = 2
     cfg.checkpointer.save_policy = config_for_function(saving_policy).set(n=2, min_step=0)
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
@@ -229,10 +239,12 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     mean = float(outputs["evaler_summaries"]["all"]["loss"].mean)
     samples = regression.samples()
     with trainer.mesh_scope():
-        (loss, _), _ = functional(
+        (loss, aux), _ = functional(
             trainer.model, None, trainer.model_params_for_eval(), (samples,), is_training=False
         )
     assert mean == pytest.approx(float(loss), rel=1e-5)
+    error = float(outputs["evaler_summaries"]["all"]["error"].mean)  # a scalar, not the last one
+    assert error == pytest.approx(float(jnp.mean(jnp.abs(aux["predicted"] - samples["y"]))))
     events = reading.EventAccumulator(str(tmp_path / "summaries" / "train_train")).Reload()
     names = events.Tags()["scalars"]
     assert {"loss", "learner/gradient_norm", "learner/update_norm"} <= set(names)
@@ -249,7 +261,7 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
         assert own.eval_step(3, **given, return_aux=True)[1:] == (None, None)
         _, again, outputs = own.eval_step(3, **given, return_aux=True, force_run=True)
     assert float(again["loss"].mean) == pytest.approx(mean, rel=1e-6)
-    assert len(outputs) == len(samples["x"]) // cfg.input.global_batch_size
+    assert len(outputs) == 2
 
 
 @pytest.mark.parametrize("steps, each", [([1, 4], 2), ([0, 9], None)])
@@ -323,16 +335,13 @@ def test_a_run_goes_on_from_the_step_that_is_asked_for(whole, tmp_path):
     cfg = with_randomness(config(tmp_path, steps=6))
     cfg.checkpointer.keep_last_n = 3
     run(cfg)
-    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
-    losses = {}
-    trainer.add_listener(losses.__setitem__)
-    trainer.run(KEY, restore_step=2)
+    losses, _ = run(cfg, restore_step=2)
     assert losses == {step: x for step, x in expected.items() if step > 2}
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     steps = {f"step_0000000{step}" for step in (2, 4, 6)}
     assert names == steps | {"aside_step_00000004", "aside_step_00000006"}
     with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[2, 4, 6"):
-        cfg.instantiate(parent=None, devices=jax.devices()[:4]).run(KEY, restore_step=3)
+        run(cfg, restore_step=3)
 
 
 class _Vector(regression.Regression):
@@ -396,13 +405,24 @@ def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):
     assert "no profile of the evaluation" in caplog.text
 
 
-def test_the_end_of_the_input_ends_the_run(tmp_path):
+def test_the_end_of_the_input_ends_the_run_and_is_said(tmp_path, caplog):
     cfg = config(tmp_path, steps=50, mesh_shape=(1, 1))
     batches = [next(ArrayBatches(regression.samples(), global_batch_size=8))] * 3
     cfg.input = IteratorInput.default_config().set(source=lambda: iter(batches))
     cfg.save_input_iterator = False
     losses, _ = run(cfg, devices=1)
     assert sorted(losses) == [1, 2, 3]
+    assert "no more batches after step 3, and max_step is 50" in caplog.text
+    cfg.set(dir=str(tmp_path / "empty")).input.source = lambda: iter(())
+    with pytest.raises(ValueError, match=r"trainer\.input: expected batches, found none"):
+        run(cfg, devices=1)
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    cfg = config(tmp_path, mesh_shape=(1, 1))
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="another run trains in this"):
+        run(cfg, devices=1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_compiled_from_specs_alone(tmp_path):
@@ -439,10 +459,16 @@ def bad_field(cfg):
             ValueError,
             "learner.optimizer: the optimizer has no learning rate",
         ),
+        (
+            lambda c: setattr(c.learner, "optimizer", REQUIRED),
+            RequiredFieldMissingError,
+            r"trainer\.learner: .*optimizer",
+        ),
         (lambda c: c.set(dir=__file__), ValueError, "is a file, expected a folder"),
         (lambda c: c.set(max_step=math.nan), ValueError, "max_step is nan, expected a number"),
         (lambda c: c.set(max_step="9"), ValueError, "max_step is '9', expected a number"),
         (lambda c: c.set(prune_empty_state_updates=False), ValueError, "not supported"),
+        (lambda c: c.checkpointer.save_policy.set(n=0), ValueError, "n is 0, expected 1 or more"),
     ],
 )
 def test_bad_input_before_the_first_step(tmp_path, change, error, message):
@@ -451,13 +477,6 @@ def test_bad_input_before_the_first_step(tmp_path, change, error, message):
         change(cfg)
         run(cfg)
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_field_that_is_not_set_is_named_with_its_path(tmp_path):
-    cfg = config(tmp_path)
-    cfg.learner.optimizer = REQUIRED
-    with pytest.raises(RequiredFieldMissingError, match=r"trainer\.learner: .*optimizer"):
-        run(cfg)
 
 
 def test_a_checkpoint_of_another_model(tmp_path):

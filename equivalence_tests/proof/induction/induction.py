@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from equivalence_tests.proof.bits.graph import Node
-from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_integer, is_wide
+from equivalence_tests.proof.dtypes import FEWEST_STEPS, NO_OVERFLOW, is_float, is_integer, is_wide
 from equivalence_tests.proof.induction.derived import Derived
-from equivalence_tests.proof.induction.equality import Level, groups
+from equivalence_tests.proof.induction.equality import Equality, Level, groups
 from equivalence_tests.proof.induction.invariants import (
     at_least,
     cycle,
     is_never_negative,
     never_negative,
+    overflows_soon,
 )
 from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
 from equivalence_tests.proof.reading import programs
@@ -108,6 +109,7 @@ def by_relation(
         for side, state, step in zip((lhs, rhs), states, steps, strict=True)
         for text in _counts(world, side, state, step[0])
     ]
+    rows += tuple(_lost_counts(world, (lhs, rhs), [start for start, _ in starts], rows))
     symbols = _symbols(states[0]), _symbols(states[1])
     related, counts = (Related(states),), tuple(dict.fromkeys(counts))
     return Induction(rows, ("as given",), True, related, symbols, counts)
@@ -122,14 +124,48 @@ def _counts(
     world: World, side: Program, state: Sequence[Node], after: Sequence[Node]
 ) -> Iterator[str]:
     """Returns the limits of counts in floating-point dtypes: 256 + 1 is 256 in bfloat16."""
-    for before, new, aval, name in zip(state, after, side.avals, world.names(side), strict=True):
-        if not is_float(aval.dtype) or new.op != "add" or before not in new.args:
-            continue
-        numbers = [world.graph.scalar(arg) for arg in new.args if arg is not before]
-        number = numbers[0] if numbers else None
-        if number is not None and number != 0:
-            most = 2 * abs(number) / float(jnp.finfo(aval.dtype).eps)  # type: ignore[arg-type]
-            yield f"{name}, a count in {aval.dtype}, is below {most:.0f}, where it stands still"
+    for before, new, name in zip(state, after, world.names(side), strict=True):
+        if most := _standstill(world, before, new):
+            yield f"{name}, a count in {new.dtype}, is below {most:.0f}, where it stands still"
+
+
+def _standstill(world: World, before: Node, after: Node) -> float | None:
+    """Returns where a count in a floating-point dtype stands still; None if it is no count."""
+    if not is_float(after.dtype) or after.op != "add" or before not in after.args:
+        return None
+    numbers = [world.graph.scalar(arg) for arg in after.args if arg is not before]
+    number = numbers[0] if numbers else None
+    if number is None or number == 0:
+        return None
+    return 2 * abs(number) / float(jnp.finfo(after.dtype).eps)  # type: ignore[arg-type]
+
+
+def _lost_counts(
+    world: World,
+    sides: tuple[Program, Program],
+    starts: Sequence[Leaves],
+    rows: Sequence[Obligation],
+) -> Iterator[Obligation]:
+    """Yields what cannot be assumed of counts over the reals: they overflow soon, or never move."""
+    if all(row.equality.level is Level.IDENTICAL for row in rows):
+        return
+    assumes = any(NO_OVERFLOW in row.equality.assumptions for row in rows)
+    for number, (side, first) in enumerate(zip(sides, starts, strict=True)):
+        before = world.symbols(side)
+        after, _ = world.step(side, before)
+        leaves = zip(world.names(side), first, before, after, strict=True)
+        for leaf, (name, start, old, new) in enumerate(leaves):
+            begin = world.graph.scalar(start)
+            most = _standstill(world, old, new)
+            if begin is not None and most is not None and abs(begin) >= most:
+                text = f"a count in {new.dtype}, starts at {begin:.0f}, where it stands still"
+            elif assumes and is_wide(new.dtype) and overflows_soon(world.graph, start, old, new):
+                text = f"which is assumed not to overflow, may do so within {FEWEST_STEPS} steps"
+            else:
+                continue
+            results = (None, leaf) if number else (leaf, None)
+            unknown = Equality(Level.UNKNOWN, stopped=f"{name}, {text}")
+            yield Obligation("step", name, unknown, (old, new), False, results)
 
 
 def _general(symbols: Sequence[Node], constant_nodes: Sequence[Node | None]) -> Leaves:
@@ -363,6 +399,8 @@ class _Search:
             least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
             counts += [NO_OVERFLOW] * bool(least)
         counts = tuple(dict.fromkeys(counts))
+        starts = [state for state, _ in self.before_first or self.starts]
+        rows += [*_lost_counts(world, self.sides, starts, rows)]
         lhs, rhs = (
             [self.symbol_of.get((side, leaf)) for leaf in range(len(self.names[side]))]
             for side in (0, 1)

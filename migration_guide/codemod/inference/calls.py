@@ -107,7 +107,8 @@ def call_kind(a: Expressions, node: cst.Call) -> Kind:
     imported = a.names.of(node.func)
     if imported is not None:
         results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
-    return join_kinds(results)
+    kind = join_kinds(results)
+    return kind - {LEGACY} if CLASS in called else kind  # which a bridge is around
 
 
 def _module_call(a: Expressions, node: cst.Call) -> Kind | None:

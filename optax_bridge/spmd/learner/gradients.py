@@ -384,9 +384,6 @@ def _cut(inputs: dict[str, PyTree], steps: int) -> dict[str, PyTree]:
             f"with_minibatch_steps: a batch of {size} examples cannot be cut into {steps} "
             f"minibatches ({items[0][0]!r}). Make the batch a multiple of {steps}."
         )
-
-    def cut(x: jax.Array) -> jax.Array:
-        return jnp.moveaxis(x.reshape(size // steps, steps, *x.shape[1:]), 1, 0)
-
     keys = {name: jax.random.split(inputs[name], steps) for name in _KEYS if name in inputs}
-    return {"input_batch": jax.tree.map(cut, inputs["input_batch"]), **keys}
+    batch = optax.microbatching.reshape_batch_axis(inputs["input_batch"], size // steps)
+    return {"input_batch": batch, **keys}

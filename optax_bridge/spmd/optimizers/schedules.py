@@ -206,17 +206,13 @@ def segment_wise(segments: Sequence[Schedule], *, segment_steps: Sequence[int]) 
       ValueError: there is not one length less than there are segments.
     """
     _check_length("segment_wise", "segment_steps", segment_steps, segments)
-    schedules = [as_schedule_fn(segment) for segment in segments]
-    before = itertools.accumulate(segment_steps, initial=0)
-    starts = list(zip(schedules, before, strict=True))
 
-    def schedule(step: jax.Array) -> jax.Array:
-        value = jnp.zeros([])
-        for segment, start in starts:
-            value = jnp.where(step > start, segment(step - start), value)
-        return value
+    def from_one(schedule: ScheduleFn) -> ScheduleFn:
+        return lambda step: schedule(step + 1)
 
-    return schedule
+    schedules = [from_one(as_schedule_fn(segment)) for segment in segments]
+    starts = itertools.accumulate(segment_steps, initial=1)
+    return join_schedules([lambda step: jnp.zeros([]), *schedules], list(starts))
 
 
 def cosine_with_linear_warmup(

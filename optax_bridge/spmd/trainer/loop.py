@@ -1,9 +1,11 @@
 """The loop of a training: steps, and everything that happens between them."""
 
 import contextlib
+import errno
 import logging
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ _log = logging.getLogger(__name__)
 _LOG_EVERY = 100
 _TRACED_STEPS = 3
 _FIRST_STEPS = 5  # each of them is logged
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class UndefinedLossException(RuntimeError):
@@ -102,6 +105,7 @@ class TrainingLoop:
             while (trainer.step or 0) < self._cfg.max_step:
                 batch = next(batches, None)
                 if batch is None:
+                    self._say_that_the_input_ended()
                     break
                 self._trace((trainer.step or 0) + 1)
                 outputs = trainer.take_step(batch)
@@ -133,6 +137,18 @@ class TrainingLoop:
             chosen = {name: evaler_summaries[name] for name in sorted(forced_evalers)}
             result["evaler_summaries"] = chosen
         return result
+
+    def _say_that_the_input_ended(self) -> None:
+        step, where = self._trainer.step or 0, self._trainer.input.path()
+        if not step:
+            raise ValueError(f"{where}: expected batches, found none. Look at its source.")
+        if np.isfinite(self._cfg.max_step):
+            _log.warning(
+                "%s: no more batches after step %d, and max_step is %s: take a source that repeats",
+                where,
+                step,
+                self._cfg.max_step,
+            )
 
     def save_last(self) -> None:
         """Saves the present state, unless there is a checkpoint of it, and waits."""
@@ -251,9 +267,9 @@ class TrainingLoop:
         try:
             yield
         except (OSError, ValueError) as error:
-            if not _is_of_storage(error):
-                raise
             folder = self._checkpoint_dir()
+            if not is_of_writing(error, [self._cfg.dir, folder]):
+                raise
             steps = self._trainer.checkpointer.checkpoint_steps(folder)
             saved = f"step {steps[-1]} is the last, and whole" if steps else "there is none yet"
             raise SavingError(
@@ -289,10 +305,17 @@ class TrainingLoop:
             self._trace_until = None
 
 
-def _is_of_storage(error: BaseException) -> bool:
-    """True if an error comes from writing files: Orbax wraps TensorStore's."""
+def is_of_writing(error: BaseException, folders: Sequence[str]) -> bool:
+    """True if an error comes from writing the files of a run: Orbax wraps TensorStore's.
+
+    Args:
+      error: the error; those of an input's files are not of writing.
+      folders: where the run writes.
+    """
     if isinstance(error, OSError):
-        return error.errno is not None
+        path = Path(os.fsdecode(error.filename or "/")).absolute()
+        is_below = any(path.is_relative_to(Path(folder).absolute()) for folder in folders)
+        return error.errno in _NO_ROOM or is_below
     text = str(error)
     return any(word in text for word in ("os_error_code", "OS error", "RESOURCE_EXHAUSTED"))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from optax_bridge.checkpoints.destination import lock_folder
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, config_class
 from optax_bridge.spmd.module import nowrap
@@ -140,8 +141,9 @@ class SpmdTrainer(BaseTrainer):
           "evaler_summaries" if asked for.
 
         Raises:
-          ValueError: `return_evaler_summaries` is something else, or names no evaler; or there is
-            no checkpoint of `restore_step`, or none that this trainer can go on from.
+          ValueError: `return_evaler_summaries` is something else, or names no evaler; there is no
+            checkpoint of `restore_step`, or none that this trainer can go on from; another run
+            trains in this folder; the input has no batch.
           UndefinedLossException: a loss was not finite; the state before that step is saved.
           SavingError: a file could not be written.
         """
@@ -151,12 +153,30 @@ class SpmdTrainer(BaseTrainer):
             timeout_seconds=self._config.watchdog_timeout_seconds,
             crash_seconds=self._config.crash_on_hang_timeout_seconds,
         )
-        with watched, self.mesh_scope(), contextlib.ExitStack() as at_last:
+        at_last = contextlib.ExitStack()
+        with self._loop().saving(), self._only_run(), watched, self.mesh_scope(), at_last:
             for owner in (self, *self._evalers.values()):
                 at_last.callback(owner.summary_writer.close)
             if not self._prepare_training(prng_key, restore_step):
                 return None
             return self._loop().run(forced_evalers=forced, prng_key=prng_key)
+
+    @contextlib.contextmanager
+    def _only_run(self) -> Iterator[None]:
+        """A scope in which no other run uses the folder; process 0 sees to it for all."""
+        if jax.process_index() != 0:
+            yield
+            return
+        folder = Path(self._config.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock_folder(folder) as is_locked:
+            if is_locked is False:
+                raise ValueError(
+                    f"{self.path()}: dir={str(folder)!r}: another run trains in this folder, and "
+                    "two would remove one another's checkpoints. Wait for its end, stop it, or "
+                    "take another folder."
+                )
+            yield
 
     @nowrap
     def save_checkpoint(self) -> None:
