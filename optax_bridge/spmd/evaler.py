@@ -204,7 +204,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
         if left_out and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "%s: left out, as the numbers of several batches do not say how they add up: %s. "
+                "%s: left out, as the arrays of several batches do not say how they add up: %s. "
                 "In the model: add_summary(name, WeightedSummary(mean, number of examples))",
                 self.path(),
                 ", ".join(left_out),

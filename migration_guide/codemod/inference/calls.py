@@ -9,6 +9,7 @@ from migration_guide.codemod.inference.kinds import (
     CREATE,
     DEFINITION,
     FOREIGN,
+    HYPER_PARAMS,
     LEGACY,
     NOTHING,
     OPTIMIZER,
@@ -180,6 +181,8 @@ def _method_call(a: Expressions, node: cst.Call) -> Kind | None:
         if node.args and ARRAY in a.kind(node.args[0].value):
             a.note_array_target()
         return only(OPTIMIZER) | (base & {OWN_GROUPS})
+    if DEFINITION in base and method == "update_hyper_params":
+        return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
     if method in _RESTORE and node.args:
         return a.kind(node.args[0].value)
     if base == only(ARRAY):
