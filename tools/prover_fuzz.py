@@ -22,6 +22,7 @@ import optax
 from jax.extend import core
 
 import optax_bridge
+from equivalence_tests.proof.errors import NoRule
 from equivalence_tests.proof.interpreter import run as interpreter
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.reading import programs
@@ -250,7 +251,7 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
             jaxpr, text = outcome
             try:
                 differs = differ_in_runs(optimizers[name], jaxpr, rng)
-            except interpreter.NoRule:
+            except NoRule:
                 continue
             sides = optimizers[name].side(optimizers[name].jaxpr), optimizers[name].side(jaxpr)
             proof = prove_equivalence(*sides, PARAMS)

@@ -1,6 +1,9 @@
 # pyright: strict
 """Errors: a proof that cannot be tried, and what keeps one from being finished."""
 
+from equivalence_tests.proof.interpreter.balls import NoRule as NoRule
+from equivalence_tests.proof.interpreter.balls import Unclear as Unclear
+from equivalence_tests.proof.interpreter.balls import Undefined as Undefined
 from equivalence_tests.sides.adapt import EquivalenceError
 
 
@@ -10,15 +13,3 @@ class ProofError(EquivalenceError):
 
 class Undecided(Exception):
     """The prover does not know; says what stopped it."""
-
-
-class NoRule(Exception):
-    """A primitive for which there is no rule."""
-
-
-class Unclear(Exception):
-    """A comparison that is open: a ball, or an interval, holds numbers on both sides."""
-
-
-class Undefined(Unclear):
-    """A comparison with what is no number: something was divided by 0."""

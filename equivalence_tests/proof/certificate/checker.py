@@ -9,35 +9,35 @@ identical, the same is done in the dtypes of the programs, with NaN, infinities,
 denormal numbers among the inputs, and every bit has to agree. Where it says different, its example
 has to part both sides.
 
-Of this project it imports `equations` and `normal_forms` alone: no rules, no algebra, no induction,
-nothing of how a proof is found. It trusts what `TRUSTED` names. Of these the induction is the
-largest: that both sides agree at random points is no proof that they agree at all. A branch that no
-random number takes, `count == 50000`, is the prover's to see, and so are the assumptions: where one
-does not hold, values are not finite or a comparison is open, and `skipped` says so. Random states
-have the signs of those that a run reaches.
+Of this project it imports `interpreter` and `normal_forms` alone: no rules, no algebra, no
+induction, nothing of how a proof is found. It trusts what `TRUSTED` names. Of these the induction
+is the largest: that both sides agree at random points is no proof that they agree at all. A branch
+that no random number takes, `count == 50000`, is the prover's to see, and so are the assumptions:
+where one does not hold, values are not finite or a comparison is open, and `skipped` says so.
+Random states have the signs of those that a run reaches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import flint
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
 from jax.extend.core import ClosedJaxpr
 
-from equivalence_tests.proof.certificate import equations
-from equivalence_tests.proof.certificate.equations import Array
 from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEvaluable
+from equivalence_tests.proof.interpreter.balls import Array, NoRule, Unclear, balls, precise
+from equivalence_tests.proof.interpreter.run import as_type, run
 
 Pair = tuple[list[Array], list[Array]]  # of the left side and of the right one
 Symbols = dict[str, Array]  # the values of those that a certificate relates states by
 VERSION = 3  # of certificates
 _OF_SIDES = ("on the left", "on the right")
 _OF_RELATION = ("by the certificate", "by the program")
-BITS, _DIGITS, _MOST_STEPS = 200, 1e-30, 400
+_DIGITS, _MOST_STEPS = 1e-30, 400
 _TRIALS = 4  # of random inputs, until comparisons of them have an answer
 VERDICTS = ("identical", "equal over the reals", "not decided", "different")
 COVERAGES = ("any", "0 to 5 axes", "given")
@@ -127,8 +127,7 @@ def check_programs(
         certificate["verdict"] == max((case["verdict"] for case in cases), key=VERDICTS.index),
         "the verdict is not that of the weakest case",
     )
-    before, flint.ctx.prec = flint.ctx.prec, BITS
-    try:
+    with precise(), _as_refusals():
         for case in cases:
             programs = trace(case["fixed"], None)
             _check_scope(certificate, case, programs)
@@ -139,14 +138,18 @@ def check_programs(
             for axes in (5, 0, 2)[:shapes] if scope["coverage"] != "given" else ():
                 shape = tuple(int(n) for n in rng.integers(1, 3 if axes > 2 else 6, axes))
                 there = trace(case["fixed"], shape)
-                run = _Run(case, there, checked, rng, exact=True, own_shapes=False)
-                checked.shapes += bool(run.follow(steps))
+                other = _Run(case, there, checked, rng, exact=True, own_shapes=False)
+                checked.shapes += bool(other.follow(steps))
             _check_points(case, programs, checked, rng, points, steps)
-    except equations.NotKnown as error:
-        raise CertificateError(f"not checked: {error}") from error
-    finally:
-        flint.ctx.prec = before
     return checked
+
+
+@contextlib.contextmanager
+def _as_refusals() -> Iterator[None]:
+    try:
+        yield
+    except NoRule as error:
+        raise CertificateError(f"not checked: {error}") from error
 
 
 def _check_points(
@@ -249,7 +252,7 @@ class _Run:
         compared, numbers = set[str](), self.programs.numbers
         shrunk = [numbers[name] * int(self.rng.integers(8, 17)) / 16 for name in sorted(numbers)]
         values = [np.asarray(each, jnp.result_type(float)) for each in shrunk]
-        settings = [equations.balls(np.asarray(n)) for n in shrunk] if self.exact else values
+        settings = [balls(np.asarray(n)) for n in shrunk] if self.exact else values
         self.settings = dict(zip(sorted(numbers), settings, strict=True))
         try:
             states, shown = self._both("start", [[*settings, *self._inputs()]] * 2)
@@ -269,7 +272,7 @@ class _Run:
                     self._check_forms(*related, grads, states, shown)
                 related = self._related(states, when)
             self.checked.points += self.exact
-        except equations.Unclear as error:
+        except Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
         return compared
 
@@ -280,7 +283,7 @@ class _Run:
         def values(row: Case) -> list[Array]:
             arrays = [np.asarray(value, float) for value in row.values()]
             pairs = zip(arrays, self.programs.shapes, strict=True)
-            return [equations.balls(a) if self.exact else a.astype(p.dtype) for a, p in pairs]
+            return [balls(a) if self.exact else a.astype(p.dtype) for a, p in pairs]
 
         try:
             states, shown = self._both("start", [values(example["params"])] * 2)
@@ -288,7 +291,7 @@ class _Run:
                 for _ in range(row["steps"]):
                     args = [[*state, *values(row["grads"])] for state in states]
                     states, shown = self._both("step", args)
-        except equations.Unclear:
+        except Unclear:
             return False
         a: Any = shown[0][leaf][index]
         b: Any = shown[1][leaf][index]
@@ -297,7 +300,7 @@ class _Run:
     def _both(self, part: str, args: Sequence[list[Array]]) -> tuple[Pair, Pair]:
         """Returns states and parameters of both sides."""
         pairs = list(zip(self.programs.sides, args, strict=True))
-        lhs, rhs = (equations.run(getattr(side, part), row, self.exact) for side, row in pairs)
+        lhs, rhs = (run(getattr(side, part), row, self.exact) for side, row in pairs)
         ours, theirs = (len(side.paths) for side in self.programs.sides)
         return (lhs[:ours], rhs[:theirs]), (lhs[ours:], rhs[theirs:])
 
@@ -319,7 +322,7 @@ class _Run:
 
     def _fractions(self, shape: tuple[int, ...]) -> Array:
         sixteenths = np.asarray(self.rng.integers(1, 33, shape) / 16)
-        return equations.balls(sixteenths) if self.exact else sixteenths
+        return balls(sixteenths) if self.exact else sixteenths
 
     # States
 
@@ -383,7 +386,7 @@ class _Run:
                 _require(same, f"{path}: its shape is {aval.shape}, that of {name} {value.shape}")
             else:  # it never changes
                 value = (self.first or ())[side][number]
-            leaves.append(equations.as_type(value, aval, self.exact))
+            leaves.append(as_type(value, aval, self.exact))
         return leaves
 
     def _other(self, value: Array) -> Array:

@@ -5,6 +5,8 @@ reached from the start, in float64, with a gradient that is 0, or always the sam
 is taken with ordinary gradients, and followed in exact arithmetic as well.
 """
 
+import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,10 +24,12 @@ from equivalence_tests.proof.counterexample.candidates import (
     sizes,
 )
 from equivalence_tests.proof.dtypes import is_float
-from equivalence_tests.proof.interpreter import run as interpreter
+from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
+from equivalence_tests.proof.interpreter.run import run, unknown_by
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.sides import Program
+from equivalence_tests.sides.precision import float64
 
 Arrays = list[np.ndarray]
 FARTHEST = 2_000_000  # steps; some seconds of a small program
@@ -89,9 +93,9 @@ class FarRun:
         """
         results = []
         for side, state in zip(self.sides, self.states, strict=True):
-            with interpreter.precise(), interpreter.ties_are_equal():
+            with precise(), ties_are_equal():
                 arguments = [_lift(np.asarray(leaf)) for leaf in (*state, *grads)]
-                values = interpreter.exactly(side.step, arguments)[len(side.paths) :]
+                values = run(side.step, arguments, exact=True)[len(side.paths) :]
             results.append([value for array in values for value in array.flat])
         return any(
             a.is_finite() and b.is_finite() and abs(a - b) > clear * abs(a).max(abs(b))
@@ -106,7 +110,7 @@ def _cast(arrays: Arrays, program: core.ClosedJaxpr) -> list[jax.Array]:
 
 
 def _lift(leaf: np.ndarray) -> np.ndarray:
-    return interpreter.to_balls(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf
+    return balls(leaf) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
 def _advancing(side: Program) -> Callable[..., list[jax.Array]]:
@@ -173,15 +177,20 @@ def _outline(program: AnyJaxpr) -> Iterator[str | float | object]:
 
 
 def run_compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the results of a program as XLA compiles it."""
-    return jax.jit(core.jaxpr_as_fun(jaxpr))(*args)
+    """Returns the results of a program as XLA compiles it, once for all runs."""
+    return _compiled(jaxpr)(*args)
+
+
+@functools.lru_cache(8)
+def _compiled(jaxpr: core.ClosedJaxpr) -> Callable[..., list[np.ndarray]]:
+    return jax.jit(core.jaxpr_as_fun(jaxpr))
 
 
 def trajectory(
     side: Program,
     params: list[np.ndarray],
     grads: Grads,
-    run: Callable[..., list[np.ndarray]] = interpreter.run,
+    run: Callable[..., list[np.ndarray]] = run,
 ) -> list[list[np.ndarray]]:
     """The parameters at the start and after every step."""
     count = len(side.paths)
@@ -220,12 +229,40 @@ def compile_scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
 def exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
     """The last parameters, as balls."""
     count = len(side.paths)
-    with interpreter.precise(), interpreter.ties_are_equal():
-        results = interpreter.exactly(side.start, list(map(interpreter.to_balls, params)))
+    with precise(), ties_are_equal():
+        results = run(side.start, list(map(balls, params)), exact=True)
         for each in grads:
-            arguments = [*results[:count], *map(interpreter.to_balls, each)]
-            results = interpreter.exactly(side.step, arguments)
+            arguments = [*results[:count], *map(balls, each)]
+            results = run(side.step, arguments, exact=True)
     return [value for array in results[count:] for value in array.flat]
+
+
+# Digits of its largest entry that float64 leaves of what an unknown primitive computes.
+_DIGITS_OF_UNKNOWN = 9
+
+
+def unknown_by_float64() -> contextlib.AbstractContextManager[None]:
+    """Within it, a primitive without an exact rule gives what float64 makes of it, as wide balls.
+
+    What cancels is then no number any more. For examples, not for proofs.
+    """
+
+    def rule(eqn: core.JaxprEqn, args: Sequence[np.ndarray]) -> Arrays:
+        with float64():
+            arguments = [jnp.asarray(x.astype(float) if x.dtype == object else x) for x in args]
+            results = eqn.primitive.bind(*arguments, **eqn.params)
+        results = results if eqn.primitive.multiple_results else [results]
+        return [_unsure_balls(np.asarray(each)) for each in results]
+
+    return unknown_by(rule)
+
+
+def _unsure_balls(array: np.ndarray) -> np.ndarray:
+    if not is_float(array.dtype):
+        return array
+    finite = array[np.isfinite(array)]
+    radius = np.abs(finite).max(initial=0.0) * 10.0**-_DIGITS_OF_UNKNOWN
+    return np.asarray(balls(array) + arb(0, radius))  # of one ball, an array as well
 
 
 def step_distances(

@@ -26,7 +26,8 @@ from equivalence_tests.proof.induction.derived import (
     recognise,
 )
 from equivalence_tests.proof.induction.world import Slot
-from equivalence_tests.proof.interpreter import run as interpreter
+from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
+from equivalence_tests.proof.interpreter.run import run
 from equivalence_tests.proof.reading.sides import Inputs, Program
 
 _SIZES = (1, 4, 1, 64, 2, 16)  # by which gradients are divided, so that maxima are no averages
@@ -52,10 +53,11 @@ class Fits:
           Unclear: a comparison is too close.
         """
         self.sides = sides
-        with interpreter.precise(), interpreter.ties_are_equal():
+        with precise(), ties_are_equal():
             rng = np.random.default_rng(5)
-            self.numbers = {name: _ball(value) for name, value in inputs.numbers.items()}
-            settings = [_array(self.numbers[name]) for name in sorted(self.numbers)]
+            arrays = {name: balls(np.asarray(n)) for name, n in inputs.numbers.items()}
+            self.numbers = {name: array[()] for name, array in arrays.items()}
+            settings = [arrays[name] for name in sorted(arrays)]
             params = [_random(rng, leaf.shape) for leaf in inputs.shapes]
             grads = [
                 [_random(rng, leaf.shape) * arb(fmpq(1, size)) for leaf in inputs.shapes]
@@ -67,7 +69,7 @@ class Fits:
         """Guesses for leaves that have no equal on the other side."""
         by_slot: dict[Slot, Derived] = {}
         used = set[Slot]()
-        with interpreter.precise():
+        with precise():
             alone = self._alone()
             # The right side's state as a function of the left side's, else the other way round.
             for slot in [at for at in alone if at[0] == 1] + [at for at in alone if at[0] == 0]:
@@ -343,21 +345,11 @@ def _run(
 ) -> list[list[np.ndarray]]:
     """The state of a side after each step, from the first on."""
     states: list[Arrays] = []
-    state = interpreter.exactly(side.start, [*settings, *params])[: len(side.paths)]
+    state = run(side.start, [*settings, *params], exact=True)[: len(side.paths)]
     for each in grads:
-        state = interpreter.exactly(side.step, [*settings, *state, *each])[: len(side.paths)]
+        state = run(side.step, [*settings, *state, *each], exact=True)[: len(side.paths)]
         states.append(state)
     return states
-
-
-def _ball(value: float) -> arb:
-    return interpreter.ball(np.float64(value))
-
-
-def _array(value: arb) -> np.ndarray:
-    result = np.empty((), object)
-    result[()] = value
-    return result
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,216 +1,210 @@
-"""Runs jaxprs on NumPy arrays, apart from the prover and from XLA.
+"""Runs programs equation by equation, for the checker and for the search of examples.
 
-The elements are what the arrays hold: floating-point numbers of a dtype, or exact ones
-(`flint.arb`, balls that hold the real number for certain) in arrays of objects. Equations are
-followed one by one, without rewriting anything.
+Arrays are NumPy's. In exact arithmetic each floating-point number is a ball of python-flint, which
+holds the real number for certain; else it is a number of the program's dtype. What no table names
+JAX itself computes, where no ball is among the operands. Nothing of the prover is known here.
 """
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import flint
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
-from jax.extend.core import JaxprEqn, Literal, Var
-from numpy.typing import ArrayLike
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from equivalence_tests.proof.dtypes import Aval, decimal, is_float, is_key
-from equivalence_tests.proof.errors import NoRule
-from equivalence_tests.proof.interpreter.arrays import run_on_balls
-from equivalence_tests.proof.node import Settings
-from equivalence_tests.proof.primitives import PRIMITIVES
-from equivalence_tests.proof.primitives.faces import ties_are_equal as ties_are_equal
-from equivalence_tests.proof.reading import programs
-from equivalence_tests.proof.reading.programs import AnyJaxpr, aval_of
-from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.scanned import constants_and_carry
-from optax_bridge.metadata.trees import Leaf
-
-# Typed random keys are JAX's own arrays; all others are NumPy's.
-Array = np.ndarray
-PRECISION = 200
-# Digits of its largest entry that float64 leaves of what an unknown primitive computes.
-_DIGITS_OF_UNKNOWN = 9
-_measures_unknown = contextvars.ContextVar("measures_unknown", default=False)
+from equivalence_tests.proof.interpreter.balls import Array, NoRule, balls, objects, order
+from equivalence_tests.proof.interpreter.entries import Params, Rule, compute, convert, is_kind
 
 
-def run(jaxpr: AnyJaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
-    """The results of a program.
-
-    Args:
-      jaxpr: the program, closed or not.
-      args: its arguments; for exact arithmetic, floating-point ones are arrays of `arb`.
-      exact: whether real numbers are computed with; else the arithmetic is that of the dtypes that
-        the program has.
+def run(program: ClosedJaxpr | Jaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
+    """Returns the results of a program, followed equation by equation.
 
     Raises:
-      NoRule: there is a primitive that is not known here.
+      NoRule: exact arithmetic has no rule for a primitive.
       Unclear: a comparison of balls that overlap.
     """
-    inner, consts = programs.jaxpr_and_consts(jaxpr)
-    values: dict[Var, Array] = {}
+    closed = isinstance(program, ClosedJaxpr)
+    jaxpr, consts = (program.jaxpr, program.consts) if closed else (program, ())
+    values: dict[Var, Array] = dict(zip(jaxpr.invars, args, strict=True))
 
-    def constant(value: Leaf, aval: Aval) -> Array:
-        if is_key(aval.dtype):
+    def constant(value: Any, aval: Any) -> Array:
+        if is_kind(aval, jax.dtypes.prng_key):
             return value
         array = np.asarray(value, aval.dtype)
-        return to_balls(array) if exact and is_float(aval.dtype) else array
-
-    pairs = zip(inner.constvars, consts, strict=True)
-    values.update((var, constant(const, aval_of(var))) for var, const in pairs)
-    values.update(zip(inner.invars, args, strict=True))
+        return balls(array) if exact and is_kind(aval, jnp.floating) else array
 
     def read(atom: Var | Literal) -> Array:
-        return constant(atom.val, aval_of(atom)) if isinstance(atom, Literal) else values[atom]
+        return constant(atom.val, atom.aval) if isinstance(atom, Literal) else values[atom]
 
-    for eqn in inner.eqns:
+    for var, const in zip(jaxpr.constvars, consts, strict=True):
+        values[var] = constant(const, var.aval)
+    for eqn in jaxpr.eqns:
         with np.errstate(all="ignore"):
-            results = _equation(eqn, [read(atom) for atom in eqn.invars], exact)
+            results = _results(eqn, [read(atom) for atom in eqn.invars], exact)
         values.update(zip(eqn.outvars, results, strict=True))
-    return [read(atom) for atom in inner.outvars]
+    return [read(atom) for atom in jaxpr.outvars]
 
 
-def exactly(jaxpr: AnyJaxpr, args: Sequence[Array]) -> list[Array]:
-    """`run` with real numbers, as balls of 200 bits."""
-    with precise():
-        return run(jaxpr, args, exact=True)
+# Equations
 
 
-@contextlib.contextmanager
-def precise(bits: int = PRECISION) -> Iterator[None]:
-    """Within it, balls have so many bits."""
-    before, flint.ctx.prec = flint.ctx.prec, bits
-    try:
-        yield
-    finally:
-        flint.ctx.prec = before
-
-
-@contextlib.contextmanager
-def unknown_by_float64() -> Iterator[None]:
-    """Within it, a primitive without an exact rule gives what float64 makes of it, as wide balls.
-
-    What cancels is then no number any more. For examples, not for proofs.
-    """
-    token = _measures_unknown.set(True)
-    try:
-        yield
-    finally:
-        _measures_unknown.reset(token)
-
-
-def to_balls(array: Array) -> Array:
-    """Floating-point numbers as an array of balls."""
-    result = np.empty(array.shape, object)
-    for index in np.ndindex(array.shape):
-        result[index] = ball(array[index])
-    return result
-
-
-def ball(value: np.generic | np.ndarray) -> arb:
-    """A floating-point number as a ball around the number that it means."""
-    if not np.isfinite(value):
-        return arb(str(np.float64(value)))
-    return arb(decimal(np.asarray(value)[()])[0])
-
-
-def _equation(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
-    name = eqn.primitive.name
-    if (inner := programs.callee(eqn)) is not None:
-        return run(inner, args, exact)
-    if name in ("optimization_barrier", "device_put"):
+def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
+    name, params = eqn.primitive.name, eqn.params
+    outs: list[Any] = [var.aval for var in eqn.outvars]
+    if name in _CALLS:
+        inner = [value for value in params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]
+        return run(inner[0], args, exact)
+    if name in _BRANCHES:
+        return _BRANCHES[name](params, args, exact)
+    if name in _COPIES:
         return args
-    if name == "cond":
-        branches = eqn.params["branches"]
-        which = min(max(int(args[0]), 0), len(branches) - 1)
-        return run(branches[which], args[1:], exact)
-    if name == "while":
-        return _while(eqn.params, args, exact)
-    if name == "scan":
-        return _scan(eqn.params, args, exact)
-    outs = [aval_of(var) for var in eqn.outvars]
-    if name == "jit":  # an uninterpreted function: any will do
-        return [_as_typed(_example_function(args), aval, exact) for aval in outs]
-    keyed = any(is_key(aval_of(var).dtype) for var in (*eqn.invars, *eqn.outvars))
-    row = PRIMITIVES.get(name)
-    if row is None or row.numbers is None or len(outs) > 1 or keyed:
-        return _by_jax(eqn, args, exact)
-    return [_as_typed(row.numbers(eqn.params, outs[0], *args), outs[0], exact)]
+    keyed = any(is_kind(arg, jax.dtypes.prng_key) for arg in args)
+    result = None if keyed or len(outs) > 1 else compute(name, params, outs[0], args)
+    if result is not None:
+        results = [result]
+    elif any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args):
+        results = _of_entries(eqn, args)
+    else:
+        results = _by_jax(eqn, args)
+    return [_as_type(each, aval, exact) for each, aval in zip(results, outs, strict=True)]
 
 
-def _as_typed(result: ArrayLike, aval: Aval, exact: bool) -> Array:
-    if not (exact and is_float(aval.dtype)):
-        return np.broadcast_to(np.asarray(result).astype(aval.dtype), aval.shape)
-    array = np.asarray(result)  # of a ball, an array of one object
-    return np.broadcast_to(
-        array if array.dtype == object else to_balls(array.astype(float)), aval.shape
-    )
+_unknown: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("_unknown", default=None)
 
 
-def _by_jax(eqn: JaxprEqn, args: list[Array], exact: bool) -> list[Array]:
-    """A primitive that has no rule, as JAX computes it; not of exact numbers."""
-    if any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args):
-        if (results := run_on_balls(eqn, args)) is not None:
-            return results
-        if not _measures_unknown.get():
-            raise NoRule(f"no exact rule for `{eqn.primitive.name}`")
-        return _by_float64(eqn, args)
-    wide = any(aval_of(var).dtype.itemsize >= 8 for var in (*eqn.invars, *eqn.outvars))
-    with float64() if wide else contextlib.nullcontext():  # as when this was traced
-        arguments = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
-        results = eqn.primitive.bind(*arguments, **eqn.params)
+@contextlib.contextmanager
+def unknown_by(rule: Callable[[JaxprEqn, Sequence[Array]], list[Array]]) -> Iterator[None]:
+    """Within it, a rule computes the primitives of balls that have none. The checker has none."""
+    token = _unknown.set(rule)
+    try:
+        yield
+    finally:
+        _unknown.reset(token)
+
+
+def _as_type(result: Any, aval: Any, exact: bool) -> Array:
+    if is_kind(aval, jax.dtypes.prng_key):
+        return result
+    array = np.asarray(result)  # of one ball, an array of one object
+    if not (exact and is_kind(aval, jnp.floating)):
+        array = array.astype(aval.dtype, copy=False)
+    elif array.dtype != object:  # computed of whole numbers alone, so nothing was rounded before
+        array = objects((arb(float(value)) for value in array.reshape(-1)), array.shape)
+    return array if array.shape == aval.shape else np.broadcast_to(array, aval.shape)
+
+
+def as_type(value: Array, aval: Any, exact: bool) -> Array:
+    """Returns numbers of one dtype, or balls, as those of another."""
+    return _as_type(convert({}, aval, value), aval, exact)
+
+
+def _by_jax(eqn: JaxprEqn, args: Sequence[Any], **changed: Any) -> list[Any]:
+    avals: list[Any] = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    wide = any(aval.dtype.itemsize >= 8 for aval in avals)
+    with jax.enable_x64(wide or jnp.result_type(float) == np.float64):  # as where this was traced
+        arrays = [jnp.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+        results = eqn.primitive.bind(*arrays, **eqn.params | changed)
     results = results if eqn.primitive.multiple_results else [results]
-    arrays = [each if is_key(each.dtype) else np.asarray(each) for each in results]
-    # Of whole numbers alone, so nothing was rounded on the way.
-    return [
-        to_balls(array.astype(float)) if exact and is_float(array.dtype) else array
-        for array in arrays
-    ]
+    return [each if is_kind(each, jax.dtypes.prng_key) else np.asarray(each) for each in results]
 
 
-def _by_float64(eqn: JaxprEqn, args: list[Array]) -> list[Array]:
-    """A primitive of exact numbers as float64 computes it, around which balls leave some digits."""
-    with float64():
-        arguments = [jnp.asarray(x.astype(float) if x.dtype == object else x) for x in args]
-        results = eqn.primitive.bind(*arguments, **eqn.params)
-    results = results if eqn.primitive.multiple_results else [results]
-    return [_unsure_balls(np.asarray(each)) for each in results]
+def _cond(params: Params, args: list[Array], exact: bool) -> list[Array]:
+    which = min(max(int(args[0]), 0), len(params["branches"]) - 1)
+    return run(params["branches"][which], args[1:], exact)
 
 
-def _unsure_balls(array: Array) -> Array:
-    if not is_float(array.dtype):
-        return array
-    finite = array[np.isfinite(array)]
-    radius = np.abs(finite).max(initial=0.0) * 10.0**-_DIGITS_OF_UNKNOWN
-    return np.asarray(to_balls(array) + arb(0, radius))  # of one ball, an array as well
-
-
-def _example_function(args: list[Array]) -> Array:
-    """Stands for a function of which nothing is known: 1 / (2 + the sum of all)."""
-    return np.asarray(1 / sum((np.sum(np.asarray(arg, float)) for arg in args), 2.0))
-
-
-def _while(params: Settings, args: list[Array], exact: bool) -> list[Array]:
-    n, m = params["cond_nconsts"], params["body_nconsts"]
-    of_cond, of_body, state = args[:n], args[n : n + m], args[n + m :]
+def _while(params: Params, args: list[Array], exact: bool) -> list[Array]:
+    asks, does = params["cond_nconsts"], params["body_nconsts"]
+    of_cond, of_body, state = args[:asks], args[asks : asks + does], args[asks + does :]
     while bool(run(params["cond_jaxpr"], [*of_cond, *state], exact)[0]):
         state = run(params["body_jaxpr"], [*of_body, *state], exact)
     return state
 
 
-def _scan(params: Settings, args: list[Array], exact: bool) -> list[Array]:
-    n, m = constants_and_carry(params)
-    consts, state, rows = args[:n], args[n : n + m], args[n + m :]
-    order = range(params["length"])
-    seen: list[list[Array]] = []
-    for index in reversed(order) if params["reverse"] else order:
-        results = run(params["jaxpr"], [*consts, *state, *(r[index] for r in rows)], exact)
-        state = results[:m]
-        seen.append(results[m:])
-    if not seen:
-        rows = map(aval_of, programs.jaxpr_and_consts(params["jaxpr"])[0].outvars[m:])
-        return [*state, *(np.zeros((0, *aval.shape), aval.dtype) for aval in rows)]
-    columns = zip(*(seen[::-1] if params["reverse"] else seen), strict=True)
-    return [*state, *(np.stack(column) for column in columns)]
+def _scan(params: Params, args: list[Array], exact: bool) -> list[Array]:
+    if "num_consts" in params:
+        fixed, carried = params["num_consts"], params["num_carry"]
+    else:  # a later JAX
+        fixed, carried = (len(list(part)) for part in params["ft_in"].unpack()[:2])
+    state, rows = args[fixed : fixed + carried], args[fixed + carried :]
+    forward = -1 if params["reverse"] else 1
+    avals = [var.aval for var in params["jaxpr"].jaxpr.outvars[carried:]]
+    columns: list[list[Array]] = [[] for _ in avals]
+    for at in range(params["length"])[::forward]:
+        row = [np.asarray(array[at]) for array in rows]
+        results = run(params["jaxpr"], [*args[:fixed], *state, *row], exact)
+        state = results[:carried]
+        for column, result in zip(columns, results[carried:], strict=True):
+            column.append(result)
+    if not params["length"]:
+        return [*state, *(np.zeros((0, *aval.shape), aval.dtype) for aval in avals)]
+    return [*state, *(np.stack(column[::forward]) for column in columns)]
+
+
+_CALLS = {"jit", "call", "closed_call", "remat2", "checkpoint"}
+_CALLS |= {"custom_jvp_call", "custom_vjp_call"}
+_BRANCHES = {"cond": _cond, "while": _while, "scan": _scan}
+_COPIES = {"copy", "stop_gradient", "device_put", "optimization_barrier"}
+_COPIES |= {"sharding_constraint"}
+
+_MOVES = {"stack", "split", "gather", "pad", "tile", "scatter"}
+_MOVES |= {"dynamic_slice", "dynamic_update_slice"}
+_ORDERS = {"sort", "argmax", "argmin", "top_k"}
+_MEETINGS: dict[str, Rule] = {
+    "scatter_add": lambda a, b: a + b,
+    "scatter_sub": lambda a, b: a - b,
+    "scatter_mul": lambda a, b: a * b,
+    "scatter_min": lambda a, b: a.min(b),
+    "scatter_max": lambda a, b: a.max(b),
+}
+
+
+def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
+    """Returns the entries where JAX puts the integers that number them."""
+    name = eqn.primitive.name
+    if name.replace("-", "_") in _MEETINGS:
+        return [_scatter(eqn, *args)]
+    if name not in _MOVES | _ORDERS:
+        if (unknown := _unknown.get()) is not None:
+            return unknown(eqn, args)
+        raise NoRule(f"primitive {name}")
+    entries = [x for arg in args if arg.dtype == object for x in arg.reshape(-1)]
+    ranked = sorted(entries, key=functools.cmp_to_key(order)) if name in _ORDERS else entries
+    # Those that are equal have one number, where there is an order. JAX itself fills in 0.
+    equal = [name in _ORDERS and i > 0 and ranked[i - 1] == x for i, x in enumerate(ranked)]
+    numbers = np.cumsum([not same for same in equal])
+    number_of = {id(x): number for x, number in zip(ranked, numbers, strict=True)}
+    entry_of = {0: arb("nan"), **{number: x for x, number in zip(ranked, numbers, strict=True)}}
+    integers = [
+        np.fromiter((number_of[id(x)] for x in arg.reshape(-1)), np.int32).reshape(arg.shape)
+        if arg.dtype == object
+        else arg
+        for arg in args
+    ]
+    results = _by_jax(eqn, integers, **dict.fromkeys(eqn.params.keys() & {"update_jaxpr"}))
+    return [
+        objects((entry_of[max(n, 0)] for n in result.reshape(-1).tolist()), result.shape)
+        if is_kind(var.aval, jnp.floating)
+        else result
+        for var, result in zip(eqn.outvars, results, strict=True)
+    ]
+
+
+def _scatter(eqn: JaxprEqn, operand: Array, indices: Array, updates: Array) -> Array:
+    """Returns the operand with each update where JAX puts a 1 in its place."""
+    names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    options = {name: eqn.params[name] for name in names}
+    meet, result = _MEETINGS[eqn.primitive.name.replace("-", "_")], operand.copy()
+    for at in np.ndindex(updates.shape):
+        mark = np.zeros(updates.shape, np.int32)
+        mark[at] = 1
+        empty = np.zeros(operand.shape, np.int32)
+        for target in np.argwhere(jax.lax.scatter_add(empty, indices, mark, **options)):
+            where = tuple(map(int, target))
+            result[where] = meet(result[where], updates[at])
+    return result

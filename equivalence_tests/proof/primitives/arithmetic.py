@@ -1,27 +1,18 @@
 """Sums, products, quotients, powers, roots; the larger, the smaller and the sign."""
 
-import functools
-import itertools
-import operator
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
-from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
-from equivalence_tests.proof.dtypes import Aval, DType, is_float, is_integer
+from equivalence_tests.proof.dtypes import DType, is_float, is_integer
 from equivalence_tests.proof.errors import Unclear, Undecided
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
 from equivalence_tests.proof.primitives.faces import (
-    Array,
-    Settings,
     arithmetic,
     as_rounded,
-    either,
-    of_arrays,
     without_rounding,
 )
 from equivalence_tests.proof.primitives.intervals import Precision, Rounded
@@ -79,34 +70,33 @@ def _negative_rules(site: Site) -> Node | None:
 
 define(
     "add",
-    numbers=of_arrays(operator.add),
     reals=wrapping(real(Algebra.add)),
     rounding=arithmetic(intervals.add, lambda a, b: a + b),
     signs=all_of,
     rewrite=_sum_rules,
     commutative=True,
-    folds="whole",
+    folds=np.add,
+    folds_floats=False,
     of_complex=True,
 )
 define(
     "sub",
-    numbers=of_arrays(operator.sub),
     reals=wrapping(real(Algebra.sub)),
     rewrite=_difference_rules,
-    folds="whole",
+    folds=np.subtract,
+    folds_floats=False,
     of_complex=True,
 )
 define(
     "neg",
-    numbers=of_arrays(np.negative),
     reals=wrapping(real(Algebra.neg)),
     rounding=arithmetic(without_rounding(intervals.neg), lambda a: -a),
     rewrite=_negative_rules,
-    folds=True,
+    folds=np.negative,
     of_complex=True,
 )
 
-define("add_any", numbers=of_arrays(operator.add), elementwise=False)  # of differentiation
+define("add_any", elementwise=False)  # of differentiation
 
 # Products
 
@@ -167,10 +157,8 @@ def _product_sign(node: Node, signs: Sequence[bool]) -> bool:
     return node.args[0] is node.args[1] or all(signs)
 
 
-def _quotient(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
-    if a.dtype != object and is_integer(a.dtype):
-        return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
-    return a / b
+def _whole_quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.sign(a) * np.sign(b) * (np.abs(a) // np.where(b == 0, 1, np.abs(b)))
 
 
 def _real_quotient(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -187,39 +175,25 @@ def _divides(scalars: Scalars, node: Node) -> bool:
     return is_integer(node.dtype) and by is not None and int(by) not in (0, -1)
 
 
-def _remainder(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
-    return remainder(a, b) if object in (a.dtype, b.dtype) else np.fmod(a, b)
-
-
-def remainder(values: Array, by: Array) -> Array:
-    """Returns the remainders of balls, with quotients rounded towards 0."""
-
-    def of(value: arb, by: arb) -> arb:
-        quotient = value / by
-        return value - by * (quotient.floor() if quotient > 0 else quotient.ceil())
-
-    return np.asarray(np.frompyfunc(of, 2, 1)(values, by))
-
-
 define(
     "mul",
-    numbers=of_arrays(operator.mul),
     reals=wrapping(real(Algebra.mul)),
     rounding=arithmetic(intervals.mul, lambda a, b: a * b),
     signs=_product_sign,
     rewrite=_product_rules,
     commutative=True,
-    folds="whole",
+    folds=np.multiply,
+    folds_floats=False,
     of_complex=True,
 )
 define(
     "div",
-    numbers=_quotient,
     reals=_real_quotient,
     rounding=arithmetic(intervals.div),
     signs=all_of,
     rewrite=_quotient_rules,
-    folds="whole",
+    folds=_whole_quotient,
+    folds_floats=False,
 )
 
 # Powers and roots
@@ -232,32 +206,9 @@ def _integer_power_rules(site: Site, power: int) -> Node | None:
     return arg if power == 1 else site.apply("mul", arg, arg)
 
 
-def _integer_pow(params: Settings, aval: Aval, x: Array) -> ArrayLike:
-    power = params["y"]
-    if not power:
-        return np.ones_like(x)
-    result = functools.reduce(lambda a, b: a * b, itertools.repeat(x, abs(power)))
-    return result if power > 0 else 1 / result
-
-
 def _rounded_integer_pow(node: Node, args: Sequence[Value]) -> Rounded:
     exponent = Rounded.exact(node.settings["y"])
     return intervals.power(as_rounded(args[0]), exponent, Precision.of(node.dtype))
-
-
-def _power(params: Settings, aval: Aval, a: Array, b: Array) -> ArrayLike:
-    if a.dtype != object:
-        return np.power(a.astype(aval.dtype), b.astype(aval.dtype))
-    return np.asarray(np.frompyfunc(_one_power, 2, 1)(a, b))
-
-
-def _one_power(a: arb, b: arb | int) -> arb:
-    if not isinstance(b, arb):
-        return a ** int(b)
-    exponent = b.unique_fmpz() if b.is_exact() else None
-    if exponent is not None and abs(int(exponent)) < 10**6:
-        return a ** int(exponent)
-    return (a.log() * b).exp() if a > 0 else a**b
 
 
 def _real_power(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -305,17 +256,15 @@ def _sign_of_the_first(node: Node, signs: Sequence[bool]) -> bool:
     return signs[0]
 
 
-define("rem", numbers=_remainder, reals=_real_remainder, signs=all_of, folds="whole")
+define("rem", reals=_real_remainder, signs=all_of, folds=np.fmod, folds_floats=False)
 define(
     "square",
-    numbers=of_arrays(lambda a: a * a),
     reals=wrapping(real(lambda algebra, a: algebra.power(a, 2))),
     signs=always,
     rewrite=lambda site: _integer_power_rules(site, 2),
 )
 define(
     "integer_pow",
-    numbers=_integer_pow,
     reals=wrapping(lambda scalars, node, args: scalars.algebra.power(args[0], node.settings["y"])),
     rounding=_rounded_integer_pow,
     signs=lambda node, signs: signs[0] or node.settings["y"] % 2 == 0,
@@ -323,7 +272,6 @@ define(
 )
 define(
     "pow",
-    numbers=_power,
     reals=_real_power,
     rounding=arithmetic(intervals.power),
     signs=_sign_of_the_first,
@@ -331,21 +279,18 @@ define(
 )
 define(
     "sqrt",
-    numbers=either(operator.methodcaller("sqrt"), np.sqrt),
     reals=real(Algebra.root),
     rounding=arithmetic(intervals.sqrt),
     signs=always,
 )
 define(
     "rsqrt",
-    numbers=either(operator.methodcaller("rsqrt"), lambda x: 1 / np.sqrt(x)),
     reals=real(lambda algebra, a: algebra.div(algebra.number(1), algebra.root(a))),
     rounding=arithmetic(lambda a, u: intervals.div(Rounded.exact(1), intervals.sqrt(a, u), u)),
     signs=all_of,
 )
 define(
     "cbrt",
-    numbers=either(lambda x: x.sgn() * abs(x).root(3), np.cbrt),
     reals=real(_cube_root),
     signs=all_of,
 )
@@ -378,8 +323,8 @@ def _real_clamp(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return value if infinite[2] else scalars.algebra.least(value, most)
 
 
-def _clamp(params: Settings, aval: Aval, low: Array, x: Array, high: Array) -> ArrayLike:
-    return _SMALLEST(params, aval, np.asarray(_LARGEST(params, aval, x, low)), high)
+def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(x, low), high)
 
 
 def _rounded_clamp(low: Rounded, value: Rounded, high: Rounded) -> Rounded:
@@ -403,48 +348,44 @@ def _magnitude_rules(site: Site) -> Node | None:
     return arg if arg.op == "mul" and arg.args[0] is arg.args[1] else None
 
 
-_LARGEST = either(lambda a, b: a.max(b), np.maximum, 2)
-_SMALLEST = either(lambda a, b: a.min(b), np.minimum, 2)
-
 define(
     "max",
-    numbers=_LARGEST,
     reals=_extreme_of(larger=True),
     rounding=arithmetic(without_rounding(intervals.largest), max),
     signs=lambda node, signs: any(signs),
     commutative="whole",
-    folds="whole",
+    folds=np.maximum,
+    folds_floats=False,
 )
 define(
     "min",
-    numbers=_SMALLEST,
     reals=_extreme_of(larger=False),
     rounding=arithmetic(without_rounding(intervals.smallest), min),
     signs=all_of,
     commutative="whole",
-    folds="whole",
+    folds=np.minimum,
+    folds_floats=False,
 )
 define(
     "clamp",
-    numbers=_clamp,
     reals=_real_clamp,
     rounding=arithmetic(without_rounding(_rounded_clamp), lambda a, x, b: min(max(x, a), b)),
     signs=lambda node, signs: signs[0] and signs[2],
-    folds="whole",
+    folds=_clamp,
+    folds_floats=False,
 )
 define(
     "abs",
-    numbers=of_arrays(np.absolute),
     reals=wrapping(real(Algebra.absolute)),
     rounding=arithmetic(without_rounding(intervals.magnitude), lambda a: abs(a)),
     signs=always,
     rewrite=_magnitude_rules,
-    folds=True,
+    folds=np.absolute,
 )
 define(
     "sign",
-    numbers=either(lambda x: x.sgn(), np.sign),
     reals=real(_sign_of),
     rounding=_rounded_sign,
-    folds="whole",
+    folds=np.sign,
+    folds_floats=False,
 )

@@ -1,40 +1,29 @@
 """Comparisons, bits, selections, and what one dtype makes of another's numbers."""
 
-import operator
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
-from numpy.typing import ArrayLike
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.dtypes import (
-    Aval,
-    DType,
     is_float,
     is_integer,
     represents_integers,
     represents_values,
 )
-from equivalence_tests.proof.errors import Unclear, Undecided
+from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives import intervals
 from equivalence_tests.proof.primitives.faces import (
-    Array,
-    OfArrays,
-    Settings,
-    compare,
     comparison,
-    either,
     integer_of_dtype,
     negate,
-    of_arrays,
     raise_unclear,
 )
 from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
-    OnNumbers,
     OnReals,
     Rounding,
     Scalars,
@@ -104,61 +93,47 @@ def _not_equal(a: Rounded, b: Rounded) -> bool | None:
 
 define(
     "eq",
-    numbers=compare(operator.eq),
     reals=_equality(True),
     rounding=comparison(lambda a, b: a.is_equal(b)),
     commutative=True,
-    folds=True,
+    folds=np.equal,
 )
 define(
     "ne",
-    numbers=compare(operator.ne),
     reals=_equality(False),
     rounding=comparison(_not_equal),
     commutative=True,
-    folds=True,
+    folds=np.not_equal,
 )
 define(
     "lt",
-    numbers=compare(operator.lt),
     reals=_less,
     rounding=comparison(lambda a, b: a.is_below(b)),
-    folds=True,
+    folds=np.less,
 )
 define(
     "le",
-    numbers=compare(operator.le),
     reals=_at_most,
     rounding=comparison(_not_above),
-    folds=True,
+    folds=np.less_equal,
 )
 define(
     "gt",
-    numbers=compare(operator.gt),
     rewrite=lambda site: site.apply("lt", *site.args[::-1]),
-    folds=True,
+    folds=np.greater,
 )
 define(
     "ge",
-    numbers=compare(operator.ge),
     rewrite=lambda site: site.apply("le", *site.args[::-1]),
-    folds=True,
+    folds=np.greater_equal,
 )
 define(
     "is_finite",
-    numbers=lambda params, aval, x: np.ones(x.shape, bool) if x.dtype == object else np.isfinite(x),
     reals=lambda scalars, node, args: if_finite(scalars, 1),
     rounding=lambda node, args: True,
 )
 
 # Bits
-
-
-def _logical(of_bools: OfArrays, of_bits: OfArrays) -> OnNumbers:
-    def rule(params: Settings, aval: Aval, *args: Array) -> ArrayLike:
-        return (of_bools if aval.dtype == np.bool_ else of_bits)(*args)
-
-    return rule
 
 
 def _of_bits(of: Callable[[Algebra, list[Rat]], Rat]) -> OnReals:
@@ -206,35 +181,31 @@ def _not_rules(site: Site) -> Node | None:
 
 define(
     "and",
-    numbers=_logical(np.logical_and, np.bitwise_and),
     reals=_of_bits(lambda algebra, args: algebra.mul(*args)),
     rounding=_decided_by(False),
     rewrite=_bit_rules(neutral=True),
     commutative=True,
-    folds=True,
+    folds=np.bitwise_and,
 )
 define(
     "or",
-    numbers=_logical(np.logical_or, np.bitwise_or),
     reals=_of_bits(lambda algebra, args: _sum_of_bits(algebra, args, 1)),
     rounding=_decided_by(True),
     rewrite=_bit_rules(neutral=False),
     commutative=True,
-    folds=True,
+    folds=np.bitwise_or,
 )
 define(
     "xor",
-    numbers=_logical(np.logical_xor, np.bitwise_xor),
     reals=_of_bits(lambda algebra, args: _sum_of_bits(algebra, args, 2)),
     commutative=True,
 )
 define(
     "not",
-    numbers=_logical(np.logical_not, np.bitwise_not),
     reals=_of_bits(lambda algebra, args: algebra.complement(args[0])),
     rounding=lambda node, args: negate(args[0]) if node.dtype == np.bool_ else raise_unclear(),
     rewrite=_not_rules,
-    folds=True,
+    folds=np.logical_not,
 )
 for _name in (
     "shift_left",
@@ -245,15 +216,6 @@ for _name in (
     define(_name, reals=uninterpreted_function())
 
 # Selections
-
-
-def _select(params: Settings, aval: Aval, which: Array, *cases: Array) -> ArrayLike:
-    which = np.broadcast_to(np.asarray(which).astype(int), aval.shape)
-    result = np.empty(aval.shape, cases[0].dtype)
-    spread = [np.broadcast_to(case, aval.shape) for case in cases]
-    for index in np.ndindex(aval.shape):
-        result[index] = spread[which[index]][index]
-    return result
 
 
 def _real_select(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -284,7 +246,6 @@ def _select_rules(site: Site) -> Node | None:
 
 define(
     "select_n",
-    numbers=_select,
     reals=_real_select,
     signs=lambda node, signs: all(signs[1:]),
     rewrite=_select_rules,
@@ -292,37 +253,6 @@ define(
 )
 
 # Dtypes
-
-_not_zero = compare(operator.ne)
-
-
-def _convert(params: Settings, aval: Aval, x: Array) -> ArrayLike:
-    if x.dtype != object:
-        if is_float(x.dtype) and is_integer(aval.dtype):
-            return _saturate(np.trunc(np.where(np.isnan(x), 0, x)), aval.dtype)
-        return x
-    if is_float(aval.dtype):
-        return x
-    if aval.dtype == np.bool_:
-        return _not_zero(params, aval, x, np.full(x.shape, arb(0)))
-    return _saturate(np.asarray(np.frompyfunc(_truncate, 1, 1)(x)), aval.dtype)
-
-
-def _saturate(wholes: Array, dtype: DType) -> Array:
-    """Whole numbers in a dtype; what it cannot hold becomes its nearest number, as in XLA."""
-    info = np.iinfo(dtype)
-    most = np.asarray(info.max).astype(wholes.dtype)  # in float32, 2**31 - 1 is 2**31
-    above = wholes >= most
-    rest = np.maximum(np.where(above, 0, wholes), info.min).astype(dtype)
-    return np.where(above, np.asarray(info.max, dtype), rest)
-
-
-def _truncate(value: arb) -> int:
-    down = value.floor() if value >= 0 else value.ceil()
-    number = down.unique_fmpz()
-    if number is None:
-        raise Unclear(f"{value} as a whole number")
-    return int(number)
 
 
 def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -404,29 +334,22 @@ def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return args[0]
 
 
-def _identity(x: Array) -> Array:
-    return x
-
-
 define(
     "convert_element_type",
-    numbers=_convert,
     reals=_real_conversion,
     rounding=_rounded_conversion,
     signs=_conversion_sign,
     rewrite=_conversion_rules,
-    folds=True,
+    folds=np.asarray,
 )
-define("reduce_precision", numbers=of_arrays(_identity), reals=_reduced_precision, signs=all_of)
+define("reduce_precision", reals=_reduced_precision, signs=all_of)
 define(
     "floor",
-    numbers=either(operator.methodcaller("floor"), np.floor),
     reals=real(Algebra.floor),
     signs=all_of,
 )
 define(
     "ceil",
-    numbers=either(operator.methodcaller("ceil"), np.ceil),
     reals=real(lambda algebra, a: algebra.neg(algebra.floor(algebra.neg(a)))),
     signs=all_of,
 )

@@ -1,5 +1,5 @@
 # pyright: strict
-"""A primitive's semantics: of numbers and balls, over the reals, rounded, its sign, its rules."""
+"""A primitive's semantics: over the reals, rounded, its sign, its rules."""
 
 from __future__ import annotations
 
@@ -144,9 +144,8 @@ class Site:
         return self.graph.splat(node, self.shape) if node.shape != self.shape else node
 
 
-# The faces. `OnNumbers` is called with the equation's parameters, the result's shape and dtype, and
-# NumPy arrays of numbers or of balls; `Signs` with whether each operand is never negative.
-OnNumbers = Callable[..., ArrayLike]
+# The faces. `Fold` is called with NumPy arrays, `Signs` with whether operands are never negative.
+Fold = Callable[..., ArrayLike]
 OnReals = Callable[[Scalars, Node, list[Rat]], Rat]
 Rounding = Callable[[Node, Sequence[Value]], Value]
 Signs = Callable[[Node, Sequence[bool]], bool]
@@ -159,7 +158,6 @@ class Primitive:
 
     Attributes:
       name: as JAX calls it.
-      numbers: what it computes, on NumPy arrays and on arrays of balls.
       reals: what it is as a function of real numbers; for operations on elements.
       rounding: what it makes of intervals and errors.
       signs: whether the result is never negative, as a real number.
@@ -167,20 +165,20 @@ class Primitive:
       elementwise: whether every element is treated alike.
       commutative: whether the order of its operands decides no bit; for `max` and `min`, which
         choose between zeros of two signs, of whole numbers alone.
-      folds: whether a constant of constants is computed: of every dtype, or "whole" for those that
-        round floating-point numbers.
+      folds: what computes a constant of constants; None where none is computed.
+      folds_floats: whether it does of floating-point numbers, too: not where it rounds them.
       of_complex: whether its rule holds in any field.
     """
 
     name: str
-    numbers: OnNumbers | None = None
     reals: OnReals | None = None
     rounding: Rounding | None = None
     signs: Signs | None = None
     rewrite: Rewrite | None = None
     elementwise: bool = True
     commutative: bool | str = False
-    folds: bool | str = False
+    folds: Fold | None = None
+    folds_floats: bool = True
     of_complex: bool = False
 
 

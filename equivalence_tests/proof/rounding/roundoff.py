@@ -22,7 +22,7 @@ from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import decimal, is_float
 from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.induction.equality import Comparer
-from equivalence_tests.proof.interpreter import run as interpreter
+from equivalence_tests.proof.interpreter.balls import precise
 from equivalence_tests.proof.primitives import PRIMITIVES, intervals
 from equivalence_tests.proof.primitives.faces import as_rounded, raise_unclear
 from equivalence_tests.proof.primitives.intervals import Precision, Rounded
@@ -279,7 +279,7 @@ class Roundoff:
         None is an open condition.
         """
         values: list[Value] = []
-        with interpreter.precise(80):
+        with precise(80):
             for number, row in enumerate(self.rows):
                 if number in self.fixed:
                     values.append(self.fixed[number])
