@@ -40,6 +40,14 @@ from optax_bridge.correspondence import ENTRIES
             "tx = optax_bridge.torch.adamw(weight_decay=0.05)",
         ),
         (
+            "optim.Adam(model.parameters(), 1e-3, (0.8, 0.9))",  # flax.optim has an Adam as well
+            FOUND,
+            "tx = optax_bridge.torch.adam(betas=(0.8, 0.9))",
+        ),
+        ("torch.optim.adam.Adam(lr=0.1)", FOUND, "tx = optax_bridge.torch.adam(lr=0.1)"),
+        ("torch.optim.SGD(lr=0.1, nesterov=True)", MISUSE, "momentum above 0 and"),
+        ("torch.optim.Rprop(etas=(1.5, 1.2))", MISUSE, "etas below 1 and above it"),
+        (
             "torch.optim.Adam(params, fused=True)",
             FOUND,
             "torch.optim.Adam(fused=True): PyTorch then",
@@ -54,6 +62,15 @@ from optax_bridge.correspondence import ENTRIES
         ("jax.experimental.optix.noisy_sgd(0.1)", MISUSE, "its standard deviation"),
         ("optix.lamb(0.1)", MISUSE, "jax.experimental.optix had no lamb"),
         ("jax.experimental.optimizers.adagrad(0.1)", FOUND, "optax.ema(0.9, debias=False)"),
+        ("optimizers.adam(1e-3)", FOUND, "tx = optax_bridge.jax.adam(step_size=0.001)"),
+        ("optimizers.Adam(0.1)", FOUND, "tx = optax_bridge.keras.adam(learning_rate=0.1)"),
+        (
+            "keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=1.0)",
+            FOUND,
+            "optax.clip(clipvalue) first in optax.chain",
+        ),
+        ("keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)", NO_EQUAL, "standalone: none. SGD"),
+        ("keras.optimizers.Muon()", MISUSE, "optax.contrib.muon is the nearest"),
         ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
         ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
     ],

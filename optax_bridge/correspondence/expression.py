@@ -6,7 +6,7 @@ import warnings
 
 from legacy_optim import gone
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import ENTRIES, ORIGINS, Described, Table, entries_by_class
+from optax_bridge.correspondence import ENTRIES, ORIGINS, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Node, Source
 from optax_bridge.correspondence.values import expectation, meant
@@ -30,7 +30,7 @@ def parse(expression: str, table: Table | None = None) -> Described:
       expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
         optimizers, constructor calls. Anything else is kept as the source text it is.
       table: of which library the class is; None: as what stands before its name says, flax.optim's
-        where nothing does.
+        where nothing does and it is given no `model.parameters()`.
 
     Returns:
       The optimizer that it describes, defaults filled in.
@@ -42,8 +42,18 @@ def parse(expression: str, table: Table | None = None) -> Described:
     tree = _tree(expression)
     named = tree.func if isinstance(tree, ast.Call) else tree
     home = _home(named, expression)
-    tables = [table] if table else [each for each in ORIGINS if each.is_home(home)]
-    return _optimizer(tree, expression, tables[0] if tables else ENTRIES)
+    is_of_model = isinstance(tree, ast.Call) and any(map(_is_of_model, tree.args))
+    known = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
+    tables = [table] if table else [each for each in known if each.is_home(home)] or [known[0]]
+    so_spelt = (each for each in tables if _class_name(named) in entries_by_class(each))
+    return _optimizer(tree, expression, next(so_spelt, tables[0]))
+
+
+def _is_of_model(argument: ast.expr) -> bool:
+    """True of `model.parameters()`, which PyTorch's constructors are given, and no other's."""
+    calls = [each.func for each in ast.walk(argument) if isinstance(each, ast.Call)]
+    names = [each.attr for each in calls if isinstance(each, ast.Attribute)]
+    return not {"parameters", "named_parameters"}.isdisjoint(names)
 
 
 def optax_of_optix(expression: str) -> str | None:
@@ -140,7 +150,13 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
             f"{entry.legacy.__name__}(...) with the arguments that the program gives"
         )
     settings, extra_arguments = _arguments(node, entry, text, table)
-    return Described(entry, entry.defaults() | settings, extra_arguments)
+    settings = entry.defaults() | settings
+    if table is TORCH and not any(isinstance(value, Source) for value in settings.values()):
+        try:
+            entry.legacy(**settings)
+        except ValueError as error:
+            raise ExpressionError(f"{_text(node, text)!r}: {error}") from None
+    return Described(entry, settings, extra_arguments)
 
 
 def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
     ConfigOr,
@@ -23,12 +23,12 @@ from optax_bridge.spmd.config import (
 )
 from optax_bridge.spmd.input import Input
 from optax_bridge.spmd.layer import BaseModel
-from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary
+from optax_bridge.spmd.metrics import MetricAccumulator, WeightedSummary, is_summary
 from optax_bridge.spmd.module import Module, OutputCollection, functional, nowrap
 from optax_bridge.spmd.output_writer import BaseOutputWriter
 from optax_bridge.spmd.output_writer import JsonlWriter as JsonlWriter
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trees import cast_floats, prune_empty
+from optax_bridge.spmd.trees import cast_floats, flatten_items, prune_empty
 
 
 def forward_pass(
@@ -111,8 +111,10 @@ def every_n_steps_policy(
       `policy(*, step, train_summaries) -> bool`.
 
     Raises:
-      ValueError: `max_step` is before `min_step`.
+      ValueError: n is below 1, or `max_step` before `min_step`.
     """
+    if n < 1:
+        raise ValueError(f"every_n_steps_policy: n is {n}, expected 1 or more")
     if max_step is not None and max_step < min_step:
         raise ValueError(f"every_n_steps_policy: max_step {max_step} < min_step {min_step}")
 
@@ -156,7 +158,10 @@ class BaseMetricCalculator(Module):
 
 
 class ModelSummaryAccumulator(BaseMetricCalculator):
-    """The model's own summaries, accumulated, and its mean loss where it has none named "loss"."""
+    """The model's own summaries over all batches, and its loss where it has none named "loss".
+
+    A scalar is averaged over the examples, as the loss is; a `WeightedSummary` by its own weight.
+    """
 
     @config_class
     class Config(BaseMetricCalculator.Config):
@@ -173,6 +178,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
     def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
+        self._has_warned = False
 
     @nowrap
     def init_state(self, *, prng_key: jax.Array, model_params: Params) -> PyTree:
@@ -190,9 +196,20 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
 
     @nowrap
     def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
-        """Returns the accumulated summaries."""
+        """Returns the accumulated summaries; warns, once, of those that cannot be accumulated."""
         del model_params
-        return state["accumulator"].summaries() or {}
+        summaries = state["accumulator"].summaries() or {}
+        items = flatten_items(summaries, is_leaf=lambda x: x is None or is_summary(x))
+        left_out = [name for name, summary in items if summary is None]
+        if left_out and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: left out, as the arrays of several batches do not say how they add up: %s. "
+                "In the model: add_summary(name, WeightedSummary(mean, number of examples))",
+                self.path(),
+                ", ".join(left_out),
+            )
+        return summaries
 
     def _forward_in_jit(
         self, prng_key: jax.Array, model_params: Params, batch: PyTree
@@ -208,9 +225,14 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
             method=self._config.model_method,
             is_training=False,
         )
-        summaries = prune_empty(dict(collection.summaries))
+        summaries = {"loss": loss, **prune_empty(dict(collection.summaries))}
         examples = max((len(x) for x in jax.tree.leaves(batch) if jnp.ndim(x)), default=1)
-        summaries.setdefault("loss", WeightedSummary(loss, jnp.float32(examples)))
+
+        def weighted(leaf: Leaf) -> Leaf:
+            is_scalar = not is_summary(leaf) and jnp.ndim(leaf) == 0
+            return WeightedSummary(leaf, jnp.float32(examples)) if is_scalar else leaf
+
+        summaries = jax.tree.map(weighted, summaries, is_leaf=is_summary)
         return next_key, {"loss": loss, "aux": aux}, summaries
 
 
@@ -303,7 +325,11 @@ class SpmdEvaler(Module):
         if not self._eval_policy(step=step, train_summaries=train_summaries) and not force_run:
             return prng_key, None, None
         start = time.perf_counter()
-        summaries, outputs = self._evaluate(step, prng_key, model_params, return_aux)
+        try:
+            summaries, outputs = self._evaluate(step, prng_key, model_params, return_aux)
+        except Exception as error:
+            error.add_note(f"In the evaluation {self.path()} at step {step}.")
+            raise
         seconds = time.perf_counter() - start
         self.summary_writer(step, {**summaries, "eval_time_secs": seconds})
         self.latest = step, summaries

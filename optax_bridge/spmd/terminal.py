@@ -117,7 +117,8 @@ def make_trainer(cfg: ConfigBase) -> SpmdTrainer:
     """
     if isinstance(cfg.dir, RequiredFieldValue):
         raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
-    return cfg.instantiate(parent=None)
+    with _log_messages(plain_terminal(stderr=True)):
+        return cfg.instantiate(parent=None)
 
 
 def connect(
@@ -180,7 +181,8 @@ def train(trainer: SpmdTrainer, seed: int, resume_from: int | None) -> int:
     for name, evaler in trainer.evalers.items():
         if evaler.latest is not None:
             step, summaries = evaler.latest
-            scalars = [(key, x) for key, x in host_values(summaries) if np.ndim(x) == 0]
+            own = {key: x for key, x in summaries.items() if not isinstance(x, dict)}
+            scalars = [(key, x) for key, x in host_values(own) if np.ndim(x) == 0]
             shown = ", ".join(f"{key} {float(x):.4f}" for key, x in scalars)
             console.print(f"{name}, at step {step}: {shown}")
     console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {log.draw()}")

@@ -216,13 +216,22 @@ def test_a_loss_that_is_not_finite_stops_with_the_state_before(tmp_path):
     assert sorted(losses) == [3, 4, 5, 6]
 
 
+class _WithError(regression.Regression):
+    def forward(self, input_batch):
+        loss, aux = super().forward(input_batch)
+        self.add_summary("error", jnp.mean(jnp.abs(aux["predicted"] - input_batch["y"])))
+        return loss, aux
+
+
 def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     evaler = SpmdEvaler.default_config().set(
         input=config(tmp_path).input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=2),
     )
+    evaler.input.global_batch_size = 192  # and a batch of 64
     cfg = config(tmp_path, steps=3, evalers={"all": evaler}, log_every_n_steps=2)
+    cfg.model = _WithError.default_config().set(dtype=jnp.float32)
     cfg.checkpointer.keep_last_n = 2
     cfg.checkpointer.save_policy = config_for_function(saving_policy).set(n=2, min_step=0)
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:4])
@@ -230,10 +239,12 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     mean = float(outputs["evaler_summaries"]["all"]["loss"].mean)
     samples = regression.samples()
     with trainer.mesh_scope():
-        (loss, _), _ = functional(
+        (loss, aux), _ = functional(
             trainer.model, None, trainer.model_params_for_eval(), (samples,), is_training=False
         )
     assert mean == pytest.approx(float(loss), rel=1e-5)
+    error = float(outputs["evaler_summaries"]["all"]["error"].mean)  # a scalar, not the last one
+    assert error == pytest.approx(float(jnp.mean(jnp.abs(aux["predicted"] - samples["y"]))))
     events = reading.EventAccumulator(str(tmp_path / "summaries" / "train_train")).Reload()
     names = events.Tags()["scalars"]
     assert {"loss", "learner/gradient_norm", "learner/update_norm"} <= set(names)
@@ -250,7 +261,7 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
         assert own.eval_step(3, **given, return_aux=True)[1:] == (None, None)
         _, again, outputs = own.eval_step(3, **given, return_aux=True, force_run=True)
     assert float(again["loss"].mean) == pytest.approx(mean, rel=1e-6)
-    assert len(outputs) == len(samples["x"]) // cfg.input.global_batch_size
+    assert len(outputs) == 2
 
 
 @pytest.mark.parametrize("steps, each", [([1, 4], 2), ([0, 9], None)])
@@ -457,6 +468,7 @@ def bad_field(cfg):
         (lambda c: c.set(max_step=math.nan), ValueError, "max_step is nan, expected a number"),
         (lambda c: c.set(max_step="9"), ValueError, "max_step is '9', expected a number"),
         (lambda c: c.set(prune_empty_state_updates=False), ValueError, "not supported"),
+        (lambda c: c.checkpointer.save_policy.set(n=0), ValueError, "n is 0, expected 1 or more"),
     ],
 )
 def test_bad_input_before_the_first_step(tmp_path, change, error, message):

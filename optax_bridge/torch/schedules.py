@@ -38,7 +38,11 @@ _OTHERWISE = {
     ),
     "MultiplicativeLR": "its function is code: write the product as a schedule of the count",
     "ChainedScheduler": "multiply the schedules: lambda count: one(count) * other(count) / lr",
-    "CyclicLR": "write it as a schedule of the count, with optax.join_schedules",
+    "CyclicLR": (
+        "write it as a schedule of the count: lambda count: base_lr + (max_lr - base_lr) * (1 - "
+        "jnp.abs(count % (2 * step_size_up) / step_size_up - 1)) in the mode 'triangular'. "
+        "cycle_momentum=True, the default, changes the momentum as well"
+    ),
 }
 
 
@@ -54,7 +58,8 @@ def from_torch_schedule(
     Args:
       scheduler: the constructor call as text, which is parsed and never evaluated: `SequentialLR`
         has the calls of others in a list. Or the scheduler itself, whose settings are read.
-      lr: the optimizer's own rate, from which the scheduler starts; a scheduler itself says it.
+      lr: the optimizer's own rate, from which the scheduler starts; a scheduler itself says it,
+        unless groups have rates of their own: then one schedule for each.
       steps_per_epoch: of the optimizer, for one of the scheduler. 1: it is stepped with the
         optimizer.
 
@@ -83,7 +88,8 @@ def from_torch_schedule(
 
 
 def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Rate:
-    return lambda epoch: jnp.where(epoch < total_iters, lr * factor, lr)
+    ends = total_iters or math.inf  # PyTorch takes the factor back at that epoch, and no other
+    return lambda epoch: jnp.where(epoch < ends, lr * factor, lr)
 
 
 def _step(lr: float, step_size: int, gamma: float = 0.1) -> Rate:
@@ -127,7 +133,7 @@ def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -
 
 
 def _polynomial(lr: float, total_iters: int = 5, power: float = 1.0) -> Rate:
-    return lambda epoch: lr * (1 - jnp.minimum(epoch, total_iters) / total_iters) ** power
+    return lambda epoch: lr * (jnp.maximum(total_iters - epoch, 0) / total_iters) ** power
 
 
 def _one_cycle(
@@ -274,13 +280,21 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     name = type(scheduler).__name__
     if not type(scheduler).__module__.startswith("torch.optim"):
         raise TypeError(f"expected a scheduler of torch.optim, or text, found {name}")
+    if name in _OTHERWISE and name != "LambdaLR":
+        raise ValueError(f"{name}: {_OTHERWISE[name]}")
     inner = getattr(scheduler, "_schedulers", ())
-    base = lr if lr is not None else float((inner[0] if inner else scheduler).base_lrs[0])
+    rates = (inner[0] if inner else scheduler).base_lrs
+    if lr is None and len({*map(float, rates)}) > 1:
+        raise ValueError(
+            f"{name}: the optimizer's groups have rates of their own, "
+            f"{', '.join(map(str, rates))}: make a schedule for each, with lr="
+        )
+    base = float(rates[0]) if lr is None else lr
     if name == "SequentialLR":
-        rates = [_from_object(each, base) for each in inner]
-        return _sequential(base, rates, scheduler._milestones)
+        each = [_from_object(one, base) for one in inner]
+        return _sequential(base, each, scheduler._milestones)
     if name == "LambdaLR":
-        return lambda epoch: base * scheduler.lr_lambdas[0](epoch)
+        return _of_function(scheduler.lr_lambdas, base)
     if name == "OneCycleLR":
         raise ValueError("OneCycleLR: write the constructor call as text; it keeps no settings")
     maker = _maker(name)
@@ -289,3 +303,21 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     if name == "MultiStepLR":
         settings["milestones"] = sorted(scheduler.milestones.elements())
     return maker(base, **settings)
+
+
+def _of_function(functions: Sequence[Callable[[Any], Any]], base: float) -> Rate:
+    if len({*functions}) > 1:
+        raise ValueError("LambdaLR: groups have functions of their own: make a schedule of each")
+
+    def rate(epoch: Epoch) -> Any:
+        try:
+            return base * functions[0](epoch)
+        except (TypeError, jax.errors.ConcretizationTypeError) as error:
+            raise ValueError(
+                "LambdaLR: its function asks for the number of the epoch, which a compiled step "
+                "does not know. Write it with jnp.where and jnp.cos for `if` and math.cos, or make "
+                "a table of it: factors = jnp.array([lr_lambda(n) for n in range(epochs)]); "
+                "lambda count: lr * factors[count // steps_per_epoch]"
+            ) from error
+
+    return rate

@@ -45,6 +45,31 @@ def test_a_schedule_needs_the_rate_of_the_optimizer_and_runs_compiled():
     assert rates.dtype == jnp.float32
 
 
+def test_ends_of_schedules_are_those_of_pytorch():
+    constant: Any = from_torch_schedule("ConstantLR(factor=0.5, total_iters=0)", lr=1.0)
+    assert [float(constant(count)) for count in (0, 9)] == [0.5, 0.5]  # it never takes it back
+    falling: Any = jax.jit(from_torch_schedule("PolynomialLR(total_iters=15, power=0.5)", lr=1.0))
+    assert float(falling(15)) == float(falling(99)) == 0.0
+
+
+def test_a_scheduler_itself_says_what_it_cannot_be():
+    torch = pytest.importorskip("torch")
+    one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
+    optimizer = torch.optim.SGD([{"params": [one]}, {"params": [other], "lr": 0.01}], lr=0.1)
+    schedulers = torch.optim.lr_scheduler
+    with pytest.raises(ValueError, match=r"groups have rates of their own, 0.1, 0.01"):
+        from_torch_schedule(schedulers.StepLR(optimizer, 3))
+    with pytest.raises(ValueError, match="functions of their own"):
+        from_torch_schedule(schedulers.LambdaLR(optimizer, [abs, float]), lr=0.1)
+    with pytest.raises(ValueError, match="depends on a metric"):
+        from_torch_schedule(schedulers.ReduceLROnPlateau(optimizer))
+    scheduler = schedulers.LambdaLR(optimizer, lambda epoch: 1.0 if epoch < 5 else 0.1)
+    schedule: Any = from_torch_schedule(scheduler, lr=0.1)
+    assert float(schedule(7)) == np.float32(0.01)
+    with pytest.raises(ValueError, match="make a table of it"):
+        jax.jit(schedule)(7)
+
+
 @pytest.mark.parametrize(("norm_type", "scale"), [(2.0, 5.0), (np.inf, 4.0), (1.0, 7.0)])
 def test_clipping_by_the_norm_adds_1e_6_to_it(norm_type: float, scale: float):
     grads: Any = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}

@@ -5,6 +5,7 @@ The one place of the prover that knows what sides there are.
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,12 @@ MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
 # From hyper-parameters and the left side's state to the right one's.
 Relate = Callable[[Mapping[str, HyperParam], PyTree], PyTree]
 Leaves = list[jax.Array]
+
+
+# Names of other inputs and of indices in formulas.
+_TAKEN = re.compile(
+    r"(params|grads|state|count|steps|node|constant|undefined|infinity|NaN)\b|[abiu]\d+\b"
+)
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,11 @@ def check_inputs(
             f"{type(hyper_params).__name__}"
         )
     for name, value in (hyper_params or {}).items():
+        if _TAKEN.match(name):
+            raise ProofError(
+                f"hyper_params[{name!r}]: a formula would not tell it from what is called so in "
+                "the proof; give it another name"
+            )
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ProofError(
                 f"hyper_params[{name!r}]: expected a number, found {type(value).__name__}; leave "

@@ -28,7 +28,12 @@ def every_n_steps_policy(n: int = 1, *, min_step: int = 1) -> CheckpointPolicy:
     Args:
       n: see above.
       min_step: not before this step.
+
+    Raises:
+      ValueError: n is below 1.
     """
+    if n < 1:
+        raise ValueError(f"every_n_steps_policy: n is {n}, expected 1 or more")
 
     def policy(*, step: int, evaler_summaries: EvalerSummaries) -> bool:
         del evaler_summaries

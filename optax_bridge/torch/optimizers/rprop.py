@@ -33,6 +33,11 @@ class Rprop(TorchOptimizer):
 
     FIELDS: ClassVar = ("prev", "step_size")
 
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.etas[0] < 1 < self.etas[1]:
+            raise ValueError(f"Rprop: expected etas below 1 and above it, found {self.etas}")
+
     def init_fields(self, param: Tensor) -> Fields:
         return {"prev": jnp.zeros_like(param), "step_size": jnp.full_like(param, self.lr)}
 
