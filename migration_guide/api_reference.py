@@ -14,6 +14,7 @@ MODULES = (
     "optax_bridge.checkpoints",
     "optax_bridge.correspondence",
     "optax_bridge.jax",
+    "optax_bridge.keras",
     "optax_bridge.torch",
     "optax_bridge.metadata.param_axes",
     "optax_bridge.training.nnx",

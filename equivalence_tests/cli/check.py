@@ -64,12 +64,12 @@ def check(
         Path | None, typer.Option(help="Compare with a file that --record wrote elsewhere.")
     ] = None,
     origin: Annotated[
-        Literal["flax", "torch", "jax"],
+        Literal["flax", "torch", "jax", "keras"],
         typer.Option(
             "--from",
             help="Check the optimizers of flax.optim, or of another library: against PyTorch's "
-            "recorded numbers and PyTorch itself where it is installed, or against the example "
-            "optimizers of JAX.",
+            "recorded numbers and PyTorch itself where it is installed, against the example "
+            "optimizers of JAX, or against Keras where it is installed.",
         ),
     ] = "flax",
     list_checks: Annotated[

@@ -32,7 +32,7 @@ def prove(
         typer.Option(
             help="An optimizer, a recipe (`exact`; `stock`, public Optax alone) or a dtype, "
             "e.g. `adam` or `bfloat16`; `torch` for those of PyTorch, `torch.adamw` for one, `jax` "
-            "for those of jax.example_libraries; may be repeated."
+            "for those of jax.example_libraries, `keras` for Keras; may be repeated."
         ),
     ] = None,
     json: Json = None,

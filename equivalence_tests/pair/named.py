@@ -25,7 +25,7 @@ _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 RATES = ("learning_rate", "lr", "step_size", "rate")
 
 # Whose constructors may be written as calls: nothing else is called by a text.
-_LIBRARIES = ("optax", "optax_bridge", "keras.optimizers", *(t.origin for t in ORIGINS[1:]))
+_LIBRARIES = ("optax", "optax_bridge", *(table.origin for table in ORIGINS[1:]))
 
 
 @dataclass(frozen=True)

@@ -215,12 +215,13 @@ def keras_side(optimizer: Callable[..., object], /, *args: object, **kwargs: obj
             stepped.build([keras.Variable(leaf, dtype=str(leaf.dtype)) for leaf in leaves])
         finally:
             keras.config.set_floatx(usual)
-        return stepped, leaves, [variable.value for variable in stepped.variables], treedef
+        apply = jax.jit(stepped.stateless_apply)  # as Keras trains
+        return apply, leaves, [variable.value for variable in stepped.variables], treedef
 
     def step(state: PyTree, grads: Updates) -> PyTree:
-        stepped, leaves, variables, treedef = state
-        leaves, variables = stepped.stateless_apply(variables, jax.tree.leaves(grads), leaves)
-        return stepped, leaves, variables, treedef
+        apply, leaves, variables, treedef = state
+        leaves, variables = apply(variables, jax.tree.leaves(grads), leaves)
+        return apply, leaves, variables, treedef
 
     def view(state: PyTree) -> dict[str, PyTree]:
         _, leaves, variables, treedef = state

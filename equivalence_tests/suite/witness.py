@@ -344,9 +344,10 @@ def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
         return value if rng.random() < 0.6 else 0.0
 
     drawn: dict[str, Any] = {
-        "lr": small(-4), "step_size": small(-4), "mass": below(0.99), "gamma": below(0.999),
+        "lr": small(-4), "learning_rate": small(-4), "step_size": small(-4), "mass": below(0.99),
+        "gamma": below(0.999),
         "b1": below(0.99), "b2": 1 - small(-4), "betas": (below(0.99), 1 - small(-4)),
-        "eps": small(-9),
+        "beta_1": below(0.99), "beta_2": 1 - small(-4), "eps": small(-9), "epsilon": small(-9),
         "weight_decay": maybe(below(0.3)), "momentum": maybe(below(0.99)), "alpha": below(0.999),
         "dampening": maybe(below(0.9)), "momentum_decay": maybe(small(-3)), "rho": below(0.999),
         "lr_decay": maybe(below(0.5)), "initial_accumulator_value": maybe(below(0.5)),

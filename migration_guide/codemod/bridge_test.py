@@ -42,6 +42,22 @@ BRIDGED = {
         "make = functools.partial(legacy_optim.Adam, beta1=0.5)\n"
         "d = optax_bridge.from_legacy(make(0.1))",
     ),
+    "functions-beside-a-class": (
+        "def mom(lr): return optim.Momentum(lr)\n"
+        "t = {'sgd': lambda lr: optim.Adagrad(lr), 'mom': mom, 'adam': optim.Adam}\n"
+        "d = t[n](0.1)\no = mom(0.1).create(p)",
+        "def mom(lr): return legacy_optim.Momentum(lr)\n"
+        "t = {'sgd': lambda lr: legacy_optim.Adagrad(lr), 'mom': mom, 'adam': legacy_optim.Adam}\n"
+        "d = optax_bridge.from_legacy(t[n](0.1))\n"
+        "o = optax_bridge.TrainState.create(apply_fn=None, params=p, "
+        "tx=optax_bridge.from_legacy(mom(0.1)))",
+    ),
+    "functions-beside-a-class-by-branch": (
+        "if x:\n    make = lambda lr: optim.Adagrad(lr)\n"
+        "else:\n    make = optim.Adam\nd = make(0.1)",
+        "if x:\n    make = lambda lr: legacy_optim.Adagrad(lr)\n"
+        "else:\n    make = legacy_optim.Adam\nd = optax_bridge.from_legacy(make(0.1))",
+    ),
     "conditional": (
         "d = (optim.Adam if x else optim.Momentum)(0.1)",
         "d = optax_bridge.from_legacy((legacy_optim.Adam if x else legacy_optim.Momentum)(0.1))",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migration_guide.codemod.inference import parameter_dtypes
 from migration_guide.codemod.inference.analysis import Analysis
+from migration_guide.codemod.inference.kinds import Sign
 from migration_guide.codemod.inference.project import Project, merge_projects
 from migration_guide.codemod.reading import files, notebook, pins
 from migration_guide.codemod.reading.marks import line_map
@@ -195,7 +196,7 @@ def _relevant_files(
     modules = frozenset(n for c in group for n in files.module_names(c.file.path))
     start = Project(
         modules=modules,
-        half_precision=parameter_dtypes.signs(_sources(group), modules),
+        half_precision=_half_precision(group, modules),
         follows_arrays=options.standalone,
     )
     project = _project(first, start, progress)
@@ -223,9 +224,16 @@ def _relevant_files(
     return [(candidate, project) for candidate in [*first, *second]]
 
 
-def _sources(group: Iterable[Candidate]) -> dict[Path, str]:
-    """The code of all files of a program that can be read."""
-    return {c.file.path: c.code for c in group if not _read(c)}
+def _half_precision(group: Sequence[Candidate], modules: frozenset[str]) -> tuple[Sign, ...]:
+    """The signs of half precision in a program; those in a notebook with their cells."""
+    readable = {str(c.file.path): c for c in group if not _read(c)}
+    sources = {candidate.file.path: candidate.code for candidate in readable.values()}
+    signs: list[Sign] = []
+    for sign in parameter_dtypes.signs(sources, modules):
+        book = readable[sign.path].book
+        cell, line = (0, sign.line) if book is None else book.location(sign.line)
+        signs.append(dataclasses.replace(sign, cell=cell, line=line))
+    return tuple(signs)
 
 
 def _read(candidate: Candidate) -> str:

@@ -45,6 +45,22 @@ CASES = {
         "o.apply_gradient(g, hyper_params=hp.replace(beta1=2, eps=3))",
         'hp = o.tx.hyper_params\no.apply_gradients(grads=g, **(hp | {"b1": 2, "eps": 3}))',
     ),
+    "updated-at-once": (
+        ONE,
+        "o.apply_gradient(g, hyper_params=o.optimizer_def.update_hyper_params(learning_rate=1))",
+        "o.apply_gradients(grads=g, learning_rate=1)",
+    ),
+    "updated": (
+        SEVERAL,
+        "hp = o.optimizer_def.update_hyper_params(learning_rate=r)\n"
+        "o.apply_gradient(g, hyper_params=hp)",
+        'hp = {"learning_rate": r}\no.apply_gradients(grads=g, **hp)',
+    ),
+    "updated-and-taken-apart": (
+        SEVERAL,
+        "x, y = o.optimizer_def.update_hyper_params(beta1=2)",
+        'x, y = [tx.hyper_params | {"b1": 2} for tx in o.tx.inner]',
+    ),
     "of-groups-by-index": (
         SEVERAL,
         "x = o.optimizer_def.hyper_params[1].beta2",

@@ -133,6 +133,8 @@ BY_HAND = {
         "import importlib\nlib = importlib.import_module('flax.optim.adam')",
         "looked up by its name",
     ),
+    "class-by-text": ("c = Config(name='flax.optim.Adam')", "name legacy_optim.Adam and wrap"),
+    "module-by-text": ("MODULE = 'flax.optim'", "a text names flax.optim,"),
     "module-by-getattr": ("import flax\nlib = getattr(flax, 'optim')", "looked up by its name"),
     "replicate-saved-somewhere": (
         "from flax import serialization\no = optim.Adam(1.0).create(p).replicate()\n"

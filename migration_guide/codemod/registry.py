@@ -26,6 +26,7 @@ HANDLERS = (
     "rewrite_call",
     "rewrite_attribute",
     "rewrite_reference",
+    "rewrite_string",
     "rewrite_comparison",
     "rewrite_class",
     "rewrite_statement",

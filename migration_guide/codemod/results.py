@@ -70,6 +70,7 @@ class Restored:
         flax.optim; empty if some call is not written out.
       recipe: `exact` or `standalone` if all of them became that, else "".
       format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
+      prefix: of the names of files in a folder, in front of the step.
     """
 
     path: str
@@ -77,6 +78,7 @@ class Restored:
     optimizers: tuple[tuple[str, str], ...] = ()
     recipe: str = ""
     format: str = ""
+    prefix: str = "checkpoint_"
 
     @property
     def is_to_be_filled_in(self) -> bool:
@@ -87,7 +89,7 @@ class Restored:
         """Returns the command that converts it, with the template's function from a file."""
         old = Path(self.path)
         name = f"{old.stem}_new{old.suffix if self.format else ''}"
-        unnamed = "NEW" if self.format else "NEW/checkpoint_STEP"
+        unnamed = "NEW" if self.format else f"NEW/{self.prefix}STEP"
         new = unnamed if self.path == UNKNOWN_PATH else str(old.with_name(name))
         parts = ["optax-bridge", "convert", self.path, new]
         parts += ["--format", self.format] if self.format else []

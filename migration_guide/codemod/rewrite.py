@@ -242,11 +242,9 @@ class _Dispatcher:
         elif kind is cst.SimpleStatementLine:
             node = self._through("rewrite_statement", original, node, cst.SimpleStatementLine)
         elif kind is cst.SimpleString:
-            return (
-                self._rewrite_string(original, node)
-                if self._context.in_annotation(original)
-                else node
-            )
+            if self._context.in_annotation(original):
+                return self._rewrite_annotation(original, node)
+            return self._through("rewrite_string", original, node, cst.SimpleString)
         if is_statement(kind):
             if isinstance(node, cst.BaseStatement):
                 node = self._context.without_settled(original, node)
@@ -305,7 +303,7 @@ class _Dispatcher:
         binds = cst.ImportAlias | cst.AsName | cst.NameItem | cst.AssignTarget
         return not isinstance(above, binds) and bool(self._context.name(node))
 
-    def _rewrite_string(self, original: cst.SimpleString, updated: Any) -> Any:
+    def _rewrite_annotation(self, original: cst.SimpleString, updated: Any) -> Any:
         """`'optim.Optimizer'` as an annotation: every dotted name in it that a rule knows."""
 
         def replacement(match: re.Match[str]) -> str:

@@ -102,10 +102,13 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
         yield f"  The learning rate plays no part in it; {RATE} may replace one that is computed."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
         yield f"  {FILL_IN}; if the program has none, add it."
-    yield (
-        "  A checkpoint of a folder belongs into NEW_FOLDER/checkpoint_STEP, so that the "
-        "program finds it there, and later what it saves beside it."
-    )
+    prefixes = {r.prefix for result in report.results for r in result.checkpoints if not r.format}
+    names = " or ".join(f"NEW_FOLDER/{prefix}STEP" for prefix in sorted(prefixes))
+    if names:
+        yield (
+            f"  A checkpoint of a folder belongs into {names}, so that the program finds it there, "
+            "and later what it saves beside it."
+        )
 
 
 def next_commands(report: Report) -> list[str]:

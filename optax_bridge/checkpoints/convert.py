@@ -2,8 +2,8 @@
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -23,7 +23,7 @@ from optax_bridge.checkpoints.locate import (
 from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.restore import restored_like
 from optax_bridge.checkpoints.to_legacy import back
-from optax_bridge.checkpoints.to_train_state import Converted, convert_tree
+from optax_bridge.checkpoints.to_train_state import Converted, convert_tree, tree_of
 from optax_bridge.checkpoints.trees import is_state, leaves, plain
 from optax_bridge.checkpoints.write import Progress, write
 from optax_bridge.correspondence import Choice
@@ -128,11 +128,11 @@ class _Request:
 
     def check(self) -> None:
         """Refuses options that do not go together."""
-        is_of_one = self.to_legacy or self.params_only or self.part is not None
+        is_of_one = self.params_only or self.part is not None
         if isinstance(self.optimizer_def, Mapping) and (is_of_one or self.layout == FLAT):
             raise ValueError(
-                "optimizers by their paths are all converted where they stand: leave to_legacy, "
-                "params_only, part and layout='flat' out"
+                "optimizers by their paths are all converted where they stand: leave params_only, "
+                "part and layout='flat' out"
             )
         if self.like is not None and self.layout == FLAT:
             raise ValueError("like says what everything becomes: leave layout='flat' out")
@@ -144,7 +144,8 @@ class _Request:
         if self.params_only:
             return Conversion(read, _parameters(read, self.part, self.allow_nan))
         if isinstance(self.optimizer_def, Mapping) and self.like is None:
-            return self._convert_each(read, self.optimizer_def)
+            each = self._back_each if self.to_legacy else self._convert_each
+            return each(read, self.optimizer_def)
         definition: PyTree = self.optimizer_def
         if self.to_legacy:
             tree, step = back(read, definition, self.part, self.allow_nan)
@@ -156,7 +157,7 @@ class _Request:
         # Every checkpoint of T5X has that level; the way back is Flax's.
         of_level = set(read.tree) == {read.level}
         flat = self.layout == FLAT or of_level
-        tree = converted.flat_tree() if flat else converted.tree(read.path)
+        tree = converted.flat_tree() if flat else tree_of([converted], read.path)
         if of_level:
             del tree[LAYOUT]
         choices = {"": converted.choice} if converted.choice else {}
@@ -164,21 +165,21 @@ class _Request:
 
     def _convert_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
         """Puts a TrainState in place of each of a checkpoint's optimizers."""
-        names = [part.name for part in find_parts(read.tree, read.path)]
-        if sorted(names) != sorted(definitions):
-            raise CheckpointError(
-                read.path,
-                f"a definition for each of its optimizers, {', '.join(sorted(names))}",
-                ", ".join(sorted(definitions)),
-                'Give each with where it stands: --optimizer "PATH=Adam(...)".',
-            )
-        tree, choices = read.tree, dict[str, Choice]()
+        _check_names(read, [part.name for part in find_parts(read.tree, read.path)], definitions)
+        rest, each = read.tree, dict[str, Converted]()
         for path, definition in definitions.items():
-            converted = self._convert(read, tree, definition, path)
-            tree = converted.tree(read.path)
-            if converted.choice is not None:
-                choices[path] = converted.choice
-        return Conversion(read, tree, definitions, choices=choices)
+            each[path] = self._convert(read, rest, definition, path)
+            rest = each[path].others
+        choices = {path: one.choice for path, one in each.items() if one.choice is not None}
+        return Conversion(read, tree_of([*each.values()], read.path), definitions, choices=choices)
+
+    def _back_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
+        """Puts an optimizer of `flax.optim` in place of each of a checkpoint's TrainStates."""
+        _check_names(read, map("/".join, find_states(read.tree)), definitions)
+        tree = read.tree
+        for path, definition in definitions.items():
+            tree, _ = back(replace(read, tree=tree), definition, path, self.allow_nan)
+        return Conversion(read, tree, definitions)
 
     def _convert(
         self, read: Read, tree: PyTree, definition: Definition | None, part: str | None
@@ -186,6 +187,17 @@ class _Request:
         return convert_tree(
             tree, definition, recipe=self.recipe, part=part, allow_nan=self.allow_nan,
             place=read.path,
+        )  # fmt: skip
+
+
+def _check_names(read: Read, names: Iterable[str], definitions: Mapping[str, Definition]) -> None:
+    """Refuses definitions that are not those of a checkpoint's optimizers, by their places."""
+    expected = sorted(names)
+    if expected != sorted(definitions):
+        raise CheckpointError(
+            read.path, f"a definition for each of its optimizers, {', '.join(expected)}",
+            ", ".join(sorted(definitions)),
+            'Give each with where it stands: --optimizer "PATH=Adam(...)".',
         )  # fmt: skip
 
 

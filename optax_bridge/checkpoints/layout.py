@@ -51,11 +51,11 @@ class Layout:
 def rest_of(tree: PyTree, part: Part) -> tuple[dict[str, PyTree], Layout]:
     """Returns the rest of a checkpoint, without an optimizer, each leaf once, and the layout."""
     rest = without(tree, part.path) if part.path else {}
-    others = {name: _unreplicate(value, part.copies) for name, value in rest.items()}
+    others = {name: without_copies(value, part.copies) for name, value in rest.items()}
     return others, layout_of(part.path, others, part.step)
 
 
-def _unreplicate(tree: PyTree, copies: int | None) -> PyTree:
+def without_copies(tree: PyTree, copies: int | None) -> PyTree:
     """The first of each leaf's copies, if all leaves have so many and all of them are the same."""
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):

@@ -410,11 +410,15 @@ def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDe
             return [definition for definition in outer if definition is not None]
     if entry is None or entry.parts is not None:
         parts = None if entry is None else entry.parts
-        example = "Adam(learning_rate=1e-3)" if parts is None else parts.example
+        likely = "Adam" if "Adam" in names else (names or ["Adam"])[-1]
+        example = f"{likely}(learning_rate=1e-3)" if parts is None else parts.example
         raise CheckpointError(
             f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
             f"fields that fit {looks_like(part, place)}",
-            f"Say which: --optimizer '{example}', or optimizer_def= in Python.",
+            f"Say which: --optimizer '{example}', or optimizer_def= in Python."
+            if names
+            else "If its class is your own: --like new.py:make_state, of the migrated program, or "
+            "optimizer_def= in Python.",
         )  # fmt: skip
     if entry.inferred is not None:
         return [entry.legacy(**entry.inferred(rows(part, place)))]

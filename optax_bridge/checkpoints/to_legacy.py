@@ -28,6 +28,7 @@ from optax_bridge.checkpoints.layout import (
     likely_path,
     original_name,
     read_layout,
+    without_copies,
 )
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
 from optax_bridge.checkpoints.read import Read
@@ -155,7 +156,7 @@ def back(
             read.path, "the legacy optimizer to make", "none given",
             'Name it: --optimizer "Adam(learning_rate=1e-3)".',
         )  # fmt: skip
-    state = at_path(read.tree, states[0])
+    state = _one_state(read, states[0])
     params, step = state["params"], state["step"]
     fit = Fit(read.path, allow_nan=allow_nan)
     fit.check_step(step, (*states[0], "step"))
@@ -178,6 +179,20 @@ def back(
         return tree, number
     path = tuple(part.strip("/").split("/")) if part else layout.part or likely_path(others)
     return add_optimizer(others | layout.steps_at(step), path, tree, read.path), number
+
+
+def _one_state(read: Read, path: Names) -> PyTree:
+    """The state at a path; of equal copies, one for each device, the first."""
+    state = at_path(read.tree, path)
+    if np.ndim(state["step"]) == 1:
+        state = without_copies(state, np.shape(state["step"])[0])
+    if np.ndim(state["step"]):
+        raise CheckpointError(
+            f"{read.path}, {leaf_name((*path, 'step'))}", "one state, or equal copies of one",
+            f"{np.shape(state['step'])[0]} that differ",
+            "Convert each in Python: state.to_legacy(definition).",
+        )  # fmt: skip
+    return state
 
 
 def _replace(tree: PyTree, path: Names, value: PyTree) -> PyTree:

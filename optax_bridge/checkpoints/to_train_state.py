@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,19 +85,32 @@ class Converted:
     others: dict[str, PyTree] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
 
-    def tree(self, place: Place = "state") -> PyTree:
-        """The converted tree, with `step`, `params`, `opt_state` in place of its optimizer."""
-        state = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
-        part = self.layout.part
-        return with_lists(add_optimizer(self.others, part, state, place)) if part else state
+    def state(self) -> dict[str, PyTree]:
+        """The fields of the state that takes the optimizer's place."""
+        return {"step": self.step, "params": self.params, "opt_state": self.opt_state}
 
     def flat_tree(self) -> dict[str, PyTree]:
         """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
-        tree = {"step": self.step, "params": self.params, "opt_state": self.opt_state}
+        tree = self.state()
         for name, value in self.others.items():
             if name not in self.layout.steps:
                 tree[legacy_name(name)] = value
         return tree | ({LAYOUT: self.layout.tree()} if self.layout.part else {})
+
+
+def tree_of(converted: Sequence[Converted], place: Place = "state") -> PyTree:
+    """The tree that was converted, with the state of each optimizer where that stood.
+
+    Args:
+      converted: one after the other, each from what the one before left: its `others`.
+      place: how errors call the tree.
+    """
+    tree: PyTree = converted[-1].others
+    for each in converted:
+        if not each.layout.part:
+            return each.state()
+        tree = add_optimizer(tree, each.layout.part, each.state(), place)
+    return with_lists(tree)
 
 
 def convert_tree(

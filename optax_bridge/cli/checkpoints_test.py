@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -15,6 +16,7 @@ from flax import serialization
 from typer.testing import CliRunner
 
 import legacy_optim
+from optax_bridge import TrainState
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.trees import leaves
@@ -89,16 +91,24 @@ def test_several_optimizers_are_converted_where_they_stand(tmp_path: Path) -> No
     assert sorted(found) == ["actor", "alpha", "nets"]
     for state in (found["actor"], found["nets"]["critic"]):
         assert sorted(state) == ["opt_state", "params", "step"]
+    # By the names of Optax, whichever was converted first: Flax's own restore goes by them.
+    assert sorted(found["actor"]["opt_state"]["0"]) == ["count", "mu", "nu"]
+    assert sorted(found["nets"]["critic"]["opt_state"]["0"]) == ["trace"]
+    returned = bridge("convert", tmp_path / "new", tmp_path / "back", *each, "--to", "legacy")
+    assert (returned.exit_code, returned.stderr) == (0, "")
+    assert serialization.to_bytes(
+        serialization.from_bytes(tree, (tmp_path / "back").read_bytes())
+    ) == (source.read_bytes())
     failed = bridge("convert", source, tmp_path / "other", *each[:2])
     assert failed.exit_code == 1
     assert "actor, nets/critic" in failed.stderr
-    for wrong in (["--part", "actor"], ["--layout", "flat"], ["--to", "legacy"], each[:2]):
+    for wrong in (["--part", "actor"], ["--layout", "flat"], each[:2]):
         failed = bridge("convert", source, tmp_path / "other", *each, *wrong)
         assert failed.exit_code == 2, wrong
     assert bridge("convert", source, tmp_path / "other", *AS_ADAM).stderr.endswith(
         '--optimizer "NAME=Adam(...)" for every one.\n'
     )
-    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+    assert sorted(os.listdir(tmp_path)) == ["back", "new", "old"]
 
 
 @pytest.mark.parametrize("name", ["adafactor", "adafactor_bfloat16"])
@@ -217,6 +227,23 @@ def test_what_is_new_already_is_said_so(tmp_path: Path) -> None:
     assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
     done = bridge("convert", tmp_path / "new", tmp_path / "newer", *AS_ADAM)
     assert done.exit_code == 1 and "--to legacy" in done.stderr
+
+
+def test_a_state_that_was_saved_for_each_device_goes_back_once(tmp_path: Path) -> None:
+    definition = legacy_optim.Momentum(0.1)
+    optimizer = definition.create({"w": np.ones(2, np.float32)})
+    state = TrainState.from_legacy(optimizer)
+    source, optimizers = tmp_path / "new", ["--optimizer", "Momentum(0.1)", "--to", "legacy"]
+    copies = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), state)
+    source.write_bytes(serialization.to_bytes(copies))
+    done = bridge("convert", source, tmp_path / "back", *optimizers)
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "back").read_bytes() == serialization.to_bytes(optimizer)
+    members = copies.replace(step=np.arange(2, dtype=np.int32))  # of a population
+    source.write_bytes(serialization.to_bytes(members))
+    refused = bridge("convert", source, tmp_path / "other", *optimizers)
+    assert refused.exit_code == 1
+    assert "expected one state, or equal copies of one, found 2 that differ" in refused.stderr
 
 
 def test_part_goes_back_to_its_place(tmp_path: Path) -> None:

@@ -166,6 +166,16 @@ def convert(
         raise typer.Exit(_run(options, interrupts))
 
 
+_INFERRED = (
+    "note: no file has the learning rate, so it is the state of the exact recipe, whose steps may "
+    'give it; where public Optax is the same, --optimizer "{}(learning_rate=1e-3)" writes its state'
+)
+_UNSUPPORTED = (
+    "Where the program's constructor has the rate, give it: --optimizer "
+    '"Adam(learning_rate=1e-3)"; else take --recipe exact, or --like train.py:make_state.'
+)
+
+
 def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
     """Does what was asked for, and prints it."""
     # JAX and Orbax, which no help needs
@@ -189,10 +199,13 @@ def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
         errors.print(refusal)
         return MISUSE
     try:
-        with _progress_bar(errors) as progress:
+        with _progress_bar(errors) as progress, _warnings_to(errors):
             done = _convert(options, str(recipe), progress)
-    except (CheckpointError, UnsupportedSetting) as error:
+    except CheckpointError as error:
         errors.print(str(error))
+        return FAILED
+    except UnsupportedSetting as error:
+        errors.print(f"{options.source}: {error} {_UNSUPPORTED}")
         return FAILED
     except OSError as error:
         errors.print(f"{options.destination}: {error}")
@@ -200,19 +213,22 @@ def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
     if not isinstance(done, Conversion):
         pytorch.report_returned(done, options)
         return DONE
-    for note in _notes(done):
+    for note in _notes(done, options, recipe):
         errors.print(note)
     _report(done, options)
     return DONE
 
 
-def _notes(done: "Conversion") -> Iterator[str]:
-    """Says where public Optax is not the same for the parameters of this checkpoint alone."""
+def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Iterator[str]:
+    """Says why it is not public Optax's state, or where public Optax is not the same."""
     from optax_bridge.correspondence import choose_recipe
 
     for path, choice in done.choices.items():
         several = isinstance(done.definition, dict)
         definition = done.definition[path] if several else done.definition
+        if not options.optimizers and choice.kind == "exact" and recipe != "exact":
+            yield _INFERRED.format(type(definition).__name__)
+            continue
         if choice.kind == "stock" and choice.reason:
             yield f"note: {choice.reason}; its state was written as asked for, by standalone"
         elif choice.reason and choose_recipe(definition, "stock", {"float32"}).kind == "stock":
@@ -229,9 +245,11 @@ def _misuse(options: ConvertOptions) -> str:
 
     if not os.path.lexists(options.source):
         return nothing_there(options.source)
-    alone = options.to is Target.LEGACY or options.params_only or options.part
-    flat = options.layout is Layout.FLAT
-    if options.like is not None and (options.optimizers or alone or flat or options.recipe):
+    alone, flat = options.params_only or options.part, options.layout is Layout.FLAT
+    legacy = options.to is Target.LEGACY
+    if options.like is not None and (
+        options.optimizers or alone or flat or legacy or options.recipe
+    ):
         return (
             "--like says what everything becomes: leave --optimizer, --to legacy, --params-only, "
             "--part, --layout flat and --recipe out"
@@ -242,8 +260,8 @@ def _misuse(options: ConvertOptions) -> str:
         return str(error)
     if named and set(named) != {""} and (alone or flat):
         return (
-            "with several optimizers all are converted where they stand: leave --to legacy, "
-            "--params-only, --part and --layout flat out"
+            "with several optimizers all are converted where they stand: leave --params-only, "
+            "--part and --layout flat out"
         )
     return ""
 
@@ -279,6 +297,17 @@ def _convert(
         allow_nan=options.allow_nan, verify=options.verify, force=options.force,
         progress=progress, moved=moved,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _warnings_to(errors: "Terminal") -> Iterator[None]:
+    """Prints warnings as sentences, without the lines of this package that gave them."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        finally:
+            for warning in caught:
+                errors.print(f"warning: {warning.message}")
 
 
 @contextlib.contextmanager

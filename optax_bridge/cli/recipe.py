@@ -40,7 +40,7 @@ def recipe(
         str,
         typer.Argument(
             metavar="EXPRESSION",
-            help="A constructor call of flax.optim, of torch.optim or of "
+            help="A constructor call of flax.optim, torch.optim, keras.optimizers or "
             "jax.example_libraries.optimizers; it is parsed, never evaluated.",
         ),
     ],

@@ -347,8 +347,9 @@ class Entry:
             if variant.fits(settings):
                 claim = replace(variant.claim, key=f"{self.name}/{number}")
                 return substitute(variant.recipe, settings), claim
+        which = "optimizer with these settings" if self.stock else "optimizer"
         raise UnsupportedSetting(
-            f"{self.legacy.__name__}: public Optax has no such optimizer. Use the exact recipe, "
+            f"{self.legacy.__name__}: public Optax has no such {which}. Use the exact recipe, "
             f"{self.port}."
         )
 

@@ -119,7 +119,7 @@ REFUSED = [
     ("AdamW(lr=0.1)", "is torch.optim.AdamW meant"),
     ("[1, 2]", "no call of a legacy optimizer. Expected one of AdaBelief"),
     ("__import__('os').system('true')", "Expected one of"),
-    ("keras.optimizers.Adam(1e-3)", "keras.optimizers.Adam is not the Adam of flax.optim"),
+    ("mxnet.optimizer.Adam(1e-3)", "mxnet.optimizer.Adam is not the Adam of flax.optim"),
     ("WeightNorm(optax.adam(1e-3))", "optax.adam is not the Adam of flax.optim"),
     ("Adam(beta3=1)", "beta3; is beta2 meant|beta3; is beta1 meant"),
     ("Adam(lr=1)", "no argument lr; is learning_rate meant"),

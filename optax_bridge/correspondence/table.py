@@ -132,8 +132,45 @@ JAX = Table(
     },
 )
 
-# Whose optimizers are known. Where a name fits several, the first is meant.
-ORIGINS = (ENTRIES, TORCH, JAX)
+_OWN_KIND = "no optimizer of Optax computes the same, and none of this project does yet"
+KERAS = Table(
+    "keras",
+    "keras.optimizers",
+    "Keras",
+    "optax_bridge.keras",
+    r"(((tf|tensorflow)\.)?keras\.)?optimizers(\.schedules)?|optax_bridge\.keras(\.definitions)?",
+    without_entry={
+        "Adagrad": "optax.adagrad(learning_rate, initial_accumulator_value, eps=epsilon) is the "
+        "same but for rounding; with a weight decay, optax.scale_by_rss and "
+        "optax.add_decayed_weights in a chain",
+        "Lamb": "optax.lamb(learning_rate, beta_1, beta_2, eps=epsilon) is the same but for "
+        "rounding, without weight_decay, and until squares overflow: then Keras has NaN",
+        "Adafactor": f"{_OWN_KIND}. optax.adafactor is the nearest",
+        "Ftrl": f"{_OWN_KIND}. Optax has no FTRL",
+        "Muon": f"{_OWN_KIND}. optax.contrib.muon is the nearest",
+        "Nadam": f"{_OWN_KIND}. optax.nadam lacks the momentum's schedule, 1 - 0.5 * 0.96**t",
+        "ScheduleFreeAdamW": f"{_OWN_KIND}. optax.contrib.schedule_free_adamw is the nearest",
+        "LossScaleOptimizer": "it scales losses and gradients around another optimizer: ask for "
+        "that one, and skip steps with optax.apply_if_finite",
+        "MultiOptimizer": "it has an optimizer for each group of parameters: ask for each, and put "
+        "them into optax.partition",
+        "ExponentialDecay": "optax.exponential_decay(initial_learning_rate, decay_steps, "
+        "decay_rate, staircase=staircase) is the same but for rounding",
+        "PolynomialDecay": "optax.polynomial_schedule(initial_learning_rate, end_learning_rate, "
+        "power, decay_steps) is the same but for rounding, without cycle=True",
+        "CosineDecay": "optax.cosine_decay_schedule(initial_learning_rate, decay_steps, alpha) is "
+        "the same but for rounding, without warmup_target",
+        "PiecewiseConstantDecay": "optax.join_schedules([*map(optax.constant_schedule, values)], "
+        "[b + 1 for b in boundaries]) is the same: Keras changes the value after the step that a "
+        "boundary names, Optax at it",
+        "InverseTimeDecay": "Optax has none like it: write lambda count: initial_learning_rate / "
+        "(1 + decay_rate * count / decay_steps), with jnp.floor around the quotient if staircase",
+        "CosineDecayRestarts": "optax.sgdr_schedule has a list of its cycles",
+    },
+)
+
+# Whose optimizers are known. Where a name fits several, the first that has it so spelt is meant.
+ORIGINS = (ENTRIES, TORCH, JAX, KERAS)
 
 
 def origin_of(entry: Entry) -> Table:

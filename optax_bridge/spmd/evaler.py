@@ -28,7 +28,7 @@ from optax_bridge.spmd.module import Module, OutputCollection, functional, nowra
 from optax_bridge.spmd.output_writer import BaseOutputWriter
 from optax_bridge.spmd.output_writer import JsonlWriter as JsonlWriter
 from optax_bridge.spmd.summaries import BaseWriter, SummaryWriter
-from optax_bridge.spmd.trees import cast_floats, prune_empty
+from optax_bridge.spmd.trees import cast_floats, flatten_items, prune_empty
 
 
 def forward_pass(
@@ -178,6 +178,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
     def __init__(self, cfg: Config, *, parent: Module | None, model: BaseModel):
         super().__init__(cfg, parent=parent, model=model)
         self._jit_forward = jax.jit(self._forward_in_jit)
+        self._has_warned = False
 
     @nowrap
     def init_state(self, *, prng_key: jax.Array, model_params: Params) -> PyTree:
@@ -195,9 +196,20 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
 
     @nowrap
     def get_summaries(self, *, model_params: Params, state: PyTree) -> dict[str, PyTree]:
-        """Returns the accumulated summaries."""
+        """Returns the accumulated summaries; warns, once, of those that cannot be accumulated."""
         del model_params
-        return state["accumulator"].summaries() or {}
+        summaries = state["accumulator"].summaries() or {}
+        items = flatten_items(summaries, is_leaf=lambda x: x is None or is_summary(x))
+        left_out = [name for name, summary in items if summary is None]
+        if left_out and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: left out, as the arrays of several batches do not say how they add up: %s. "
+                "In the model: add_summary(name, WeightedSummary(mean, number of examples))",
+                self.path(),
+                ", ".join(left_out),
+            )
+        return summaries
 
     def _forward_in_jit(
         self, prng_key: jax.Array, model_params: Params, batch: PyTree

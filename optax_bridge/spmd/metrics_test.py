@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from optax_bridge.spmd.evaler import ModelSummaryAccumulator
 from optax_bridge.spmd.summaries import (
     CompositeWriter,
     ImageSummary,
@@ -90,3 +91,14 @@ def test_writers_write_what_they_can(tmp_path):
     assert "trainer_config/text_summary" in tags["tensors"]
     lines = (tmp_path / "lines" / "summaries.jsonl").read_text().splitlines()
     assert len(lines) == 3 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]
+
+
+def test_arrays_that_do_not_add_up_are_said(caplog):
+    cfg = ModelSummaryAccumulator.default_config().set(name="metrics")
+    metrics = cfg.instantiate(parent=None, model=None)
+    state = metrics.init_state(prng_key=jax.random.key(0), model_params={})
+    state["accumulator"].update({"a": {"b": jnp.ones(2)}, "loss": WeightedSummary(1.0, 2.0)})
+    summaries = [metrics.get_summaries(model_params={}, state=state) for _ in range(2)]
+    assert summaries[1]["a"] == {"b": None}
+    [record] = caplog.records
+    assert "how they add up: a/b. In the model" in record.getMessage()

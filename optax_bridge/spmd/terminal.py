@@ -117,7 +117,8 @@ def make_trainer(cfg: ConfigBase) -> SpmdTrainer:
     """
     if isinstance(cfg.dir, RequiredFieldValue):
         raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
-    return cfg.instantiate(parent=None)
+    with _log_messages(plain_terminal(stderr=True)):
+        return cfg.instantiate(parent=None)
 
 
 def connect(

@@ -9,6 +9,7 @@ from migration_guide.codemod.inference.kinds import (
     CREATE,
     DEFINITION,
     FOREIGN,
+    HYPER_PARAMS,
     LEGACY,
     NOTHING,
     OPTIMIZER,
@@ -107,7 +108,8 @@ def call_kind(a: Expressions, node: cst.Call) -> Kind:
     imported = a.names.of(node.func)
     if imported is not None:
         results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
-    return join_kinds(results)
+    kind = join_kinds(results)
+    return kind - {LEGACY} if CLASS in called else kind  # which a bridge is around
 
 
 def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
@@ -179,6 +181,8 @@ def _method_call(a: Expressions, node: cst.Call) -> Kind | None:
         if node.args and ARRAY in a.kind(node.args[0].value):
             a.note_array_target()
         return only(OPTIMIZER) | (base & {OWN_GROUPS})
+    if DEFINITION in base and method == "update_hyper_params":
+        return only(HYPER_PARAMS) | (only(LEGACY) if base & {LEGACY, OWN_GROUPS} else NOTHING)
     if method in _RESTORE and node.args:
         return a.kind(node.args[0].value)
     if base == only(ARRAY):

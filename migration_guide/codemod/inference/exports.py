@@ -33,7 +33,9 @@ def module_exports(a: Expressions) -> Project:
             groups.append(here)
         if origin in a.project.returns:
             functions.setdefault(here, a.project.returns[origin])
-    reads_hyper_params = any(a.holds(node, HYPER_PARAMS) for node in facts.attributes)
+    reads_hyper_params = any(
+        a.holds(node, HYPER_PARAMS) for node in (*facts.attributes, *facts.calls)
+    )
     return dataclasses.replace(
         a.shared,
         fields={name: kind for name, kind in fields.items() if kind},

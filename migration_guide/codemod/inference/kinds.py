@@ -138,13 +138,16 @@ class Sign:
 
     Attributes:
       path: of the file.
-      line: in it, from 1.
+      line: in it, from 1; in its cell, if it is a notebook.
       text: the literal's text.
+      cell: of a notebook, from 1; 0 in other files.
     """
 
     path: str
     line: int
     text: str
+    cell: int = 0
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}"
+        place = f"cell {self.cell}:{self.line}" if self.cell else str(self.line)
+        return f"{self.path}:{place}: {self.text}"

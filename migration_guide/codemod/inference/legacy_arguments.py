@@ -2,7 +2,9 @@
 """Keeps definitions legacy that go into one that stays legacy, such as a user's own class.
 
 A call that makes such a definition is followed back to the sources of its arguments: through
-variables, loops, containers, parameters, fields and functions, also those of other files.
+variables, loops, containers, parameters, fields and functions, also those of other files. So is
+what a call may call, where that is a class at some times: the functions beside it make definitions
+as the class does, since one bridge is around both.
 """
 
 from collections.abc import Iterator
@@ -45,6 +47,8 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
             if takes_legacy:
                 a.mark(a.legacy, call)
             yield from (arg.value for arg in call.args)
+        if chosen:
+            yield call.func
         wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
         for index, arg in enumerate(call.args if wanted else ()):
             key = keyword_of(arg) or index
@@ -59,6 +63,12 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
 
 def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yields the sources of an expression's value; marks calls of flax.optim's own classes."""
+    for atom in a.kind(node):
+        if isinstance(atom, Function):  # what it makes, once it is called
+            yield from a.facts.returns.get(atom.node, ())
+    imported = a.names.of(node) if isinstance(node, cst.Name | cst.Attribute) else None
+    if imported is not None:
+        a.shared.legacy_results |= {_last_two(imported)} & a.project.returns.keys()
     match node:
         case cst.Call():
             yield from _call_sources(a, node)
@@ -82,6 +92,11 @@ def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from (node.left, node.right)
         case _:
             return
+
+
+def _last_two(name: str) -> str:
+    """`module.function` of a dotted name, as facts about other files have it."""
+    return ".".join(name.split(".")[-2:])
 
 
 def _call_sources(a: Expressions, call: cst.Call) -> Iterator[cst.CSTNode]:

@@ -29,6 +29,7 @@ _FULL_NAMES = frozenset(
      "float64", "float_", "int", "int16", "int32", "int64", "int8", "int_", "object", "object_",
      "single", "str", "string", "uint16", "uint32", "uint64", "uint8", "None"}
 )  # fmt: skip
+_FULL_CODE = re.compile(r"[?bBhHiIlLqQpPfdgFDGOSU]|[iu][1248]|f[48]|c8|c16")  # NumPy's letters
 _MAKE_DTYPES = ("jax.numpy.dtype", "numpy.dtype")
 _ARRAY_MODULES = ("jax.numpy", "numpy", "tensorflow")
 _CONFIG = re.compile(
@@ -227,11 +228,8 @@ class _Program:
         """True if a dtype is surely none of half precision."""
         match node:
             case ast.Constant(value=value):
-                return value is None or str(value).lstrip("<>=|") in _FULL_NAMES | {
-                    "f4",
-                    "f8",
-                    "i4",
-                }
+                text = str(value).lstrip("<>=|")
+                return text in _FULL_NAMES or bool(_FULL_CODE.fullmatch(text))
             case ast.IfExp(body=body, orelse=orelse):
                 return all(self._is_full(file, part, seen) for part in (body, orelse))
             case ast.BoolOp(values=values):

@@ -25,6 +25,7 @@ except ImportError:  # Windows
 
 # What `migrate` itself leaves in a file where a person has to decide.
 _COMMENT = b"# optax-bridge: "
+_IN_TEXT = re.compile(rb"""["']flax\.optim(\.\w+)*\\?["']""")
 # What a file of a program with flax.optim has, and what other files of the same program may have.
 _IMPORTS = re.compile(
     rb"(?:^|\\n|[\"'])(?:\xef\xbb\xbf)?[ \t\"']*(?:(?:from|import)\s+flax\s*\.\s*optim\b"
@@ -135,6 +136,8 @@ def uses_optim(data: bytes) -> bool:
     # UTF-16, which Python does not read: that is said then. A lone \r ends a line as well.
     data = data.lstrip(b"\xff\xfe").replace(b"\0", b"").replace(b"\r", b"\n")
     if _COMMENT in data:
+        return True
+    if _IN_TEXT.search(data):
         return True
     if _HALF.search(data) and (b"optax_bridge" in data or b"legacy_optim" in data):
         return True

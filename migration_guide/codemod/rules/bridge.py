@@ -35,7 +35,7 @@ from migration_guide.codemod.writing.context import Context, Expression, New
 BRIDGE = "optax_bridge.from_legacy"
 CHOSEN = (
     "chosen at run time, so it stays on legacy_optim, and from_legacy turns it into its equal; "
-    "to do without, write an Optax optimizer for each choice (`optax-bridge recipe NAME`)"
+    "to do without, write an Optax optimizer for each choice (`optax-bridge recipe 'NAME(...)'`)"
 )
 _UNSEEN = (
     "it comes from a module that was not migrated along, so it stays on optax_bridge: "

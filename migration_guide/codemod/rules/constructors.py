@@ -40,6 +40,7 @@ _SPREAD = (
 )
 
 _HALF = "{0}, not public Optax: parameters may be in half precision ({1}). {2}"
+_OTHERS = "{0} itself would hold; another optimizer of the file does not, and a file has one recipe"
 _DIFFERS = (
     "parameters may be in half precision ({}), where this is another optimizer. {}. Keep the "
     "parameters in float32, or write {}, which this package has"
@@ -63,7 +64,9 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
             else add_bridge(context, original, legacy_call, _SPREAD)
         )
     if arguments is None:
-        context.by_hand(original, f"{name} takes other arguments: see `optax-bridge recipe {name}`")
+        context.by_hand(
+            original, f"{name} takes other arguments: see `optax-bridge recipe '{name}()'`"
+        )
         return None
     values = {name: settings.value(context.analysis.module, arg) for name, arg in arguments.items()}
     if context.options.standalone:
@@ -105,7 +108,8 @@ def _template(
         wanted = "stock" if context.once(_keeps_half_precision) else "exact"
         choice = choose_recipe(Described(entry, values), wanted)
         if choice.kind == "exact":
-            context.note(original, _HALF.format(choice.call.target, sign, choice.reason))
+            why = choice.reason or _OTHERS.format(entry.legacy.__name__)
+            context.note(original, _HALF.format(choice.call.target, sign, why))
     context.recipes.add(choice.kind)
     return exact_template(entry) if choice.kind == "exact" else _stock_template(entry, values)
 
@@ -116,6 +120,8 @@ def _say_where_it_differs(
     """Leaves it to a person where public Optax is another optimizer in half precision."""
     sign = context.half_precision
     if sign is not None:
+        overridden = context.analysis.program.overridden_names
+        values = values | {name: Source(name) for name in overridden & values.keys()}
         reason = choose_recipe(Described(entry, values), "standalone").reason
         if reason:
             context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))

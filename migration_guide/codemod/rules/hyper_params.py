@@ -6,6 +6,7 @@ Before:
     hps = optimizer.optimizer_def.hyper_params  # of a MultiOptimizer
     hps = [hp.replace(learning_rate=lr) for hp in hps]
     optimizer = optimizer.apply_gradient(grad, hyper_params=hps)
+    changed = optimizer.optimizer_def.update_hyper_params(learning_rate=lr)
 
 After:
 
@@ -13,6 +14,10 @@ After:
     hps = [tx.hyper_params for tx in optimizer.tx.inner]
     hps = [hp | {"learning_rate": lr} for hp in hps]
     optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
+    changed = [tx.hyper_params | {"learning_rate": lr} for tx in optimizer.tx.inner]
+
+Where nothing takes groups apart, what `update_hyper_params` makes is what it changes alone, which a
+step takes for one optimizer as well as for groups.
 
 This project's transformations keep what they were constructed with; those of public Optax do not,
 so the rule for constructors writes the former in a file that reads hyper-parameters. A definition
@@ -86,7 +91,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """`hp.replace(learning_rate=lr)`: all of them, with what this step overrides."""
-    if not _is_replace(context, original):
+    if not (_is_replace(context, original) or _is_update(context, original)):
         return None
     elements = []
     for arg in updated.args:
@@ -98,6 +103,14 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
             return None
         elements.append(cst.DictElement(context.string(original, port), arg.value))
     assert isinstance(updated.func, cst.Attribute)
+    if _is_update(context, original):
+        if not context.once(_is_multiple):
+            return cst.Dict(elements, lpar=[], rpar=[])
+        each = cst.BinaryOperation(
+            cst.parse_expression("tx.hyper_params"), cst.BitOr(), cst.Dict(elements)
+        )
+        every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.func.value, cst.Name("inner")))
+        return cst.ListComp(each, every)
     above = context.parent(original)
     bracketed = bool(updated.lpar) or not isinstance(above, cst.Attribute | cst.Subscript)
     merged = cst.BinaryOperation(
@@ -116,9 +129,10 @@ def as_overrides(
     """
     if context.once(_is_multiple):
         return None
-    if isinstance(old, cst.Call) and _is_replace(context, old) and len(old.args) == 1:
-        single = new.right if isinstance(new, cst.BinaryOperation) else None
-        if isinstance(single, cst.Dict) and len(context.once(_constructed_classes)) < 2:
+    if isinstance(old, cst.Call) and len(old.args) == 1:
+        single = new.right if isinstance(new, cst.BinaryOperation) else new
+        is_replace = _is_replace(context, old) and len(context.once(_constructed_classes)) < 2
+        if isinstance(single, cst.Dict) and (is_replace or _is_update(context, old)):
             (element,) = single.elements
             name = old.args[0].keyword
             port = port_name(context, name.value) if name is not None else None
@@ -167,6 +181,10 @@ def _in_brackets(node: cst.BaseExpression) -> cst.BaseExpression:
 def _is_replace(context: Context, node: cst.Call) -> bool:
     holder, method = method_call(node)
     return holder is not None and method == "replace" and _is_mapping(context, holder)
+
+
+def _is_update(context: Context, node: cst.Call) -> bool:
+    return method_call(node)[1] == "update_hyper_params" and _is_mapping(context, node)
 
 
 def _is_mapping(context: Context, node: cst.BaseExpression) -> bool:

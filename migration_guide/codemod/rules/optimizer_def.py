@@ -16,7 +16,7 @@ have no equal, and are left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.inference.kinds import LEGACY, OPTIMIZER
+from migration_guide.codemod.inference.kinds import LEGACY, OPTIMIZER, OWN_GROUPS
 from migration_guide.codemod.writing.context import Context, New
 
 INSTEAD = (
@@ -37,6 +37,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
     if context.is_definition(original.value) and not kind & {OPTIMIZER, LEGACY}:
         if name == "init_state":
             return updated.with_changes(attr=cst.Name("init"))
-        if name not in _HAVE_EQUALS:
+        is_update = name == "update_hyper_params" and context.call_of(original) is not None
+        if name not in _HAVE_EQUALS and (not is_update or OWN_GROUPS in kind):
             context.by_hand(original, f".{name} of a definition has no equal: {INSTEAD}")
     return None

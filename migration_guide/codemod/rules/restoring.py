@@ -176,6 +176,7 @@ def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restor
         function,
         tuple(optimizers.items()),
         format=_format(name),
+        prefix=_prefix(context, name, call),
     )
 
 
@@ -202,6 +203,17 @@ def _function(context: Context, template: cst.BaseExpression) -> str:
 def _format(name: str) -> str:
     """Returns the format that a function reads: "msgpack", or "" if it may be Orbax's as well."""
     return "" if name.endswith("restore_checkpoint") else "msgpack"
+
+
+def _prefix(context: Context, name: str, call: cst.Call | None) -> str:
+    """How the names of the files begin, in front of the step; "PREFIX" if that is computed."""
+    given = None
+    if call is not None and name.endswith("restore_checkpoint"):
+        given = argument(call, 3, "prefix")
+    if given is None:
+        return "checkpoint_"
+    text = constants.text(context.analysis, given)
+    return "PREFIX" if text is None else text
 
 
 def _path(context: Context, node: cst.BaseExpression) -> str | None:

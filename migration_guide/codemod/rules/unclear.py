@@ -7,6 +7,7 @@ Before:
     rate = optimizer.target
     value = getattr(known_optimizer, name)
     step = known_optimizer.apply_gradient
+    config.optimizer = "flax.optim.Adam"
 
 After:
 
@@ -17,6 +18,8 @@ After:
     value = getattr(known_optimizer, name)
     # optax-bridge: optimizer.apply_gradient taken as a value: write a lambda
     step = known_optimizer.apply_gradient
+    # optax-bridge: a text names flax.optim.Adam, ...
+    config.optimizer = "flax.optim.Adam"
 
 A name says little: there are target networks, optimizers of other libraries and `create` methods of
 all kinds. So nothing is rewritten by name alone, but nothing that is named or used like an
@@ -29,18 +32,23 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import DEFINITION, FOREIGN, OPTIMIZER
-from migration_guide.codemod.reading.names import MARKS, OPTIM
+from migration_guide.codemod.reading.names import MARKS, OPTIM, canonical
 from migration_guide.codemod.reading.tree import last_name, text_of
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import QUESTION, Context
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
+_OF_OPTIM = re.compile(rf"{re.escape(OPTIM)}(\.[A-Za-z_]\w*)*")
 _METHODS = (
     "apply_gradient", "compute_gradient", "compute_gradients", "optimize", "state_dict",
     "restore_state",
 )  # fmt: skip
 _PARTS = {"target", "state", "step", "optimizer_def"}
 _BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
+_IN_TEXT = (
+    "a text names {0}, which is gone: where the text is looked up, name {1} and wrap what it "
+    "makes, optax_bridge.from_legacy(...); or name its equal in Optax (`optax-bridge recipe`)"
+)
 _BY_NAME = (
     "flax.optim looked up by its name: it is gone, and nothing that is used through this is "
     "rewritten; import it (from flax import optim), use that, and run this again"
@@ -98,6 +106,18 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
         return
     if isinstance(original.func, cst.Name) and context.is_optimizer(original.args[0].value):
         context.by_hand(original, _BY_STRING)
+
+
+def rewrite_string(context: Context, original: cst.SimpleString, _: cst.SimpleString) -> None:
+    """`"flax.optim.Adam"`, which is looked up somewhere, in this file or another one."""
+    name = text_of(original)
+    above = context.parent(original)
+    call = context.parent(above) if isinstance(above, cst.Arg) else None
+    if not _OF_OPTIM.fullmatch(name) or isinstance(above, cst.Expr):
+        return
+    if not isinstance(call, cst.Call) or not _looks_up_optim(context, call):
+        equal = f"legacy_optim{canonical(name).removeprefix(OPTIM)}"
+        context.by_hand(original, _IN_TEXT.format(name, equal))
 
 
 def _looks_up_optim(context: Context, call: cst.Call) -> bool:

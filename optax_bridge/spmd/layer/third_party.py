@@ -1,6 +1,7 @@
 """Layers from elsewhere: modules of flax.linen and flax.nnx, and callables without parameters."""
 
 import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -25,6 +26,8 @@ from optax_bridge.spmd.layer.parameters import FactorizationSpec, ParameterSpec
 from optax_bridge.spmd.module import Module
 from optax_bridge.spmd.module.module import Method
 from optax_bridge.spmd.trees import TensorSpec
+
+_log = logging.getLogger(__name__)
 
 
 class ThirdPartyLayer(BaseLayer):
@@ -61,6 +64,7 @@ class ThirdPartyLayer(BaseLayer):
     def __init__(self, cfg: Config, *, parent: Module | None) -> None:
         super().__init__(cfg, parent=parent)
         self._module = self._make_module()
+        self._has_warned = False
 
     def _make_module(self) -> LinenModule | NnxModule | Method:
         cfg = self._config
@@ -103,7 +107,27 @@ class ThirdPartyLayer(BaseLayer):
         """The specs of the module's variables, by collection."""
         if not isinstance(self._module, LinenModule | NnxModule):
             return {}
-        return jax.tree_util.tree_map_with_path(self._spec, self._module.abstract(), is_leaf=is_box)
+        specs = jax.tree_util.tree_map_with_path(
+            self._spec, self._module.abstract(), is_leaf=is_box
+        )
+        self._warn_of_dtype(specs.get("params", {}))
+        return specs
+
+    def _warn_of_dtype(self, specs: PyTree) -> None:
+        """Logs a warning, once, if parameters are of another dtype than the config says."""
+        wanted = jnp.dtype(self.dtype())
+        dtypes = {jnp.dtype(spec.dtype) for spec in jax.tree.leaves(specs)}
+        others = [d.name for d in dtypes if jnp.issubdtype(d, jnp.floating) and d != wanted]
+        if others and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%r: parameters are %s, as the module makes them, and dtype %s, of the config or "
+                "of the layer above, does not change that. Set the module's own param_dtype, or "
+                "this layer's dtype to what they are",
+                self,
+                ", ".join(sorted(others)),
+                wanted.name,
+            )
 
     def _spec(self, path: tuple[object, ...], leaf: Leaf) -> ParameterSpec:
         where = "/".join(key_names(path))

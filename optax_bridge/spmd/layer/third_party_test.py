@@ -111,6 +111,16 @@ def test_copied_and_prebuilt(name):
     assert jax.tree.structure(rest["batch_stats"]) == jax.tree.structure(params["batch_stats"])
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_another_dtype_than_the_modules_is_said(name, caplog):
+    made(name).create_parameter_specs_recursively()
+    assert not caplog.text
+    layer = made(name, dtype=jnp.bfloat16)
+    for _ in range(2):
+        layer.create_parameter_specs_recursively()
+    assert caplog.text.count("parameters are float32, as the module makes them, and dtype bfl") == 1
+
+
 def test_old_keys():
     layer = made("nnx")
     key = jax.random.PRNGKey(0)
