@@ -232,20 +232,6 @@ def test_override_of_a_transformation_that_gives_values():
     jax.tree.map(np.testing.assert_array_equal, {name: new[name] for name in others}, expected)
 
 
-def test_rules_that_fit_nothing_are_said(caplog):
-    learner = learner_of(
-        update_rules=[("stats", UpdateType.NO_UPDATE), ("w", UpdateType.OPTIMIZERS)]
-    )
-    scales = optimizers.per_param_scale_by_path(scale_by_path=[("x", 0.0)], description="decay")
-    for _ in range(2):
-        learner.create_state_partition_specs(specs())
-        scales(opt_params())
-    assert [record.getMessage().partition(" fits")[0] for record in caplog.records] == [
-        "learner.update_rules: 'stats'",
-        "per_param_scale_by_path (decay): 'x'",
-    ]
-
-
 def test_the_forward_function_may_be_another():
     def twice(fn):
         def forward_twice(*, model_params, inputs):
