@@ -191,12 +191,7 @@ def _case(
     example = None
     if tries is not None:
         try:
-            example = (
-                tries.find(quick=False)
-                or tries.find_late()
-                or tries.find_native()
-                or tries.find_far()
-            )
+            example = tries.find_patiently()
             stopped = f"no counterexample among {tries.tried} inputs"
         except NoRule as error:
             stopped = str(error)

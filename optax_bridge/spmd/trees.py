@@ -21,7 +21,6 @@ from optax_bridge._internals import mesh_in_with, mesh_that_is_set
 from optax_bridge.metadata.axis_metadata import key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 Tensor = jax.Array
 # A leaf, or a dict of such trees.
@@ -217,19 +216,6 @@ def match_regex_rules(
     return default_value
 
 
-def warn_of_unmatched(where: str, rules: Iterable[str], tree: PyTree) -> None:
-    """Logs a warning for each regular expression that matches no whole path of the tree."""
-    paths = [path for path, _ in flatten_items(tree)]
-    for rule in rules if paths else ():
-        if not any(re.fullmatch(rule, path) for path in paths):
-            _log.warning(
-                "%s: %r fits no parameter, so it changes nothing. It must fit a whole path, %r say",
-                where,
-                rule,
-                paths[0],
-            )
-
-
 def _parts(path: str | Sequence[str], separator: str | None) -> list[str]:
     if not isinstance(path, str):
         return list(path)
@@ -297,6 +283,9 @@ def prune_tree(
 def prune_empty(tree: PyTree) -> PyTree:
     """The tree without empty dicts, also those that become empty."""
     return prune_tree(tree, lambda _, part: isinstance(part, dict) and not part)
+
+
+_log = logging.getLogger(__name__)
 
 
 def tree_merge(

@@ -18,9 +18,9 @@ Random states have the signs of those that a run reaches.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -107,8 +107,20 @@ class Programs:
     numbers: Mapping[str, float]
 
 
-# From hyper-parameters that are fixed, and a shape for every leaf or None for the parameters' own.
-Trace = Callable[[Mapping[str, float], tuple[int, ...] | None], Programs]
+class Trace(Protocol):
+    """Traces both sides."""
+
+    def __call__(
+        self, fixed: Mapping[str, float], shape: tuple[int, ...] | None = None, wide: bool = False
+    ) -> Programs:
+        """Returns the programs.
+
+        Args:
+          fixed: hyper-parameters that are numbers.
+          shape: of every leaf; None for the parameters' own.
+          wide: whether the parameters are in float64, not in their dtypes.
+        """
+        ...
 
 
 def check_programs(
@@ -129,7 +141,7 @@ def check_programs(
     )
     with precise(), _as_refusals():
         for case in cases:
-            programs = trace(case["fixed"], None)
+            programs = trace(case["fixed"])
             _check_scope(certificate, case, programs)
             if case["verdict"] == "different":
                 _check_example(case, trace, checked, rng)
@@ -173,16 +185,22 @@ def _check_points(
 
 
 def _check_example(case: Case, trace: Trace, checked: Checked, rng: np.random.Generator) -> None:
-    """Counts an example that parts the sides, which a long one is not tried to do."""
+    """Counts an example that parts the sides, which a long one is not tried to do.
+
+    In the dtypes of the parameters, or in float64, if the certificate says that.
+    """
     example = case["counterexample"]
-    programs = trace(example["hyper_params"], None)
-    size = sum(int(np.prod(leaf.shape)) for leaf in programs.shapes)
-    if example["step"] * size > _MOST_STEPS:
-        checked.skipped["an example of many steps"] = None
-    elif any(_Run(case, programs, checked, rng, exact).parts(example) for exact in (True, False)):
-        checked.examples += 1
-    else:
-        checked.skipped["an example that does not part them here"] = None
+    for wide in (False, True)[: 1 + (example["arithmetic"] == "float64")]:
+        programs = trace(example["hyper_params"], wide=wide)
+        size = sum(int(np.prod(leaf.shape)) for leaf in programs.shapes)
+        if example["step"] * size > _MOST_STEPS:
+            checked.skipped["an example of many steps"] = None
+            return
+        runs = [_Run(case, programs, checked, rng, exact) for exact in (True, False)]
+        if any(each.parts(example) for each in runs):
+            checked.examples += 1
+            return
+    checked.skipped["an example that does not part them here"] = None
 
 
 def _require(condition: bool, message: str) -> None:

@@ -116,6 +116,18 @@ class Search:
                 return self._smallest(params, grads)
         return None
 
+    def find_patiently(self) -> Counterexample | None:
+        """A counterexample by all ways; None if none of them leads to one.
+
+        Where the parameters' dtypes have programs of their own, these are run before all else.
+
+        Raises:
+          NoRule: something cannot be followed in exact arithmetic.
+        """
+        searches = [functools.partial(self.find, quick=False), self.find_late, self.find_far]
+        searches.insert(2 if self.one_program else 0, self.find_native)
+        return next(filter(None, (search() for search in searches)), None)
+
     def _in_range(self, candidate: Candidate) -> Candidate:
         """The candidate without numbers that the parameters' dtypes do not reach."""
         most = [float(jnp.finfo(leaf.dtype).max) for leaf in self.dtypes]

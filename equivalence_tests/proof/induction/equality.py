@@ -58,12 +58,16 @@ class Equality:
 
 
 class Comparer:
-    """Compares nodes of one graph, and remembers the results."""
+    """Compares nodes of one graph, and remembers the results.
+
+    Attributes:
+      patient: whether what is much work is tried with more of it: not once the proof has failed.
+    """
 
     def __init__(self, graph: Graph):
         """Compares nodes of this graph."""
         self.graph = graph
-        self.numeric = Numeric(graph)
+        self.numeric, self.patient = Numeric(graph), True
         self._known: dict[tuple[int, int], Equality] = {}
         self._older: dict[int, Node] = {}  # node -> an older one that is equal over the reals
         self._assumed: dict[int, list[str]] = {}  # what each of these assumes
@@ -87,6 +91,8 @@ class Comparer:
     def _in_turn(self, lhs: Node, rhs: Node) -> Equality:
         """Compares two nodes over the reals, the quickest way first."""
         equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _QUICK)
+        if equality.level is Level.UNKNOWN and not self.patient:
+            return equality
         if equality.level is Level.UNKNOWN and equality.hard:
             self._sweep(lhs, rhs)
             equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _LONG)

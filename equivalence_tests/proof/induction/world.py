@@ -116,7 +116,8 @@ class World:
         What is computed of parts that are known to be equal is then computed alike.
         """
         for a, b in sorted(zip(lhs, rhs, strict=True), key=_size):
-            self.comparer.compare(a, b, level)
+            equality = self.comparer.compare(a, b, level)
+            self.comparer.patient &= equality.level is not Level.UNKNOWN
         return [
             Obligation(when, name, self.comparer.compare(a, b, level), (a, b), params, (i, i))
             for i, (name, a, b) in enumerate(zip(names, lhs, rhs, strict=True))

@@ -17,7 +17,6 @@ from optax_bridge.spmd.learner import (
     OverrideInplaceUpdateTransformation,
     Updates,
     UpdateType,
-    WrappedPartitionedGradientTransformation,
     _apply_updates,
     _split_gradients,
     _value_and_grad,
@@ -233,20 +232,6 @@ def test_override_of_a_transformation_that_gives_values():
     jax.tree.map(np.testing.assert_array_equal, {name: new[name] for name in others}, expected)
 
 
-def test_rules_that_fit_nothing_are_said(caplog):
-    learner = learner_of(
-        update_rules=[("stats", UpdateType.NO_UPDATE), ("w", UpdateType.OPTIMIZERS)]
-    )
-    scales = optimizers.per_param_scale_by_path(scale_by_path=[("x", 0.0)], description="decay")
-    for _ in range(2):
-        learner.create_state_partition_specs(specs())
-        scales(opt_params())
-    assert [record.getMessage().partition(" fits")[0] for record in caplog.records] == [
-        "learner.update_rules: 'stats'",
-        "per_param_scale_by_path (decay): 'x'",
-    ]
-
-
 def test_the_forward_function_may_be_another():
     def twice(fn):
         def forward_twice(*, model_params, inputs):
@@ -295,11 +280,13 @@ def test_conditional_updates(optimizer):
 
 
 def test_what_is_no_transformation():
-    with pytest.raises(ValueError, match="expected a PartitionedGradientTransformation"):
-        WrappedPartitionedGradientTransformation.default_config().set(
-            name="optimizer",
-            transformation=config_for_function(optax.constant_schedule).set(value=1.0),
-        ).instantiate(parent=None)
+    not_one = config_for_function(optax.constant_schedule).set(value=1.0)
+    with pytest.raises(ValueError, match="optimizer: expected a PartitionedGradientTransf"):
+        learner_of(optimizer=not_one)
+    several = config_for_function(lambda: optax.MultiSteps(optax.sgd(0.1), 2))
+    for optimizer in (several, config_for_function(optimizers.chain).set(args=[several])):
+        with pytest.raises(ValueError, match=r"Give its gradient_transformation\(\)"):
+            learner_of(optimizer=optimizer)
 
 
 def test_splitting_and_differentiating():
