@@ -17,7 +17,6 @@ from optax_bridge.spmd.learner import (
     OverrideInplaceUpdateTransformation,
     Updates,
     UpdateType,
-    WrappedPartitionedGradientTransformation,
     _apply_updates,
     _split_gradients,
     _value_and_grad,
@@ -281,11 +280,13 @@ def test_conditional_updates(optimizer):
 
 
 def test_what_is_no_transformation():
-    with pytest.raises(ValueError, match="expected a PartitionedGradientTransformation"):
-        WrappedPartitionedGradientTransformation.default_config().set(
-            name="optimizer",
-            transformation=config_for_function(optax.constant_schedule).set(value=1.0),
-        ).instantiate(parent=None)
+    not_one = config_for_function(optax.constant_schedule).set(value=1.0)
+    with pytest.raises(ValueError, match="optimizer: expected a PartitionedGradientTransf"):
+        learner_of(optimizer=not_one)
+    several = config_for_function(lambda: optax.MultiSteps(optax.sgd(0.1), 2))
+    for optimizer in (several, config_for_function(optimizers.chain).set(args=[several])):
+        with pytest.raises(ValueError, match=r"Give its gradient_transformation\(\)"):
+            learner_of(optimizer=optimizer)
 
 
 def test_splitting_and_differentiating():
