@@ -1,4 +1,4 @@
-"""What primitives compute: tables by their names, for numbers and for balls."""
+"""Tables of what primitives compute, for numbers and for balls."""
 
 import functools
 import operator
