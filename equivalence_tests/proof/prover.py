@@ -191,13 +191,11 @@ def _case(
     example = None
     if tries is not None:
         try:
-            example = (
-                tries.find(quick=False)
-                or tries.find_late()
-                or tries.find_native()
-                or tries.find_far()
-            )
+            example = tries.find_patiently()
             stopped = f"no counterexample among {tries.tried} inputs"
+            if inputs.numbers:
+                settings = (f"{name} = {number:g}" for name, number in inputs.numbers.items())
+                stopped += f", with {', '.join(settings)} alone"
         except NoRule as error:
             stopped = str(error)
     return done(best, counterexample=example, stopped=stopped)

@@ -241,7 +241,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "static field": (
         (lambda p: jax.tree_util.Partial(min), lambda g, s, p: (p, jax.tree_util.Partial(max))),
         PARAMS,
-        "left side .*changes what it holds beside arrays.*min.* -> .*max",
+        "left side .*changes what it holds apart from arrays.*min.* -> .*max",
     ),
     "weakly typed first": (
         (

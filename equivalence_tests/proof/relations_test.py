@@ -58,7 +58,7 @@ RELATED: dict[str, tuple[Any, Any, str]] = {
         _of_moments(0.0, lambda g, m: (-(m * 0.9 + 0.1 * g), m * 0.9 + 0.1 * g)),
         "= 1/10 * ",
     ),
-    "powers": (_running_powers(1e-3), optax.adam(1e-3), "state['a'] = (9/10) ** state"),
+    "powers": (_running_powers(1e-3), optax.adam(1e-3), "state['a'] = (9/10) ** count"),
 }
 
 

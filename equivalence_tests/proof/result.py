@@ -212,8 +212,9 @@ class Proof:
         elif self.verdict == UNDECIDED:
             for case in self.cases:
                 lines += [f"  {case.stopped}"] if case.stopped else []
-                for obligation in case.open[:3]:
-                    lines.append(_left_open(obligation))
+                # A relation is often that parameters are equal, which is told once.
+                told = {each.nodes: each for each in reversed(case.open)}
+                lines += [_left_open(each) for each in list(told.values())[::-1][:3]]
         return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 Most part only beyond `FAR`, where no search for a counterexample goes before the proof has failed.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import optax
 import pytest
 from jax import lax
 
-from equivalence_tests import prove_equivalence
+from equivalence_tests import ProofError, prove_equivalence
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.bits.graph import Graph
 from equivalence_tests.proof.certificate import normal_forms
@@ -226,6 +227,31 @@ def test_what_cancels_is_no_difference(name: str):
     assert proof.verdict != DIFFERENT, proof
 
 
+def test_no_input_is_out_of_the_reach_of_its_dtype():
+    most = float(jnp.finfo(jnp.float32).max)
+    sides = _side(lambda p, g: p - jnp.clip(g, -most, most)), _side(lambda p, g: p - g)
+    for params in (PARAMS, {"k": jnp.ones(())}):  # a scalar goes through every search as well
+        assert prove_equivalence(*sides, params).verdict == "not decided"
+
+
+def test_a_constant_rounded_to_the_dtype_of_the_parameters_is_no_difference():
+    sides = (
+        lambda hp: _side(lambda p, g: p - math.sqrt(hp["rate"]) * g),
+        lambda hp: _side(lambda p, g: p - jnp.sqrt(hp["rate"]) * g),
+    )
+    params = {"a": jnp.ones((4, 3))}
+    assert prove_equivalence(*sides, params, hyper_params={"rate": 0.1}).verdict == "not decided"
+
+
+def test_with_which_settings_a_counterexample_was_looked_for_is_said():
+    sides = (
+        lambda hp: _side(lambda p, g: p - jnp.abs(hp["rate"]) * g),
+        lambda hp: _side(lambda p, g: p - hp["rate"] * g),
+    )
+    proof = prove_equivalence(*sides, {"k": jnp.ones(())}, hyper_params={"rate": 0.1})
+    assert "inputs, with rate = 0.1 alone" in str(proof)
+
+
 def test_functions_without_an_exact_rule_are_told_apart():
     left, right = (_side(lambda p, g, a=a: p + lax.igamma(a + 0 * g, g * g)) for a in (2.0, 2.1))
     assert prove_equivalence(left, right, {"a": jnp.ones(2)}).verdict == DIFFERENT
@@ -293,6 +319,35 @@ def test_what_is_assumed_is_said(name: str):
     proof = prove_equivalence(_side(left), _side(right), PARAMS)
     assert proof.verdict == REALS
     assert any(text in each for each in proof.assumptions)
+
+
+def test_what_is_assumed_is_said_of_inputs_and_of_the_relation_that_is_proved():
+    """Of 218 or of a count in place of a moment, from a relation that was dropped, says nothing."""
+
+    def yogi(grads: Any, state: Any, params: Any) -> Any:
+        count = state["t"] + 1
+        square = grads["k"] ** 2
+        v = state["v"] - 0.001 * jnp.sign(state["v"] - square) * square
+        m = 0.9 * state["m"] + 0.1 * grads["k"]
+        root = jnp.sqrt(v / (1 - 0.999**count)) + 1e-3
+        new = params["k"] - 0.01 * m / (1 - 0.9**count) / root
+        return {"k": new}, {"m": m, "v": v, "t": count}
+
+    start = jnp.float32(1e-6)
+    pair = (lambda p: {"m": start, "v": start, "t": jnp.int32(0)}, yogi), optax.yogi(1e-2)
+    proof = prove_equivalence(*pair, {"k": jnp.ones(())})
+    assert proof.verdict == REALS
+    assert any("state['v']" in text for text in proof.assumptions)
+    assert not any("node" in text or "state['m']" in text for text in proof.assumptions)
+
+
+def test_a_setting_is_not_taken_for_a_gradient_of_its_name():
+    sides = (
+        lambda hp: _side(lambda p, g: p - hp["grads['k']"] * g),
+        lambda hp: _side(lambda p, g: p - g * g),
+    )
+    with pytest.raises(ProofError, match="give it another name"):
+        prove_equivalence(*sides, {"k": jnp.ones(())}, hyper_params={"grads['k']": 3.0})
 
 
 def test_what_sums_up_nothing_is_0():

@@ -38,6 +38,13 @@ def test_a_certificate_of_something_else_is_not_believed(tmp_path: Path):
     assert prove_task(TASK, tmp_path / "of sgd").remembered == 0
 
 
+def test_an_example_in_float64_is_checked_there(tmp_path: Path):
+    """In float16 the constant that parts them is 0 on both sides."""
+    task = Task("adagrad", 0, "stock", "float16")
+    assert prove_task(task, tmp_path).verdict == "different"
+    assert prove_task(task, tmp_path).remembered == 1
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_claims_are_proved_in_several_processes(processes: int):
     tasks = [TASK, Task("momentum", 0, "stock", "float32")]

@@ -1,4 +1,4 @@
-"""What a step changes in Python.
+"""The Python state of a step, and its changes.
 
 A program that JAX compiles, or that a proof follows, is written down once: what the step changes
 in Python is changed then, and never again. Such a side would be taken for one that does the same
@@ -150,7 +150,7 @@ def _named_parts(value: object) -> Iterator[Part]:
 
 def _globals_of(function: types.FunctionType) -> Iterator[Part]:
     """Yields the globals that a function names and `parts_of` leaves out."""
-    found = {part.path for part in parts_of(function)}
+    listed = {part.path for part in parts_of(function)}
     names = set(_names(function.__code__)).intersection(function.__globals__)
     for name in sorted(names):
         other, path = function.__globals__[name], f"the global {name}"
@@ -158,7 +158,7 @@ def _globals_of(function: types.FunctionType) -> Iterator[Part]:
             if _is_own_module(other.__name__):
                 inner = sorted(set(_names(function.__code__)).intersection(vars(other)))
                 yield from (Part(n, vars(other)[n], f"{name}.{n}") for n in inner)
-        elif path not in found and (isinstance(other, _HOLDERS) or _is_own(type(other))):
+        elif path not in listed and (isinstance(other, _HOLDERS) or _is_own(type(other))):
             yield Part(name, other, path)
 
 

@@ -52,11 +52,36 @@ BRIDGED = {
         "o = optax_bridge.TrainState.create(apply_fn=None, params=p, "
         "tx=optax_bridge.from_legacy(mom(0.1)))",
     ),
+    "functions-beside-a-class-by-decorator": (
+        "t = {'adam': optim.Adam}\ndef register(name):\n    def put(make):\n"
+        "        t[name] = make\n        return make\n    return put\n"
+        "@register('sgd')\ndef sgd(lr): return optim.Momentum(lr)\nd = t[n](0.1)",
+        "t = {'adam': legacy_optim.Adam}\ndef register(name):\n    def put(make):\n"
+        "        t[name] = make\n        return make\n    return put\n"
+        "@register('sgd')\ndef sgd(lr): return legacy_optim.Momentum(lr)\n"
+        "d = optax_bridge.from_legacy(t[n](0.1))",
+    ),
     "functions-beside-a-class-by-branch": (
         "if x:\n    make = lambda lr: optim.Adagrad(lr)\n"
         "else:\n    make = optim.Adam\nd = make(0.1)",
         "if x:\n    make = lambda lr: legacy_optim.Adagrad(lr)\n"
         "else:\n    make = legacy_optim.Adam\nd = optax_bridge.from_legacy(make(0.1))",
+    ),
+    "beside-what-such-a-function-made": (
+        "def mom(lr): return optim.Momentum(lr)\nd = {'m': mom, 'a': optim.Adam}[n](0.1)\n"
+        "e = mom(0.1) if x else optim.Adagrad(0.1)\no = e.create(p)",
+        "def mom(lr): return legacy_optim.Momentum(lr)\n"
+        "d = optax_bridge.from_legacy({'m': mom, 'a': legacy_optim.Adam}[n](0.1))\n"
+        "e = mom(0.1) if x else legacy_optim.Adagrad(0.1)\n"
+        "o = optax_bridge.TrainState.create(apply_fn=None, params=p, "
+        "tx=optax_bridge.from_legacy(e))",
+    ),
+    "a-class-or-a-definition": (
+        "def f(m): return (m(0.1) if callable(m) else m).create(p)\nf(optim.Adam)\n"
+        "f(optim.Adagrad(0.1))",
+        "def f(m): return optax_bridge.TrainState.create(apply_fn=None, params=p, "
+        "tx=(optax_bridge.from_legacy(m(0.1)) if callable(m) else m))\nf(legacy_optim.Adam)\n"
+        "f(optax_bridge.adagrad(0.1))",
     ),
     "conditional": (
         "d = (optim.Adam if x else optim.Momentum)(0.1)",

@@ -199,7 +199,7 @@ def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
         errors.print(refusal)
         return MISUSE
     try:
-        with _progress_bar(errors) as progress:
+        with _progress_bar(errors) as progress, _warnings_to(errors):
             done = _convert(options, str(recipe), progress)
     except CheckpointError as error:
         errors.print(str(error))
@@ -297,6 +297,17 @@ def _convert(
         allow_nan=options.allow_nan, verify=options.verify, force=options.force,
         progress=progress, moved=moved,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _warnings_to(errors: "Terminal") -> Iterator[None]:
+    """Prints warnings as sentences, without the lines of this package that gave them."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        finally:
+            for warning in caught:
+                errors.print(f"warning: {warning.message}")
 
 
 @contextlib.contextmanager

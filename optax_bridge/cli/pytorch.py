@@ -3,6 +3,7 @@
 from json import dumps
 from typing import TYPE_CHECKING
 
+from optax_bridge._text import listing
 from optax_bridge.cli.options import ConvertOptions, Layout, Target
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def report_returned(done: "Returned", options: ConvertOptions) -> None:
         f"{done.read.path} ({done.read.description}) -> {options.destination}: step {done.step}, "
         f"{done.arrays} arrays, {done.nbytes:,} bytes, read again and compared"
     )
-    unchanged = ", ".join(["the groups' settings, lr among them", *done.unchanged])
+    unchanged = listing(["the groups' settings, lr among them", *done.unchanged])
     plain_terminal(stderr=True).print(f"note: as {options.base} has them: {unchanged}")
 
 

@@ -5,6 +5,7 @@ A `VDict` is a dict of arrays that are stacked along axis 0, such as the layers 
 
 import copy
 import dataclasses
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from optax_bridge.metadata.axis_metadata import key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 _log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Tensor = jax.Array
 # A leaf, or a dict of such trees.
@@ -217,17 +219,27 @@ def match_regex_rules(
     return default_value
 
 
-def warn_of_unmatched(where: str, rules: Iterable[str], tree: PyTree) -> None:
-    """Logs a warning for each regular expression that matches no whole path of the tree."""
-    paths = [path for path, _ in flatten_items(tree)]
-    for rule in rules if paths else ():
-        if not any(re.fullmatch(rule, path) for path in paths):
-            _log.warning(
-                "%s: %r fits no parameter, so it changes nothing. It must fit a whole path, %r say",
-                where,
-                rule,
-                paths[0],
+def warn_of_unused_rules(
+    rules: Iterable[tuple[str, object]], parameters: PyTree, where: str
+) -> None:
+    """Logs, once, each rule whose regular expression fits the path of no parameter.
+
+    Args:
+      rules: as of `match_regex_rules`.
+      parameters: a tree with a leaf for each parameter.
+      where: whose rules they are.
+    """
+    paths = [path for path, _ in flatten_items(parameters)]
+    for regex, _ in rules:
+        if paths and not any(re.fullmatch(regex, path) for path in paths):
+            _warn_once(
+                f"{where}: {regex!r} fits no parameter; it must fit a whole path, {paths[-1]} say"
             )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _log.warning(message)
 
 
 def _parts(path: str | Sequence[str], separator: str | None) -> list[str]:

@@ -121,6 +121,8 @@ def _atom_text(atoms: Sequence[Atom], atom: Atom) -> str:
         return f"sum({args[0]} for {bound})"
     if atom.name == "pow":
         return f"({args[0]})^({args[1]})"
+    if atom.name.startswith("as "):  # a conversion, which may wrap round
+        return f"{atom.name.split(' ')[1]}({args[0]})"
     return f"{atom.name.split(' ')[0]}({', '.join(args)}){_at(atom.index)}"
 
 

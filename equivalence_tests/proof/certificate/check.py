@@ -1,12 +1,15 @@
 """`check`: a certificate against two sides, which are traced to programs for the checker."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 import jax
+import numpy as np
 
-from equivalence_tests.proof.certificate.checker import Checked, Programs, Side, check_programs
+from equivalence_tests.proof.certificate.checker import Checked, check_programs
+from equivalence_tests.proof.certificate.programs import Programs, Side
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.reading.sides import (
     Inputs,
@@ -16,6 +19,7 @@ from equivalence_tests.proof.reading.sides import (
     trace_side,
 )
 from equivalence_tests.sides.adapt import SideLike
+from equivalence_tests.sides.precision import float64
 from optax_bridge.metadata.trees import Params
 
 
@@ -58,14 +62,21 @@ def check(
         program = trace_side(make, inputs, name)
         return Side(program.start, program.step, program.paths, program.asked)
 
-    def trace(fixed: Mapping[str, float], shape: tuple[int, ...] | None) -> Programs:
+    def trace(
+        fixed: Mapping[str, float], shape: tuple[int, ...] | None = None, wide: bool = False
+    ) -> Programs:
         free = {k: v for k, v in (hyper_params or {}).items() if k not in fixed}
         inputs = check_inputs(params, free, fixed)
-        if shape is not None:
-            leaves = [jax.ShapeDtypeStruct(shape, leaf.dtype) for leaf in inputs.shapes]
-            inputs = replace(inputs, params=jax.tree.structure(params).unflatten(leaves))
+        leaves = [
+            jax.ShapeDtypeStruct(
+                leaf.shape if shape is None else shape, np.float64 if wide else leaf.dtype
+            )
+            for leaf in inputs.shapes
+        ]
+        inputs = replace(inputs, params=jax.tree.structure(params).unflatten(leaves))
         ours, theirs = data["names"]
-        sides = side(pair[0], inputs, ours), side(pair[1], inputs, theirs)
+        with float64() if wide else contextlib.nullcontext():
+            sides = side(pair[0], inputs, ours), side(pair[1], inputs, theirs)
         return Programs(sides, inputs.paths, inputs.shapes, inputs.numbers)
 
     return check_programs(data, trace, points, steps, shapes, seed)

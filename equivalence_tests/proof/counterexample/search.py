@@ -12,6 +12,7 @@ import numpy as np
 
 from equivalence_tests.proof.counterexample.candidates import (
     SOME,
+    Candidate,
     Grads,
     counts,
     exact_values,
@@ -103,7 +104,8 @@ class Search:
         candidates = simple(self.inputs, quick)
         if not quick:
             candidates = itertools.chain(candidates, of_sizes(self.inputs, sizes(self.sides)))
-        for params, grads in candidates:
+        for candidate in candidates:
+            params, grads = self._in_range(candidate)
             size, step = self.largest_difference(params, grads)
             if size > self.clear and self.differs_exactly(params, grads[:step]):
                 return self._smallest(params, grads[:step])
@@ -113,6 +115,27 @@ class Search:
             if self.differs_exactly(params, grads):
                 return self._smallest(params, grads)
         return None
+
+    def find_patiently(self) -> Counterexample | None:
+        """A counterexample by all ways; None if none of them leads to one.
+
+        Where the parameters' dtypes have programs of their own, these are run before all else.
+
+        Raises:
+          NoRule: something cannot be followed in exact arithmetic.
+        """
+        searches = [functools.partial(self.find, quick=False), self.find_late, self.find_far]
+        searches.insert(2 if self.one_program else 0, self.find_native)
+        return next(filter(None, (search() for search in searches)), None)
+
+    def _in_range(self, candidate: Candidate) -> Candidate:
+        """The candidate without numbers that the parameters' dtypes do not reach."""
+        most = [float(jnp.finfo(leaf.dtype).max) for leaf in self.dtypes]
+
+        def clipped(arrays: list[np.ndarray]) -> list[np.ndarray]:
+            return [np.clip(a, -m, m) for a, m in zip(arrays, most, strict=True)]
+
+        return clipped(candidate[0]), [clipped(each) for each in candidate[1]]
 
     def find_late(self) -> Counterexample | None:
         """A counterexample after as many steps as a program's own numbers ask for; None if none.
@@ -219,11 +242,15 @@ class Search:
                 except (Unclear, ValueError, ZeroDivisionError, OverflowError):
                     break
                 both = list(zip(*pair, strict=True))
-                # Its constants are rounded to that dtype, so a little is no difference.
+                # Its constants are rounded to that dtype, so a little of what a parameter is, or
+                # was before it was cancelled, is no difference.
                 little = 4 * max(float(jnp.finfo(leaf.dtype).eps) for leaf in self.dtypes)
+                before = np.abs(np.concatenate([np.ravel(array) for array in params])).tolist()
                 differs = [
-                    a.is_finite() and b.is_finite() and abs(a - b) > little * abs(a).max(abs(b))
-                    for a, b in both
+                    a.is_finite()
+                    and b.is_finite()
+                    and abs(a - b) > little * abs(a).max(abs(b)).max(size)
+                    for (a, b), size in zip(both, before, strict=True)
                 ]
                 if any(differs):
                     entry = differs.index(True)

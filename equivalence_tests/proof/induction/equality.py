@@ -2,6 +2,7 @@
 
 import enum
 import math
+import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
@@ -57,15 +58,19 @@ class Equality:
 
 
 class Comparer:
-    """Compares nodes of one graph, and remembers the results."""
+    """Compares nodes of one graph, and remembers the results.
+
+    Attributes:
+      patient: whether what is much work is tried with more of it: not once the proof has failed.
+    """
 
     def __init__(self, graph: Graph):
         """Compares nodes of this graph."""
         self.graph = graph
-        self.numeric = Numeric(graph)
+        self.numeric, self.patient = Numeric(graph), True
         self._known: dict[tuple[int, int], Equality] = {}
         self._older: dict[int, Node] = {}  # node -> an older one that is equal over the reals
-        self._assumed: dict[str, None] = {}  # for all of these
+        self._assumed: dict[int, list[str]] = {}  # what each of these assumes
 
     def compare(self, lhs: Node, rhs: Node, weakest: Level = Level.REALS) -> Equality:
         """Compares two nodes, up to a level."""
@@ -86,6 +91,8 @@ class Comparer:
     def _in_turn(self, lhs: Node, rhs: Node) -> Equality:
         """Compares two nodes over the reals, the quickest way first."""
         equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _QUICK)
+        if equality.level is Level.UNKNOWN and not self.patient:
+            return equality
         if equality.level is Level.UNKNOWN and equality.hard:
             self._sweep(lhs, rhs)
             equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _LONG)
@@ -120,7 +127,7 @@ class Comparer:
         if equality.level is Level.REALS:
             older, newer = sorted((lhs, rhs), key=lambda node: node.id)
             self._older[newer.id] = older
-            self._assumed |= dict.fromkeys(equality.assumptions)
+            self._assumed[newer.id] = equality.assumptions
 
     def _sweep(self, lhs: Node, rhs: Node) -> None:
         """Proves that parts of both are equal, from the smallest to the largest.
@@ -161,7 +168,8 @@ class Comparer:
         rebuilt: dict[int, Node] = {}
         if self._with_merged(lhs, rebuilt) is not self._with_merged(rhs, rebuilt):
             return None
-        return Equality(Level.REALS, list(self._assumed), lhs.general and rhs.general)
+        assumed = (text for node in rebuilt for text in self._assumed.get(node, ()))
+        return Equality(Level.REALS, list(dict.fromkeys(assumed)), lhs.general and rhs.general)
 
     def _with_merged(self, node: Node, rebuilt: dict[int, Node]) -> Node:
         """A node computed of the older ones of equal parts."""
@@ -244,12 +252,27 @@ class Comparer:
             stopped += f"; of {unknown} it is known only that it equals itself"
         return Equality(
             Level.REALS if same else Level.UNKNOWN,
-            list(algebra.assumptions),
+            [self._spelled_out(text) if cut else text for text in algebra.assumptions],
             general=lhs.general and rhs.general,
             forms=(format_quotient(algebra.atoms, first), format_quotient(algebra.atoms, second)),
             terms=terms,
             stopped=stopped,
         )
+
+    def _spelled_out(self, text: str) -> str:
+        """A formula with those of the nodes that were taken for inputs in it."""
+
+        def formula(match: re.Match[str]) -> str:
+            node = next(n for n in self.graph.nodes.values() if n.id == int(match[1]))
+            algebra = Algebra(_CAPACITIES[-1], _SMALL)
+            try:
+                text = algebra.text(Reals(self.graph, algebra).entry(node, indices(node.shape)))
+            except (Undecided, RecursionError):
+                return f"what `{node.op}` gives"
+            text = text if len(text) <= 200 else f"{text[:200]} ..."
+            return f"({text})" if " " in text else text
+
+        return re.sub(r"node (\d+)(?:\[[^]]*\])?", formula, text)
 
     def _by_cases(self, lhs: Node, rhs: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
         """Equal where a count differs from some numbers, and for each of these numbers."""

@@ -90,7 +90,8 @@ class World:
         paths = {node.id: path for node, path in zip(self.params, self.inputs.paths, strict=True)}
         names: dict[str, None] = {}
         for path, node in zip(side.paths, start, strict=True):
-            name = paths.get(node.id) or "state" + re.sub(r"^\[\d+\]", "", path)
+            called = "count" if path == "[0]" else "state" + re.sub(r"^\[\d+\]", "", path)
+            name = paths.get(node.id) or called
             while name in names:
                 name = f"state{path}" if f"state{path}" not in names else f"{name}'"
             names[name] = None
@@ -115,7 +116,8 @@ class World:
         What is computed of parts that are known to be equal is then computed alike.
         """
         for a, b in sorted(zip(lhs, rhs, strict=True), key=_size):
-            self.comparer.compare(a, b, level)
+            equality = self.comparer.compare(a, b, level)
+            self.comparer.patient &= equality.level is not Level.UNKNOWN
         return [
             Obligation(when, name, self.comparer.compare(a, b, level), (a, b), params, (i, i))
             for i, (name, a, b) in enumerate(zip(names, lhs, rhs, strict=True))

@@ -1,5 +1,6 @@
 """What primitives compute: tables by their names, for numbers and for balls."""
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,10 @@ Aval = jax.ShapeDtypeStruct  # the shape and dtype of a variable
 
 def is_kind(aval: Any, kind: Any) -> bool:
     """Returns whether a dtype is of a kind."""
-    return jnp.issubdtype(aval.dtype, kind)
+    return _is_subdtype(aval.dtype, kind)
+
+
+_is_subdtype = functools.lru_cache(256)(jnp.issubdtype)
 
 
 # Primitives: entry by entry

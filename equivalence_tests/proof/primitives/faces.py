@@ -1,4 +1,4 @@
-"""Helpers for what primitives compute: of numbers, of balls, of intervals with rounding errors."""
+"""Helpers for how primitives round: of whole numbers, of intervals with their errors."""
 
 from collections.abc import Callable, Sequence
 from typing import Never

@@ -5,7 +5,8 @@ The one place of the prover that knows what sides there are.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,12 @@ MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
 # From hyper-parameters and the left side's state to the right one's.
 Relate = Callable[[Mapping[str, HyperParam], PyTree], PyTree]
 Leaves = list[jax.Array]
+
+
+# Names of other inputs and of indices in formulas.
+_TAKEN = re.compile(
+    r"(params|grads|state|count|steps|node|constant|undefined|infinity|NaN)\b|[abiu]\d+\b"
+)
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,11 @@ def check_inputs(
             f"{type(hyper_params).__name__}"
         )
     for name, value in (hyper_params or {}).items():
+        if _TAKEN.match(name):
+            raise ProofError(
+                f"hyper_params[{name!r}]: a formula would not tell it from what is called so in "
+                "the proof; give it another name"
+            )
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ProofError(
                 f"hyper_params[{name!r}]: expected a number, found {type(value).__name__}; leave "
@@ -242,30 +254,12 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
             jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], inputs.params)
     where = f"{name} side ({seen['kind']})"
-    if seen["changed"]:
-        path, values = next(iter(seen["changed"].items()))
-        raise ProofError(
-            f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
-            "a program that is traced once cannot follow. Keep it in the state"
-        )
-    if seen["after"] != seen["paths"]:
-        gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
-        raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
-    if seen["structures"][0] != seen["structures"][1]:
-        raise ProofError(
-            f"{where}: a step changes what it holds beside arrays, so that the next one may be "
-            f"another program: {_first_difference(*map(str, seen['structures']))}. Keep it in an "
-            "array of the state"
-        )
-    for path, old, new in zip(seen["paths"], shapes[0], after[0], strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise ProofError(
-                f"{where}: a step makes of `{path}`, {old.dtype}{list(old.shape)}, "
-                f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
-            )
+    _refuse_changes(where, seen)
+    _refuse_other_types(where, seen["paths"], shapes[0], after[0])
     pairs = zip(seen["paths"], shapes[0], after[0], strict=True)
     if weak := [path for path, old, new in pairs if old.weak_type != new.weak_type]:
-        later = jax.make_jaxpr(lambda *args: step(*args))(numbers, after[0], inputs.params)
+        with _with_explanation(f"{where}, in its second step", can_ask):
+            later = jax.make_jaxpr(lambda *args: step(*args))(numbers, after[0], inputs.params)
         if not _is_same(second, later):
             raise ProofError(
                 f"{where}: the first step is another program than the next, since `{weak[0]}` is "
@@ -284,6 +278,37 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         tuple(shapes[0]),
         tuple(questions.asked) if questions is not None else (),
     )
+
+
+def _refuse_changes(where: str, seen: Mapping[str, Any]) -> None:
+    """Refuses a step that changes something in Python, as `_trace` has seen it."""
+    if seen["changed"]:
+        path, values = next(iter(seen["changed"].items()))
+        raise ProofError(
+            f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
+            "a program that is traced once cannot follow. Keep it in the state"
+        )
+    if seen["after"] != seen["paths"]:
+        gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
+        raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")
+    if seen["structures"][0] != seen["structures"][1]:
+        raise ProofError(
+            f"{where}: a step changes what it holds apart from arrays, so that the next one may be "
+            f"another program: {_first_difference(*map(str, seen['structures']))}. Keep it in an "
+            "array of the state"
+        )
+
+
+def _refuse_other_types(
+    where: str, paths: Sequence[str], before: Sequence[Aval], after: Sequence[Aval]
+) -> None:
+    """Refuses a step that changes the shape or the dtype of what it holds."""
+    for path, old, new in zip(paths, before, after, strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ProofError(
+                f"{where}: a step makes of `{path}`, {old.dtype}{list(old.shape)}, "
+                f"{new.dtype}{list(new.shape)}; a proof by induction needs one type"
+            )
 
 
 def trace_relation(
@@ -328,7 +353,7 @@ def trace_relation(
 
 
 def _is_same(*jaxprs: core.ClosedJaxpr) -> bool:
-    """True if programs are one program for what it is given, whatever its types are called."""
+    """True if programs are one program, weak types aside."""
     graph = Graph()
     inputs = [(f"input {n}", aval) for n, aval in enumerate(jaxprs[0].in_avals)]
     nodes = [graph.leaf(name, aval.shape, aval.dtype) for name, aval in inputs]

@@ -73,6 +73,8 @@ class Analysis(Expressions):
                 self.assign_field(name, self.kind(value))
             for target, iterable in self.facts.loops:
                 self.assign(target, item(self.kind(iterable)))
+            for function in self.facts.functions:
+                arguments.assign_decorated(self, function)
             for call in self.facts.calls:
                 arguments.assign_arguments(self, call)
             if not self._changed:

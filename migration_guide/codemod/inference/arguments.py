@@ -76,6 +76,16 @@ def assign_arguments(a: Expressions, node: cst.Call) -> None:
                     _assign_parameters(a, frozenset([Function(method, bound=1)]), node.args)
 
 
+def assign_decorated(a: Expressions, function: Callable_) -> None:
+    """Moves a function into the first parameter of each function that decorates it."""
+    decorators = function.decorators if isinstance(function, cst.FunctionDef) else ()
+    for decorator in decorators:
+        for atom in a.kind(decorator.decorator):
+            if isinstance(atom, Function):
+                for parameter in parameters(atom.node)[atom.bound :][:1]:
+                    a.assign_parameter(atom.node, parameter, frozenset([Function(function)]))
+
+
 def _parameter_kinds(a: Expressions, node: cst.Call) -> Iterator[tuple[cst.BaseExpression, Kind]]:
     """Yields a call's arguments, each with the kind of the parameter or field that it goes into."""
     for value, function, parameter in _parameters(a.kind(node.func), node.args):

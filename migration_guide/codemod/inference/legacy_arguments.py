@@ -13,9 +13,9 @@ import libcst as cst
 
 from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, parameters
-from migration_guide.codemod.inference.kinds import CLASS, LEGACY, Function, within
+from migration_guide.codemod.inference.kinds import CLASS, DEFINITION, LEGACY, Function, within
 from migration_guide.codemod.reading.names import OPTIM
-from migration_guide.codemod.reading.tree import keyword_of, last_name, names_bound
+from migration_guide.codemod.reading.tree import keyword_of, last_name, method_call, names_bound
 
 _CONTAINERS = (
     "dict", "enumerate", "filter", "items", "list", "map", "reversed", "sorted", "tuple", "values",
@@ -27,7 +27,7 @@ _ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 def keep(a: Expressions) -> None:
     """Marks all that must stay legacy code for what does so."""
-    waiting = list(_legacy_arguments(a))
+    waiting = [*_legacy_arguments(a), *_made_beside_classes(a)]
     seen: set[cst.CSTNode] = set()
     while waiting:
         node = waiting.pop()
@@ -36,10 +36,40 @@ def keep(a: Expressions) -> None:
             waiting += _sources(a, node)
 
 
+def _made_beside_classes(a: Expressions) -> Iterator[cst.CSTNode]:
+    """What functions make that are called where a class is at other times; one bridge is around it.
+
+    An instance may stand there as well, which is not called.
+    """
+    callees: list[cst.CSTNode] = [c.func for c in a.facts.calls if _is_chosen(a, c)]
+    seen: set[cst.CSTNode] = set()
+    while callees:
+        node = callees.pop()
+        if node in seen or (isinstance(node, cst.Call) and DEFINITION in a.kind(node)):
+            continue
+        seen.add(node)
+        for atom in a.kind(node):
+            if isinstance(atom, Function):
+                yield from a.facts.returns.get(atom.node, ())
+        imported = a.names.of(node) if isinstance(node, cst.Name | cst.Attribute) else None
+        if imported is not None:
+            module_function = ".".join(imported.split(".")[-2:])
+            a.shared.legacy_results |= {module_function} & a.project.returns.keys()
+        elif isinstance(node, cst.Attribute):
+            callees += _field_sources(a, node.attr.value)
+        else:
+            callees += _sources(a, node)
+
+
+def _is_chosen(a: Expressions, call: cst.Call) -> bool:
+    """True if a call is of a class that is chosen at run time."""
+    return CLASS in a.kind(call.func) and a.names.entry(call.func) is None
+
+
 def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
     """The arguments of what stays legacy, and what other files of the program need so."""
     for call in a.facts.calls:
-        chosen = CLASS in a.kind(call.func) and a.names.entry(call.func) is None
+        chosen = _is_chosen(a, call)
         takes_legacy = a.names.entry(call.func) is not None and any(
             LEGACY in within(a.kind(arg.value)) for arg in call.args
         )
@@ -47,8 +77,9 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
             if takes_legacy:
                 a.mark(a.legacy, call)
             yield from (arg.value for arg in call.args)
-        if chosen:
-            yield call.func
+        holder, method = method_call(call)
+        if method == "create" and holder is not None and LEGACY in a.kind(holder):
+            yield holder  # there is one bridge around all that it may be
         wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
         for index, arg in enumerate(call.args if wanted else ()):
             key = keyword_of(arg) or index
@@ -63,12 +94,6 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
 
 def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yields the sources of an expression's value; marks calls of flax.optim's own classes."""
-    for atom in a.kind(node):
-        if isinstance(atom, Function):  # what it makes, once it is called
-            yield from a.facts.returns.get(atom.node, ())
-    imported = a.names.of(node) if isinstance(node, cst.Name | cst.Attribute) else None
-    if imported is not None:
-        a.shared.legacy_results |= {_last_two(imported)} & a.project.returns.keys()
     match node:
         case cst.Call():
             yield from _call_sources(a, node)
@@ -92,11 +117,6 @@ def _sources(a: Expressions, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield from (node.left, node.right)
         case _:
             return
-
-
-def _last_two(name: str) -> str:
-    """`module.function` of a dotted name, as facts about other files have it."""
-    return ".".join(name.split(".")[-2:])
 
 
 def _call_sources(a: Expressions, call: cst.Call) -> Iterator[cst.CSTNode]:

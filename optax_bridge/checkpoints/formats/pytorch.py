@@ -47,10 +47,9 @@ def load(path: Path) -> PyTree:
         raise CheckpointError(
             path, "PyTorch, which reads its files", "none installed", _INSTALL
         ) from None
+    is_zip = _is_zip(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-    except OSError:
-        raise
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # anything that PyTorch raises for a damaged file
         code = _code_in(path) if isinstance(error, pickle.UnpicklingError) else []
         if code:

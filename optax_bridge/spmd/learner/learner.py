@@ -39,7 +39,7 @@ from optax_bridge.spmd.trees import (
     register_per_param_settings,
     tree_paths,
     vectorized_tree_map,
-    warn_of_unmatched,
+    warn_of_unused_rules,
 )
 
 
@@ -188,23 +188,15 @@ class Learner(BaseLearner):
     def __init__(self, cfg: Config, *, parent: Module | None):
         super().__init__(cfg, parent=parent)
         self._rules = [(rule, UpdateType(update_type)) for rule, update_type in cfg.update_rules]
-        self._has_checked_rules = False
         self._add_child("optimizer", as_learner_config(cfg.optimizer))
 
     def handles_undefined_loss(self) -> bool:
         """True if training goes on when the loss is not finite."""
         return self._config.ignore_undefined_loss
 
-    def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
-        """Specs of the state; warns, once, of update rules that fit no parameter."""
-        if not self._has_checked_rules:
-            rules = [rule for rule, _ in self._rules]
-            warn_of_unmatched(f"{self.path()}.update_rules", rules, model_param_specs)
-            self._has_checked_rules = True
-        return super().create_state_partition_specs(model_param_specs)
-
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
         """Returns the optimizer's; what it does not update is None for it."""
+        warn_of_unused_rules(self._config.update_rules, tree, f"{self.path()}.update_rules")
         keep = self.should_update_with_optimizers(tree)
         optimized = mask_tree(tree, keep=keep, mask_value=None)
         return {"optimizer": getattr(self.optimizer, method)(optimized)}
@@ -402,6 +394,7 @@ class CompositeLearner(BaseLearner):
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
         """Returns what a method gives of each learner's own parameters, by name."""
+        warn_of_unused_rules(self._config.rules, tree, f"{self.path()}.rules")
         owners = self._owners(tree)
         results = {}
         for name, learner in self._learners().items():

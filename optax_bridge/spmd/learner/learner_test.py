@@ -17,7 +17,6 @@ from optax_bridge.spmd.learner import (
     OverrideInplaceUpdateTransformation,
     Updates,
     UpdateType,
-    WrappedPartitionedGradientTransformation,
     _apply_updates,
     _split_gradients,
     _value_and_grad,
@@ -101,6 +100,20 @@ def test_update_rules(update_type, changed):
     assert float(summaries["optimizer"]["learning_rate"]) == pytest.approx(0.1)
     assert float(summaries["gradient_norm"]) == pytest.approx(5**0.5)
     assert float(summaries["update_norm"]) == pytest.approx(0.1 * 5**0.5)
+
+
+def test_a_rule_that_fits_no_parameter_is_said(caplog):
+    half_of_b = config_for_function(optimizers.per_param_scale_by_path).set(
+        scale_by_path=[("b", 0.5), ("bb", 0.0)], description="learning_rate"
+    )
+    scale = config_for_function(optimizers.scale_update_per_param).set(per_param_scale=half_of_b)
+    rules = [("stats/.*", UpdateType.NO_UPDATE), ("mean", UpdateType.NO_UPDATE)]
+    optimizer = config_for_function(optimizers.chain).set(args=[SGD, scale])
+    step_of(learner_of(update_rules=rules, optimizer=optimizer))
+    assert [message.split(";")[0] for message in caplog.messages] == [
+        "learner.update_rules: 'mean' fits no parameter",
+        "per_param_scale_by_path, learning_rate: 'bb' fits no parameter",
+    ]
 
 
 def test_average_of_the_new_parameters():
@@ -233,20 +246,6 @@ def test_override_of_a_transformation_that_gives_values():
     jax.tree.map(np.testing.assert_array_equal, {name: new[name] for name in others}, expected)
 
 
-def test_rules_that_fit_nothing_are_said(caplog):
-    learner = learner_of(
-        update_rules=[("stats", UpdateType.NO_UPDATE), ("w", UpdateType.OPTIMIZERS)]
-    )
-    scales = optimizers.per_param_scale_by_path(scale_by_path=[("x", 0.0)], description="decay")
-    for _ in range(2):
-        learner.create_state_partition_specs(specs())
-        scales(opt_params())
-    assert [record.getMessage().partition(" fits")[0] for record in caplog.records] == [
-        "learner.update_rules: 'stats'",
-        "per_param_scale_by_path (decay): 'x'",
-    ]
-
-
 def test_the_forward_function_may_be_another():
     def twice(fn):
         def forward_twice(*, model_params, inputs):
@@ -295,11 +294,13 @@ def test_conditional_updates(optimizer):
 
 
 def test_what_is_no_transformation():
-    with pytest.raises(ValueError, match="expected a PartitionedGradientTransformation"):
-        WrappedPartitionedGradientTransformation.default_config().set(
-            name="optimizer",
-            transformation=config_for_function(optax.constant_schedule).set(value=1.0),
-        ).instantiate(parent=None)
+    not_one = config_for_function(optax.constant_schedule).set(value=1.0)
+    with pytest.raises(ValueError, match="optimizer: expected a PartitionedGradientTransf"):
+        learner_of(optimizer=not_one)
+    several = config_for_function(lambda: optax.MultiSteps(optax.sgd(0.1), 2))
+    for optimizer in (several, config_for_function(optimizers.chain).set(args=[several])):
+        with pytest.raises(ValueError, match=r"Give its gradient_transformation\(\)"):
+            learner_of(optimizer=optimizer)
 
 
 def test_splitting_and_differentiating():

@@ -10,7 +10,6 @@ import optax
 from jax.typing import ArrayLike
 
 import legacy_optim
-from optax_bridge import from_legacy
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -27,7 +26,11 @@ from optax_bridge.spmd.optimizers.data import (
     count_spec,
     map_updates,
 )
-from optax_bridge.spmd.optimizers.from_optax import ExactPartitionedTransformation, from_optax
+from optax_bridge.spmd.optimizers.from_optax import (
+    ExactPartitionedTransformation,
+    Transformation,
+    as_partitioned,
+)
 from optax_bridge.spmd.trees import prune_empty, tree_paths
 
 
@@ -65,21 +68,17 @@ Optimizer = (
 
 
 class WrappedPartitionedGradientTransformation(UpdateTransformation):
-    """A transformation of gradients as a module: its state is the transformation's own.
-
-    Transformations of Optax, those of `optax_bridge` with their exact steps included, are taken as
-    by `from_optax`; definitions of `legacy_optim` by `optax_bridge.from_legacy`, to the bit.
-    """
+    """A transformation of gradients as a module: its state is the transformation's own."""
 
     @config_class
     class Config(UpdateTransformation.Config):
         """Configures WrappedPartitionedGradientTransformation.
 
         Attributes:
-          transformation: the transformation, or a config of it.
+          transformation: the transformation, or a config of it; see `as_partitioned`.
         """
 
-        transformation: Required[ConfigOr[PartitionedGradientTransformation]] = REQUIRED
+        transformation: Required[Transformation] = REQUIRED
 
     def __init__(self, cfg: Config, *, parent: Module | None):
         """Makes the transformation.
@@ -88,20 +87,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
           ValueError: it is no transformation, or has no learning rate.
         """
         super().__init__(cfg, parent=parent)
-        tx = maybe_instantiate(cfg.transformation)
-        if isinstance(tx, legacy_optim.OptimizerDef):
-            tx = from_legacy(tx)
-        if isinstance(tx, optax.GradientTransformation):
-            try:
-                tx = from_optax(tx)
-            except ValueError as error:
-                raise ValueError(f"{self.path()}: {error}") from error
-        if not isinstance(tx, PartitionedGradientTransformation):
-            raise ValueError(
-                f"{self.path()}: expected a PartitionedGradientTransformation, a transformation of "
-                f"Optax or a definition of legacy_optim, found {type(tx).__name__}: {tx!r}"
-            )
-        self.transformation = tx
+        self.transformation = as_partitioned(cfg.transformation, self.path())
 
     def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """The transformation's own specs."""

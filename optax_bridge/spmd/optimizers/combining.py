@@ -17,11 +17,10 @@ from optax_bridge.spmd.optimizers.data import (
     add_summary,
     copy_partition,
     count_spec,
-    instantiate_transformation,
     map_updates,
     opt_param_values,
 )
-from optax_bridge.spmd.optimizers.from_optax import Run, wrap
+from optax_bridge.spmd.optimizers.from_optax import Run, Transformation, as_partitioned, wrap
 from optax_bridge.spmd.optimizers.schedules import decay_bias_correction
 from optax_bridge.spmd.trees import tree_paths
 
@@ -29,7 +28,7 @@ _SPACES = {"device": jax.memory.Space.Device, "pinned_host": jax.memory.Space.Ho
 
 
 def chain(
-    *args: ConfigOr[PartitionedGradientTransformation],
+    *args: Transformation,
 ) -> PartitionedGradientTransformation:
     """Applies transformations one after another.
 
@@ -43,10 +42,7 @@ def chain(
     Raises:
       ValueError: an argument is something else.
     """
-    parts = [
-        instantiate_transformation(arg, f"chain: argument {index}")
-        for index, arg in enumerate(args)
-    ]
+    parts = [as_partitioned(arg, f"chain: argument {index}") for index, arg in enumerate(args)]
 
     def through(run_last: Run, gives_values: bool) -> Run:
         del gives_values
@@ -74,7 +70,7 @@ def chain(
 
 
 def named_chain(
-    **kwargs: ConfigOr[PartitionedGradientTransformation],
+    **kwargs: Transformation,
 ) -> PartitionedGradientTransformation:
     """Applies transformations one after another, each by a name.
 
@@ -87,10 +83,7 @@ def named_chain(
     Raises:
       ValueError: an argument is something else.
     """
-    parts = {
-        name: instantiate_transformation(arg, f"named_chain: {name}")
-        for name, arg in kwargs.items()
-    }
+    parts = {name: as_partitioned(arg, f"named_chain: {name}") for name, arg in kwargs.items()}
 
     chained = chain(*parts.values())
 
@@ -115,7 +108,7 @@ def named_chain(
 
 
 def offload_optimizer(
-    optimizer: ConfigOr[PartitionedGradientTransformation],
+    optimizer: Transformation,
     *,
     pattern: str | re.Pattern[str] = ".*",
     offload_src: str = "device",
@@ -140,7 +133,7 @@ def offload_optimizer(
         raise ValueError(f"{where}: optimizer={optimizer!r}, pattern={pattern!r}: both are needed")
     for name, kind in (("offload_src", offload_src), ("offload_dst", offload_dst)):
         _check_memory(f"{where}: {name}", kind)
-    tx = instantiate_transformation(optimizer, f"{where}: optimizer")
+    tx = as_partitioned(optimizer, f"{where}: optimizer")
 
     def move(state: OptState, kind: str) -> OptState:
         def put(path: str, leaf: jax.Array) -> jax.Array:
@@ -238,7 +231,7 @@ def drop_norm_by_grad_norm_stddev(
 
 
 def skip_and_clip_by_global_norm(
-    inner: ConfigOr[PartitionedGradientTransformation],
+    inner: Transformation,
     *,
     drop_norm: float | ConfigOr[DropNormThresholdFn] | None = None,
     max_norm: float | None = None,
@@ -264,7 +257,7 @@ def skip_and_clip_by_global_norm(
     Raises:
       ValueError: `drop_norm` is a function and there is no `grad_norm_ema_decay`.
     """
-    tx = instantiate_transformation(inner, "skip_and_clip_by_global_norm: inner")
+    tx = as_partitioned(inner, "skip_and_clip_by_global_norm: inner")
     drop_norm = maybe_instantiate(drop_norm)
     if callable(drop_norm) and grad_norm_ema_decay is None:
         raise ValueError(

@@ -13,7 +13,6 @@ from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
-from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.layer import FactorizationSpec
 from optax_bridge.spmd.module import current_context
 from optax_bridge.spmd.trees import TensorSpec, is_none, tree_paths
@@ -196,21 +195,3 @@ def add_summary(name: str, value: object) -> None:
     context = current_context()
     if context is not None:
         context.add_summary(name, value)
-
-
-def instantiate_transformation(
-    transformation: ConfigOr[PartitionedGradientTransformation], where: str
-) -> PartitionedGradientTransformation:
-    """The transformation of a config, or the transformation itself.
-
-    Raises:
-      ValueError: it is neither.
-    """
-    instance = maybe_instantiate(transformation)
-    if not isinstance(instance, PartitionedGradientTransformation):
-        raise ValueError(
-            f"{where} must be a PartitionedGradientTransformation, found {type(instance).__name__}."
-            " Give an Optax transformation as from_optax(tx), or write "
-            "with_partition_fn(tx, partition_fn)."
-        )
-    return instance

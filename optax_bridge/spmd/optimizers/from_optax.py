@@ -9,7 +9,14 @@ from flax.core import meta
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from optax_bridge import ExactTransformation, FactoredPartitioned, Role, with_axis_metadata
+import legacy_optim
+from optax_bridge import (
+    ExactTransformation,
+    FactoredPartitioned,
+    Role,
+    from_legacy,
+    with_axis_metadata,
+)
 from optax_bridge.metadata.axis_metadata import (
     is_box,
     leaves_with_path,
@@ -18,7 +25,7 @@ from optax_bridge.metadata.axis_metadata import (
     value_of,
 )
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree, Updates
-from optax_bridge.spmd.config import InstantiableConfig
+from optax_bridge.spmd.config import ConfigOr, InstantiableConfig, maybe_instantiate
 from optax_bridge.spmd.optimizers.data import (
     OptParam,
     OptStateSpec,
@@ -125,6 +132,39 @@ def from_optax(tx: optax.GradientTransformation) -> PartitionedGradientTransform
         return unboxed(values), unboxed(state)
 
     return ExactPartitionedTransformation(init, update, partition, step)
+
+
+Transformation = ConfigOr[
+    PartitionedGradientTransformation | optax.GradientTransformation | legacy_optim.OptimizerDef
+]
+
+
+def as_partitioned(transformation: Transformation, where: str) -> PartitionedGradientTransformation:
+    """Any kind of transformation, or what its config makes, as a partitioned one.
+
+    Args:
+      transformation: one of this package, one of Optax (`from_optax`), or a definition of
+        `legacy_optim` (`optax_bridge.from_legacy`, to the bit); or a config of one of these.
+      where: the place that messages name.
+
+    Raises:
+      ValueError: it is something else, or has no learning rate.
+    """
+    tx: object = maybe_instantiate(transformation)
+    if isinstance(tx, legacy_optim.OptimizerDef):
+        tx = from_legacy(tx)
+    if isinstance(tx, optax.GradientTransformation):
+        try:
+            tx = from_optax(tx)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    if not isinstance(tx, PartitionedGradientTransformation):
+        hint = " Give its gradient_transformation()." if isinstance(tx, optax.MultiSteps) else ""
+        raise ValueError(
+            f"{where}: expected a PartitionedGradientTransformation, a transformation of Optax or "
+            f"a definition of legacy_optim, found {type(tx).__name__}: {tx!r}.{hint}"
+        )
+    return tx
 
 
 def with_learning_rate(

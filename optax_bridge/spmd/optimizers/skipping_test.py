@@ -6,9 +6,10 @@ import numpy as np
 import optax
 import pytest
 
+import legacy_optim
 import optax_bridge
 from optax_bridge.spmd import optimizers
-from optax_bridge.spmd.config import config_for_function
+from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.module import InvocationContext, new_output_collection, set_current_context
 from optax_bridge.spmd.optimizers import OptParam
 
@@ -48,9 +49,11 @@ def test_clipping_comes_before_the_inner_transformation():
     np.testing.assert_allclose(state.inner_state[0].trace["w"], [0.6, 0.8], rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_exact_step_stays_exact_and_can_be_left_out():
     adam = optax_bridge.adam(0.1, weight_decay=0.1)
-    tx = skipping(optimizers.from_optax(adam), drop_norm=10.0)
+    definition = config_for_class(legacy_optim.Adam).set(learning_rate=0.1, weight_decay=0.1)
+    tx = skipping(definition, drop_norm=10.0)
     step = jax.jit(lambda g, s: tx.step(g, s, PARAMS))
     values, state = step(gradients(2.0), tx.init(PARAMS))
     expected, _ = jax.jit(adam.step)(gradients(2.0), adam.init(VALUES), VALUES)

@@ -1,5 +1,6 @@
 """Moves a checkpoint of PyTorch into the layout of a legacy checkpoint, and a state back."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -61,8 +62,9 @@ def as_legacy(
         return collections
     if not checkpoint.groups:
         raise CheckpointError(
-            place, "a model and its optimizer", "a model alone", "Convert it with --params-only."
-        )
+            place, "a model and its optimizer", "a model alone",
+            "Convert it with --params-only in place of --like.",
+        )  # fmt: skip
     params = collections.pop(PARAMS, {})
     order = _certain_order(checkpoint, names)
     number = np.int32(checkpoint.step(order, step))
@@ -90,16 +92,27 @@ def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:
 
 
 def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Order) -> PyTree:
-    """The fields of each parameter, nested as the parameters; None where no group holds one."""
+    """The fields of each parameter, nested as the parameters; None where it has no state."""
     states: dict[str, PyTree] = {}
+    frozen: list[str] = []
+    of_sgd = [g for g in checkpoint.groups if "dampening" in g.settings]
+    stateless = {i for g in of_sgd if not g.settings["momentum"] for i in g.indices}
     for rule, index in _parameters(rules, order):
-        fields: dict[Names, PyTree] = {path: None if index is None else {} for path in rule.paths}
+        is_held = index is not None and (index in checkpoint.states or index in stateless)
+        frozen += [] if is_held or index is None else [rule.name]
+        fields: dict[Names, PyTree] = {path: {} if is_held else None for path in rule.paths}
         for field, value in _state(checkpoint, index).items():
             if field != _STEP and is_array(value):
                 for path, array in _field(rule, field, value, checkpoint).items():
                     fields[path][field] = array
         for path in rule.paths:
             put(states, path[1:], fields[path], rule.place)
+    if frozen:
+        warnings.warn(
+            f"{checkpoint.place}: {listing(frozen)}: no state, as of parameters without gradients. "
+            "They are taken for frozen, as optax.partition with optax.set_to_zero() has them",
+            stacklevel=4,
+        )
     return states
 
 
@@ -167,7 +180,7 @@ def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[st
       place: how errors call the base.
 
     Returns:
-      The names of the base's other entries, which stay as they are.
+      The names of the base's other entries and tensors, which stay as they are.
 
     Raises:
       CheckpointError: the base has other parameters, or another optimizer.
@@ -196,7 +209,8 @@ def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[st
             model[checkpoint.file_names[name]] = model[checkpoint.file_names[first]]
     if checkpoint.groups:
         _put_states(at_path(base, checkpoint.optimizer or ()), checkpoint, rules, names, state)
-    return [*checkpoint.rest]
+    moved = {rule.name for rule in rules} | {*checkpoint.tied}
+    return [*checkpoint.rest, *(name for name in checkpoint.tensors if name not in moved)]
 
 
 def _put_states(

@@ -3,6 +3,7 @@
 import pickle
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -124,7 +125,7 @@ def test_everything_arrives_and_goes_back_to_the_bit(folder):
         folder / "new", folder / "back.pt",
         like=template(), names=folder / "names.toml", base=folder / "base.pt",
     )  # fmt: skip
-    assert (done.step, list(done.unchanged)) == (3, ["epoch"])
+    assert (done.step, list(done.unchanged)) == (3, ["epoch", "bn.num_batches_tracked"])
     back = torch.load(folder / "back.pt", weights_only=True)
     other_model.load_state_dict(back["model"])
     other.load_state_dict(back["optimizer"])
@@ -187,9 +188,9 @@ def test_what_cannot_be_moved_is_refused_and_nothing_is_written(folder):
     refused(folder, {"optimizer": saved["optimizer"]}, "one model's state dict, found none")
     refused(folder, saved, "another optimizer", like=template(optax_bridge.torch.sgd(0.1, 0.9)))
     more = {**saved, "model": {**saved["model"], "extra.weight": torch.ones(2)}}
-    refused(folder, more, "no line for, found extra.weight")
+    refused(folder, more, "found none for extra.weight")
     fewer = {**saved, "model": {n: v for n, v in saved["model"].items() if n != "fc.bias"}}
-    refused(folder, fewer, "tensors alone, not, found fc.bias")
+    refused(folder, fewer, "tensors of the model, found no fc.bias")
     other = {**saved, "model": {**saved["model"], "fc.bias": torch.ones(9)}}
     refused(folder, other, "fc.bias: expected a state of shape")
     optimizer.state[model.bn.weight]["step"] += 1
@@ -306,6 +307,23 @@ def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
     np.testing.assert_array_equal(state.params["fc"]["kernel"], before)
     with pytest.raises(CheckpointError, match="the very module"):
         FullTrainState.from_torch(new, params=model, names=folder / "names.toml")
+
+
+def test_parameters_that_are_frozen_in_pytorch_stay_so(folder):
+    model = Net()
+    model.bn.requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    take_steps(model, optimizer)
+    with pytest.warns(UserWarning, match=r"bn.weight, bn.bias: no state.*set_to_zero"):
+        state = FullTrainState.from_torch(optimizer, params=model, names=folder / "names.toml")
+    new: Any = state.apply_gradients(grads=jax.tree.map(jnp.ones_like, state.params)).params
+    assert (new["bn"]["scale"] == 1).all()
+    assert (new["fc"]["kernel"] != state.params["fc"]["kernel"]).all()
+    labels = {"fc": "trained", "bn": "frozen"}
+    parts: Any = {"trained": optax.adam(0.1), "frozen": optax.set_to_zero()}
+    with pytest.warns(UserWarning, match="bn.weight, bn.bias: no state"):
+        moved = move(folder, saved_of(model, optimizer), template(optax.partition(parts, labels)))
+    assert int(moved.step) == 3
 
 
 def jnp_tree(tree):

@@ -117,16 +117,21 @@ class NamesFile:
         rules = [self._rule(name, entry) for name, entry in self.entries.items()]
         paths = ["/".join(path) for rule in rules for path in rule.paths]
         twice = [path for path in dict.fromkeys(paths) if paths.count(path) > 1]
-        for expected, wrong, remedy in (
-            ("what a person has decided", drafts, f"Look at each, and take out `{UNSURE} = ...`."),
-            ("a line for each tensor, or `drop`, no line for", remaining, f"Add it. {_SEE}"),
-            ("names of the model's tensors alone, not", unknown, "Leave the lines out."),
-            ("each path once", twice, "Leave one of the lines out."),
-            ("no line for what is dropped", sorted(dropped & {*self.entries}), "Leave one out."),
+        near = did_you_mean(unknown[0], names) if unknown else ""
+        for expected, found, wrong, remedy in (
+            ("what a person has decided", "", drafts, f"Look at each, take out `{UNSURE} = ...`."),
+            ("a line for each tensor, or `drop`", "none for ", remaining, f"Add it. {_SEE}"),
+            ("tensors of the model", "no ", unknown, f"Leave the lines out{near or '.'}"),
+            ("each path once", "", twice, "Leave one of the lines out."),
+            (
+                "no line for what is dropped",
+                "",
+                sorted(dropped & {*self.entries}),
+                "Leave one out.",
+            ),
         ):
             if wrong:
-                near = did_you_mean(wrong[0], names) if wrong is unknown else ""
-                raise CheckpointError(self.path, expected, listing(wrong) + near, remedy)
+                raise CheckpointError(self.path, expected, found + listing(wrong), remedy)
         return rules
 
     def _rule(self, name: str, entry: PyTree) -> Rule:

@@ -35,7 +35,7 @@ def test_a_list_takes_an_array_apart(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (WHOLE, "no line for, found a.w, b.w"),
+        (WHOLE, "found none for a.w, b.w"),
         (MORE + '"n.count" = "params/x"', "no line for what is dropped, found n.count"),
         (MORE.replace("params/b", "params/a"), "each path once, found params/a"),
         (MORE + '"fc.wieght" = "params/w"', "is fc.weight meant"),
