@@ -193,6 +193,9 @@ def _case(
         try:
             example = tries.find_patiently()
             stopped = f"no counterexample among {tries.tried} inputs"
+            if inputs.numbers:
+                settings = (f"{name} = {number:g}" for name, number in inputs.numbers.items())
+                stopped += f", with {', '.join(settings)} alone"
         except NoRule as error:
             stopped = str(error)
     return done(best, counterexample=example, stopped=stopped)

@@ -230,7 +230,8 @@ def test_what_cancels_is_no_difference(name: str):
 def test_no_input_is_out_of_the_reach_of_its_dtype():
     most = float(jnp.finfo(jnp.float32).max)
     sides = _side(lambda p, g: p - jnp.clip(g, -most, most)), _side(lambda p, g: p - g)
-    assert prove_equivalence(*sides, PARAMS).verdict == "not decided"
+    for params in (PARAMS, {"k": jnp.ones(())}):  # a scalar goes through every search as well
+        assert prove_equivalence(*sides, params).verdict == "not decided"
 
 
 def test_a_constant_rounded_to_the_dtype_of_the_parameters_is_no_difference():
@@ -240,6 +241,15 @@ def test_a_constant_rounded_to_the_dtype_of_the_parameters_is_no_difference():
     )
     params = {"a": jnp.ones((4, 3))}
     assert prove_equivalence(*sides, params, hyper_params={"rate": 0.1}).verdict == "not decided"
+
+
+def test_with_which_settings_a_counterexample_was_looked_for_is_said():
+    sides = (
+        lambda hp: _side(lambda p, g: p - jnp.abs(hp["rate"]) * g),
+        lambda hp: _side(lambda p, g: p - hp["rate"] * g),
+    )
+    proof = prove_equivalence(*sides, {"k": jnp.ones(())}, hyper_params={"rate": 0.1})
+    assert "inputs, with rate = 0.1 alone" in str(proof)
 
 
 def test_functions_without_an_exact_rule_are_told_apart():

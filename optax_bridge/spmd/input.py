@@ -126,11 +126,18 @@ class Input(Module):
             evaluation is; `dispatch_global_batch` removes the padding.
 
         Raises:
-          ValueError: the devices do not divide the batch; the message names the array.
+          ValueError: the devices do not divide the batch, or it holds no numbers; the message names
+            the array.
         """
         if pad and isinstance(batch, dict) and DISPATCH_KEY not in batch:
             spec = self._config.partition_spec or self.partition_spec
             batch = padded_to_multiple(batch, _ways(current_mesh(), spec))
+        for path, leaf in flatten_items(batch):
+            if np.asarray(leaf).dtype.kind in "OSUMm":
+                raise ValueError(
+                    f"{self.path()}: batch {path!r}: expected numbers, found dtype "
+                    f"{np.asarray(leaf).dtype}. Leave it out of the source, or encode it there."
+                )
         return host_to_global_array(batch, partition=self.partition_for(batch))
 
     @nowrap
@@ -234,7 +241,8 @@ class ArrayInput(Input):
         """The batches from the first on.
 
         Raises:
-          ValueError: the source cannot be called without arguments, or returns no arrays by name.
+          ValueError: the source cannot be called without arguments, returns no arrays by name, or
+            no batch can be made of them.
         """
         cfg = self._config
         arrays = _from_source(self.path(), cfg.source)
@@ -242,14 +250,17 @@ class ArrayInput(Input):
             raise ValueError(
                 f"{self.path()}: source gives a {type(arrays).__name__}, expected a dict of arrays."
             )
-        return ArrayBatches(
-            arrays,
-            global_batch_size=cfg.global_batch_size,
-            seed=cfg.seed,
-            shuffle=cfg.shuffle,
-            num_epochs=cfg.num_epochs,
-            drop_remainder=cfg.is_training,
-        )
+        try:
+            return ArrayBatches(
+                arrays,
+                global_batch_size=cfg.global_batch_size,
+                seed=cfg.seed,
+                shuffle=cfg.shuffle,
+                num_epochs=cfg.num_epochs,
+                drop_remainder=cfg.is_training,
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.path()}: {error}") from error
 
 
 class ArrayBatches:
@@ -293,14 +304,15 @@ class ArrayBatches:
         self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if len(set(lengths.values())) != 1:
-            raise ValueError(f"arrays of the same length expected, found {lengths}")
+            raise ValueError(f"source: expected arrays of the same length, found {lengths}")
         self._examples = next(iter(lengths.values()))
         self._per_epoch = self._examples // global_batch_size
         if not drop_remainder and self._examples % global_batch_size:
             self._per_epoch += 1
         if not self._per_epoch:
             raise ValueError(
-                f"global_batch_size {global_batch_size} is more than the {self._examples} examples"
+                f"global_batch_size {global_batch_size} is more than the {self._examples} examples "
+                "of the source: make it smaller"
             )
         count = jax.process_count() if process_count is None else process_count
         if global_batch_size % count:

@@ -2,11 +2,13 @@
 
 import contextlib
 import importlib
+import inspect
 import logging
 import os
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +90,20 @@ def load_config(name: str) -> Any:
         raise ConfigNotFound(
             f"{name}: {module_name} has no function {unknown_name(function, own_names)}"
         )
-    return config_fn()
+    try:
+        inspect.signature(config_fn).bind()
+    except TypeError as error:
+        raise ConfigNotFound(
+            f"{name}: expected a function without arguments that returns a trainer's config: "
+            f"{error}. Name one that calls it."
+        ) from error
+    try:
+        return config_fn()
+    except (TypeError, ValueError) as error:
+        lines = traceback.extract_tb(error.__traceback__)
+        for line in [line for line in lines if line.filename == module.__file__][-1:]:
+            error.add_note(f"In {line.filename}, line {line.lineno}: {line.line}")
+        raise
 
 
 def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> ConfigBase:
@@ -99,9 +114,10 @@ def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> Con
       OverrideError: a setting does not fit it.
     """
     cfg: Any = load_config(name)
-    if "dir" not in cfg or "max_step" not in cfg:
+    if not isinstance(cfg, ConfigBase) or "dir" not in cfg or "max_step" not in cfg:
         raise ConfigNotFound(
-            f"{name}: expected the config of a trainer, found {type(cfg).__name__}"
+            f"{name}: expected the config of a trainer, SpmdTrainer.default_config().set(...), "
+            f"found {type(cfg).__name__}"
         )
     if isinstance(cfg.name, RequiredFieldValue):
         cfg.set(name="trainer")

@@ -113,6 +113,8 @@ def test_print_config():
         ([EXAMPLE, "--dir", "x", "--set", "trainer.max_stepp=3"], "max_step"),
         ([EXAMPLE, "--dir", "x", "--set", "max_step=3", "--set", "max_step=4"], "already"),
         (["optax_bridge.spmd.examples.regression.samples", "--dir", "x"], "config of a trainer"),
+        (["os.getpid", "--dir", "x"], "SpmdTrainer.default_config().set(...), found int"),
+        (["jax.device_put", "--dir", "x"], "expected a function without arguments"),
         ([EXAMPLE, "--dir", "x", "--set", "trainer.mesh_shape=(64,1)"], "needs 64 devices"),
         ([EXAMPLE, "--dir", "x", "--processes", "2"], "come together"),
         ([EXAMPLE, "--dir", "x", "--seed", "9" * 30], "--seed"),
@@ -123,6 +125,14 @@ def test_misuse(args, message, tmp_path, monkeypatch):
     result = call(*args)
     assert result.exit_code == 2 and message in result.output, result.output
     assert not list(tmp_path.iterdir())
+
+
+def test_an_error_in_a_users_config_has_its_line(tmp_path, monkeypatch):
+    (tmp_path / "wrong_config.py").write_text("def config():\n    return int('seven')\n")
+    monkeypatch.chdir(tmp_path)
+    result = call("wrong_config.config", "--dir", "x")
+    assert result.exit_code == 2
+    assert "wrong_config.py, line 2: return int('seven')" in " ".join(result.output.split())
 
 
 def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):

@@ -9,26 +9,27 @@ identical, the same is done in the dtypes of the programs, with NaN, infinities,
 denormal numbers among the inputs, and every bit has to agree. Where it says different, its example
 has to part both sides.
 
-Of this project it imports `interpreter` and `normal_forms` alone: no rules, no algebra, no
-induction, nothing of how a proof is found. It trusts what `TRUSTED` names. Of these the induction
-is the largest: that both sides agree at random points is no proof that they agree at all. A branch
-that no random number takes, `count == 50000`, is the prover's to see, and so are the assumptions:
-where one does not hold, values are not finite or a comparison is open, and `skipped` says so.
-Random states have the signs of those that a run reaches.
+Of this project it imports `interpreter`, `normal_forms` and `programs` alone: no rules, no algebra,
+no induction, nothing of how a proof is found; the prover looks for examples and guesses with the
+same interpreter. It trusts what `TRUSTED` names. Of these the induction is the largest: that both
+sides agree at random points is no proof that they agree at all. A branch that no random number
+takes, `count == 50000`, is the prover's to see, and so are the assumptions: where one does not
+hold, values are not finite or a comparison is open, and `skipped` says so. Random states have the
+signs of those that a run reaches.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
-from jax.extend.core import ClosedJaxpr
 
 from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEvaluable
+from equivalence_tests.proof.certificate.programs import Programs, Trace
 from equivalence_tests.proof.interpreter.balls import Array, NoRule, Unclear, balls, precise
 from equivalence_tests.proof.interpreter.run import as_type, run
 
@@ -45,6 +46,7 @@ _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0
 TRUSTED = (
     "JAX: that a traced program is what runs; what it computes of whole numbers and random keys",
     "python-flint and NumPy: arithmetic with balls and with numbers",
+    "proof.interpreter: what each primitive computes of them",
     "sides.adapt and proof.reading.sides: from a side to its programs",
     "the certificate's induction: that what holds of these inputs holds of all",
     "the certificate's scope: that what holds of arrays of a few more shapes holds of all",
@@ -78,49 +80,6 @@ class Checked:
     examples: int = 0
     skipped: dict[str, None] = field(default_factory=dict[str, None])
     trusted: tuple[str, ...] = TRUSTED
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side as programs.
-
-    Attributes:
-      start: (numbers, parameters) -> (state, parameters).
-      step: (numbers, state, gradients) -> (state, parameters).
-      paths: of the state's leaves.
-      comparisons: the numbers with which Python compares hyper-parameters.
-    """
-
-    start: ClosedJaxpr
-    step: ClosedJaxpr
-    paths: tuple[str, ...]
-    comparisons: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Both sides, and what they get: parameters' paths and shapes, and the symbols' numbers."""
-
-    sides: tuple[Side, Side]
-    paths: Sequence[str]
-    shapes: Sequence[jax.ShapeDtypeStruct]
-    numbers: Mapping[str, float]
-
-
-class Trace(Protocol):
-    """Traces both sides."""
-
-    def __call__(
-        self, fixed: Mapping[str, float], shape: tuple[int, ...] | None = None, wide: bool = False
-    ) -> Programs:
-        """Returns the programs.
-
-        Args:
-          fixed: hyper-parameters that are numbers.
-          shape: of every leaf; None for the parameters' own.
-          wide: whether the parameters are in float64, not in their dtypes.
-        """
-        ...
 
 
 def check_programs(

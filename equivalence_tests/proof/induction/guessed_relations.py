@@ -59,10 +59,7 @@ class Fits:
             self.numbers = {name: array[()] for name, array in arrays.items()}
             settings = [arrays[name] for name in sorted(arrays)]
             params = [_random(rng, leaf.shape) for leaf in inputs.shapes]
-            grads = [
-                [_random(rng, leaf.shape) * arb(fmpq(1, size)) for leaf in inputs.shapes]
-                for size in _SIZES
-            ]
+            grads = [[_random(rng, leaf.shape, size) for leaf in inputs.shapes] for size in _SIZES]
             self.runs = [_run(side, settings, params, grads) for side in sides]
 
     def guesses(self) -> list[Derived]:
@@ -352,10 +349,12 @@ def _run(
     return states
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _random(rng: np.random.Generator, shape: tuple[int, ...], size: int = 1) -> np.ndarray:
+    """Random numbers, divided by a size; those of a scalar are an array as well."""
     result = np.empty(shape, object)
     for slot in np.ndindex(shape):
-        result[slot] = arb(fmpq(int(rng.integers(1, 64)) * int(rng.choice([-1, 1])), 16))
+        number = int(rng.integers(1, 64)) * int(rng.choice([-1, 1]))
+        result[slot] = arb(fmpq(number, 16 * size))
     return result
 
 
