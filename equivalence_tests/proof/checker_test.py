@@ -365,7 +365,7 @@ def test_a_certificate_without_a_claim_has_nothing_to_check():
     [
         lambda x: jnp.linalg.norm(x) * jnp.tanh(x),
         lambda x: jnp.where(x > 0, jnp.sqrt(jnp.abs(x)), x**3),
-        lambda x: jnp.cumsum(x, axis=0) @ x.T,
+        lambda x: jnp.cumsum(x, axis=0) @ x.T + 0 * (jnp.bfloat16(x) @ jnp.bfloat16(x.T)),
         lambda x: jnp.concatenate([x[:1], jnp.flip(x, 1)]) / (2 + jnp.max(x)),
         lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y / (1 + i) + x, x),
         lambda x: jax.lax.while_loop(lambda y: jnp.sum(y * y) > 0.5, lambda y: y / 2, x),
