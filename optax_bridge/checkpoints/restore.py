@@ -37,6 +37,7 @@ def from_state_dict(
     dict a legacy optimizer, parameters, moments and step of that one are taken over; and nothing
     is left out silently.
 
+        >>> from flax import serialization
         >>> old = legacy_optim.Adam(0.1).create({"kernel": jnp.ones(3)})
         >>> saved = serialization.to_state_dict(old.apply_gradient(old.target))
         >>> new = optax_bridge.TrainState.create(None, old.target, optax_bridge.adam(0.1))
