@@ -347,7 +347,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     if not parts and any(True for _ in _states(tree, ())):
         raise CheckpointError(
             place, "an optimizer of flax.optim", "a TrainState, which is converted already",
-            "Restore it with Orbax; --to legacy converts it back.",
+            "optax_bridge.checkpoints.restore_checkpoint reads it; --to legacy converts it back.",
         )  # fmt: skip
     if not parts:
         names = brief(sorted(tree)) if isinstance(tree, Mapping) else brief(tree)

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from flax import serialization
 
 from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fill import LegacyFit
 from optax_bridge.checkpoints.fit import check_finite
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
     has_states,
@@ -80,10 +80,10 @@ def from_bytes(
       See `from_state_dict`.
 
     Raises:
-      CheckpointError: see `from_state_dict`.
+      CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.
     """
-    saved = serialization.msgpack_restore(encoded_bytes)
-    return _restore_fitted(target, saved, "bytes", missing, allow_nan)
+    _, fitted = _fit(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
+    return refill(target, as_arrays(fitted))
 
 
 def restore_checkpoint(

@@ -77,6 +77,15 @@ def assert_taken_over(state: Any) -> None:
         same_bits(getattr(state, name), getattr(taken, name))
 
 
+def test_bytes_that_are_damaged_are_refused_as_a_file_is(subtests: pytest.Subtests) -> None:
+    path = FILES / "adam.msgpack"
+    template = _like(path, from_legacy(parse_definition(OPTIMIZERS["adam"]), True))
+    data = path.read_bytes()
+    for case, damaged in {"cut": data[:-30], "more": data + b"xx", "empty": b""}.items():
+        with subtests.test(case), pytest.raises(CheckpointError, match="damaged or was cut short"):
+            from_bytes(template, damaged)
+
+
 # That these states go on as the optimizers did is tested in conversion_test.py.
 @pytest.mark.parametrize(
     ("name", "exact"),

@@ -15,6 +15,7 @@ import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import (
     ENTRIES,
+    ORIGINS,
     Choice,
     UnsupportedSetting,
     Verdict,
@@ -23,7 +24,7 @@ from optax_bridge.correspondence import (
 )
 from optax_bridge.correspondence.claim import Claim
 from optax_bridge.correspondence.entry import Case, Entry
-from optax_bridge.correspondence.recipe import imports, render
+from optax_bridge.correspondence.recipe import imports, render, resolve
 
 CASES = {
     f"{entry.name}-{index}": (entry, case)
@@ -83,6 +84,16 @@ def test_cases_move_every_hyper_parameter_off_its_default(subtests: pytest.Subte
         with subtests.test(name):
             moved = {name for case in entry.cases for name in case.settings} | {entry.rate}
             assert {hp.legacy for hp in entry.hyper_params} <= moved
+
+
+def test_what_stands_for_something_without_an_equal_is_in_optax(subtests: pytest.Subtests):
+    for table in ORIGINS:
+        remedies = [*table.without_entry.items()]
+        remedies += [item for entry in table.values() for item in entry.extra_arguments.items()]
+        for name, text in remedies:
+            with subtests.test(f"{table.name}: {name}"):
+                for dotted in re.findall(r"\boptax(?:\.\w+)+", text):
+                    resolve(dotted)
 
 
 def test_state_fields_are_claimed_once_or_dropped(subtests: pytest.Subtests):

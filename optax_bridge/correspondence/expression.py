@@ -43,8 +43,8 @@ def parse(expression: str, table: Table | None = None) -> Described:
     named = tree.func if isinstance(tree, ast.Call) else tree
     home = _home(named, expression)
     is_of_model = isinstance(tree, ast.Call) and any(map(_is_of_model, tree.args))
-    known = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
-    tables = [table] if table else [each for each in known if each.is_home(home)] or [known[0]]
+    origins = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
+    tables = [table] if table else [each for each in origins if each.is_home(home)] or [origins[0]]
     so_spelt = (each for each in tables if _class_name(named) in entries_by_class(each))
     return _optimizer(tree, expression, next(so_spelt, tables[0]))
 

@@ -81,7 +81,7 @@ class Table(Mapping[str, Entry]):
         return len(self._entries)
 
 
-_SCHEDULE = "a schedule, which any learning rate of Optax may be as it is"
+_SCHEDULE = "a schedule, which any learning rate of Optax takes unchanged"
 
 ENTRIES = Table(
     "flax", "flax.optim", "flax.optim", "optax_bridge", r"(flax\.)?(legacy_)?optim(\..*)?"
@@ -165,7 +165,8 @@ KERAS = Table(
         "boundary names, Optax at it",
         "InverseTimeDecay": "Optax has none like it: write lambda count: initial_learning_rate / "
         "(1 + decay_rate * count / decay_steps), with jnp.floor around the quotient if staircase",
-        "CosineDecayRestarts": "optax.sgdr_schedule has a list of its cycles",
+        "CosineDecayRestarts": "optax.sgdr_schedule restarts likewise, from a list with the "
+        "arguments of each cycle",
     },
 )
 

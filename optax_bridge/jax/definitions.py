@@ -52,11 +52,11 @@ def _definition(name: str, *fields: str) -> type[JaxOptimizer]:
         "MAKE": staticmethod(make),
         "__doc__": "Its arguments are JAX's; a `step_size` of None means that every call gives it.",
     }
-    made = dataclasses.make_dataclass(
+    definition = dataclasses.make_dataclass(
         name, arguments, bases=(JaxOptimizer,), namespace=namespace, eq=False
     )
-    made.__module__ = __name__
-    return made
+    definition.__module__ = __name__
+    return definition
 
 
 sgd = _definition("sgd")

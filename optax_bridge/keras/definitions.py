@@ -101,9 +101,9 @@ class SGD(KerasOptimizer):
     ) -> tuple[Array, Fields]:
         if state.momentums is None:
             return grad * lr, {"momentums": None}
-        kept = jnp.asarray(hp.momentum, param.dtype)
-        momentum = state.momentums * kept - grad * lr
-        added = momentum * kept - grad * lr if hp.nesterov else momentum
+        decay = jnp.asarray(hp.momentum, param.dtype)
+        momentum = state.momentums * decay - grad * lr
+        added = momentum * decay - grad * lr if hp.nesterov else momentum
         return -added, {"momentums": momentum}
 
 

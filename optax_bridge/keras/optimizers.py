@@ -29,12 +29,12 @@ lion = transformation(definitions.Lion)
 
 # Arguments of Keras' constructors that have no place here, and what to know of each.
 _BESIDE = {
-    "clipnorm": "Keras clips each parameter's gradient by its own norm: "
-    "optax.per_example_layer_norm_clip is not it; scale each gradient before the update",
+    "clipnorm": "Keras clips each parameter's gradient by its own norm, which no transformation of "
+    "Optax does: scale each gradient before the update",
     "clipvalue": "optax.clip(clipvalue) first in optax.chain is the same",
     "global_clipnorm": "optax.clip_by_global_norm(global_clipnorm) first in optax.chain is the "
     "same but for rounding",
-    "use_ema": "optax.params_ema keeps the average; Keras' replaces the parameters by it",
+    "use_ema": "keep the average beside the optimizer, with optax.incremental_update",
     "ema_momentum": "it belongs to use_ema",
     "ema_overwrite_frequency": "it belongs to use_ema",
     "loss_scale_factor": "divide the gradients by it before the update",

@@ -5,6 +5,7 @@ A `VDict` is a dict of arrays that are stacked along axis 0, such as the layers 
 
 import copy
 import dataclasses
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,8 @@ from jax.typing import ArrayLike, DTypeLike
 from optax_bridge._internals import mesh_in_with, mesh_that_is_set
 from optax_bridge.metadata.axis_metadata import key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Tensor = jax.Array
@@ -216,6 +219,29 @@ def match_regex_rules(
     return default_value
 
 
+def warn_of_unused_rules(
+    rules: Iterable[tuple[str, object]], parameters: PyTree, where: str
+) -> None:
+    """Logs, once, each rule whose regular expression fits the path of no parameter.
+
+    Args:
+      rules: as of `match_regex_rules`.
+      parameters: a tree with a leaf for each parameter.
+      where: whose rules they are.
+    """
+    paths = [path for path, _ in flatten_items(parameters)]
+    for regex, _ in rules:
+        if paths and not any(re.fullmatch(regex, path) for path in paths):
+            _warn_once(
+                f"{where}: {regex!r} fits no parameter; it must fit a whole path, {paths[-1]} say"
+            )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _log.warning(message)
+
+
 def _parts(path: str | Sequence[str], separator: str | None) -> list[str]:
     if not isinstance(path, str):
         return list(path)
@@ -283,9 +309,6 @@ def prune_tree(
 def prune_empty(tree: PyTree) -> PyTree:
     """The tree without empty dicts, also those that become empty."""
     return prune_tree(tree, lambda _, part: isinstance(part, dict) and not part)
-
-
-_log = logging.getLogger(__name__)
 
 
 def tree_merge(

@@ -15,6 +15,7 @@ from optax_bridge import TrainState, UnsupportedSetting, from_torch
 from optax_bridge.correspondence import TORCH
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.torch import AdamW, torch_definition
+from optax_bridge.torch.arithmetic import Kernels
 
 PARAMS = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}}
 with_torch = pytest.mark.skipif(
@@ -36,6 +37,14 @@ def test_text_in_any_of_its_forms_is_the_same_optimizer():
     for text in texts:
         tx: Any = from_torch(text)
         assert (tx.hyper_params["betas"], tx.hyper_params["lr"]) == ((0.8, 0.9), 0.01)
+
+
+def test_subnormal_numbers_of_float16_are_rounded_the_same_when_compiled():
+    kernels = Kernels("float16")
+    with jax.enable_x64(True):
+        x = np.append(np.linspace(-7e-5, 7e-5, 999), 2.0**-25 * np.array([1, 3, 1.001]))
+        scaled = jax.jit(lambda x: kernels.mul(kernels.nearest(x), 2.0**20))(x)
+    np.testing.assert_array_equal(scaled, np.float64(np.float16(x)) * 2.0**20)
 
 
 @pytest.mark.parametrize("exact", [True, False])

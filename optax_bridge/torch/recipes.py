@@ -11,15 +11,19 @@ from optax_bridge.correspondence.recipe import Call, call
 # Arguments of PyTorch's constructors that have no place here, and what to know of each.
 BESIDE = {
     "params": "the parameters are given to `init`, not to the optimizer",
-    "foreach": "PyTorch then works through lists of tensors: the same bits on CPUs, but for "
-    "rounding in NAdam, RAdam, Adafactor (1 ULP in 100 steps measured) and ASGD (45 ULP)",
+    "foreach": "PyTorch then works through lists of tensors: the same bits on CPUs in float32, but "
+    "for rounding in NAdam, RAdam, Adafactor (1 ULP in 100 steps measured) and ASGD (45 ULP); in "
+    "half precision rounding",
     "fused": "PyTorch then runs one kernel, which rounds less often: 0.2 ULP in 100 steps "
     "measured on CPUs",
     "capturable": "PyTorch then computes bias corrections in float32: rounding",
     "differentiable": "the same numbers: PyTorch then keeps a step for autograd; in JAX "
     "differentiate through `tx.update`",
 }
-_ORDER = "PyTorch's operations in PyTorch's order, each rounded as its kernels for CPUs round it"
+_ORDER = (
+    "PyTorch's operations in PyTorch's order, each rounded as its vectorized kernels for CPUs "
+    "round it"
+)
 EXACT = identical(_ORDER)
 ROOT = (
     f"{_ORDER}, but for its square root, which is 1 ULP off for 0.7 % of all numbers where Intel's "

@@ -8,7 +8,8 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from equivalence_tests.proof.certificate.checker import Checked, Programs, Side, check_programs
+from equivalence_tests.proof.certificate.checker import Checked, check_programs
+from equivalence_tests.proof.certificate.programs import Programs, Side
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.reading.sides import (
     Inputs,

@@ -9,26 +9,27 @@ identical, the same is done in the dtypes of the programs, with NaN, infinities,
 denormal numbers among the inputs, and every bit has to agree. Where it says different, its example
 has to part both sides.
 
-Of this project it imports `interpreter` and `normal_forms` alone: no rules, no algebra, no
-induction, nothing of how a proof is found. It trusts what `TRUSTED` names. Of these the induction
-is the largest: that both sides agree at random points is no proof that they agree at all. A branch
-that no random number takes, `count == 50000`, is the prover's to see, and so are the assumptions:
-where one does not hold, values are not finite or a comparison is open, and `skipped` says so.
-Random states have the signs of those that a run reaches.
+Of this project it imports `interpreter`, `normal_forms` and `programs` alone: no rules, no algebra,
+no induction, nothing of how a proof is found; the prover looks for examples and guesses with the
+same interpreter. It trusts what `TRUSTED` names. Of these the induction is the largest: that both
+sides agree at random points is no proof that they agree at all. A branch that no random number
+takes, `count == 50000`, is the prover's to see, and so are the assumptions: where one does not
+hold, values are not finite or a comparison is open, and `skipped` says so. Random states have the
+signs of those that a run reaches.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
-from jax.extend.core import ClosedJaxpr
 
 from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEvaluable
+from equivalence_tests.proof.certificate.programs import Programs, Trace
 from equivalence_tests.proof.interpreter.balls import Array, NoRule, Unclear, balls, precise
 from equivalence_tests.proof.interpreter.run import as_type, run
 
@@ -45,6 +46,7 @@ _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0
 TRUSTED = (
     "JAX: that a traced program is what runs; what it computes of whole numbers and random keys",
     "python-flint and NumPy: arithmetic with balls and with numbers",
+    "proof.interpreter: what each primitive computes of them",
     "sides.adapt and proof.reading.sides: from a side to its programs",
     "the certificate's induction: that what holds of these inputs holds of all",
     "the certificate's scope: that what holds of arrays of a few more shapes holds of all",
@@ -78,49 +80,6 @@ class Checked:
     examples: int = 0
     skipped: dict[str, None] = field(default_factory=dict[str, None])
     trusted: tuple[str, ...] = TRUSTED
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side as programs.
-
-    Attributes:
-      start: (numbers, parameters) -> (state, parameters).
-      step: (numbers, state, gradients) -> (state, parameters).
-      paths: of the state's leaves.
-      comparisons: the numbers with which Python compares hyper-parameters.
-    """
-
-    start: ClosedJaxpr
-    step: ClosedJaxpr
-    paths: tuple[str, ...]
-    comparisons: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Both sides, and what they get: parameters' paths and shapes, and the symbols' numbers."""
-
-    sides: tuple[Side, Side]
-    paths: Sequence[str]
-    shapes: Sequence[jax.ShapeDtypeStruct]
-    numbers: Mapping[str, float]
-
-
-class Trace(Protocol):
-    """Traces both sides."""
-
-    def __call__(
-        self, fixed: Mapping[str, float], shape: tuple[int, ...] | None = None, wide: bool = False
-    ) -> Programs:
-        """Returns the programs.
-
-        Args:
-          fixed: hyper-parameters that are numbers.
-          shape: of every leaf; None for the parameters' own.
-          wide: whether the parameters are in float64, not in their dtypes.
-        """
-        ...
 
 
 def check_programs(
@@ -225,8 +184,8 @@ def _check_scope(certificate: Case, case: Case, programs: Programs) -> None:
     _require(general or coverage == "given", "scope: its proof is for the shapes given alone")
     states = [state["where"] for state in case["states"]]
     for row in case["obligations"]:
-        known = row["when"] != "step" or row.get("where", []) in states
-        _require(known, f"{row['leaf']}: no state of the counters is {row.get('where', [])}")
+        fits = row["when"] != "step" or row.get("where", []) in states
+        _require(fits, f"{row['leaf']}: no state of the counters is {row.get('where', [])}")
     free = {*programs.numbers, *case["fixed"]} - {*scope["fixed"]}
     _require({*scope["settings"]} == free, f"scope: the settings are {', '.join(sorted(free))}")
     for name, number in (pair for side in programs.sides for pair in side.comparisons):
@@ -276,7 +235,7 @@ class _Run:
             states, shown = self._both("start", [[*settings, *self._inputs()]] * 2)
             self._agree(shown, "at the start")
             after_first = self.case["after_first"] is not None
-            related = None if after_first else self._related(states, "at the start")
+            related = None if after_first else self._symbols_of(states, "at the start")
             for step in range(1, max(steps, steps - 1 + len(self.states)) + 1):
                 if step > 1 and related is not None:  # every other state is as good
                     state, symbols = related
@@ -288,7 +247,7 @@ class _Run:
                 compared |= self._agree(shown, when)
                 if related is not None:
                     self._check_forms(*related, grads, states, shown)
-                related = self._related(states, when)
+                related = self._symbols_of(states, when)
             self.checked.points += self.exact
         except Unclear as error:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
@@ -344,7 +303,7 @@ class _Run:
 
     # States
 
-    def _related(self, states: Pair, when: str) -> tuple[Case, Symbols] | None:
+    def _symbols_of(self, states: Pair, when: str) -> tuple[Case, Symbols] | None:
         """Returns how the certificate relates states, and the values of its symbols in these.
 
         Raises:
@@ -429,7 +388,7 @@ class _Run:
         pairs = zip(self.programs.paths, *shown, strict=True)
         return {path for path, a, b in pairs if self._equal(a, b, f"{path} {when}") or not a.size}
 
-    def _equal(self, a: Array, b: Array, where: str, said: tuple[str, str] = _OF_SIDES) -> bool:
+    def _equal(self, a: Array, b: Array, where: str, words: tuple[str, str] = _OF_SIDES) -> bool:
         """Returns whether anything was compared.
 
         Raises:
@@ -440,26 +399,26 @@ class _Run:
         before = self.checked.values
         if self.exact:
             for index in np.ndindex(a.shape):
-                self._close(a[index], b[index], f"{where} at {list(index)}", said)
+                self._close(a[index], b[index], f"{where} at {list(index)}", words)
             return self.checked.values > before
         same = (a == b) & (np.signbit(a) == np.signbit(b)) if a.dtype != bool else a == b
         same = same | (np.isnan(a) & np.isnan(b))
         for index in np.argwhere(~same)[:1]:
             here = tuple(map(int, index))
             raise CertificateError(
-                f"{where} at {list(here)}: {a[here]!r} {said[0]}, {b[here]!r} {said[1]}, and the "
+                f"{where} at {list(here)}: {a[here]!r} {words[0]}, {b[here]!r} {words[1]}, and the "
                 "certificate says identical"
             )
         self.checked.bits += a.size
         return True
 
-    def _close(self, a: Any, b: Any, where: str, said: tuple[str, str]) -> None:
+    def _close(self, a: Any, b: Any, where: str, words: tuple[str, str]) -> None:
         a, b = (value if isinstance(value, arb) else arb(float(value)) for value in (a, b))
         if not (a.is_finite() and b.is_finite()):
             self.checked.skipped[f"{where}: {a.str(3)} and {b.str(3)}"] = None
             return
         if not a.overlaps(b):
-            raise CertificateError(f"{where}: {a.str(12)} {said[0]}, {b.str(12)} {said[1]}")
+            raise CertificateError(f"{where}: {a.str(12)} {words[0]}, {b.str(12)} {words[1]}")
         if max(a.rad(), b.rad()) > _DIGITS * max(1, abs(float(a.mid()))):
             self.checked.skipped[f"{where}: too few digits"] = None
             return
@@ -481,8 +440,8 @@ class _Run:
                 continue
             for side, place in enumerate(row["places"]):
                 # What the relation makes of one side's state is what the other one has.
-                held = side if place is not None else 1 - side
-                array = (shown if row.get("params") else states)[held][row["places"][held]]
+                holder = side if place is not None else 1 - side
+                array = (shown if row.get("params") else states)[holder][row["places"][holder]]
                 index = tuple(int(self.rng.integers(size)) for size in array.shape)
                 what = f"normal form of {row['leaf']}"
                 try:

@@ -178,11 +178,11 @@ def _outline(program: AnyJaxpr) -> Iterator[str | float | object]:
 
 def run_compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns the results of a program as XLA compiles it, once for all runs."""
-    return _compiled(jaxpr)(*args)
+    return _compile(jaxpr)(*args)
 
 
 @functools.lru_cache(8)
-def _compiled(jaxpr: core.ClosedJaxpr) -> Callable[..., list[np.ndarray]]:
+def _compile(jaxpr: core.ClosedJaxpr) -> Callable[..., list[np.ndarray]]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))
 
 

@@ -39,6 +39,7 @@ from optax_bridge.spmd.trees import (
     register_per_param_settings,
     tree_paths,
     vectorized_tree_map,
+    warn_of_unused_rules,
 )
 
 
@@ -195,6 +196,7 @@ class Learner(BaseLearner):
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
         """Returns the optimizer's; what it does not update is None for it."""
+        warn_of_unused_rules(self._config.update_rules, tree, f"{self.path()}.update_rules")
         keep = self.should_update_with_optimizers(tree)
         optimized = mask_tree(tree, keep=keep, mask_value=None)
         return {"optimizer": getattr(self.optimizer, method)(optimized)}
@@ -392,6 +394,7 @@ class CompositeLearner(BaseLearner):
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
         """Returns what a method gives of each learner's own parameters, by name."""
+        warn_of_unused_rules(self._config.rules, tree, f"{self.path()}.rules")
         owners = self._owners(tree)
         results = {}
         for name, learner in self._learners().items():

@@ -102,6 +102,20 @@ def test_update_rules(update_type, changed):
     assert float(summaries["update_norm"]) == pytest.approx(0.1 * 5**0.5)
 
 
+def test_a_rule_that_fits_no_parameter_is_said(caplog):
+    half_of_b = config_for_function(optimizers.per_param_scale_by_path).set(
+        scale_by_path=[("b", 0.5), ("bb", 0.0)], description="learning_rate"
+    )
+    scale = config_for_function(optimizers.scale_update_per_param).set(per_param_scale=half_of_b)
+    rules = [("stats/.*", UpdateType.NO_UPDATE), ("mean", UpdateType.NO_UPDATE)]
+    optimizer = config_for_function(optimizers.chain).set(args=[SGD, scale])
+    step_of(learner_of(update_rules=rules, optimizer=optimizer))
+    assert [message.split(";")[0] for message in caplog.messages] == [
+        "learner.update_rules: 'mean' fits no parameter",
+        "per_param_scale_by_path, learning_rate: 'bb' fits no parameter",
+    ]
+
+
 def test_average_of_the_new_parameters():
     learner = learner_of(ema=config_for_function(optimizers.param_ema).set(decay=0.5))
     outputs, collection = step_of(learner)

@@ -27,6 +27,7 @@ from optax_bridge.spmd.trees import (
     register_per_param_settings,
     tree_paths,
     vectorized_tree_map,
+    warn_of_unused_rules,
 )
 
 # A function of the parameters that returns a scale for each.
@@ -45,6 +46,7 @@ def per_param_scale_by_path(
     """
 
     def scales_of(params: Params) -> PyTree:
+        warn_of_unused_rules(scale_by_path, params, f"per_param_scale_by_path, {description}")
         scales = jax.tree.map(
             lambda path: match_regex_rules(path, rules=scale_by_path, default_value=default_scale),
             tree_paths(params),

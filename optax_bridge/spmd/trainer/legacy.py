@@ -44,7 +44,8 @@ def legacy_checkpoint(
     that the old program would have taken.
 
     Args:
-      path: a checkpoint of any format that `optax-bridge inspect` knows.
+      path: a checkpoint of `flax.optim`, of any format that `optax-bridge inspect` knows; one of a
+        `TrainState` becomes one by `optax-bridge convert --to legacy`.
       optimizer: the legacy constructor call, parsed and never evaluated; or the definition, or a
         transformation; or a config of either. None: read from the state where that is clear.
       part: which optimizer, where the checkpoint has several.

@@ -127,7 +127,7 @@ class TorchCheckpoint:
         if number is None:
             raise CheckpointError(
                 self.place, "the number of steps taken", "a state without it, as SGD's is",
-                "Say it: --step N; 0 will do where no schedule asks for it.",
+                "Say it: --step N, step=N in a program; 0 will do where no schedule asks for it.",
             )  # fmt: skip
         if number != int(number) or not 0 <= number < 2**31:
             raise CheckpointError(
