@@ -348,6 +348,10 @@ def test_a_setting_is_not_taken_for_a_gradient_of_its_name():
     )
     with pytest.raises(ProofError, match="give it another name"):
         prove_equivalence(*sides, {"k": jnp.ones(())}, hyper_params={"grads['k']": 3.0})
+    for name in ("b1", "steps", "params_decay"):  # which no input is called
+        side = lambda hp, name=name: _side(lambda p, g: p - hp[name] * g)  # noqa: E731
+        numbers = {name: 0.1}
+        assert prove_equivalence(side, side, PARAMS, hyper_params=numbers).verdict == IDENTICAL
 
 
 def test_what_sums_up_nothing_is_0():

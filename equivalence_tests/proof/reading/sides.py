@@ -40,10 +40,8 @@ Relate = Callable[[Mapping[str, HyperParam], PyTree], PyTree]
 Leaves = list[jax.Array]
 
 
-# Names of other inputs and of indices in formulas.
-_TAKEN = re.compile(
-    r"(params|grads|state|count|steps|node|constant|undefined|infinity|NaN)\b|[abiu]\d+\b"
-)
+# Names of other inputs in formulas.
+_TAKEN = re.compile(r"(params|grads|state)\b|count\b|(node|constant) \d")
 
 
 @dataclass(frozen=True)
