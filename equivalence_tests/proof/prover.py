@@ -185,8 +185,9 @@ def _case(
     if best.level is not Level.UNKNOWN:
         return done(best)
     if relation is None:
-        for world, proofs in _guess_relations(inputs, (lhs, rhs)):  # noqa: B007
+        for world_of_guess, proofs in _guess_relations(inputs, (lhs, rhs)):
             if proofs.level is not Level.UNKNOWN:
+                world = world_of_guess
                 return done(proofs)
     example = None
     if tries is not None:

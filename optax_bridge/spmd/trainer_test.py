@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import legacy_optim
@@ -33,6 +34,7 @@ from optax_bridge.spmd.trainer import (
     UndefinedLossException,
 )
 from optax_bridge.spmd.trainer.state import transformation_of
+from optax_bridge.spmd.trainer.trainer import fields_without_text
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -389,6 +391,17 @@ def test_a_legacy_definition_is_an_optimizer(whole, tmp_path):
     cfg.learner.optimizer = config_for_class(legacy_optim.Adam)
     with pytest.raises(ValueError, match=r"trainer.learner.optimizer: .*has no learning rate"):
         run(cfg)
+
+
+def test_an_object_without_a_text_is_said(tmp_path):
+    cfg = config(tmp_path)
+    assert fields_without_text(cfg) == []
+    cfg.learner.optimizer = config_for_function(optax.adam).set(learning_rate=1e-3)
+    assert fields_without_text(cfg) == []
+    cfg.learner.optimizer.learning_rate = optax.linear_schedule(1e-3, 0.0, 9)
+    assert fields_without_text(cfg) == ["learner.optimizer.learning_rate"]
+    cfg.learner.optimizer = optax.adam(1e-3)
+    assert fields_without_text(cfg) == ["learner.optimizer"]
 
 
 def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):

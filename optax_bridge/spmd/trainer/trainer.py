@@ -228,6 +228,14 @@ class SpmdTrainer(BaseTrainer):
                 changes = changed_lines(folder, config) if resumed else []
                 if changes:
                     _log.warning("the run goes on with another config:\n%s", "\n".join(changes))
+                for key in fields_without_text(config):
+                    _log.warning(
+                        "%s holds a function that another made, whose settings no text has: "
+                        "trainer_config.txt cannot be trained again, and a later run with other "
+                        "settings is not noticed. Say how it is made, as with "
+                        "config_for_function(optax.adamw).set(learning_rate=...)",
+                        key,
+                    )
                 write_descriptions(folder, config=config, specs=self.trainer_state_specs)
             self.summary_writer.log_config(config, step=self.step or 0)
 
@@ -249,6 +257,22 @@ def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState)
     (folder / "trainer_config.txt").write_text(config.debug_string() + "\n")
     (folder / "trainer_state_tree.txt").write_text(state_tree(specs))
     (folder / "model_analysis.txt").write_text(parameter_table(specs.model))
+
+
+def fields_without_text(config: ConfigBase) -> list[str]:
+    """The fields that hold functions made by other functions, as Optax's transformations do."""
+    keys: dict[str, None] = {}
+
+    def note(key: str, value: object) -> None:
+        function = getattr(value, "func", value)
+        is_named = isinstance(value, type) or "<locals>" not in getattr(
+            function, "__qualname__", ""
+        )
+        if not is_named:
+            keys[key.partition("[")[0]] = None
+
+    config.visit(note)
+    return list(keys)
 
 
 def changed_lines(folder: Path, config: ConfigBase) -> list[str]:
