@@ -18,7 +18,8 @@ nox.options.sessions = ["tests", "tests_lowest", "lint"]
 PYTHONS = ["3.11", "3.12", "3.13"]
 REFERENCE = Path("equivalence_tests", "reference")
 CONSTRAINTS = Path(".ci", "constraints.txt")
-WITH_PYTORCH = (
+WITH_FRAMEWORKS = (
+    "optax_bridge/keras",
     "optax_bridge/torch",
     "equivalence_tests/suite/witness_test.py",
     "equivalence_tests/sides/frameworks_test.py",
@@ -85,9 +86,9 @@ def tests_full(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def tests_torch(session: nox.Session) -> None:
-    """Runs what the tests leave out where PyTorch is not installed."""
-    session.install("-e", ".[test,torch]")
-    session.run("python", "-m", "pytest", *(session.posargs or WITH_PYTORCH))
+    """Runs what the tests leave out where PyTorch and Keras are not installed."""
+    session.install("-e", ".[test,torch]", "keras")
+    session.run("python", "-m", "pytest", *(session.posargs or WITH_FRAMEWORKS))
 
 
 @nox.session(python=PYTHONS[0])

@@ -79,17 +79,32 @@ def check(
     if not cases:
         return _not_run(console, outputs, library.origin, f"{library.title} is not installed")
     steps = steps if origin == FLAX else STEPS
+    return _run(console, outputs, cases, device, library.origin, steps, full, against, recorded)
+
+
+def _run(
+    console: Console,
+    outputs: Outputs,
+    cases: Sequence[Case],
+    device: Device,
+    origin: str,
+    steps: int,
+    full: bool,
+    against: Path | None,
+    recorded: recording.Recording | None,
+) -> int:
+    """Runs the cases, prints and writes what came out, and returns the exit code."""
     compilations, keep = Compilations(), bool(outputs.record or against)
     # A terminal has the bar.
     printer = None if console.is_terminal else _printer(console)
     results = run_all(cases, device, steps, printer, keep=keep)
     ran = _facts(results, steps, str(compilations) if full else "")
-    shown = _print(console, results, ran, device, library.origin)
+    shown = _print(console, results, ran, device, origin)
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
     content = _content(results, outcomes, ran, compilations.count, environment(device))
-    title = f"{library.origin} against Optax on {device.platform}"
+    title = f"{origin} against Optax on {device.platform}"
     written = _write(outputs, content, results, environment(device) | ran, title, shown, steps)
     console.print(report.closing_line(results))
     if not written:

@@ -213,8 +213,8 @@ class Proof:
             for case in self.cases:
                 lines += [f"  {case.stopped}"] if case.stopped else []
                 # A relation is often that parameters are equal, which is told once.
-                told = {each.nodes: each for each in reversed(case.open)}
-                lines += [_left_open(each) for each in list(told.values())[::-1][:3]]
+                distinct = {each.nodes: each for each in reversed(case.open)}
+                lines += [_left_open(each) for each in list(distinct.values())[::-1][:3]]
         return "\n".join(lines)
 
 

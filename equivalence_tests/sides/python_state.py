@@ -122,12 +122,12 @@ def _own_parts(value: object) -> Iterator[Part]:
         return
     yield from parts_of(value)
     if isinstance(value, types.FunctionType):
-        yield from (Part(name, held, f"{value.__name__}.{name}") for name, held in _vars(value))
+        yield from (Part(name, member, f"{value.__name__}.{name}") for name, member in _vars(value))
     elif isinstance(value, types.GeneratorType) and value.gi_frame:
         names = value.gi_frame.f_locals.items()
-        yield from (Part(name, held, f".{name}") for name, held in names)
+        yield from (Part(name, member, f".{name}") for name, member in names)
     elif isinstance(value, collections.deque) and len(value) <= LONGEST:
-        yield from (Part(str(n), held, f"[{n}]") for n, held in enumerate(value))
+        yield from (Part(str(n), member, f"[{n}]") for n, member in enumerate(value))
     elif not isinstance(value, type) and _is_own(type(value)):
         slots = [s for kind in type(value).__mro__ for s in _slots(kind) if hasattr(value, s)]
         yield from (Part(name, getattr(value, name), f".{name}") for name in slots)
@@ -140,8 +140,8 @@ def _named_parts(value: object) -> Iterator[Part]:
             yield from _globals_of(value)
     elif isinstance(value, type):
         if _is_own(value):
-            for name, held in _vars(value):
-                inner = getattr(held, "__func__", getattr(held, "fget", held))
+            for name, member in _vars(value):
+                inner = getattr(member, "__func__", getattr(member, "fget", member))
                 if not name.startswith("__") or isinstance(inner, types.FunctionType):
                     yield Part(name, inner, f"{value.__name__}.{name}")
     elif _is_own(type(value)):

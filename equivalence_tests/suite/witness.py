@@ -240,8 +240,8 @@ def genuine_scheduler(optimizer: Any, name: str, arguments: Mapping[str, Any]) -
     """PyTorch's own scheduler."""
     constructor = getattr(import_torch("witness").optim.lr_scheduler, name)
     inner = arguments.get("schedulers", ())
-    made = {"schedulers": [genuine_scheduler(optimizer, *each) for each in inner]} if inner else {}
-    return constructor(optimizer, **{**arguments, **made})
+    parts = {"schedulers": [genuine_scheduler(optimizer, *each) for each in inner]} if inner else {}
+    return constructor(optimizer, **{**arguments, **parts})
 
 
 def genuine_rates(name: str, arguments: Mapping[str, Any]) -> np.ndarray:

@@ -182,7 +182,7 @@ class Adadelta(KerasOptimizer):
 
 @dataclasses.dataclass(eq=False)
 class Adam(KerasOptimizer):
-    """Adam with `epsilon` beside the root of the uncorrected second moment.
+    """Adam with `epsilon` added to the root of the uncorrected second moment.
 
     Attributes:
       learning_rate: step size.

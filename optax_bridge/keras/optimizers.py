@@ -34,7 +34,7 @@ _BESIDE = {
     "clipvalue": "optax.clip(clipvalue) first in optax.chain is the same",
     "global_clipnorm": "optax.clip_by_global_norm(global_clipnorm) first in optax.chain is the "
     "same but for rounding",
-    "use_ema": "keep the average beside the optimizer, with optax.incremental_update",
+    "use_ema": "keep the average in the program, with optax.incremental_update",
     "ema_momentum": "it belongs to use_ema",
     "ema_overwrite_frequency": "it belongs to use_ema",
     "loss_scale_factor": "divide the gradients by it before the update",

@@ -197,8 +197,8 @@ def train(trainer: SpmdTrainer, seed: int, resume_from: int | None) -> int:
     for name, evaler in trainer.evalers.items():
         if evaler.latest is not None:
             step, summaries = evaler.latest
-            own = {key: x for key, x in summaries.items() if not isinstance(x, dict)}
-            scalars = [(key, x) for key, x in host_values(own) if np.ndim(x) == 0]
+            flat = {key: x for key, x in summaries.items() if not isinstance(x, dict)}
+            scalars = [(key, x) for key, x in host_values(flat) if np.ndim(x) == 0]
             shown = ", ".join(f"{key} {float(x):.4f}" for key, x in scalars)
             console.print(f"{name}, at step {step}: {shown}")
     console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {log.draw()}")

@@ -3,8 +3,8 @@
 
 A call that makes such a definition is followed back to the sources of its arguments: through
 variables, loops, containers, parameters, fields and functions, also those of other files. So is
-what a call may call, where that is a class at some times: the functions beside it make definitions
-as the class does, since one bridge is around both.
+what a call may call, where that is a class at some times: the functions that it calls at other
+times make definitions as the class does, since one bridge is around both.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 def keep(a: Expressions) -> None:
     """Marks all that must stay legacy code for what does so."""
-    waiting = [*_legacy_arguments(a), *_made_beside_classes(a)]
+    waiting = [*_legacy_arguments(a), *_results_of_alternatives(a)]
     seen: set[cst.CSTNode] = set()
     while waiting:
         node = waiting.pop()
@@ -36,10 +36,10 @@ def keep(a: Expressions) -> None:
             waiting += _sources(a, node)
 
 
-def _made_beside_classes(a: Expressions) -> Iterator[cst.CSTNode]:
-    """What functions make that are called where a class is at other times; one bridge is around it.
+def _results_of_alternatives(a: Expressions) -> Iterator[cst.CSTNode]:
+    """Yields results of functions that are called where a class is called at other times.
 
-    An instance may stand there as well, which is not called.
+    One bridge is around both. An instance may take their place as well, which is not called.
     """
     callees: list[cst.CSTNode] = [c.func for c in a.facts.calls if _is_chosen(a, c)]
     seen: set[cst.CSTNode] = set()

@@ -206,13 +206,13 @@ def _format(name: str) -> str:
 
 
 def _prefix(context: Context, name: str, call: cst.Call | None) -> str:
-    """How the names of the files begin, in front of the step; "PREFIX" if that is computed."""
-    given = None
+    """The text before the step in the files' names; "PREFIX" if that is computed."""
+    value = None
     if call is not None and name.endswith("restore_checkpoint"):
-        given = argument(call, 3, "prefix")
-    if given is None:
+        value = argument(call, 3, "prefix")
+    if value is None:
         return "checkpoint_"
-    text = constants.text(context.analysis, given)
+    text = constants.text(context.analysis, value)
     return "PREFIX" if text is None else text
 
 
