@@ -71,14 +71,15 @@ def test_arrays_that_make_no_batches(arrays, size, count, message):
         ArrayBatches(arrays, global_batch_size=size, process_count=count)
 
 
-def test_what_is_wrong_with_arrays_is_said_of_the_input(mesh):
+@pytest.mark.usefixtures("mesh")
+def test_what_is_wrong_with_arrays_is_said_of_the_input():
     cfg = ArrayInput.default_config().set(
         name="input", source=lambda: {"text": np.array(["a", "b"])}, global_batch_size=4
     )
     with pytest.raises(ValueError, match="input: global_batch_size 4 is more"):
         cfg.instantiate(parent=None).dataset()
     batches = cfg.set(global_batch_size=2).instantiate(parent=None)
-    with jax.set_mesh(mesh), pytest.raises(ValueError, match="input: batch 'text': expected numb"):
+    with pytest.raises(ValueError, match="input: batch 'text': expected numb"):
         batches.global_batch(next(batches.dataset()), pad=True)
 
 
