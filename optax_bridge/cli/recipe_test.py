@@ -60,6 +60,8 @@ from optax_bridge.correspondence import ENTRIES
             "tx = optax.chain(optax.clip(1.0), optax.adam(0.001))",
         ),
         ("jax.experimental.optix.noisy_sgd(0.1)", MISUSE, "its standard deviation"),
+        ("optix.rmsprop(0.1, 0.9, 1e-8, centered=True)", FOUND, "optax.rmsprop(0.1, 0.9, 1e-08, c"),
+        ("optix.rmsprop(0.1, 0.9, 1e-8, True)", MISUSE, "give centered by name"),
         ("optix.lamb(0.1)", MISUSE, "jax.experimental.optix had no lamb"),
         ("jax.experimental.optimizers.adagrad(0.1)", FOUND, "optax.ema(0.9, debias=False)"),
         ("optimizers.adam(1e-3)", FOUND, "tx = optax_bridge.jax.adam(step_size=0.001)"),

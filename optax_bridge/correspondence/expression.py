@@ -66,6 +66,8 @@ def optax_of_optix(expression: str) -> str | None:
       ExpressionError: it does not parse, or Optax has another thing of that name.
     """
     tree, names = _tree(expression), list[str]()
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    given = {call.func: call.args for call in calls}
 
     class Rename(ast.NodeTransformer):
         def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -75,7 +77,10 @@ def optax_of_optix(expression: str) -> str | None:
             assert module is not None and entry is not None
             if entry.remedy == module.remedy:
                 raise ExpressionError(f"{ast.unparse(node)}: {_OPTIX[-1]} had no {node.attr}")
-            if entry.new is None:
+            most, args = gone.alike_by_position(entry.name), given.get(node)
+            is_shown = args is not None and not any(isinstance(a, ast.Starred) for a in args)
+            is_alike = most is None or (is_shown and len(args or ()) <= most)
+            if entry.new is None or not is_alike:
                 raise ExpressionError(f"{ast.unparse(node)}: {entry.remedy}")
             names.append(entry.new)
             return ast.parse(entry.new, mode="eval").body

@@ -22,7 +22,7 @@ _CONTAINERS = (
     "zip",
 )  # fmt: skip
 EVERY = -1  # in place of an argument's position
-_ADD = ("add", "append", "extend", "insert", "setdefault", "update")
+ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 
 def keep(a: Expressions) -> None:
@@ -150,7 +150,7 @@ def _variable_sources(a: Expressions, variable: cst.Name) -> Iterator[cst.CSTNod
             yield value
     for call in a.facts.calls:
         holder = call.func.value if isinstance(call.func, cst.Attribute) else None
-        if last_name(call.func) in _ADD and holder is not None and _is_same(a, holder, variable):
+        if last_name(call.func) in ADD and holder is not None and _is_same(a, holder, variable):
             yield from (arg.value for arg in call.args)
     for assignment in a.names.assignments(variable):
         if isinstance(assignment.node, cst.Param):
@@ -205,7 +205,7 @@ def _field_sources(a: Expressions, name: str) -> Iterator[cst.BaseExpression]:
     yield from (value for field, value in a.facts.class_attributes if field == name)
     for call in a.facts.calls:
         method = call.func if isinstance(call.func, cst.Attribute) else None
-        if method is not None and last_name(method.value) == name and method.attr.value in _ADD:
+        if method is not None and last_name(method.value) == name and method.attr.value in ADD:
             yield from (arg.value for arg in call.args)
         if last_name(call.func)[:1].isupper() or last_name(call.func) == "replace":
             yield from (a.value for a in call.args if a.keyword and a.keyword.value == name)
