@@ -105,6 +105,23 @@ def test_a_batch_lies_along_the_devices_and_then_as_it_is_wanted(mesh):
         batches.partition_for({"x": np.ones((6, 2))})
 
 
+def test_arrays_of_jax_stay_on_their_devices_and_may_be_keys(mesh):
+    keys = jax.random.split(jax.random.key(0), 6)
+    source = [{"x": jnp.ones((6, 2)), "key": keys}]
+    cfg = IteratorInput.default_config().set(name="input", source=lambda: source)
+    data: Any = cfg.instantiate(parent=None)
+    [batch] = data.batches(data.dataset())
+    assert batch["x"] is source[0]["x"] and batch["key"] is keys
+    padded = data.global_batch(batch, pad=True)
+    assert padded["key"].shape == (8,) and len(padded["key"].sharding.device_set) == 8
+    back = jax.jit(data.dispatch_global_batch)(padded)
+    np.testing.assert_array_equal(jax.random.key_data(back["key"]), jax.random.key_data(keys))
+    source[0] = {"key": jax.random.split(keys[0], 8)}
+    assert data.element_spec()["key"].dtype == keys.dtype
+    [part] = ArrayBatches({"key": keys}, global_batch_size=6, shuffle=False, num_epochs=1)
+    assert (part["key"] == keys).all()
+
+
 def test_partitions_by_path_and_rank(mesh):
     rules: Any = {
         ("image", None): PartitionSpec("data", "model"),
