@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import multihost_utils
 
 import legacy_optim
 import optax_bridge
@@ -436,6 +437,25 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     with lock_folder(tmp_path), pytest.raises(ValueError, match="another run trains in this"):
         run(cfg, devices=1)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_all_processes_refuse_a_folder_in_use(tmp_path, monkeypatch, index):
+    trainer = config(tmp_path, mesh_shape=(1, 1)).instantiate(
+        parent=None, devices=jax.devices()[:1]
+    )
+    told = []
+
+    def broadcast(value):
+        told.append(value)
+        return np.asarray(True)  # what process 0 found
+
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="another run trains in this"):
+        trainer.run(KEY)
+    assert told == [index == 0]  # process 0 alone looks
 
 
 def test_compiled_from_specs_alone(tmp_path):

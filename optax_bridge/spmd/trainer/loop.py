@@ -57,6 +57,7 @@ class TrainingLoop:
 
     Args:
       trainer: the trainer; it has a state when `run` is called.
+      max_step: the last step, if it is not the config's.
 
     Attributes:
       stop_requested: whether to save after the present step, and to return.
@@ -64,9 +65,11 @@ class TrainingLoop:
       listeners: functions of step and loss.
     """
 
-    def __init__(self, trainer: BaseTrainer):
+    def __init__(self, trainer: BaseTrainer, *, max_step: float | None = None):
         self._trainer = trainer
         self._cfg = trainer.config
+        if max_step is not None:
+            self._cfg.max_step = max_step
         self.stop_requested = False
         self.stopped_at: int | None = None
         self.listeners: list[Callable[[int, float], None]] = []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import multihost_utils
 
 from optax_bridge.checkpoints.destination import lock_folder
 from optax_bridge.metadata.trees import PyTree
@@ -163,14 +164,16 @@ class SpmdTrainer(BaseTrainer):
 
     @contextlib.contextmanager
     def _only_run(self) -> Iterator[None]:
-        """A scope in which no other run uses the folder; process 0 sees to it for all."""
-        if jax.process_index() != 0:
-            yield
-            return
+        """A scope in which no other run uses the folder; process 0 looks, and all raise."""
         folder = Path(self._config.dir)
         folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(folder) as is_locked:
-            if is_locked is False:
+        with contextlib.ExitStack() as lock:
+            is_in_use = False
+            if jax.process_index() == 0:
+                is_in_use = lock.enter_context(lock_folder(folder)) is False
+            if jax.process_count() > 1:
+                is_in_use = bool(multihost_utils.broadcast_one_to_all(is_in_use))
+            if is_in_use:
                 raise ValueError(
                     f"{self.path()}: dir={str(folder)!r}: another run trains in this folder, and "
                     "two would remove one another's checkpoints. Wait for its end, stop it, or "
