@@ -54,6 +54,13 @@ def assign_arguments(a: Expressions, node: cst.Call) -> None:
                 free = parameters(atom.node)[atom.bound :]
                 for parameter, arg in zip(free, node.args[1:], strict=False):
                     a.assign_parameter(atom.node, parameter, item(a.kind(arg.value)))
+    if last in ("max", "min", "sorted") and a.is_plain_name(node.func):
+        key = argument(node, None, "key")
+        given = [a.kind(arg.value) for arg in node.args if arg.keyword is None]
+        of_key = item(given[0]) if len(given) == 1 else join_kinds(given)
+        for atom in a.kind(key) if key is not None else ():
+            if isinstance(atom, Function) and parameters(atom.node)[atom.bound :]:
+                a.assign_parameter(atom.node, parameters(atom.node)[atom.bound], of_key)
     is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
     if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
         for atom in a.kind(node.args[0].value):

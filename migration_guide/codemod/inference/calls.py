@@ -163,6 +163,9 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
         return frozenset([Items(inside)]) if inside else NOTHING
     if last in ("list", "tuple", "sorted", "reversed", "dict") and node.args:
         return a.kind(node.args[0].value)
+    if last in ("max", "min") and a.is_plain_name(node.func):
+        given = [a.kind(arg.value) for arg in node.args if arg.keyword is None]
+        return item(given[0]) if len(given) == 1 else join_kinds(given)
     if last == "zip":
         return frozenset(
             [Items(frozenset([Several(tuple(item(a.kind(x.value)) for x in node.args))]))]
