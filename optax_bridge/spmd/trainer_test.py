@@ -35,7 +35,7 @@ from optax_bridge.spmd.trainer import (
     UndefinedLossException,
 )
 from optax_bridge.spmd.trainer.state import transformation_of
-from optax_bridge.spmd.trainer.trainer import fields_without_text
+from optax_bridge.spmd.trainer.trainer import changed_lines, fields_without_text
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -401,8 +401,13 @@ def test_an_object_without_a_text_is_said(tmp_path):
     assert fields_without_text(cfg) == []
     cfg.learner.optimizer.learning_rate = optax.linear_schedule(1e-3, 0.0, 9)
     assert fields_without_text(cfg) == ["learner.optimizer.learning_rate"]
-    cfg.learner.optimizer = optax.adam(1e-3)
-    assert fields_without_text(cfg) == ["learner.optimizer"]
+    for optimizer in (optax.adam, optax_bridge.torch.adam, legacy_optim.Adam):
+        cfg.learner.optimizer = optimizer(1e-3)
+        assert fields_without_text(cfg) == ["learner.optimizer"]
+        (tmp_path / "trainer_config.txt").write_text(cfg.debug_string())
+        kept = cfg.learner.optimizer  # at another address than the next one
+        cfg.learner.optimizer = optimizer(1e-3)
+        assert changed_lines(tmp_path, cfg) == [], kept
 
 
 def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):
