@@ -74,6 +74,11 @@ from optax_bridge.correspondence import ENTRIES
         ("keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)", NO_EQUAL, "standalone: none. SGD"),
         ("keras.optimizers.Muon()", MISUSE, "optax.contrib.muon is the nearest"),
         ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
+        ("optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
+        ("torch.optim.lr_scheduler.StepLR(opt, 30)", MISUSE, "torch.from_torch_schedule"),
+        ("lr_scheduler.StepLR(opt, 30)", MISUSE, "torch.from_torch_schedule"),
+        ("CosineAnnealingLR(opt, T_max=30)", MISUSE, "torch.from_torch_schedule"),
+        ("CosineDecay(0.1, 30)", MISUSE, "optax.cosine_decay_schedule(initial_learning_rate"),
         ("[1, 2]", MISUSE, "no call of a legacy optimizer."),
     ],
 )

@@ -45,7 +45,8 @@ def parse(expression: str, table: Table | None = None) -> Described:
     is_of_model = isinstance(tree, ast.Call) and any(map(_is_of_model, tree.args))
     origins = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
     tables = [table] if table else [each for each in origins if each.is_home(home)] or [origins[0]]
-    so_spelt = (each for each in tables if _class_name(named) in entries_by_class(each))
+    name = _class_name(named)
+    so_spelt = (t for t in tables if name in entries_by_class(t) or name in t.without_entry)
     return _optimizer(tree, expression, next(so_spelt, tables[0]))
 
 
@@ -139,10 +140,13 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
     classes = entries_by_class(table)
     if entry is None:
         name = _class_name(named) or ""
-        if name in table.without_entry:
-            raise ExpressionError(f"{table.origin}.{name}: {table.without_entry[name]}")
+        others = [each for each in ORIGINS if name in entries_by_class(each)]
+        # A name alone may be of any origin.
+        tables = (table,) if others or _home(named, text) else (table, *ORIGINS)
+        if known := next((each for each in tables if name in each.without_entry), None):
+            raise ExpressionError(f"{known.origin}.{name}: {known.without_entry[name]}")
         is_meant = did_you_mean(name, classes) or "."
-        if others := [each for each in ORIGINS if name in entries_by_class(each)]:
+        if others:
             is_meant = f"; is {others[0].origin}.{name} meant?"
         kind = "a legacy optimizer" if table is ENTRIES else table.origin
         raise ExpressionError(
