@@ -250,12 +250,12 @@ def _as_call(optimizer: "Node") -> "Node":
     if not isinstance(described, Described):
         return described
     entry = described.entry
-    own = entry.exact_recipe(with_inner(described.settings, _as_call))
+    call = entry.exact_recipe(with_inner(described.settings, _as_call))
     names = {hp.port: hp.legacy for hp in entry.hyper_params}
-    settings = {names[port]: value for port, value in own.kwargs.items()}
+    settings = {names[port]: value for port, value in call.kwargs.items()}
     if described.settings.get("learning_rate", 0) is None:
         settings = {"learning_rate": Source("1e-3"), **settings}
-    return Call(entry.legacy.__name__, own.args, settings)
+    return Call(entry.legacy.__name__, call.args, settings)
 
 
 def _misuse(options: ConvertOptions) -> str:

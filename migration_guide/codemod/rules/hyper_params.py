@@ -130,16 +130,16 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
             return None
         if not is_multiple:
             holder = cst.Attribute(updated.func.value, cst.Name("hyper_params"))
-            return _merged(context, original, holder, elements)
+            return _with_changes(context, original, holder, elements)
         each = cst.BinaryOperation(
             cst.parse_expression("tx.hyper_params"), cst.BitOr(), cst.Dict(elements)
         )
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.func.value, cst.Name("inner")))
         return cst.ListComp(each, every)
-    return _merged(context, original, updated.func.value, elements)
+    return _with_changes(context, original, updated.func.value, elements)
 
 
-def _merged(
+def _with_changes(
     context: Context, call: cst.Call, mapping: cst.BaseExpression, elements: list[cst.DictElement]
 ) -> cst.BaseExpression:
     """`mapping | {...}` in place of a call, in brackets where something is read of it."""
@@ -277,15 +277,15 @@ def _goes_into(context: Context, call: cst.Call, groups: list[cst.Call], named: 
         is_returned |= isinstance(node, cst.Return)
         match node:
             case cst.Assign():
-                given = [name.value for t in node.targets for name in names_bound(t.target)]
-                given += [last_name(t.target) for t in node.targets]
+                targets = [name.value for t in node.targets for name in names_bound(t.target)]
+                targets += [last_name(t.target) for t in node.targets]
             case cst.Call(func=cst.Attribute(value=holder)) if last_name(node.func) in ADD:
-                given = [last_name(holder)]
+                targets = [last_name(holder)]
             case cst.FunctionDef() if is_returned:
-                given = [node.name.value]
+                targets = [node.name.value]
             case _:
                 continue
-        if not named.isdisjoint(given):
+        if not named.isdisjoint(targets):
             return True
     return False
 
