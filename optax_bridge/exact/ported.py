@@ -59,6 +59,9 @@ class PortedOptimizer(legacy_optim.OptimizerDef):
 
         Returns:
           The new parameter and the new fields of its state, as arrays of their dtypes.
+
+        Raises:
+          NotImplementedError: a subclass says what a step is.
         """
         raise NotImplementedError
 

@@ -249,9 +249,9 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         return _arrays(state), _arrays(side.params(state))
 
     with _with_explanation(f"{name} side, at its start", can_ask):
-        first, shapes = jax.make_jaxpr(start, return_shape=True)(numbers, inputs.params)
+        first, shapes = _program_and_types(start, numbers, inputs.params)
     with _with_explanation(f"{name} side ({seen['kind']}), in its step", can_ask):
-        second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], inputs.params)
+        second, after = _program_and_types(step, numbers, shapes[0], inputs.params)
         if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
             again = functools.partial(step, again=True)
             later = jax.make_jaxpr(again)(numbers, shapes[0], inputs.params)
@@ -281,6 +281,18 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         tuple(shapes[0]),
         tuple(questions.asked) if questions is not None else (),
     )
+
+
+def _program_and_types(
+    function: Callable[..., PyTree], *args: PyTree
+) -> tuple[core.ClosedJaxpr, PyTree]:
+    """A program and the types of its results; JAX 0.9 leaves weak types out of `return_shape`."""
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    types = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+        for aval in program.out_avals
+    ]
+    return program, jax.tree.unflatten(jax.tree.structure(shapes), types)
 
 
 def _refuse_changes(where: str, seen: Mapping[str, Any]) -> None:
