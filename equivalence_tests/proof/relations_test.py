@@ -211,6 +211,7 @@ KEPT: dict[str, tuple[Any, Callable[..., Any]]] = {
     "the best step, none at first": (-1, lambda t, n, g: jnp.where(g > 0, t + 1, n)),
     "saturated": (0, lambda t, n, g: optax.safe_increment(n)),
     "several": ([0, 1], lambda t, n, g: optax.safe_increment(n)),
+    "of a saturated one": (0, lambda t, n, g: optax.safe_increment(t) + 1),
     "clipped": (0, lambda t, n, g: jnp.minimum(n + 1, 10)),
     "clipped from both sides": (0, lambda t, n, g: jnp.clip(n + 1, 0, 10)),
     "down to 0": (5, lambda t, n, g: jnp.maximum(n - 1, 0)),

@@ -315,23 +315,26 @@ def test_what_overflows_soon_or_stands_still_is_no_count(name: str):
 
 _SOON = "may do so within 16777216 steps"
 _ALL = jnp.array([0, 1], jnp.int32)
-# What a number is at first, what a step makes of it, and what it is multiplied with.
-OVERFLOWS: dict[str, tuple[Any, Any, int]] = {
-    "several": (_ALL, lambda n: n + 10**6, 1),
-    "several summands": (jnp.int32(0), lambda n: n + jnp.sum(jnp.full(10, 10**5, n.dtype)), 1),
-    "what is computed of it": (jnp.int32(0), lambda n: n + 100, 100),
-    "a start far up": (jnp.int32(2**31 - 2**23), lambda n: n + 1, 1),
-    "one of the other": (_ALL, lambda n: jnp.stack([n[1] + 1000, n[0]]), 1),
+_ONE = jnp.int32(0)
+# What a number is at first, what a step makes of it, and what the parameters take of it.
+OVERFLOWS: dict[str, tuple[Any, Any, Any]] = {
+    "several": (_ALL, lambda n: n + 10**6, lambda n: n),
+    "several summands": (_ONE, lambda n: n + jnp.sum(jnp.full(10, 10**5, n.dtype)), lambda n: n),
+    "what is computed of it": (_ONE, lambda n: n + 100, lambda n: 100 * n),
+    "a start far up": (jnp.int32(2**31 - 2**23), lambda n: n + 1, lambda n: n),
+    "one of the other": (_ALL, lambda n: jnp.stack([n[1] + 1000, n[0]]), lambda n: n),
+    "the sum of many": (jnp.zeros(1000, jnp.int32), lambda n: n + 1, jnp.sum),
+    "of a quotient": (_ONE, lambda n: n + 1, lambda n: 30 * (100 * n // 3)),
 }
 
 
 @pytest.mark.parametrize("name", OVERFLOWS)
 def test_what_may_overflow_soon_is_not_assumed_to_be_positive(name: str):
-    first, after, by = OVERFLOWS[name]
+    first, after, of = OVERFLOWS[name]
 
     def side(size: Callable[[Any], Any]) -> Any:
         def step(grads: Any, number: Any, params: Any) -> Any:
-            factor = jnp.sum(size((by * number).astype(jnp.float32)))
+            factor = jnp.sum(size(of(number).astype(jnp.float32)))
             return jax.tree.map(lambda p, g: p - factor * g, params, grads), after(number)
 
         return lambda params: first, step

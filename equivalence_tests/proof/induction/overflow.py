@@ -32,7 +32,7 @@ _MOVED = (
 )
 _SMALLER = {"lt": 1, "ne": 1, "ge": 2, "eq": 2}  # operand of select_n where `x < most` fails
 _SWAPPED = {"gt": "lt", "le": "ge", "ne": "ne", "eq": "eq"}
-# What is computed of larger ones may overflow although the same of a count does not.
+# What is computed of larger ones in ways that are not known may overflow.
 _MOST_OF_A_COUNT = FEWEST_STEPS + 2**16
 
 
@@ -92,8 +92,7 @@ def overflowing(
     """
     bounds = _Bounds(graph, starts, before, after)
     found = {leaf for leaf in bounds.leaves.values() if bounds.of(leaf) is None}
-    large = {leaf for leaf in bounds.leaves.values() if bounds.is_large(leaf)}
-    return found | (bounds.overflowing_of(large, cone(*after, *params)) if large else set())
+    return found | bounds.overflowing_of(cone(*after, *params))
 
 
 class _Bounds:
@@ -129,11 +128,6 @@ class _Bounds:
             self._known |= dict.fromkeys(together, self._most(together))
         return self._known[leaf]
 
-    def is_large(self, leaf: int) -> bool:
-        """True if a leaf is known to stay in its range, but may be more than a count."""
-        most = self.of(leaf)
-        return most is not None and most > _MOST_OF_A_COUNT
-
     def _most(self, together: Sequence[int]) -> int | None:
         """The most that leaves are that are computed of one another."""
         begins = [self._growths(_values(self.starts[leaf])) for leaf in together]
@@ -153,25 +147,34 @@ class _Bounds:
         kinds = [self.after[leaf].dtype for leaf in together]
         return most if all(is_in_range(most, kind) for kind in kinds) else None
 
-    def overflowing_of(self, large: set[int], nodes: Sequence[Node]) -> set[int]:
-        """Those of some leaves of which a node is computed that may overflow."""
+    def overflowing_of(self, nodes: Sequence[Node]) -> set[int]:
+        """The leaves of which a node is computed that may overflow."""
         growths = self._growths([node for node in nodes if is_wide(node.dtype)], ())
         of: dict[int, set[int]] = {}
         found = set[int]()
         for node in nodes:
-            of[node.id] = {self.leaves[node.id]} & large if node.id in self.leaves else set()
-            if not is_wide(node.dtype):
-                continue
-            of[node.id] = of[node.id].union(*(of[arg.id] for arg in node.args))
-            growth = growths[node.id]
-            if of[node.id] and (growth is None or not is_in_range(growth.fresh, node.dtype)):
-                found |= of[node.id]
+            leaf, growth = self.leaves.get(node.id), growths.get(node.id)
+            of[node.id] = set() if leaf is None else {leaf}
+            if is_wide(node.dtype):
+                of[node.id] = of[node.id].union(*(of[arg.id] for arg in node.args))
+            bounds = [self.of(leaf) or 0 for leaf in of[node.id]]
+            if growth is None:
+                soon = max(bounds, default=0) > _MOST_OF_A_COUNT
+            else:
+                soon = not is_in_range(growth.fresh, node.dtype)
+            found |= of[node.id] if soon else set()
         return found
 
     def _growths(
         self, nodes: Sequence[Node], together: Sequence[int] | None = None
     ) -> Mapping[int, _Growth | None]:
-        """The growth of nodes, operands first; without leaves for `together`, at the start."""
+        """The growth of nodes, operands first.
+
+        Args:
+          nodes: whole numbers.
+          together: the leaves that are bounded together; none where all have their bounds; None
+            at the start, where there are no leaves yet.
+        """
         growths: dict[int, _Growth | None] = {}
         for node in nodes:
             growths[node.id] = self._growth(node, growths, together)
@@ -205,9 +208,18 @@ class _Bounds:
         if node.op in _MOVED:
             return _largest(parts)
         if node.op in ("select_n", "min", "max", "clamp"):
-            symbols = {n for n, leaf in self.leaves.items() if leaf in (together or ())}
-            return _largest([parts[i] for i in _chosen(self.graph, node, symbols)])
+            below = self._below(most, together)
+            return _largest([parts[i] for i in _chosen(self.graph, node, below)])
         return _computed(self.graph, node, parts)
+
+    def _below(self, most: int, together: Sequence[int] | None) -> set[int]:
+        """The ids of leaves that do not get to a number, if those bounded together do not."""
+        if together is None:
+            return set()
+        known = self._needs[together[0]] if together else set(self.leaves.values())
+        bounds = {leaf: self.of(leaf) for leaf in known - set(together)}
+        below = {leaf for leaf, bound in bounds.items() if bound is not None and bound < most}
+        return {node for node, leaf in self.leaves.items() if leaf in below | set(together)}
 
     def _operand(
         self, node: Node, arg: Node, known: Mapping[int, _Growth | None]
@@ -240,13 +252,21 @@ def _computed(graph: Graph, node: Node, parts: Sequence[_Growth | None]) -> _Gro
     if node.op == "reduce_sum":
         size, of = math.prod(node.args[0].shape), math.prod(node.shape)
         return _times(known[0], size // max(of, 1))
+    if node.op == "cumsum":
+        return _times(known[0], max(node.shape, default=1))
+    if node.op in ("integer_pow", "dot_general") and any(part.factor for part in known):
+        return None
+    if node.op == "integer_pow":
+        return _fresh(known[0].fresh ** abs(node.settings["y"]))
+    if node.op == "dot_general":
+        return _fresh(math.prod(node.args[0].shape) * known[0].fresh * known[1].fresh)
     if node.op == "mul":
         one, other = known if known[1].factor == 0 else known[::-1]
         return _times(one, other.fresh) if other.factor == 0 else None
     return None
 
 
-def _chosen(graph: Graph, node: Node, symbols: set[int]) -> list[int]:
+def _chosen(graph: Graph, node: Node, below_most: set[int]) -> list[int]:
     """The operands, one of which the result is; without those that are no larger than another.
 
     A count that stays at the largest number there is does not get there: that number does not
@@ -255,11 +275,11 @@ def _chosen(graph: Graph, node: Node, symbols: set[int]) -> list[int]:
     Args:
       graph: the graph.
       node: a choice, a minimum or a maximum.
-      symbols: ids of the leaves that are bounded together.
+      below_most: ids of the leaves that do not get to the largest number.
     """
     numbers = [graph.scalar(arg) for arg in node.args]
     if node.op == "select_n":
-        saturated = _saturated(graph, node, symbols)
+        saturated = _saturated(graph, node, below_most)
         return [number for number in range(1, len(node.args)) if number != saturated]
     below = {"max": range(2), "min": (), "clamp": (0,)}[node.op]
     above = {"min": range(2), "max": (), "clamp": (2,)}[node.op]
@@ -271,7 +291,7 @@ def _chosen(graph: Graph, node: Node, symbols: set[int]) -> list[int]:
     return others or list(range(len(numbers)))
 
 
-def _saturated(graph: Graph, node: Node, symbols: set[int]) -> int | None:
+def _saturated(graph: Graph, node: Node, below_most: set[int]) -> int | None:
     """The operand of a choice that is the largest number, for a leaf that has reached it."""
     test, most = node.args[0], int(jnp.iinfo(node.dtype).max)
     if len(node.args) != 3 or len(test.args) != 2:
@@ -280,7 +300,7 @@ def _saturated(graph: Graph, node: Node, symbols: set[int]) -> int | None:
     if graph.scalar(one) == most:
         one, other, op = other, one, _SWAPPED.get(op, "")
     operand = _SMALLER.get(op)
-    if operand is None or graph.scalar(other) != most or one.id not in symbols:
+    if operand is None or graph.scalar(other) != most or one.id not in below_most:
         return None
     return operand if graph.scalar(node.args[operand]) == most else None
 
