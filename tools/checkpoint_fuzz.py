@@ -38,7 +38,7 @@ from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 from optax_bridge.checkpoints.to_legacy import back
-from optax_bridge.checkpoints.to_train_state import convert_tree
+from optax_bridge.checkpoints.to_train_state import convert_tree, tree_of
 from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli import inspect
 from optax_bridge.cli.inspect import description_of
@@ -320,11 +320,11 @@ def _make_formats(folder: Path) -> dict[str, Format]:
     write_t5x(folder / "t5x" / "5" / "checkpoint_1", trees["adafactor"], key="_optimizer")
     write_t5x(folder / "t5x" / "6" / "checkpoint_1", trees["adam_bfloat16"], version=2)
     write_t5x(folder / "t5x" / "7" / "checkpoint_1", trees["adam"], with_metadata=False)
-    state = convert_tree(trees["adam"], ADAM).tree()
+    state = tree_of([convert_tree(trees["adam"], ADAM)])
     (folder / "orbax").mkdir()
     write_orbax(folder / "orbax" / "plain", jax.tree.map(jax.numpy.asarray, state))
     nested = {"models": {"critic": trees["adam"]}, "step": trees["adam"]["state"]["step"]}
-    write_orbax(folder / "orbax" / "held", convert_tree(nested, ADAM).tree())
+    write_orbax(folder / "orbax" / "held", tree_of([convert_tree(nested, ADAM)]))
     write_orbax(folder / "orbax" / "zarr3", state | {"empty": np.zeros((0, 3)), "note": "text"})
     for number, compressed in enumerate((np.savez, np.savez_compressed)):
         (folder / "npz").mkdir(exist_ok=True)
@@ -345,7 +345,7 @@ def _make_formats(folder: Path) -> dict[str, Format]:
                 for part in find_parts(tree, path):
                     description_of(part, path)
                 convert_tree(tree, allow_nan=True)
-            return as_arrays(convert_tree(tree, definition, allow_nan=True).tree())
+            return as_arrays(tree_of([convert_tree(tree, definition, allow_nan=True)]))
 
     t5x = [_files(path / "checkpoint_1") for path in sorted((folder / "t5x").iterdir())]
     orbax = [_files(path) for path in sorted((folder / "orbax").iterdir())]

@@ -14,7 +14,7 @@ from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_nam
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.python_state import plain_values, python_changes
+from equivalence_tests.sides.python_state import is_same_program, plain_values, python_changes
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
@@ -157,7 +157,8 @@ class _Checked:
                 self.changed = python_changes(before, after, new=self.changed is None)
             return state, side.view(state)
 
-        self.plain, self.body = body, jax.jit(body) if side.compiled else body
+        self.plain, self.jitted = body, jax.jit(body)
+        self.body = self.jitted if side.compiled else body
 
     def side(self) -> Side:
         """The side with the checks; its state is the number of steps, the state and its view."""
@@ -191,9 +192,7 @@ class _Checked:
         last = inner
         inner, view = _guard(functools.partial(self.body, inner, grads), where)
         if self.changed:  # what is made at the first call, and kept, is not changed by another
-            again = functools.partial(self.plain, last, grads)
-            _guard(functools.partial(jax.eval_shape, again), where)
-            self._refuse_python_state(where)
+            self._refuse_python_state(where, last, grads)
         view = on_host(view)
         if wrong := first_mismatch(self.expected, signature(view["params"], "params")):
             raise EquivalenceError(f"{where}: it changed its parameters' structure: {wrong}")
@@ -203,15 +202,22 @@ class _Checked:
         self.before = after
         return count + 1, inner, view
 
-    def _refuse_python_state(self, where: str) -> None:
+    def _refuse_python_state(self, where: str, state: PyTree, grads: Updates) -> None:
+        """Traces a step a second time, which has changed something in Python the first time."""
+        first = self.jitted.trace(state, grads).jaxpr  # as it runs, from JAX's cache
+        later = _guard(lambda: jax.jit(lambda *args: self.plain(*args)).trace(state, grads), where)
         if self.changed:
             path, values = next(iter(self.changed.items()))
-            raise EquivalenceError(
-                f"{where}: each call of its step changes a value in Python, `{path}` ({values}); "
-                "compiled, it is called once, and that value stays. Keep it in the state, or hand "
-                "in a pair of functions init(params) and step(grads, state, params), which run as "
-                "they are"
-            )
+            found = f"each call of its step changes a value in Python, `{path}` ({values})"
+        elif not is_same_program(first, later.jaxpr):
+            found = "its first call changes a value in Python, and the next is another program"
+        else:
+            return
+        raise EquivalenceError(
+            f"{where}: {found}; compiled, it is called once, and that value stays. Keep it in the "
+            "state, or hand in a pair of functions init(params) and step(grads, state, params), "
+            "which run as they are"
+        )
 
 
 def _guard(call: Callable[[], Value], where: str) -> Value:

@@ -5,6 +5,7 @@ They are found by name, and changed in a copy of the object.
 
 import copy
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -137,13 +138,38 @@ def parts_of(value: object) -> Iterator[Part]:
     elif isinstance(value, types.MethodType):
         yield Part("self", value.__self__, "self")
         yield Part("function", value.__func__, "function")
-    elif isinstance(value, tuple | list) and len(value) <= LONGEST:
-        yield from (Part(str(n), part, f"[{n}]") for n, part in enumerate(value))
-    elif isinstance(value, dict) and len(value) <= LONGEST:
-        yield from (Part(str(key), part, f"[{key!r}]") for key, part in value.items())
+    elif isinstance(value, tuple | list | dict) and len(entries := _entries(value)) <= LONGEST:
+        for key, part in entries:
+            yield Part(text_of(key, str), part, f"[{text_of(key)}]")
     elif not isinstance(value, type | types.ModuleType):
-        attributes = list(getattr(value, "__dict__", {}).items())[:LONGEST]
-        yield from (Part(name, part, f".{name}") for name, part in attributes)
+        yield from (Part(name, part, f".{name}") for name, part in attributes_of(value))
+
+
+def attributes_of(value: object) -> list[tuple[str, object]]:
+    """Returns the first attributes of an object; none where its own methods raise."""
+    try:
+        return list(vars(value).items())[:LONGEST]
+    except Exception:
+        return []
+
+
+def text_of(value: object, show: Callable[[object], str] = repr) -> str:
+    """Returns a value as text, also where it raises when it is shown."""
+    try:
+        return show(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def _entries(value: tuple[object, ...] | list[object] | dict[object, object]) -> list[Any]:
+    """Returns the first keys and values, one more than `LONGEST`; the methods are Python's own."""
+    if isinstance(value, dict):
+        entries = dict.items(value)
+    else:
+        entries = enumerate(
+            tuple.__iter__(value) if isinstance(value, tuple) else list.__iter__(value)
+        )
+    return list(itertools.islice(entries, LONGEST + 1))
 
 
 def _is_filled(cell: types.CellType) -> bool:

@@ -69,7 +69,10 @@ def find(dotted: str) -> Gone | None:
         return None
     package, at = positions[name]
     new = remedies.RENAMED.get(dotted) or _inventory()["moved"].get(dotted)
-    return _gone(dotted, package, at, new, f"use {new}" if new else remedies.text(dotted))
+    remedy = f"use {new}" if new else remedies.text(dotted)
+    if dotted in remedies.ALIKE_BY_POSITION:
+        remedy = remedies.ALIKE_BY_POSITION[dotted][1]
+    return _gone(dotted, package, at, new, remedy)
 
 
 def find_keyword(function: str, keyword: str) -> Gone | None:
@@ -163,6 +166,11 @@ def by_position(function: str) -> tuple[str, ...]:
       Their old names, in order; none where nothing changed or nothing is known.
     """
     return remedies.BY_POSITION.get(function, ())
+
+
+def alike_by_position(function: str) -> int | None:
+    """How many arguments a function's new name takes by position as it did; None: all of them."""
+    return remedies.ALIKE_BY_POSITION.get(function, (None, ""))[0]
 
 
 def functions_by_position(module: str) -> dict[str, tuple[str, ...]]:

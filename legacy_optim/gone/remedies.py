@@ -383,6 +383,15 @@ BY_POSITION: dict[str, tuple[str, ...]] = {
     "jax.numpy.where": ("condition", "x", "y"),
 }
 
+# Function -> how many arguments its new name takes by position as it did, and what to do with more.
+ALIKE_BY_POSITION: dict[str, tuple[int, str]] = {
+    "jax.experimental.optix.rmsprop": (
+        3,
+        "use optax.rmsprop, and give centered by name: optix took it in the fourth place, where "
+        "Optax takes initial_scale",
+    ),
+}
+
 # Function -> keyword -> today's keyword, or what to do.
 KEYWORDS: dict[str, dict[str, str]] = {
     "flax.linen.GRUCell.initialize_carry": {"batch_dims": "input_shape = batch_dims + features"},

@@ -69,6 +69,18 @@ CASES = {
         "from jax.experimental import optix\nx = optix.add_noise(1, 1, 0)",
         "What to do: optax.add_noise(eta**2, 2 * gamma, key=seed)",
     ),
+    "alike-by-position": (
+        "from jax.experimental import optix\nx = optix.rmsprop(1, 2, 3, centered=True)",
+        "x = optax.rmsprop(1, 2, 3, centered=True)",
+    ),
+    "another-by-position": (
+        "from jax.experimental import optix\nx = optix.rmsprop(1, 2, 3, True)",
+        "give centered by name",
+    ),
+    "another-by-position-perhaps": (
+        "from jax.experimental.optix import rmsprop\nx = rmsprop(*sizes)",
+        "give centered by name",
+    ),
     "decorator": ("from jax import partial\n@partial(f, 1)\ndef g(): pass", "@functools.partial(f"),
     "by-position": (
         "import jax.numpy as jnp\nx = jnp.where(c, x=1.0, y=0.0)",

@@ -50,6 +50,24 @@ CASES = {
         "o.apply_gradient(g, hyper_params=o.optimizer_def.update_hyper_params(learning_rate=1))",
         "o.apply_gradients(grads=g, learning_rate=1)",
     ),
+    "updated-and-read": (
+        ONE,
+        "hp = o.optimizer_def.update_hyper_params(learning_rate=r)\nx = hp.beta1\n"
+        "o.apply_gradient(g, hyper_params=hp)",
+        'hp = o.tx.hyper_params | {"learning_rate": r}\nx = hp["b1"]\n'
+        "o.apply_gradients(grads=g, **hp)",
+    ),
+    "updated-and-read-at-once": (
+        ONE,
+        "x = o.optimizer_def.update_hyper_params(learning_rate=r).beta1",
+        'x = (o.tx.hyper_params | {"learning_rate": r})["b1"]',
+    ),
+    "read-and-updated-at-once": (
+        ONE,
+        "x = o.optimizer_def.hyper_params.beta1\n"
+        "o.apply_gradient(g, hyper_params=o.optimizer_def.update_hyper_params(learning_rate=1))",
+        'x = o.tx.hyper_params["b1"]\no.apply_gradients(grads=g, learning_rate=1)',
+    ),
     "updated": (
         SEVERAL,
         "hp = o.optimizer_def.update_hyper_params(learning_rate=r)\n"
@@ -97,6 +115,27 @@ def test_one_optimizers_settings_given_to_another_are_given_whole():
     )
     new = rewrite(ONE + more, Options()).code
     assert 'o.apply_gradients(grads=g, **(q.tx.hyper_params | {"learning_rate": 1}))' in new
+
+
+def test_one_optimizer_beside_groups_is_left_to_a_person(subtests: pytest.Subtests):
+    loop = "h = [h.replace(eps=r) for h in o.optimizer_def.hyper_params]\n"
+    loop += "o.apply_gradient(g, hyper_params=h)\n"
+    one = "def one(p, g):\n    o = optim.Adam(0.1).create(p)\n    "
+    for use in [
+        "hp = o.optimizer_def.update_hyper_params(learning_rate=r)",
+        "hp = o.optimizer_def.hyper_params",
+        "o.apply_gradient(g, hyper_params=o.optimizer_def.hyper_params.replace(eps=1))",
+    ]:
+        with subtests.test(use):
+            result = rewrite(f"{SEVERAL}{loop}{one}{use}\n", Options())
+            assert f'[h | {{"eps": r}} for h in {ALL}]\no.apply_gradients(' in result.code
+            assert {message.line for message in result.messages} == {7}
+
+
+def test_a_definition_that_goes_into_groups_is_none_beside_them():
+    made = "from flax import optim\nds = []\nds.append((a, optim.Adam(0.1)))\nd = optim.Adam(0.2)\n"
+    use = "o = optim.MultiOptimizer(*ds, (b, d)).create(p)\nx, y = o.optimizer_def.hyper_params\n"
+    assert f"x, y = {ALL}\n" in rewrite(made + use, Options()).code
 
 
 OWN = """from flax import optim

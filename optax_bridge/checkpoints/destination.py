@@ -29,6 +29,7 @@ _SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY, _SECONDS_BETWEEN_TRIES = 10, 0.3, 0.01
 _PART = re.compile(r"\.optax-bridge-[0-9a-f]{8}\.part")
 _OLD = ".replaced"  # where a system that cannot swap two paths has the old one for a moment
 _log = logging.getLogger(__name__)
+_descriptors: set[int] = set()  # of the folders that this process has open to lock them
 
 
 @contextlib.contextmanager
@@ -117,11 +118,15 @@ def _locked_folder(folder: Path) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Generator[bool | None, None, None]:
-    """Locks a folder; returns True if it did, False if a process has it, None without locks."""
+    """Locks a folder; returns True if it did, False if a process has it, None without locks.
+
+    Processes that are forked within do not hold the lock.
+    """
     if fcntl is None:
         yield None
         return
     descriptor = os.open(folder, os.O_RDONLY)
+    _descriptors.add(descriptor)
     try:
         is_locked: bool | None = True
         try:
@@ -132,7 +137,18 @@ def lock_folder(folder: Path) -> Generator[bool | None, None, None]:
             is_locked = None
         yield is_locked
     finally:
-        os.close(descriptor)
+        if descriptor in _descriptors:  # not in a forked process
+            _descriptors.remove(descriptor)
+            os.close(descriptor)
+
+
+def _close_locked_folders() -> None:
+    while _descriptors:
+        os.close(_descriptors.pop())
+
+
+if hasattr(os, "register_at_fork"):  # a worker may outlive the process that forked it
+    os.register_at_fork(after_in_child=_close_locked_folders)
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from optax_bridge.checkpoints import CheckpointError, convert_file, destination, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.destination import lock_folder, written_whole
 from optax_bridge.checkpoints.trees import leaves
 
 TESTDATA = Path(__file__).parent / "testdata"
@@ -415,3 +415,25 @@ def test_part_of_a_living_run_stays(tmp_path: Path) -> None:
         (tmp_path / "new").unlink()
     assert (tmp_path / "new").read_text() == "first"
     assert os.listdir(tmp_path) == ["new"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
+    started, tell = os.pipe()
+    with lock_folder(tmp_path) as is_locked:
+        child = os.fork()
+        if not child:
+            os.write(tell, b".")
+            signal.pause()
+        os.read(started, 1)
+        with lock_folder(tmp_path) as second:
+            assert (is_locked, second) == (True, False)
+    try:
+        with lock_folder(tmp_path) as afterwards:
+            assert afterwards
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(started)
+        os.close(tell)

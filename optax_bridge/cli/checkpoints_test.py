@@ -131,6 +131,28 @@ def test_what_weight_norm_wraps_is_inferred(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "definition",
+    [
+        legacy_optim.RMSProp(0.1, centered=True),
+        legacy_optim.WeightNorm(legacy_optim.GradientDescent(0.1)),
+        legacy_optim.Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=2),
+    ],
+    ids=["setting", "wrapped", "several"],
+)
+def test_the_call_that_the_note_names_is_that_of_the_state(
+    definition: legacy_optim.OptimizerDef, tmp_path: Path
+) -> None:
+    optimizer = definition.create({"w": np.ones((4, 3), np.float32)})
+    (tmp_path / "old").write_bytes(serialization.to_bytes(optimizer))
+    done = bridge("convert", tmp_path / "old", tmp_path / "new")
+    assert done.exit_code == 0 and done.stderr.startswith("note: no file has the learning rate")
+    named = done.stderr.split('"')[1]
+    assert "learning_rate=1e-3" in named
+    done = bridge("convert", tmp_path / "old", tmp_path / "other", "--optimizer", named)
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize(
     ("name", "candidates"),
     [
         ("adam", "AdaBelief or Adam or LAMB"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optax_bridge.checkpoints.write import Progress
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence.choice import RecipeKind
+    from optax_bridge.correspondence.recipe import Node
     from optax_bridge.metadata.trees import PyTree
     from optax_bridge.torch.checkpoints.files import Returned
 
@@ -168,7 +169,7 @@ def convert(
 
 _INFERRED = (
     "note: no file has the learning rate, so it is the state of the exact recipe, whose steps may "
-    'give it; where public Optax is the same, --optimizer "{}(learning_rate=1e-3)" writes its state'
+    'give it; where public Optax is the same, --optimizer "{}" writes its state'
 )
 _UNSUPPORTED = (
     "Where the program's constructor has the rate, give it: --optimizer "
@@ -222,12 +223,13 @@ def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
 def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Iterator[str]:
     """Says why it is not public Optax's state, or where public Optax is not the same."""
     from optax_bridge.correspondence import choose_recipe
+    from optax_bridge.correspondence.recipe import render
 
     for path, choice in done.choices.items():
         several = isinstance(done.definition, dict)
         definition = done.definition[path] if several else done.definition
         if not options.optimizers and choice.kind == "exact" and recipe != "exact":
-            yield _INFERRED.format(type(definition).__name__)
+            yield _INFERRED.format(render(_as_call(definition)))
             continue
         if choice.kind == "stock" and choice.reason:
             yield f"note: {choice.reason}; its state was written as asked for, by standalone"
@@ -236,6 +238,24 @@ def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Itera
                 f"note: {choice.reason}. So it is the state of the exact recipe; --recipe "
                 "standalone writes that of public Optax"
             )
+
+
+def _as_call(optimizer: "Node") -> "Node":
+    """The constructor call of an inferred definition, with a learning rate in its place."""
+    from optax_bridge.correspondence import Described, describe
+    from optax_bridge.correspondence.recipe import Call, Source
+    from optax_bridge.correspondence.table import with_inner
+
+    described = optimizer if isinstance(optimizer, Described) else describe(optimizer)
+    if not isinstance(described, Described):
+        return described
+    entry = described.entry
+    call = entry.exact_recipe(with_inner(described.settings, _as_call))
+    names = {hp.port: hp.legacy for hp in entry.hyper_params}
+    settings = {names[port]: value for port, value in call.kwargs.items()}
+    if described.settings.get("learning_rate", 0) is None:
+        settings = {"learning_rate": Source("1e-3"), **settings}
+    return Call(entry.legacy.__name__, call.args, settings)
 
 
 def _misuse(options: ConvertOptions) -> str:

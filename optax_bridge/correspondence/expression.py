@@ -45,7 +45,8 @@ def parse(expression: str, table: Table | None = None) -> Described:
     is_of_model = isinstance(tree, ast.Call) and any(map(_is_of_model, tree.args))
     origins = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
     tables = [table] if table else [each for each in origins if each.is_home(home)] or [origins[0]]
-    so_spelt = (each for each in tables if _class_name(named) in entries_by_class(each))
+    name = _class_name(named)
+    so_spelt = (t for t in tables if name in entries_by_class(t) or name in t.without_entry)
     return _optimizer(tree, expression, next(so_spelt, tables[0]))
 
 
@@ -66,6 +67,8 @@ def optax_of_optix(expression: str) -> str | None:
       ExpressionError: it does not parse, or Optax has another thing of that name.
     """
     tree, names = _tree(expression), list[str]()
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    given = {call.func: call.args for call in calls}
 
     class Rename(ast.NodeTransformer):
         def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -75,7 +78,10 @@ def optax_of_optix(expression: str) -> str | None:
             assert module is not None and entry is not None
             if entry.remedy == module.remedy:
                 raise ExpressionError(f"{ast.unparse(node)}: {_OPTIX[-1]} had no {node.attr}")
-            if entry.new is None:
+            most, args = gone.alike_by_position(entry.name), given.get(node)
+            is_shown = args is not None and not any(isinstance(a, ast.Starred) for a in args)
+            is_alike = most is None or (is_shown and len(args or ()) <= most)
+            if entry.new is None or not is_alike:
                 raise ExpressionError(f"{ast.unparse(node)}: {entry.remedy}")
             names.append(entry.new)
             return ast.parse(entry.new, mode="eval").body
@@ -134,10 +140,13 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
     classes = entries_by_class(table)
     if entry is None:
         name = _class_name(named) or ""
-        if name in table.without_entry:
-            raise ExpressionError(f"{table.origin}.{name}: {table.without_entry[name]}")
+        others = [each for each in ORIGINS if name in entries_by_class(each)]
+        # A name alone may be of any origin.
+        tables = (table,) if others or _home(named, text) else (table, *ORIGINS)
+        if known := next((each for each in tables if name in each.without_entry), None):
+            raise ExpressionError(f"{known.origin}.{name}: {known.without_entry[name]}")
         is_meant = did_you_mean(name, classes) or "."
-        if others := [each for each in ORIGINS if name in entries_by_class(each)]:
+        if others:
             is_meant = f"; is {others[0].origin}.{name} meant?"
         kind = "a legacy optimizer" if table is ENTRIES else table.origin
         raise ExpressionError(

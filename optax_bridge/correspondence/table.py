@@ -27,7 +27,7 @@ class Table(Mapping[str, Entry]):
       title: the library, for messages: `PyTorch`.
       package: of this project, with its definitions and transformations.
       proved: the dtypes in which `optax-bridge prove` decides its claims.
-      without_entry: its optimizers that have none -> what to do instead.
+      without_entry: its optimizers that have none, its schedules -> what to do instead.
     """
 
     def __init__(
@@ -86,14 +86,37 @@ _SCHEDULE = "a schedule, which any learning rate of Optax takes unchanged"
 ENTRIES = Table(
     "flax", "flax.optim", "flax.optim", "optax_bridge", r"(flax\.)?(legacy_)?optim(\..*)?"
 )
+_TORCH_SCHEDULERS = (
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+)
 TORCH = Table(
     "torch",
     "torch.optim",
     "PyTorch",
     "optax_bridge.torch",
-    r"(torch\.)?optim(\.\w+)?|torch|optax_bridge\.torch",
+    r"(torch\.)?optim(\.\w+)?|torch|lr_scheduler|optax_bridge\.torch",
     proved=("float32",),
-    without_entry={
+    without_entry=dict.fromkeys(
+        _TORCH_SCHEDULERS,
+        "it is a scheduler, no optimizer. Give its call to optax_bridge.torch.from_torch_schedule, "
+        'e.g. from_torch_schedule("StepLR(step_size=30)", lr=0.1): that makes a schedule, which is '
+        "the learning rate of an optimizer, or says what to write instead",
+    )
+    | {
         "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "
         "for. optax.lbfgs() is the same method with a line search of its own: pass value=, grad= "
         "and value_fn= to its update. What it keeps is not taken over; start with a fresh state",

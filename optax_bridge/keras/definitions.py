@@ -44,7 +44,8 @@ class KerasOptimizer(PortedOptimizer):
           state: its state's fields, as attributes.
 
         Returns:
-          What is taken from the parameter, and the new fields.
+          What is taken from the parameter, and the new fields, in the dtypes of the old ones: to
+          a variable of Keras, values are assigned in its own dtype.
         """
         raise NotImplementedError
 
@@ -60,15 +61,15 @@ class KerasOptimizer(PortedOptimizer):
             param = param - param * jnp.asarray(hyper_params.weight_decay, dtype) * lr
         grad, state = jnp.asarray(grad, dtype), SimpleNamespace(**fields)
         taken, new = self.step(hyper_params, t, lr, param, grad, state)
-        return param - taken, new
+        return (param - taken).astype(dtype), new
 
 
 def _toward(average: Array, value: Array, beta: Any) -> Array:
-    return average + (value - average) * (1 - beta)
+    return (average + (value - average) * (1 - beta)).astype(average.dtype)
 
 
 def _decaying(average: Array, value: Array, rho: Any) -> Array:
-    return rho * average + (1 - rho) * value
+    return (rho * average + (1 - rho) * value).astype(average.dtype)
 
 
 def _power(beta: Any, t: Array) -> Array:
@@ -148,7 +149,7 @@ class RMSprop(KerasOptimizer):
             variance = velocity - jnp.square(mean)
         taken = lr * grad / jnp.sqrt(variance + hp.epsilon)
         if momentum is not None:
-            taken = momentum = hp.momentum * momentum + taken
+            taken = momentum = (hp.momentum * momentum + taken).astype(momentum.dtype)
         return taken, {"velocities": velocity, "momentums": momentum, "average_gradients": mean}
 
 
@@ -270,7 +271,7 @@ class Adamax(KerasOptimizer):
         self, hp: Values, t: Array, lr: Array, param: Array, grad: Array, state: Values
     ) -> tuple[Array, Fields]:
         mean = _toward(state.momentums, grad, hp.beta_1)
-        largest = jnp.maximum(hp.beta_2 * state.norm, jnp.abs(grad))
+        largest = jnp.maximum(hp.beta_2 * state.norm, jnp.abs(grad)).astype(state.norm.dtype)
         taken = lr * mean / ((1 - _power(hp.beta_1, t)) * (largest + hp.epsilon))
         return taken, {"momentums": mean, "norm": largest}
 

@@ -9,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+import optax_bridge.keras
+from optax_bridge import TrainState
 from optax_bridge.correspondence import KERAS
 
 keras: Any = pytest.importorskip("keras", reason="Keras is not installed")
@@ -28,6 +30,14 @@ _SCHEDULES: dict[str, dict[str, Any]] = {
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Adagrad": {"learning_rate": 0.1, "initial_accumulator_value": 0.2, "epsilon": 1e-3},
     "Lamb": {"learning_rate": 0.1, "beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-3},
+}
+
+# Name -> its arguments that may be arrays, and the others.
+_WITH_ARRAYS: dict[str, tuple[dict[str, float], dict[str, Any]]] = {
+    "Adadelta": ({"rho": 0.9, "epsilon": 1e-3}, {}),
+    "Adam": ({"beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-3}, {"amsgrad": True}),
+    "Adamax": ({"beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-3}, {"weight_decay": 0.1}),
+    "RMSprop": ({"rho": 0.8, "momentum": 0.9, "epsilon": 1e-3}, {"centered": True}),
 }
 
 
@@ -79,3 +89,25 @@ def test_constructors_are_those_of_keras_and_each_class_is_known():
         assert entry.defaults() == {key: theirs[key].default for key in entry.defaults()}
         places = [key for key in theirs if key in entry.defaults()]
         assert places == list(entry.defaults()), name
+
+
+@pytest.mark.parametrize("name", _WITH_ARRAYS)
+def test_parameters_and_state_keep_their_dtype_where_hyper_parameters_have_another(name: str):
+    numbers, others = _WITH_ARRAYS[name]
+    arguments = {key: jnp.float32(value) for key, value in numbers.items()} | others
+    theirs = getattr(keras.optimizers, name)(learning_rate=0.1, **arguments)
+    value = jnp.linspace(-1, 1, 12, dtype=jnp.bfloat16)
+    variable = keras.Variable(value, dtype="bfloat16")
+    tx = getattr(optax_bridge.keras, name.lower())(learning_rate=0.1, **arguments)
+    state: Any = TrainState.create(apply_fn=None, params=value, tx=tx)
+    for count in range(3):
+        grads = jnp.cos(3 * state.params + count)
+        theirs.apply([grads], [variable])
+        state = state.apply_gradients(grads=grads)
+        assert state.params.dtype == variable.value.dtype == jnp.bfloat16
+        assert (state.params == variable.value).all()
+    slots = [each.value for each in theirs.variables[2:]]  # after the count and the rate
+    ours = [each for each in state.opt_state[1:] if each is not None]
+    assert (
+        [each.dtype for each in ours] == [each.dtype for each in slots] == [value.dtype] * len(ours)
+    )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +31,20 @@ def padded_batch(batch: dict[str, PyTree], *, size: int, first: int, total: int)
     """
     count = batch_size_of(batch)
 
-    def pad(x: np.ndarray) -> np.ndarray:
+    def pad(x: Leaf) -> Leaf:
+        if is_keys(x):
+            data, impl = jax.random.key_data(x), jax.random.key_impl(x)
+            return jax.random.wrap_key_data(pad(data), impl=impl) if np.ndim(x) else x
         return np.pad(x, [(0, size - count)] + [(0, 0)] * (np.ndim(x) - 1)) if np.ndim(x) else x
 
     matrix = np.zeros((size, total), bool)
     matrix[np.arange(count), first + np.arange(count)] = True
     return {**jax.tree.map(pad, batch), DISPATCH_KEY: matrix}
+
+
+def is_keys(x: object) -> TypeGuard[jax.Array]:
+    """True for an array of `jax.random.key`s, which NumPy cannot hold."""
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def without_padding(batch: PyTree) -> PyTree:
@@ -225,7 +234,7 @@ class InputDispatcher(BaseInputDispatcher):
             )
         index, total = self.logical_feed_index, self._config.global_logical_batch_size
         if index is None:
-            batch = jax.tree.map(lambda x: np.zeros_like(x[:0]) if np.ndim(x) else x, batch)
+            batch = jax.tree.map(lambda x: x[:0] if np.ndim(x) else x, batch)
         first = 0 if index is None else index * self.feed_logical_batch_size
         return padded_batch(batch, size=self.feed_physical_batch_size, first=first, total=total)
 

@@ -21,6 +21,7 @@ from optax_bridge.spmd.config import (
 from optax_bridge.spmd.dispatch import (
     DISPATCH_KEY,
     BaseInputDispatcher,
+    is_keys,
     padded_to_multiple,
     without_padding,
 )
@@ -28,6 +29,8 @@ from optax_bridge.spmd.dispatch import InputDispatcher as InputDispatcher
 from optax_bridge.spmd.dispatch import SpmdInputDispatcher as SpmdInputDispatcher
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import TensorSpec, current_mesh, flatten_items, tree_paths
+
+_wrap_key_data = jax.jit(jax.random.wrap_key_data, static_argnames="impl")
 
 
 class Input(Module):
@@ -69,9 +72,13 @@ class Input(Module):
 
     @nowrap
     def batches(self, it: Iterable[PyTree]) -> Iterator[PyTree]:
-        """The batches of an iterator, as NumPy arrays, padded by the dispatcher if there is one."""
+        """The batches of an iterator, padded by the dispatcher if there is one.
+
+        Arrays of JAX stay on their devices if there is one process, and keys stay keys; everything
+        else becomes arrays of NumPy.
+        """
         for batch in it:
-            arrays = jax.tree.map(np.asarray, batch)
+            arrays = jax.tree.map(_array_of, batch)
             dispatcher = self._dispatcher
             yield arrays if dispatcher is None else dispatcher.logical_to_physical_batch(arrays)
 
@@ -121,7 +128,7 @@ class Input(Module):
         """Returns the global arrays of this process's part of a batch.
 
         Args:
-          batch: a tree of host arrays; a dict if it is to be padded.
+          batch: a tree of arrays, NumPy's or JAX's; a dict if it is to be padded.
           pad: whether a batch that the devices do not divide is padded, as the last one of an
             evaluation is; `dispatch_global_batch` removes the padding.
 
@@ -133,10 +140,11 @@ class Input(Module):
             spec = self._config.partition_spec or self.partition_spec
             batch = padded_to_multiple(batch, _ways(current_mesh(), spec))
         for path, leaf in flatten_items(batch):
-            if np.asarray(leaf).dtype.kind in "OSUMm":
+            array = _array_of(leaf)
+            if isinstance(array, np.ndarray) and array.dtype.kind in "OSUMm":
                 raise ValueError(
                     f"{self.path()}: batch {path!r}: expected numbers, found dtype "
-                    f"{np.asarray(leaf).dtype}. Leave it out of the source, or encode it there."
+                    f"{array.dtype}. Leave it out of the source, or encode it there."
                 )
         return host_to_global_array(batch, partition=self.partition_for(batch))
 
@@ -164,10 +172,13 @@ class Input(Module):
         batch = next(iter(self.batches(self.dataset())))
         spec = self.partition_for(batch)
 
-        def spec_of(x: np.ndarray) -> TensorSpec:
+        def spec_of(x: np.ndarray | jax.Array) -> TensorSpec:
+            is_of_jax = isinstance(
+                x, jax.Array
+            )  # it may hold keys, which have a dtype of their own
             return TensorSpec(
                 shape=(_global_size(x), *x.shape[1:]),
-                dtype=jax.dtypes.canonicalize_dtype(x.dtype),
+                dtype=x.dtype if is_of_jax else jax.dtypes.canonicalize_dtype(x.dtype),
                 mesh_axes=spec,
             )
 
@@ -301,7 +312,10 @@ class ArrayBatches:
     ):
         if global_batch_size < 1:
             raise ValueError(f"global_batch_size is {global_batch_size}, expected 1 or more")
-        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        # Examples are taken on the host, but for keys, which are of JAX alone.
+        self._arrays = {
+            name: array if is_keys(array) else np.asarray(array) for name, array in arrays.items()
+        }
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"source: expected arrays of the same length, found {lengths}")
@@ -329,7 +343,7 @@ class ArrayBatches:
     def __iter__(self) -> "ArrayBatches":
         return self
 
-    def __next__(self) -> dict[str, np.ndarray]:
+    def __next__(self) -> dict[str, np.ndarray | jax.Array]:
         if self._steps is not None and self._position >= self._steps:
             raise StopIteration
         epoch, batch = divmod(self._position, self._per_epoch)
@@ -363,14 +377,21 @@ def host_to_global_array(batch: PyTree, *, partition: PartitionSpec) -> PyTree:
     """Global arrays on the current mesh from each process's part of them.
 
     Args:
-      batch: a tree of this process's host arrays.
+      batch: a tree of this process's arrays.
       partition: how they lie on the mesh.
     """
     mesh = current_mesh()
     if mesh is None:
         raise ValueError("host_to_global_array needs a mesh: set one with `jax.set_mesh(mesh)`")
     sharding = NamedSharding(mesh, partition)
-    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), batch)
+
+    def global_array(x: Leaf) -> jax.Array:
+        if is_keys(x):  # which JAX does not put together over several processes
+            data = global_array(np.asarray(jax.random.key_data(x)))
+            return _wrap_key_data(data, impl=jax.random.key_impl(x))
+        return jax.make_array_from_process_local_data(sharding, x)
+
+    return jax.tree.map(global_array, batch)
 
 
 def partition_by_path_rank(
@@ -435,6 +456,12 @@ def _ways(mesh: Mesh | AbstractMesh | None, spec: PartitionSpec) -> int:
     entry = spec[0] if len(spec) else None
     axes = entry if isinstance(entry, tuple | list) else (entry,)
     return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in axes if axis is not None)
+
+
+def _array_of(leaf: Leaf) -> np.ndarray | jax.Array:
+    # With several processes, an array that was made within the mesh's scope lies on all of them.
+    is_local = isinstance(leaf, jax.Array) and jax.process_count() == 1
+    return leaf if is_local or is_keys(leaf) else np.asarray(leaf)
 
 
 def _global_size(leaf: Leaf) -> int:

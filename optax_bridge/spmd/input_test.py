@@ -71,14 +71,15 @@ def test_arrays_that_make_no_batches(arrays, size, count, message):
         ArrayBatches(arrays, global_batch_size=size, process_count=count)
 
 
-def test_what_is_wrong_with_arrays_is_said_of_the_input(mesh):
+@pytest.mark.usefixtures("mesh")
+def test_what_is_wrong_with_arrays_is_said_of_the_input():
     cfg = ArrayInput.default_config().set(
         name="input", source=lambda: {"text": np.array(["a", "b"])}, global_batch_size=4
     )
     with pytest.raises(ValueError, match="input: global_batch_size 4 is more"):
         cfg.instantiate(parent=None).dataset()
     batches = cfg.set(global_batch_size=2).instantiate(parent=None)
-    with jax.set_mesh(mesh), pytest.raises(ValueError, match="input: batch 'text': expected numb"):
+    with pytest.raises(ValueError, match="input: batch 'text': expected numb"):
         batches.global_batch(next(batches.dataset()), pad=True)
 
 
@@ -102,6 +103,23 @@ def test_a_batch_lies_along_the_devices_and_then_as_it_is_wanted(mesh):
     assert batches.partition_for({"x": np.ones((4, 2))}) == PartitionSpec("data")
     with pytest.raises(ValueError, match=r"'x' has 6 examples.*over 4 devices"):
         batches.partition_for({"x": np.ones((6, 2))})
+
+
+def test_arrays_of_jax_stay_on_their_devices_and_may_be_keys(mesh):
+    keys = jax.random.split(jax.random.key(0), 6)
+    source = [{"x": jnp.ones((6, 2)), "key": keys}]
+    cfg = IteratorInput.default_config().set(name="input", source=lambda: source)
+    data: Any = cfg.instantiate(parent=None)
+    [batch] = data.batches(data.dataset())
+    assert batch["x"] is source[0]["x"] and batch["key"] is keys
+    padded = data.global_batch(batch, pad=True)
+    assert padded["key"].shape == (8,) and len(padded["key"].sharding.device_set) == 8
+    back = jax.jit(data.dispatch_global_batch)(padded)
+    np.testing.assert_array_equal(jax.random.key_data(back["key"]), jax.random.key_data(keys))
+    source[0] = {"key": jax.random.split(keys[0], 8)}
+    assert data.element_spec()["key"].dtype == keys.dtype
+    [part] = ArrayBatches({"key": keys}, global_batch_size=6, shuffle=False, num_epochs=1)
+    assert (part["key"] == keys).all()
 
 
 def test_partitions_by_path_and_rank(mesh):

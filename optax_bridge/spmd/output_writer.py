@@ -13,6 +13,7 @@ from jax.experimental import multihost_utils
 
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.config import REQUIRED, Required, config_class
+from optax_bridge.spmd.dispatch import is_keys
 from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import flatten_items
 
@@ -112,6 +113,8 @@ class JsonlWriter(BaseOutputWriter):
 
 def _on_host(x: Leaf) -> np.ndarray:
     """Returns a global array whole, in a dtype that becomes JSON."""
+    if is_keys(x):
+        x = jax.random.key_data(x)
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         x = multihost_utils.process_allgather(x, tiled=True)
     array = np.asarray(x)

@@ -1,5 +1,6 @@
 """`optax-bridge train`, and what watches a training."""
 
+import errno
 import io
 import itertools
 import os
@@ -233,10 +234,20 @@ def test_what_names_no_evaler_is_refused(wanted: Any, message: str):
 
 
 def test_which_errors_are_of_writing_files(tmp_path):
+    folder, link = tmp_path / "run", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
     full = ["x [os_error_code='28']", "OS error 28", "RESOURCE_EXHAUSTED: full"]
-    refused = PermissionError(13, "Permission denied", str(tmp_path / "losses.csv"))
-    errors = [OSError(28, "No space left"), refused, *map(ValueError, full)]
-    assert all(is_of_writing(error, [str(tmp_path)]) for error in errors)
-    absent = FileNotFoundError(2, "No such file", "batches.npz")  # the input's
-    others = [OSError("no number"), absent, ValueError("other shapes")]
-    assert not any(is_of_writing(error, [str(tmp_path)]) for error in others)
+    refused = PermissionError(13, "Permission denied", str(folder / "losses.csv"))
+    removed = FileNotFoundError(2, "No such file", str(tmp_path / "gone" / "losses.csv"))
+    broken = [OSError(5, "Input/output error", 3), OSError(errno.ESTALE, "Stale file handle")]
+    errors = [OSError(28, "No space left"), refused, removed, *broken, *map(ValueError, full)]
+    folders = [str(link), str(tmp_path / "gone")]
+    assert [error for error in errors if not is_of_writing(error, folders)] == []
+    inputs = [
+        FileNotFoundError(2, "No such file", "batches.npz"),
+        FileNotFoundError(2, "No such file", str(folder / "batches.npz")),
+        OSError(5, "Input/output error", str(tmp_path / "batches.npz")),
+    ]
+    others = [OSError("no number"), *inputs, ValueError("other shapes")]
+    assert [error for error in others if is_of_writing(error, folders)] == []

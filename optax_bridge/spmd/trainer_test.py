@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import multihost_utils
 
 import legacy_optim
 import optax_bridge
@@ -34,7 +35,7 @@ from optax_bridge.spmd.trainer import (
     UndefinedLossException,
 )
 from optax_bridge.spmd.trainer.state import transformation_of
-from optax_bridge.spmd.trainer.trainer import fields_without_text
+from optax_bridge.spmd.trainer.trainer import changed_lines, fields_without_text
 from optax_bridge.spmd.trees import flatten_items
 
 KEY = jax.random.PRNGKey(0)
@@ -400,8 +401,13 @@ def test_an_object_without_a_text_is_said(tmp_path):
     assert fields_without_text(cfg) == []
     cfg.learner.optimizer.learning_rate = optax.linear_schedule(1e-3, 0.0, 9)
     assert fields_without_text(cfg) == ["learner.optimizer.learning_rate"]
-    cfg.learner.optimizer = optax.adam(1e-3)
-    assert fields_without_text(cfg) == ["learner.optimizer"]
+    for optimizer in (optax.adam, optax_bridge.torch.adam, legacy_optim.Adam):
+        cfg.learner.optimizer = optimizer(1e-3)
+        assert fields_without_text(cfg) == ["learner.optimizer"]
+        (tmp_path / "trainer_config.txt").write_text(cfg.debug_string())
+        kept = cfg.learner.optimizer  # at another address than the next one
+        cfg.learner.optimizer = optimizer(1e-3)
+        assert changed_lines(tmp_path, cfg) == [], kept
 
 
 def test_profiles_of_steps_and_of_batches_of_an_evaluation(tmp_path, caplog):
@@ -436,6 +442,25 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     with lock_folder(tmp_path), pytest.raises(ValueError, match="another run trains in this"):
         run(cfg, devices=1)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_all_processes_refuse_a_folder_in_use(tmp_path, monkeypatch, index):
+    trainer = config(tmp_path, mesh_shape=(1, 1)).instantiate(
+        parent=None, devices=jax.devices()[:1]
+    )
+    told = []
+
+    def broadcast(value):
+        told.append(value)
+        return np.asarray(True)  # what process 0 found
+
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="another run trains in this"):
+        trainer.run(KEY)
+    assert told == [index == 0]  # process 0 alone looks
 
 
 def test_compiled_from_specs_alone(tmp_path):

@@ -14,7 +14,7 @@ import optax_bridge
 from optax_bridge import TrainState, UnsupportedSetting, from_torch
 from optax_bridge.correspondence import TORCH
 from optax_bridge.correspondence.expression import ExpressionError
-from optax_bridge.torch import AdamW, torch_definition
+from optax_bridge.torch import AdamW, schedules, torch_definition
 from optax_bridge.torch.arithmetic import Kernels
 
 PARAMS = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}}
@@ -101,7 +101,8 @@ def test_a_definition_is_as_good_and_other_objects_are_refused():
 
 
 def test_the_table_has_every_optimizer_of_pytorch_that_has_an_entry():
-    assert set(TORCH.without_entry) == {"LBFGS", "SparseAdam"}
+    schedulers = {*schedules.SCHEDULERS, *schedules._OTHERWISE}
+    assert set(TORCH.without_entry) == {"LBFGS", "SparseAdam", *schedulers}
     for entry in TORCH.values():
         name = entry.legacy.__name__
         assert getattr(optax_bridge.torch, name) is entry.legacy.cls
@@ -114,6 +115,7 @@ def test_every_constructor_takes_what_pytorchs_takes():
     torch = importlib.import_module("torch")
     named = {name for name in dir(torch.optim) if name[0].isupper()} - {"Optimizer"}
     classes = {entry.legacy.__name__: entry for entry in TORCH.values()}
+    named |= set(torch.optim.lr_scheduler.__all__) - {"LRScheduler"}
     assert named == {*classes, *TORCH.without_entry}
     for name, entry in classes.items():
         genuine = inspect.signature(getattr(torch.optim, name)).parameters

@@ -87,12 +87,19 @@ def from_torch_schedule(
     return schedule
 
 
+def _check_positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"{name}: expected a positive number, as PyTorch does, found {value}")
+
+
 def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Rate:
-    ends = total_iters or math.inf  # PyTorch takes the factor back at that epoch, and no other
+    # PyTorch takes the factor back at that epoch, and no other.
+    ends = total_iters if total_iters > 0 else math.inf
     return lambda epoch: jnp.where(epoch < ends, lr * factor, lr)
 
 
 def _step(lr: float, step_size: int, gamma: float = 0.1) -> Rate:
+    _check_positive("StepLR(step_size=)", step_size)
     return lambda epoch: lr * gamma ** (epoch // step_size)
 
 
@@ -107,6 +114,9 @@ def _exponential(lr: float, gamma: float) -> Rate:
 def _linear(
     lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
 ) -> Rate:
+    if total_iters <= 0:  # without epochs to rise in, PyTorch stays at the first factor
+        return lambda epoch: jnp.full_like(epoch, lr * start_factor)
+
     def rate(epoch: Epoch) -> jax.Array:
         part = jnp.minimum(epoch, total_iters) / total_iters
         return lr * (start_factor + (end_factor - start_factor) * part)
@@ -116,10 +126,14 @@ def _linear(
 
 def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> Rate:
     """It rises again after `T_max`, where `optax.cosine_decay_schedule` stays."""
+    _check_positive("CosineAnnealingLR(T_max=)", T_max)
     return lambda epoch: eta_min + (lr - eta_min) * (1 + jnp.cos(math.pi * epoch / T_max)) / 2
 
 
 def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Rate:
+    _check_positive("CosineAnnealingWarmRestarts(T_0=)", T_0)
+    _check_positive("CosineAnnealingWarmRestarts(T_mult=)", T_mult)
+
     def rate(epoch: Epoch) -> jax.Array:
         if T_mult == 1:
             start, length = epoch // T_0 * T_0, jnp.asarray(float(T_0))
@@ -133,6 +147,8 @@ def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -
 
 
 def _polynomial(lr: float, total_iters: int = 5, power: float = 1.0) -> Rate:
+    if total_iters <= 0:  # without epochs to fall in, PyTorch stays at the optimizer's own rate
+        return lambda epoch: jnp.full_like(epoch, lr)
     return lambda epoch: lr * (jnp.maximum(total_iters - epoch, 0) / total_iters) ** power
 
 
@@ -165,6 +181,11 @@ def _one_cycle(
     first, top = max_lr / div_factor, max_lr
     last = first / final_div_factor
     ends = [pct_start * total - 1, 2 * pct_start * total - 2, total - 1]
+    if ends[0] == 0:
+        raise ValueError(
+            "OneCycleLR: its rise ends at the step at which it begins, pct_start * total_steps "
+            "being 1, and PyTorch divides by zero there: change either"
+        )
     rates = [first, top, first, last]
     if not three_phase:
         ends, rates = [ends[0], ends[2]], [first, top, last]

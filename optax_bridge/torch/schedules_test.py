@@ -26,6 +26,14 @@ from optax_bridge.torch import clip_grad_norm, from_torch_schedule
         ("StepLR(3, gama=0.1)", ExpressionError, "StepLR takes step_size, gamma, found gama"),
         ("StepRL(3)", ExpressionError, "is StepLR meant"),
         ("StepLR", ExpressionError, "no constructor call"),
+        ("StepLR(step_size=0)", ValueError, r"StepLR\(step_size=\): expected a positive number"),
+        ("CosineAnnealingLR(T_max=0)", ValueError, r"T_max=\): expected a positive number"),
+        ("CosineAnnealingWarmRestarts(T_0=0)", ValueError, r"T_0=\): expected a positive number"),
+        (
+            "OneCycleLR(max_lr=1, total_steps=10, pct_start=0.1, cycle_momentum=False)",
+            ValueError,
+            "PyTorch divides by zero",
+        ),
         ("SequentialLR([StepLR(3)], milestones=[3])", ValueError, "one milestone between each two"),
     ],
 )
@@ -46,8 +54,11 @@ def test_a_schedule_needs_the_rate_of_the_optimizer_and_runs_compiled():
 
 
 def test_ends_of_schedules_are_those_of_pytorch():
-    constant: Any = from_torch_schedule("ConstantLR(factor=0.5, total_iters=0)", lr=1.0)
-    assert [float(constant(count)) for count in (0, 9)] == [0.5, 0.5]  # it never takes it back
+    # Without epochs, each stays where it begins.
+    for name, rate in {"ConstantLR": 1 / 3, "LinearLR": 1 / 3, "PolynomialLR": 1.0}.items():
+        for total_iters in (0, -1):
+            staying: Any = from_torch_schedule(f"{name}(total_iters={total_iters})", lr=1.0)
+            assert [float(staying(count)) for count in (0, 9)] == [np.float32(rate)] * 2, name
     falling: Any = jax.jit(from_torch_schedule("PolynomialLR(total_iters=15, power=0.5)", lr=1.0))
     assert float(falling(15)) == float(falling(99)) == 0.0
 

@@ -4,6 +4,7 @@ The one place of the prover that knows what sides there are.
 """
 
 import contextlib
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from equivalence_tests.proof.reading.symbols import (
     unwrap,
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
-from equivalence_tests.sides.python_state import plain_values, python_changes
+from equivalence_tests.sides.python_state import is_same_program, plain_values, python_changes
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -232,10 +233,12 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         return _arrays(state), _arrays(side.params(state))
 
     def step(
-        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates
+        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates, again: bool = False
     ) -> tuple[Leaves, Leaves]:
         side = _build(make, inputs, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
+        if again:  # a side that was made just now has made no step yet
+            jax.eval_shape(lambda *args: side.step(*args), structure.unflatten(leaves), grads)
         before = plain_values(side.step)
         state = side.step(structure.unflatten(leaves), grads)
         seen.update(
@@ -250,7 +253,9 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
     with _with_explanation(f"{name} side ({seen['kind']}), in its step", can_ask):
         second, after = jax.make_jaxpr(step, return_shape=True)(numbers, shapes[0], inputs.params)
         if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
-            jax.make_jaxpr(lambda *args: step(*args))(numbers, shapes[0], inputs.params)
+            again = functools.partial(step, again=True)
+            later = jax.make_jaxpr(again)(numbers, shapes[0], inputs.params)
+            seen["same program"] = is_same_program(second, later)
     where = f"{name} side ({seen['kind']})"
     _refuse_changes(where, seen)
     _refuse_other_types(where, seen["paths"], shapes[0], after[0])
@@ -285,6 +290,11 @@ def _refuse_changes(where: str, seen: Mapping[str, Any]) -> None:
         raise ProofError(
             f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
             "a program that is traced once cannot follow. Keep it in the state"
+        )
+    if not seen.get("same program", True):
+        raise ProofError(
+            f"{where}: its first call changes a value in Python, and the next one is another "
+            "program, so that a proof of one step says nothing of the others. Keep it in the state"
         )
     if seen["after"] != seen["paths"]:
         gone = sorted(set(seen["after"]) ^ set(seen["paths"]))

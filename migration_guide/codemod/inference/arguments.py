@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migration_guide.codemod.inference.calls import candidate_kind
 from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, fields, parameters
 from migration_guide.codemod.inference.kinds import (
@@ -54,6 +55,13 @@ def assign_arguments(a: Expressions, node: cst.Call) -> None:
                 free = parameters(atom.node)[atom.bound :]
                 for parameter, arg in zip(free, node.args[1:], strict=False):
                     a.assign_parameter(atom.node, parameter, item(a.kind(arg.value)))
+    if last in ("max", "min", "sorted") and a.is_plain_name(node.func):
+        key = argument(node, None, "key")
+        for atom in a.kind(key) if key is not None else ():
+            if isinstance(atom, Function) and parameters(atom.node)[atom.bound :]:
+                a.assign_parameter(
+                    atom.node, parameters(atom.node)[atom.bound], candidate_kind(a, node)
+                )
     is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
     if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
         for atom in a.kind(node.args[0].value):

@@ -13,16 +13,23 @@ import libcst as cst
 
 from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, parameters
-from migration_guide.codemod.inference.kinds import CLASS, DEFINITION, LEGACY, Function, within
+from migration_guide.codemod.inference.kinds import (
+    CLASS,
+    DEFINITION,
+    LEGACY,
+    NOTHING,
+    Function,
+    within,
+)
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.reading.tree import keyword_of, last_name, method_call, names_bound
 
 _CONTAINERS = (
-    "dict", "enumerate", "filter", "items", "list", "map", "reversed", "sorted", "tuple", "values",
-    "zip",
+    "dict", "enumerate", "filter", "items", "list", "map", "max", "min", "reversed", "sorted",
+    "tuple", "values", "zip",
 )  # fmt: skip
 EVERY = -1  # in place of an argument's position
-_ADD = ("add", "append", "extend", "insert", "setdefault", "update")
+ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 
 def keep(a: Expressions) -> None:
@@ -78,13 +85,18 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
                 a.mark(a.legacy, call)
             yield from (arg.value for arg in call.args)
         holder, method = method_call(call)
-        if method == "create" and holder is not None and LEGACY in a.kind(holder):
+        is_used = method in ("create", "init_state", "update_hyper_params")
+        if is_used and holder is not None and LEGACY in a.kind(holder):
             yield holder  # there is one bridge around all that it may be
         wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
         for index, arg in enumerate(call.args if wanted else ()):
             key = keyword_of(arg) or index
             if arg.star or key in wanted or EVERY in wanted:
                 yield arg.value
+    for node in a.facts.attributes:
+        kind = a.kind(node.value) if node.attr.value == "hyper_params" else NOTHING
+        if {DEFINITION, LEGACY} <= kind:
+            yield node.value  # its hyper-parameters are read as those of legacy code
     for function in a.facts.functions:
         if a.function_name(function) in a.project.legacy_results:
             yield from a.facts.returns[function]
@@ -150,7 +162,7 @@ def _variable_sources(a: Expressions, variable: cst.Name) -> Iterator[cst.CSTNod
             yield value
     for call in a.facts.calls:
         holder = call.func.value if isinstance(call.func, cst.Attribute) else None
-        if last_name(call.func) in _ADD and holder is not None and _is_same(a, holder, variable):
+        if last_name(call.func) in ADD and holder is not None and _is_same(a, holder, variable):
             yield from (arg.value for arg in call.args)
     for assignment in a.names.assignments(variable):
         if isinstance(assignment.node, cst.Param):
@@ -205,7 +217,7 @@ def _field_sources(a: Expressions, name: str) -> Iterator[cst.BaseExpression]:
     yield from (value for field, value in a.facts.class_attributes if field == name)
     for call in a.facts.calls:
         method = call.func if isinstance(call.func, cst.Attribute) else None
-        if method is not None and last_name(method.value) == name and method.attr.value in _ADD:
+        if method is not None and last_name(method.value) == name and method.attr.value in ADD:
             yield from (arg.value for arg in call.args)
         if last_name(call.func)[:1].isupper() or last_name(call.func) == "replace":
             yield from (a.value for a in call.args if a.keyword and a.keyword.value == name)

@@ -75,7 +75,8 @@ def rewrite_reference(context: Context, original: Expression, updated: Expressio
     if entry is None or _is_within_another(context, original):
         return None
     new = entry.new
-    if new is None or not _can_be_written(context, new):
+    is_alike = _goes_on_by_position(context, original, name)
+    if new is None or not is_alike or not _can_be_written(context, new):
         context.by_hand(original, entry.message)
         return None
     module, _, last = new.rpartition(".")
@@ -256,6 +257,17 @@ def _is_within_another(context: Context, node: cst.BaseExpression) -> bool:
 
 def _is_gone(context: Context, name: str) -> bool:
     return name in context.answered or _entry(context, name) is not None
+
+
+def _goes_on_by_position(context: Context, node: Expression, name: str) -> bool:
+    """True if a function's new name takes what it is given by position as the old one did."""
+    most = gone.alike_by_position(name)
+    if most is None:
+        return True
+    call = context.call_of(node)
+    places = [arg for arg in call.args if arg.keyword is None] if call is not None else []
+    is_shown = call is not None and not any(arg.star == "*" for arg in places)
+    return is_shown and len([arg for arg in places if not arg.star]) <= most
 
 
 def _can_be_written(context: Context, new: str) -> bool:

@@ -16,8 +16,9 @@ After:
     optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
     changed = [tx.hyper_params | {"learning_rate": lr} for tx in optimizer.tx.inner]
 
-Where nothing takes groups apart, what `update_hyper_params` makes is what it changes alone, which a
-step takes for one optimizer as well as for groups.
+Where nothing takes groups apart and nothing reads it, what `update_hyper_params` makes is what it
+changes alone, which a step takes for one optimizer as well as for groups. Where a file has both,
+and the two are not written alike, a person says which of them an expression is of.
 
 This project's transformations keep what they were constructed with; those of public Optax do not,
 so the rule for constructors writes the former in a file that reads hyper-parameters. A definition
@@ -27,7 +28,13 @@ that stays legacy code keeps its own: of a wrapped subclass of MultiOptimizer th
 
 import libcst as cst
 
-from migration_guide.codemod.inference.kinds import LEGACY, OWN_GROUPS
+from migration_guide.codemod.inference.kinds import (
+    HYPER_PARAMS,
+    LEGACY,
+    OWN_GROUPS,
+    within,
+)
+from migration_guide.codemod.inference.legacy_arguments import ADD
 from migration_guide.codemod.reading.names import port_names
 from migration_guide.codemod.reading.tree import (
     index_of,
@@ -35,6 +42,8 @@ from migration_guide.codemod.reading.tree import (
     keyword_of,
     last_name,
     method_call,
+    names_bound,
+    walk,
 )
 from migration_guide.codemod.writing.context import Context, New
 
@@ -45,6 +54,12 @@ _WHOSE = (
     "which optimizer this is does not show: of a subclass of MultiOptimizer the list is "
     'optimizer.tx.hyper_params["hyper_params"], with the old names and .replace(...); of '
     "multi_optimizer [tx.hyper_params for tx in optimizer.tx.inner], mappings with the new ones"
+)
+_BOTH = (
+    "this file makes one optimizer and groups, and which this is of does not show: of "
+    "multi_optimizer they are [tx.hyper_params for tx in optimizer.tx.inner], which a step takes "
+    "as hyper_params=; of one they are optimizer.tx.hyper_params, a mapping, which a step takes as "
+    "**. What replace and update_hyper_params changed is | {...} of such a mapping"
 )
 _FIXED = (
     "hyper-parameters of a transformation cannot be set afterwards: make a new one with them, or "
@@ -72,6 +87,9 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
             return None
         if context.analysis.program.own_groups:  # which keep legacy hyper-parameters
             context.by_hand(original, _WHOSE)
+            return None
+        if original not in context.once(_sequences) and context.once(_makes_both):
+            context.by_hand(original, _BOTH)
             return None
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.value, cst.Name("inner")))
         return cst.ListComp(cst.parse_expression("tx.hyper_params"), every)
@@ -104,17 +122,31 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         elements.append(cst.DictElement(context.string(original, port), arg.value))
     assert isinstance(updated.func, cst.Attribute)
     if _is_update(context, original):
-        if not context.once(_is_multiple):
+        is_multiple = context.once(_is_multiple)
+        if not is_multiple and (not context.once(_is_read) or _is_given(context, original)):
             return cst.Dict(elements, lpar=[], rpar=[])
+        if original not in context.once(_sequences) and context.once(_makes_both):
+            context.by_hand(original, _BOTH)
+            return None
+        if not is_multiple:
+            holder = cst.Attribute(updated.func.value, cst.Name("hyper_params"))
+            return _with_changes(context, original, holder, elements)
         each = cst.BinaryOperation(
             cst.parse_expression("tx.hyper_params"), cst.BitOr(), cst.Dict(elements)
         )
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.func.value, cst.Name("inner")))
         return cst.ListComp(each, every)
-    above = context.parent(original)
-    bracketed = bool(updated.lpar) or not isinstance(above, cst.Attribute | cst.Subscript)
+    return _with_changes(context, original, updated.func.value, elements)
+
+
+def _with_changes(
+    context: Context, call: cst.Call, mapping: cst.BaseExpression, elements: list[cst.DictElement]
+) -> cst.BaseExpression:
+    """`mapping | {...}` in place of a call, in brackets where something is read of it."""
+    above = context.parent(call)
+    bracketed = bool(call.lpar) or not isinstance(above, cst.Attribute | cst.Subscript)
     merged = cst.BinaryOperation(
-        updated.func.value, cst.BitOr(), cst.Dict(elements), lpar=updated.lpar, rpar=updated.rpar
+        mapping, cst.BitOr(), cst.Dict(elements), lpar=call.lpar, rpar=call.rpar
     )
     return merged if bracketed else _in_brackets(merged)
 
@@ -146,7 +178,11 @@ def as_overrides(
 
 def is_one(context: Context, node: cst.BaseExpression) -> bool:
     """True if an expression is what one definition has, or a list for several."""
-    return context.once(_is_multiple) or context.is_hyper_params(node)
+    is_single = context.is_hyper_params(node)
+    if not context.once(_is_multiple):
+        return is_single
+    is_list = not is_single and HYPER_PARAMS in within(context.analysis.kind(node))
+    return is_list or not context.once(_makes_both)
 
 
 def port_name(context: Context, legacy: str) -> str | None:
@@ -197,8 +233,70 @@ def _is_by_name(node: cst.CSTNode | None) -> bool:
     return isinstance(index_of(node), cst.SimpleString)
 
 
+def _is_given(context: Context, call: cst.Call) -> bool:
+    """True if a step is given the call's value, as `hyper_params=`."""
+    above = context.parent(call)
+    return isinstance(above, cst.Arg) and keyword_of(above) == "hyper_params"
+
+
+def _is_read(context: Context) -> bool:
+    """True if this file reads a hyper-parameter of a mapping."""
+    return any(
+        _is_mapping(context, node.value) and node.attr.value != "replace"
+        for node in context.analysis.facts.attributes
+    )
+
+
+def _makes_both(context: Context) -> bool:
+    """True if this file makes an optimizer outside a MultiOptimizer, and groups or their loops."""
+    calls = [
+        (call, entry)
+        for call in context.analysis.facts.calls
+        if (entry := context.analysis.names.entry(call.func)) is not None
+    ]
+    groups = [call for call, entry in calls if any(hp.variadic for hp in entry.hyper_params)]
+    has_groups = bool(groups) or context.once(_is_multiple)
+    named = {
+        node.value
+        for call in groups
+        for arg in call.args
+        for node in walk(arg)
+        if isinstance(node, cst.Name)
+    }
+    return has_groups and any(
+        call not in groups and not _goes_into(context, call, groups, named) for call, _ in calls
+    )
+
+
+def _goes_into(context: Context, call: cst.Call, groups: list[cst.Call], named: set[str]) -> bool:
+    """True if a call is written within one of `groups`, or in what a name in them is given."""
+    is_returned = False
+    for node in context.ancestors(call):
+        if node in groups:
+            return True
+        is_returned |= isinstance(node, cst.Return)
+        match node:
+            case cst.Assign():
+                targets = [name.value for t in node.targets for name in names_bound(t.target)]
+                targets += [last_name(t.target) for t in node.targets]
+            case cst.Call(func=cst.Attribute(value=holder)) if last_name(node.func) in ADD:
+                targets = [last_name(holder)]
+            case cst.FunctionDef() if is_returned:
+                targets = [node.name.value]
+            case _:
+                continue
+        if not named.isdisjoint(targets):
+            return True
+    return False
+
+
 def _is_multiple(context: Context) -> bool:
     """True if this file takes hyper-parameters apart by index or by loop: those of groups."""
+    return bool(context.once(_sequences))
+
+
+def _sequences(context: Context) -> frozenset[cst.CSTNode]:
+    """The hyper-parameters that are taken apart so."""
     facts = context.analysis.facts
     sequences = [
         *(node.value for node in facts.subscripts if not _is_by_name(node)),
@@ -206,4 +304,4 @@ def _is_multiple(context: Context) -> bool:
         *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
         *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),
     ]
-    return any(context.is_hyper_params(node) for node in sequences)
+    return frozenset(node for node in sequences if context.is_hyper_params(node))

@@ -22,6 +22,7 @@ _LOG_EVERY = 100
 _TRACED_STEPS = 3
 _FIRST_STEPS = 5  # each of them is logged
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_BROKEN = (errno.EIO, errno.ESTALE)  # of a disk, of a network's file system
 
 
 class UndefinedLossException(RuntimeError):
@@ -57,6 +58,7 @@ class TrainingLoop:
 
     Args:
       trainer: the trainer; it has a state when `run` is called.
+      max_step: the last step, if it is not the config's.
 
     Attributes:
       stop_requested: whether to save after the present step, and to return.
@@ -64,9 +66,11 @@ class TrainingLoop:
       listeners: functions of step and loss.
     """
 
-    def __init__(self, trainer: BaseTrainer):
+    def __init__(self, trainer: BaseTrainer, *, max_step: float | None = None):
         self._trainer = trainer
         self._cfg = trainer.config
+        if max_step is not None:
+            self._cfg.max_step = max_step
         self.stop_requested = False
         self.stopped_at: int | None = None
         self.listeners: list[Callable[[int, float], None]] = []
@@ -313,9 +317,13 @@ def is_of_writing(error: BaseException, folders: Sequence[str]) -> bool:
       folders: where the run writes.
     """
     if isinstance(error, OSError):
-        path = Path(os.fsdecode(error.filename or "/")).absolute()
-        is_below = any(path.is_relative_to(Path(folder).absolute()) for folder in folders)
-        return error.errno in _NO_ROOM or is_below
+        if error.filename is None or isinstance(error.filename, int):  # a descriptor
+            return error.errno in (*_NO_ROOM, *_BROKEN)
+        path = Path(os.path.realpath(os.fsdecode(error.filename)))
+        around = [f for f in folders if path.is_relative_to(os.path.realpath(f))]
+        if error.errno == errno.ENOENT:  # a file to read is missing, unless the folder is
+            return any(not os.path.isdir(folder) for folder in around)
+        return error.errno in _NO_ROOM or bool(around)
     text = str(error)
     return any(word in text for word in ("os_error_code", "OS error", "RESOURCE_EXHAUSTED"))
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import multihost_utils
 
 from optax_bridge.checkpoints.destination import lock_folder
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, config_class
+from optax_bridge.spmd.config.walking import leaf_text
 from optax_bridge.spmd.module import nowrap
 from optax_bridge.spmd.trainer.base import BaseTrainer
 from optax_bridge.spmd.trainer.loop import TrainingLoop
@@ -25,6 +28,7 @@ from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
 
 _log = logging.getLogger(__name__)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @contextlib.contextmanager
@@ -163,14 +167,16 @@ class SpmdTrainer(BaseTrainer):
 
     @contextlib.contextmanager
     def _only_run(self) -> Iterator[None]:
-        """A scope in which no other run uses the folder; process 0 sees to it for all."""
-        if jax.process_index() != 0:
-            yield
-            return
+        """A scope in which no other run uses the folder; process 0 looks, and all raise."""
         folder = Path(self._config.dir)
         folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(folder) as is_locked:
-            if is_locked is False:
+        with contextlib.ExitStack() as lock:
+            is_in_use = False
+            if jax.process_index() == 0:
+                is_in_use = lock.enter_context(lock_folder(folder)) is False
+            if jax.process_count() > 1:
+                is_in_use = bool(multihost_utils.broadcast_one_to_all(is_in_use))
+            if is_in_use:
                 raise ValueError(
                     f"{self.path()}: dir={str(folder)!r}: another run trains in this folder, and "
                     "two would remove one another's checkpoints. Wait for its end, stop it, or "
@@ -230,7 +236,7 @@ class SpmdTrainer(BaseTrainer):
                     _log.warning("the run goes on with another config:\n%s", "\n".join(changes))
                 for key in fields_without_text(config):
                     _log.warning(
-                        "%s holds a function that another made, whose settings no text has: "
+                        "%s holds a function or an object whose settings no text has: "
                         "trainer_config.txt cannot be trained again, and a later run with other "
                         "settings is not noticed. Say how it is made, as with "
                         "config_for_function(optax.adamw).set(learning_rate=...)",
@@ -260,7 +266,7 @@ def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState)
 
 
 def fields_without_text(config: ConfigBase) -> list[str]:
-    """The fields that hold functions made by other functions, as Optax's transformations do."""
+    """The fields that hold functions made by other functions, as Optax does, or unknown objects."""
     keys: dict[str, None] = {}
 
     def note(key: str, value: object) -> None:
@@ -268,7 +274,7 @@ def fields_without_text(config: ConfigBase) -> list[str]:
         is_named = isinstance(value, type) or "<locals>" not in getattr(
             function, "__qualname__", ""
         )
-        if not is_named:
+        if not is_named or _ADDRESS.search(leaf_text(value)):
             keys[key.partition("[")[0]] = None
 
     config.visit(note)
@@ -278,8 +284,9 @@ def fields_without_text(config: ConfigBase) -> list[str]:
 def changed_lines(folder: Path, config: ConfigBase) -> list[str]:
     """The lines that a config has (+) and that of the folder's last run had not, or lacks (-)."""
     file = folder / "trainer_config.txt"
-    before = file.read_text().splitlines() if file.exists() else []
-    now = config.debug_string().splitlines() if before else []
+    # An address is another in each process.
+    before = _ADDRESS.sub("", file.read_text()).splitlines() if file.exists() else []
+    now = _ADDRESS.sub("", config.debug_string()).splitlines() if before else []
     gone, new = set(before).difference(now), set(now).difference(before)
     return [f"- {line}" for line in before if line in gone] + [
         f"+ {line}" for line in now if line in new
