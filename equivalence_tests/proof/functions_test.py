@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -5,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from flint import arb
 
 from equivalence_tests import prove_equivalence
+from equivalence_tests.proof.counterexample import search
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.testing import PARAMS
 
@@ -228,3 +231,32 @@ def test_a_function_in_two_forms_is_one(name: str):
 def test_functions_that_look_alike_are_two(name: str):
     left, right = map(_of_gradients, DIFFERENT[name])
     assert prove_equivalence(left, right, {"k": jnp.zeros((4, 3))}).verdict == "different"
+
+
+# Two forms of one function that the prover cannot see through: no example may be made up.
+NOT_SEEN = {
+    "a function of entries": (
+        lambda g: g.at[jnp.array([0, 1])].apply(jnp.sin),
+        lambda g: jnp.concatenate([jnp.sin(g[:2]), g[2:]]),
+    ),
+    "a fill value": (
+        lambda g: jnp.take(g, jnp.array([0, 7, 1]), fill_value=2.0),
+        lambda g: jnp.stack([g[0], jnp.full((), 2.0), g[1]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SEEN)
+def test_no_example_parts_equal_functions(name: str):
+    left, right = map(_of_gradients, NOT_SEEN[name])
+    assert prove_equivalence(left, right, {"k": jnp.zeros(3)}).verdict == "not decided"
+
+
+def test_an_example_that_runs_do_not_bear_out_is_none(monkeypatch: pytest.MonkeyPatch):
+    """Whatever exact arithmetic says: here it takes every two runs for different ones."""
+    numbers = itertools.count()
+    monkeypatch.setattr(
+        search, "exact_trajectory", lambda side, params, grads: [arb(next(numbers))] * 3
+    )
+    left, right = map(_of_gradients, NOT_SEEN["a fill value"])
+    assert prove_equivalence(left, right, {"k": jnp.zeros(3)}).verdict == "not decided"

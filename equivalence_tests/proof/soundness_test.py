@@ -313,6 +313,50 @@ def test_what_overflows_soon_or_stands_still_is_no_count(name: str):
     assert proof.verdict not in (IDENTICAL, REALS) and text in str(proof), proof
 
 
+_SOON = "may do so within 16777216 steps"
+_ALL = jnp.array([0, 1], jnp.int32)
+_ONE = jnp.int32(0)
+# What a number is at first, what a step makes of it, and what the parameters take of it.
+OVERFLOWS: dict[str, tuple[Any, Any, Any]] = {
+    "several": (_ALL, lambda n: n + 10**6, lambda n: n),
+    "several summands": (_ONE, lambda n: n + jnp.sum(jnp.full(10, 10**5, n.dtype)), lambda n: n),
+    "what is computed of it": (_ONE, lambda n: n + 100, lambda n: 100 * n),
+    "a start far up": (jnp.int32(2**31 - 2**23), lambda n: n + 1, lambda n: n),
+    "one of the other": (_ALL, lambda n: jnp.stack([n[1] + 1000, n[0]]), lambda n: n),
+    "the sum of many": (jnp.zeros(1000, jnp.int32), lambda n: n + 1, jnp.sum),
+    "of a quotient": (_ONE, lambda n: n + 1, lambda n: 30 * (100 * n // 3)),
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_what_may_overflow_soon_is_not_assumed_to_be_positive(name: str):
+    first, after, of = OVERFLOWS[name]
+
+    def side(size: Callable[[Any], Any]) -> Any:
+        def step(grads: Any, number: Any, params: Any) -> Any:
+            factor = jnp.sum(size(of(number).astype(jnp.float32)))
+            return jax.tree.map(lambda p, g: p - factor * g, params, grads), after(number)
+
+        return lambda params: first, step
+
+    proof = prove_equivalence(side(jnp.abs), side(lambda n: n), PARAMS)
+    assert proof.verdict not in (IDENTICAL, REALS) and _SOON in str(proof), proof
+
+
+@pytest.mark.parametrize(
+    ("first", "after"), [(50_000, lambda n: n * n), (2, lambda n: n + (2**31 - 1))]
+)
+def test_a_number_that_overflows_once_is_told_or_open(first: int, after: Any):
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        number, count = state
+        new = jax.tree.map(lambda p, g: p - (1 + (number < 0)) * g, params, grads)
+        return new, (jnp.where(count == 1000, after(number), number), count + 1)
+
+    pair = (lambda params: (jnp.int32(first), jnp.int32(0)), step), _steps(lambda p, g, n: p - g)
+    proof = prove_equivalence(*pair, PARAMS)
+    assert proof.verdict not in (IDENTICAL, REALS), proof
+
+
 @pytest.mark.parametrize("name", ASSUMED)
 def test_what_is_assumed_is_said(name: str):
     left, right, text = ASSUMED[name]

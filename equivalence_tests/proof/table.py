@@ -78,18 +78,17 @@ def tasks(only: Sequence[str] = ()) -> list[Task]:
             f"{did_you_mean(unknown[0], names) or '.'} There are {', '.join(sorted(names))}"
         )
     tables = [table for table in ORIGINS if table.name in only or not table.keys().isdisjoint(only)]
-    only = [name for name in only if name not in origins]
     return [
         task
         for table in tables or [ENTRIES]
         for task in _all_tasks(table)
-        if _is_selected(task, only)
+        if _is_selected(task, table, only)
     ]
 
 
-def _is_selected(task: Task, only: Sequence[str]) -> bool:
-    """True if a task matches a name of each kind that occurs."""
-    kinds = ((all_entries(), task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
+def _is_selected(task: Task, table: Table, only: Sequence[str]) -> bool:
+    """True if a task of a table matches a name of each kind that occurs, of entries its own."""
+    kinds = ((table, task.entry), (RECIPES, task.recipe), (DTYPES, task.dtype))
     return all(value in only or not any(name in group for name in only) for group, value in kinds)
 
 

@@ -13,7 +13,7 @@ from equivalence_tests.proof import check, claims
 from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.table import DTYPES, Task, statements, tasks
-from optax_bridge.correspondence import ENTRIES, TORCH
+from optax_bridge.correspondence import ENTRIES, JAX, TORCH
 from optax_bridge.correspondence.claim import identical
 
 TASK = Task("sgd", 0, "exact", "float32")
@@ -108,8 +108,18 @@ def test_the_claims_about_pytorch_are_asked_for_by_name():
     assert {task.entry for task in tasks(["torch", "float32"])} == {*TORCH}
     assert {task.entry for task in tasks(["torch.sgd"])} == {"torch.sgd"}
     assert not {task.entry for task in tasks()} & {*TORCH}
+    sgd_alone = {task.entry for task in tasks(["torch", "torch.sgd"])}
+    assert sgd_alone == {"torch.sgd"}
     outcome = prove_task(Task("torch.sgd", 2, "stock", "float32"))
     assert outcome.held, outcome.note
+
+
+def test_a_name_of_another_origin_does_not_narrow_one_that_is_asked_for():
+    assert {task.entry for task in tasks(["torch", "adam"])} == {*TORCH, "adam"}
+    asked = tasks(["torch", "adam", "bfloat16"])
+    assert {task.entry for task in asked} == {*TORCH, "adam"}
+    assert {task.dtype for task in asked} == {"bfloat16"}
+    assert {task.entry for task in tasks(["jax", "torch.adamw"])} == {*JAX, "torch.adamw"}
 
 
 PARAMS = {"w": jnp.ones((2, 2))}

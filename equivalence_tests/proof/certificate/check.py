@@ -10,6 +10,7 @@ import numpy as np
 
 from equivalence_tests.proof.certificate.checker import Checked, check_programs
 from equivalence_tests.proof.certificate.programs import Programs, Side
+from equivalence_tests.proof.certificate.statement import reading
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.reading.sides import (
     Inputs,
@@ -55,7 +56,8 @@ def check(
       CertificateError: the programs do not compute what the certificate says, or hold a primitive
         that the checker does not know.
     """
-    data = json.loads(certificate) if isinstance(certificate, str) else certificate
+    with reading():
+        data = json.loads(certificate) if isinstance(certificate, str) else certificate
     pair = as_functions((left, right), hyper_params)
 
     def side(make: MakeSide, inputs: Inputs, name: str) -> Side:

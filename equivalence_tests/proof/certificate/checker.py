@@ -9,13 +9,13 @@ identical, the same is done in the dtypes of the programs, with NaN, infinities,
 denormal numbers among the inputs, and every bit has to agree. Where it says different, its example
 has to part both sides.
 
-Of this project it imports `interpreter`, `normal_forms` and `programs` alone: no rules, no algebra,
-no induction, nothing of how a proof is found; the prover looks for examples and guesses with the
-same interpreter. It trusts what `TRUSTED` names. Of these the induction is the largest: that both
-sides agree at random points is no proof that they agree at all. A branch that no random number
-takes, `count == 50000`, is the prover's to see, and so are the assumptions: where one does not
-hold, values are not finite or a comparison is open, and `skipped` says so. Random states have the
-signs of those that a run reaches.
+Of this project it imports `interpreter`, `normal_forms`, `programs` and `statement` alone: no
+rules, no algebra, no induction, nothing of how a proof is found; the prover looks for examples and
+guesses with the same interpreter. It trusts what `TRUSTED` names. Of these the induction is the
+largest: that both sides agree at random points is no proof that they agree at all. A branch that no
+random number takes, `count == 50000`, is the prover's to see, and so are the assumptions: where one
+does not hold, values are not finite or a comparison is open, and `skipped` says so. Random states
+have the signs of those that a run reaches.
 """
 
 import contextlib
@@ -30,18 +30,24 @@ from flint import arb
 
 from equivalence_tests.proof.certificate.normal_forms import Case, Forms, NotEvaluable
 from equivalence_tests.proof.certificate.programs import Programs, Trace
+from equivalence_tests.proof.certificate.statement import (
+    PROVED,
+    CertificateError,
+    check_header,
+    check_induction,
+    check_scope,
+    reading,
+    require,
+)
 from equivalence_tests.proof.interpreter.balls import Array, NoRule, Unclear, balls, precise
 from equivalence_tests.proof.interpreter.run import as_type, run
 
 Pair = tuple[list[Array], list[Array]]  # of the left side and of the right one
 Symbols = dict[str, Array]  # the values of those that a certificate relates states by
-VERSION = 3  # of certificates
 _OF_SIDES = ("on the left", "on the right")
 _OF_RELATION = ("by the certificate", "by the program")
 _DIGITS, _MOST_STEPS = 1e-30, 400
 _TRIALS = 4  # of random inputs, until comparisons of them have an answer
-VERDICTS = ("identical", "equal over the reals", "not decided", "different")
-COVERAGES = ("any", "0 to 5 axes", "given")
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
 TRUSTED = (
     "JAX: that a traced program is what runs; what it computes of whole numbers and random keys",
@@ -51,10 +57,6 @@ TRUSTED = (
     "the certificate's induction: that what holds of these inputs holds of all",
     "the certificate's scope: that what holds of arrays of a few more shapes holds of all",
 )
-
-
-class CertificateError(ValueError):
-    """A certificate that what the programs compute does not bear out."""
 
 
 @dataclass
@@ -91,20 +93,17 @@ def check_programs(
       CertificateError: the programs do not compute what it says, or it cannot be checked.
     """
     checked, rng = Checked(), np.random.default_rng(seed)
-    version = certificate.get("version")
-    _require(version == VERSION, f"version: expected {VERSION}, found {version}; prove it again")
-    cases, scope = certificate["cases"], certificate["scope"]
-    _require(
-        certificate["verdict"] == max((case["verdict"] for case in cases), key=VERDICTS.index),
-        "the verdict is not that of the weakest case",
-    )
+    check_header(certificate)
+    scope = certificate["scope"]
     with precise(), _as_refusals():
-        for case in cases:
+        for case in certificate["cases"]:
             programs = trace(case["fixed"])
-            _check_scope(certificate, case, programs)
+            check_scope(certificate, case, programs)
+            if case["verdict"] in PROVED:
+                check_induction(case, programs)
             if case["verdict"] == "different":
                 _check_example(case, trace, checked, rng)
-            if case["verdict"] not in VERDICTS[:2]:
+            if case["verdict"] not in PROVED:
                 continue
             for axes in (5, 0, 2)[:shapes] if scope["coverage"] != "given" else ():
                 shape = tuple(int(n) for n in rng.integers(1, 3 if axes > 2 else 6, axes))
@@ -123,6 +122,7 @@ def _as_refusals() -> Iterator[None]:
         raise CertificateError(f"not checked: {error}") from error
 
 
+@reading()
 def _check_points(
     case: Case,
     programs: Programs,
@@ -140,15 +140,18 @@ def _check_points(
     for _ in range(points if case["verdict"] == "identical" else 0):
         compared |= _Run(case, programs, checked, rng, exact=False).follow(steps)
     missing = [path for path in programs.paths if path not in compared]
-    _require(not missing, f"not checked: {', '.join((*missing, *checked.skipped))}")
+    require(not missing, f"not checked: {', '.join((*missing, *checked.skipped))}")
 
 
 def _check_example(case: Case, trace: Trace, checked: Checked, rng: np.random.Generator) -> None:
     """Counts an example that parts the sides, which a long one is not tried to do.
 
     In the dtypes of the parameters, or in float64, if the certificate says that.
+
+    Raises:
+      CertificateError: every run has finite numbers, and none of them parts the sides.
     """
-    example = case["counterexample"]
+    example, answers = case["counterexample"], list[bool | None]()
     for wide in (False, True)[: 1 + (example["arithmetic"] == "float64")]:
         programs = trace(example["hyper_params"], wide=wide)
         size = sum(int(np.prod(leaf.shape)) for leaf in programs.shapes)
@@ -156,41 +159,12 @@ def _check_example(case: Case, trace: Trace, checked: Checked, rng: np.random.Ge
             checked.skipped["an example of many steps"] = None
             return
         runs = [_Run(case, programs, checked, rng, exact) for exact in (True, False)]
-        if any(each.parts(example) for each in runs):
+        answers += [each.parts(example) for each in runs]
+        if any(answers):
             checked.examples += 1
             return
-    checked.skipped["an example that does not part them here"] = None
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise CertificateError(message)
-
-
-def _check_scope(certificate: Case, case: Case, programs: Programs) -> None:
-    """Raises unless the scope is that of the parameters, and no wider than the proof."""
-    scope, cases = certificate["scope"], certificate["cases"]
-    leaves = list(zip(programs.paths, programs.shapes, strict=True))
-    expected = {path: [str(leaf.dtype), list(leaf.shape)] for path, leaf in leaves}
-    actual = {path: [dtype, scope["shapes"].get(path)] for path, dtype in scope["leaves"].items()}
-    _require(
-        actual == expected,
-        f"scope: the certificate is for {actual}, the parameters are {expected}. Check it with "
-        "the parameters of its proof",
-    )
-    coverage = scope["coverage"]
-    _require(coverage in COVERAGES, f"scope: no such coverage: {coverage!r}")
-    general = all(row.get("general", True) for row in case["obligations"])
-    _require(general or coverage == "given", "scope: its proof is for the shapes given alone")
-    states = [state["where"] for state in case["states"]]
-    for row in case["obligations"]:
-        fits = row["when"] != "step" or row.get("where", []) in states
-        _require(fits, f"{row['leaf']}: no state of the counters is {row.get('where', [])}")
-    free = {*programs.numbers, *case["fixed"]} - {*scope["fixed"]}
-    _require({*scope["settings"]} == free, f"scope: the settings are {', '.join(sorted(free))}")
-    for name, number in (pair for side in programs.sides for pair in side.comparisons):
-        fixed = {**case["fixed"], name: number}
-        _require(any(fixed == each["fixed"] for each in cases), f"no case for {name} = {number}")
+    require(None in answers, "the example does not part the sides")
+    checked.skipped["an example at which a comparison is open, or values are not finite"] = None
 
 
 class _Run:
@@ -220,6 +194,7 @@ class _Run:
             self.states = []
         self.rows: list[Case] = case["obligations"] if own_shapes and exact else []
 
+    @reading()
     def follow(self, steps: int) -> set[str]:
         """Follows both sides from the start, then from states that are related, at random.
 
@@ -253,8 +228,12 @@ class _Run:
             self.checked.skipped[f"a point at which {error} cannot be compared"] = None
         return compared
 
-    def parts(self, example: Case) -> bool:
-        """True if an example parts both sides: in exact arithmetic, else by more than rounding."""
+    @reading()
+    def parts(self, example: Case) -> bool | None:
+        """Returns whether an example parts both sides; None if that is open.
+
+        In exact arithmetic, else by more than rounding.
+        """
         leaf, index = self.programs.paths.index(example["leaf"]), tuple(example["index"])
 
         def values(row: Case) -> list[Array]:
@@ -269,7 +248,7 @@ class _Run:
                     args = [[*state, *values(row["grads"])] for state in states]
                     states, shown = self._both("step", args)
         except Unclear:
-            return False
+            return None
         a: Any = shown[0][leaf][index]
         b: Any = shown[1][leaf][index]
         return _do_not_overlap(a, b) if self.exact else _is_more_than_rounding(a, b)
@@ -317,7 +296,7 @@ class _Run:
             for row in self.states
             if all(int(states[side][leaf]) == number for side, leaf, number in row["where"])
         ]
-        _require(bool(rows), f"no state of the certificate has the counters' values {when}")
+        require(bool(rows), f"no state of the certificate has the counters' values {when}")
         symbols: Symbols = {}
         slots = [
             (name, array)
@@ -329,7 +308,7 @@ class _Run:
                 least = self._least.get(name)
                 symbols[name] = array if least is None else array - least
                 above = least is None or np.all(symbols[name] >= 0)
-                _require(bool(above), f"{name} {when}: the count is below {least}")
+                require(bool(above), f"{name} {when}: the count is below {least}")
         for side, pair in enumerate(zip(self._general(rows[0], symbols), states, strict=True)):
             program, name = self.programs.sides[side], ("left", "right")[side]
             for path, expected, actual in zip(program.paths, *pair, strict=True):
@@ -360,7 +339,7 @@ class _Run:
                 least, value = self._least.get(name), forms.inputs[name]
                 value = value if least is None else value + least
                 same = value.shape == aval.shape
-                _require(same, f"{path}: its shape is {aval.shape}, that of {name} {value.shape}")
+                require(same, f"{path}: its shape is {aval.shape}, that of {name} {value.shape}")
             else:  # it never changes
                 value = (self.first or ())[side][number]
             leaves.append(as_type(value, aval, self.exact))
@@ -460,11 +439,13 @@ def _form(forms: Forms, number: int, index: tuple[int, ...], what: str) -> arb:
         raise CertificateError(f"not checked: {what}: {error}") from error
 
 
-def _do_not_overlap(a: arb, b: arb) -> bool:
-    return a.is_finite() and b.is_finite() and not a.overlaps(b)
+def _do_not_overlap(a: arb, b: arb) -> bool | None:
+    return not a.overlaps(b) if a.is_finite() and b.is_finite() else None
 
 
-def _is_more_than_rounding(a: np.floating, b: np.floating) -> bool:
+def _is_more_than_rounding(a: np.floating, b: np.floating) -> bool | None:
     """True if rounding does not explain, in a few steps, how far apart two numbers are."""
     x, y, little = float(a), float(b), 64 * float(jnp.finfo(a.dtype).eps)
-    return np.isfinite(x) != np.isfinite(y) or abs(x - y) > little * max(abs(x), abs(y))
+    if np.isfinite(x) != np.isfinite(y):
+        return True
+    return abs(x - y) > little * max(abs(x), abs(y)) if np.isfinite(x) else None

@@ -21,8 +21,8 @@ from equivalence_tests.proof.induction.invariants import (
     cycle,
     is_never_negative,
     never_negative,
-    overflows_soon,
 )
+from equivalence_tests.proof.induction.overflow import overflowing
 from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
@@ -152,14 +152,15 @@ def _lost_counts(
     assumes = any(NO_OVERFLOW in row.equality.assumptions for row in rows)
     for number, (side, first) in enumerate(zip(sides, starts, strict=True)):
         before = world.symbols(side)
-        after, _ = world.step(side, before)
+        after, params = world.step(side, before)
+        soon = overflowing(world.graph, first, before, after, params) if assumes else ()
         leaves = zip(world.names(side), first, before, after, strict=True)
         for leaf, (name, start, old, new) in enumerate(leaves):
             begin = world.graph.scalar(start)
             most = _standstill(world, old, new)
             if begin is not None and most is not None and abs(begin) >= most:
                 text = f"a count in {new.dtype}, starts at {begin:.0f}, where it stands still"
-            elif assumes and is_wide(new.dtype) and overflows_soon(world.graph, start, old, new):
+            elif leaf in soon:
                 text = f"which is assumed not to overflow, may do so within {FEWEST_STEPS} steps"
             else:
                 continue

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import FEWEST_STEPS, is_in_range, is_integer, is_wide
+from equivalence_tests.proof.dtypes import is_integer, is_wide
 from equivalence_tests.proof.induction.world import Constants, Slot, World
 from equivalence_tests.proof.primitives import PRIMITIVES
 from equivalence_tests.proof.reading.sides import Program
@@ -44,71 +44,6 @@ def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
         number is not None and number >= 0 and at_least(graph, part, before, least)
         for number, part in zip(numbers, (other, one), strict=True)
     )
-
-
-def overflows_soon(graph: Graph, start: Node, before: Node, after: Node) -> bool:
-    """True if a whole number of the state grows so much at each step that it overflows soon.
-
-    Where it is not known how much it grows, it is taken for a count.
-
-    Args:
-      graph: the graph.
-      start: the number at first.
-      before: its symbol.
-      after: the number after a step.
-    """
-    first, growth = graph.scalar(start), _growth(graph, after, before)
-    if first is None or growth is None:
-        return False
-    factor, more = growth
-    return factor > 1 or not is_in_range(abs(int(first)) + more * FEWEST_STEPS, after.dtype)
-
-
-def _growth(graph: Graph, node: Node, before: Node) -> tuple[int, int] | None:
-    """Numbers a and b such that a node is at most a |before| + b, up to saturation; or None."""
-    if node is before:
-        return 1, 0
-    number = graph.scalar(node)
-    if number is not None:
-        return 0, 0 if number == np.iinfo(before.dtype).max else int(abs(number))
-    if node.dtype == np.bool_ or _complement(graph, node) is not None:
-        return 0, 1
-    if node.op == "leaf":
-        return (0, FEWEST_STEPS) if is_integer(node.dtype) else None
-    if node.op == "rem":
-        return _growth(graph, node.args[1], before)
-    if node.op not in (*_GROWS, "sub", "neg", "mul"):
-        return None
-    parts = [_growth(graph, p, before) for p in node.args[1 if node.op == "select_n" else 0 :]]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if node.op == "mul":
-        (_, one), (_, other) = known
-        if not any(factor == 0 for factor, _ in known):
-            return None
-        (factor, more), by = (known[1], one) if known[0][0] == 0 else (known[0], other)
-        return factor * by, more * by
-    if node.op in ("add", "sub") and not _exclude(graph, *node.args):
-        return sum(factor for factor, _ in known), sum(more for _, more in known)
-    return max(factor for factor, _ in known), max(more for _, more in known)
-
-
-def _exclude(graph: Graph, *terms: Node) -> bool:
-    """True if two terms are products with `flag` and `1 - flag`."""
-    flags = [arg for term in terms if term.op == "mul" for arg in term.args]
-    return any(_complement(graph, flag) is other for flag in flags for other in flags)
-
-
-def _complement(graph: Graph, node: Node) -> Node | None:
-    """The flag, a condition as a number, of a node that is `1 - flag`; None of others."""
-    if node.op not in ("add", "sub") or 1 not in (graph.scalar(arg) for arg in node.args):
-        return None
-    for part in node.args:
-        flag = part.args[0] if part.op == "neg" else part
-        if flag.op == "convert_element_type" and flag.args[0].dtype == np.bool_:
-            return flag if part.op == "neg" or node.op == "sub" else None
-    return None
 
 
 def cycle(

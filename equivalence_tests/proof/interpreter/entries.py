@@ -126,7 +126,9 @@ def _broadcast(params: Params, out: Aval, x: Array, *_: Array) -> Array:
 
 
 def _in_shape(params: Params, out: Aval, x: Array) -> Array:
-    return x.reshape(out.shape)
+    order = params.get("dimensions")  # of a reshape; those of a squeeze have one entry
+    reads_in_order = order is None or "new_sizes" not in params
+    return (x if reads_in_order else x.transpose(order)).reshape(out.shape)
 
 
 def _dot(params: Params, out: Aval, a: Array, b: Array) -> Array:
@@ -136,7 +138,13 @@ def _dot(params: Params, out: Aval, a: Array, b: Array) -> Array:
         axes_b[j] = axes_a[i]
     batch, common = [axes_a[i] for i in batch_a], {*axes_a} & {*axes_b}
     free = [axis for axis in (*axes_a, *axes_b) if axis not in common]
+    a, b = (x if x.dtype == object else _as_wide_as(x, out) for x in (a, b))
     return np.einsum(a, axes_a, b, axes_b, [*batch, *free])
+
+
+def _as_wide_as(x: Array, out: Aval) -> Array:
+    """Returns numbers in a dtype that holds those of a result as well: int8 of a sum in int32."""
+    return x.astype(np.promote_types(x.dtype, out.dtype), copy=False)
 
 
 def _nearest(params: Params, out: Aval, x: Array) -> Array:

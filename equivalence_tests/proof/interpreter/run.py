@@ -44,6 +44,8 @@ def run(program: ClosedJaxpr | Jaxpr, args: Sequence[Array], exact: bool = False
     for var, const in zip(jaxpr.constvars, consts, strict=True):
         values[var] = constant(const, var.aval)
     for eqn in jaxpr.eqns:
+        if exact and any(is_kind(var.aval, jnp.complexfloating) for var in eqn.outvars):
+            raise NoRule(f"primitive {eqn.primitive.name} of complex numbers")
         with np.errstate(all="ignore"):
             results = _results(eqn, [read(atom) for atom in eqn.invars], exact)
         values.update(zip(eqn.outvars, results, strict=True))
@@ -173,6 +175,8 @@ def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
         if (unknown := _unknown.get()) is not None:
             return unknown(eqn, args)
         raise NoRule(f"primitive {name}")
+    if not _takes_updates_as_they_are(eqn):
+        raise NoRule(f"primitive {name} with a function of the entries, `.at[...].apply`")
     entries = [x for arg in args if arg.dtype == object for x in arg.reshape(-1)]
     ranked = sorted(entries, key=functools.cmp_to_key(order)) if name in _ORDERS else entries
     # Those that are equal have one number, where there is an order. JAX itself fills in 0.
@@ -186,7 +190,11 @@ def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
         else arg
         for arg in args
     ]
-    results = _by_jax(eqn, integers, **dict.fromkeys(eqn.params.keys() & {"update_jaxpr"}))
+    changed: dict[str, Any] = dict.fromkeys(eqn.params.keys() & {"update_jaxpr"})
+    if (fill := eqn.params.get("fill_value")) is not None:  # an entry of its own
+        changed["fill_value"] = beyond = len(entries) + 1
+        entry_of[beyond] = _ball_of(fill, eqn.outvars[0].aval)
+    results = _by_jax(eqn, integers, **changed)
     return [
         objects((entry_of[max(n, 0)] for n in result.reshape(-1).tolist()), result.shape)
         if is_kind(var.aval, jnp.floating)
@@ -195,16 +203,30 @@ def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
     ]
 
 
+def _takes_updates_as_they_are(eqn: JaxprEqn) -> bool:
+    """True unless a scatter puts a function of the entries where updates are to stand."""
+    function: Jaxpr | None = eqn.params.get("update_jaxpr")
+    return function is None or (not function.eqns and function.outvars[0] is function.invars[1])
+
+
+def _ball_of(number: float, aval: Any) -> arb:
+    return balls(np.asarray(number, aval.dtype)).item()
+
+
 def _scatter(eqn: JaxprEqn, operand: Array, indices: Array, updates: Array) -> Array:
     """Returns the operand with each update where JAX puts a 1 in its place."""
     names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
     options = {name: eqn.params[name] for name in names}
     meet, result = _MEETINGS[eqn.primitive.name.replace("-", "_")], operand.copy()
+    met = set[tuple[int, ...]]()
     for at in np.ndindex(updates.shape):
         mark = np.zeros(updates.shape, np.int32)
         mark[at] = 1
         empty = np.zeros(operand.shape, np.int32)
         for target in np.argwhere(jax.lax.scatter_add(empty, indices, mark, **options)):
             where = tuple(map(int, target))
+            if where in met and options["unique_indices"]:
+                raise NoRule(f"primitive {eqn.primitive.name} with unique indices that are not")
+            met.add(where)
             result[where] = meet(result[where], updates[at])
     return result
