@@ -123,8 +123,11 @@ class Expressions(abc.ABC):
         )
 
     @functools.cached_property
-    def _origins(self) -> list[tuple[str, ...]]:
-        return [name for node in self.facts.imports for name in imports.origins(node)]
+    def _origins(self) -> list[list[str]]:
+        """The parts of the names that the file imports, "" first where one is relative."""
+        nodes = self.facts.imports
+        names = [name for node in nodes for name, _, _ in imports.aliases(node)]
+        return [name.split(".") for name in (*names, *filter(None, map(imports.star, nodes)))]
 
     def kind(self, node: cst.CSTNode) -> Kind:
         """Returns the kind of an expression of the original module."""

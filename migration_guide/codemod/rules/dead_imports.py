@@ -155,11 +155,10 @@ def _without_aliases(
     if isinstance(node.names, cst.ImportStar):
         is_unused = is_dead(imports.star(node), "*", False)
         return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon) if is_unused else node
-    named = list(imports.aliases(node))
-    if len(named) != len(node.names):
-        return node  # a relative import
+    if isinstance(node, cst.ImportFrom) and node.relative:
+        return node
     remaining: list[cst.ImportAlias] = []
-    for alias, triple in zip(node.names, named, strict=True):
+    for alias, triple in zip(node.names, imports.aliases(node), strict=True):
         if not is_dead(*triple):
             remaining.append(alias)
             continue
