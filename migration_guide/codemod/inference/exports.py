@@ -122,7 +122,7 @@ def _aliases(a: Expressions) -> dict[str, str]:
     origins = {}
     for node in a.facts.imports:
         for name, bound, is_dotted in imports.aliases(node):
-            origin = "" if name.startswith(".") else a.names.resolve_export(name)
+            origin = a.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
                 origins[f"{a.key}.{bound}"] = origin
     return origins
