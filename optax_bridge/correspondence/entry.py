@@ -292,6 +292,11 @@ class Entry:
         """The fields of its legacy parameter state."""
         return frozenset({field.legacy for field in self.state} | set(self.dropped))
 
+    @property
+    def takes_groups(self) -> bool:
+        """True if it is made of groups, by position, as a MultiOptimizer is."""
+        return any(hp.variadic for hp in self.hyper_params)
+
     def matches(self, kinds: Set[frozenset[str]]) -> bool:
         """Whether a checkpoint may be of this optimizer.
 
