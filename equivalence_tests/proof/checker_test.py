@@ -386,13 +386,13 @@ def test_a_primitive_that_is_not_known_is_not_passed():
         check(data, tx, tx, PARAMS)
 
 
-def _root_of_square(grad: jax.Array) -> jax.Array:
-    return jnp.where(jnp.sqrt(grad**2 + 1) ** 2 > grad**2 + 1, grad, 2 * grad)
+def _above_nothing(grad: jax.Array) -> jax.Array:
+    return jnp.where((grad - grad) / (grad - grad) > 1, grad, 2 * grad)
 
 
 def test_a_parameter_that_is_never_compared_is_not_passed():
     """Over the reals, where every number is NaN or every comparison without an answer."""
-    for function in (lambda g: g * jnp.nan, _root_of_square):
+    for function in (lambda g: g * jnp.nan, _above_nothing):
         tx = optax.stateless(lambda grads, params, f=function: jax.tree.map(f, grads))
         data = json.loads(prove_equivalence(tx, tx, PARAMS).to_json())
         assert check(data, tx, tx, PARAMS).bits > 0
