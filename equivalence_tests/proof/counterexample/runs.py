@@ -186,18 +186,13 @@ def _compile(jaxpr: core.ClosedJaxpr) -> Callable[..., list[np.ndarray]]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))
 
 
-def trajectory(
-    side: Program,
-    params: list[np.ndarray],
-    grads: Grads,
-    run: Callable[..., list[np.ndarray]] = run,
-) -> list[list[np.ndarray]]:
-    """The parameters at the start and after every step."""
+def trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[list[np.ndarray]]:
+    """The parameters at the start and after every step, as XLA compiles the programs."""
     count = len(side.paths)
-    results = run(side.start, params)
+    results = run_compiled(side.start, params)
     seen = [results[count:]]
     for each in grads:
-        results = run(side.step, [*results[:count], *each])
+        results = run_compiled(side.step, [*results[:count], *each])
         seen.append(results[count:])
     return seen
 

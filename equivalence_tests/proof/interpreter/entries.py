@@ -1,4 +1,4 @@
-"""Tables of what primitives compute, for numbers and for balls."""
+"""What primitives compute of balls, and where they move the entries of any arrays."""
 
 import functools
 import operator
@@ -25,7 +25,7 @@ def is_kind(aval: Any, kind: Any) -> bool:
 _is_subdtype = functools.lru_cache(256)(jnp.issubdtype)
 
 
-# Primitives: entry by entry
+# Entry by entry
 
 
 def _each(function: Rule, operands: int = 1) -> Rule:
@@ -59,25 +59,28 @@ def _nearest(value: arb, rounding_method: jax.lax.RoundingMethod) -> arb:
     return down + (_integer_part(down) % 2 if even else int(value > 0))
 
 
-_COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt", "le", "ge")}
-# Those of NumPy and Python take balls as well.
-_ALIKE: dict[str, Rule] = {name: getattr(operator, name) for name in ("add", "sub", "mul", "neg")}
-_ALIKE |= {name: getattr(np, name) for name in ("abs", "square", "sqrt", "exp", "expm1", "log")}
-_ALIKE |= {name: getattr(np, name) for name in ("log1p", "sin", "cos", "tan", "sinh", "cosh")}
-_ALIKE |= {
-    "add_any": operator.add,
-    "div": operator.truediv,
-    "tanh": np.tanh,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "logistic": lambda x: 1 / (1 + np.exp(-x)),
-}
-_OF_WHOLES = {name: _ALIKE[name] for name in ("add", "sub", "mul", "neg", "abs", "add_any")}
-_OF_WHOLES |= _COMPARISONS | {"max": np.maximum, "min": np.minimum, "sign": np.sign}
-_OF_WHOLES |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-_OF_WHOLES |= {"not": np.invert}
-_OF_NUMBERS = _ALIKE | _OF_WHOLES | {"pow": np.power, "rem": np.fmod, "is_finite": np.isfinite}
-_OF_NUMBERS |= {name: getattr(np, name) for name in ("floor", "ceil", "exp2", "cbrt")}
-_OF_BALLS = _ALIKE | {
+# Names of NumPy's functions, where they are others.
+_NUMPY = {"add_any": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
+_NUMPY |= {"max": "maximum", "min": "minimum", "eq": "equal", "ne": "not_equal", "lt": "less"}
+_NUMPY |= {"gt": "greater", "le": "less_equal", "ge": "greater_equal", "and": "bitwise_and"}
+_NUMPY |= {"or": "bitwise_or", "not": "invert", "div": "true_divide", "pow": "power"}
+_NUMPY |= {"rem": "fmod", "is_finite": "isfinite"}
+
+
+def _of_numpy(names: str) -> dict[str, Rule]:
+    return {name: getattr(np, _NUMPY.get(name, name)) for name in names.split()}
+
+
+_RING = _of_numpy("add add_any sub mul neg abs square")
+_OF_WHOLES = _RING | _of_numpy("max min sign eq ne lt gt le ge and or not")
+_OF_NUMBERS = _OF_WHOLES | _of_numpy("div pow rem sqrt exp log tanh sin cos exp2 cbrt floor ceil")
+_OF_NUMBERS |= _of_numpy("is_finite logaddexp")
+_OF_NUMBERS["rsqrt"] = lambda x: 1 / np.sqrt(x)
+_OF_NUMBERS["logistic"] = lambda x: 1 / (1 + np.exp(-x))
+_OF_BALLS = _RING | {
+    "div": np.true_divide,
+    "rsqrt": _each(arb.rsqrt),
+    "logistic": _OF_NUMBERS["logistic"],
     "max": _each(arb.max, 2),
     "min": _each(arb.min, 2),
     "pow": _each(_power, 2),
@@ -87,16 +90,19 @@ _OF_BALLS = _ALIKE | {
     "exp2": _each(lambda x: (x * arb(2).log()).exp()),
     "cbrt": _each(lambda x: x.sgn() * abs(x).root(3)),
     "erf_inv": _each(arb.erfinv),
+    "logaddexp": _each(lambda a, b: (a.exp() + b.exp()).log(), 2),
 }
-_OF_BALLS |= {
-    name: _each(lambda a, b, holds=holds: holds(order(a, b), 0), 2)
-    for name, holds in _COMPARISONS.items()
-}
-_OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("floor", "ceil", "erf", "erfc")}
-_OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("asin", "acos", "atan", "lgamma")}
-_OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("asinh", "acosh", "atanh", "digamma")}
+for _holds in (operator.eq, operator.ne, operator.lt, operator.gt, operator.le, operator.ge):
+    _OF_BALLS[_holds.__name__] = _each(lambda a, b, holds=_holds: holds(order(a, b), 0), 2)
+for _name in (
+    *("sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
+    *("asin", "acos", "atan", "asinh", "acosh", "atanh", "floor", "ceil", "erf", "erfc"),
+    *("lgamma", "digamma"),
+):
+    _OF_BALLS[_name] = _each(getattr(arb, _name))
 
-# Primitives: arrays
+
+# Arrays
 
 
 def _select(params: Params, out: Aval, which: Array, *cases: Array) -> Array:
@@ -105,17 +111,14 @@ def _select(params: Params, out: Aval, which: Array, *cases: Array) -> Array:
     return np.take_along_axis(spread, number[None], 0)[0]
 
 
-def convert(params: Params, out: Aval, x: Array) -> Any:
+def convert(params: Params, out: Aval, x: Array) -> Array:
     """Returns what another dtype makes of numbers or of balls."""
-    if x.dtype == object and out.dtype == np.bool_:
-        return _each(lambda value: order(value, arb(0)) != 0)(x)
-    of_floats = x.dtype == object or is_kind(x, jnp.floating)
-    if not (of_floats and is_kind(out, jnp.integer)):
+    if x.dtype != object or is_kind(out, jnp.floating):
         return x
-    if x.dtype != object:
-        x = np.nan_to_num(x.astype(float), posinf=1e99, neginf=-1e99)
-    wholes = _each(_integer_part if x.dtype == object else int)(x)
-    return np.clip(wholes, jnp.iinfo(out.dtype).min, jnp.iinfo(out.dtype).max)  # as XLA
+    if out.dtype == np.bool_:
+        return _each(lambda value: order(value, arb(0)) != 0)(x)
+    limits = jnp.iinfo(out.dtype)
+    return np.clip(_each(_integer_part)(x), limits.min, limits.max)  # as XLA
 
 
 def _broadcast(params: Params, out: Aval, x: Array, *_: Array) -> Array:
@@ -135,8 +138,6 @@ def _dot(params: Params, out: Aval, a: Array, b: Array) -> Array:
         axes_b[j] = axes_a[i]
     batch, common = [axes_a[i] for i in batch_a], {*axes_a} & {*axes_b}
     free = [axis for axis in (*axes_a, *axes_b) if axis not in common]
-    if a.dtype != object:  # int8 has no room for a sum in int32
-        a, b = (x.astype(np.promote_types(x.dtype, out.dtype)) for x in (a, b))
     return np.einsum(a, axes_a, b, axes_b, [*batch, *free])
 
 
@@ -147,9 +148,9 @@ def _reduction(meet: np.ufunc, params: Params, out: Aval, x: Array) -> Array:
 
 
 def _along(meet: np.ufunc, params: Params, out: Aval, x: Array) -> Array:
-    order = slice(None, None, -1 if params["reverse"] else 1)
-    rows = np.moveaxis(x, params["axis"], 0)[order]
-    return np.moveaxis(meet.accumulate(rows, axis=0)[order], 0, params["axis"])
+    way = slice(None, None, -1 if params["reverse"] else 1)
+    rows = np.moveaxis(x, params["axis"], 0)[way]
+    return np.moveaxis(meet.accumulate(rows, axis=0)[way], 0, params["axis"])
 
 
 def _slice(params: Params, out: Aval, x: Array) -> Array:
@@ -163,10 +164,8 @@ def _iota(params: Params, out: Aval) -> Array:
     return np.broadcast_to(np.arange(out.shape[params["dimension"]]).reshape(shape), out.shape)
 
 
-_ENTRIES: dict[str, Rule] = {  # of numbers and of balls
+_MOVES: dict[str, Rule] = {  # of entries of any kind
     "select_n": _select,
-    "convert_element_type": convert,
-    "integer_pow": lambda params, out, x: x ** params["y"],
     "broadcast_in_dim": _broadcast,
     "reshape": _in_shape,
     "squeeze": _in_shape,
@@ -175,42 +174,36 @@ _ENTRIES: dict[str, Rule] = {  # of numbers and of balls
     "concatenate": lambda params, out, *xs: np.concatenate(xs, params["dimension"]),
     "slice": _slice,
     "iota": _iota,
-    "dot_general": _dot,
-    "reduce_precision": lambda params, out, x: x if x.dtype == object else None,
 }
 _OVER_AXES: dict[str, tuple[Rule, str]] = {  # what meets along which axes
     "reduce_sum": (_reduction, "add"),
     "reduce_prod": (_reduction, "mul"),
     "reduce_max": (_reduction, "max"),
     "reduce_min": (_reduction, "min"),
-    "reduce_and": (_reduction, "and"),
-    "reduce_or": (_reduction, "or"),
     "cumsum": (_along, "add"),
     "cumprod": (_along, "mul"),
     "cummax": (_along, "max"),
     "cummin": (_along, "min"),
     "cumlogsumexp": (_along, "logaddexp"),
 }
-_MEET_NUMBERS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-_MEET_NUMBERS |= {"and": np.bitwise_and, "or": np.bitwise_or, "logaddexp": np.logaddexp}
-_MEET_BALLS = _MEET_NUMBERS | {"max": _OF_BALLS["max"], "min": _OF_BALLS["min"]}
-_MEET_BALLS["logaddexp"] = _each(lambda a, b: (a.exp() + b.exp()).log(), 2)
 
 
 def compute(name: str, params: Params, out: Aval, args: Sequence[Array]) -> Any:
     """Returns what a primitive makes of numbers or of balls; None without a rule for these."""
-    if name == "dot_general" and any(arg.dtype == jnp.bfloat16 for arg in args):
-        return None  # NumPy has no product of these
+    if name in _MOVES:
+        return _MOVES[name](params, out, *args)
     of_balls = any(arg.dtype == object for arg in args)
-    if name in _ENTRIES:
-        return _ENTRIES[name](params, out, *args)
+    of_floats = any(is_kind(arg, jnp.floating) for arg in args)
+    functions = _OF_BALLS if of_balls else _OF_NUMBERS if of_floats else _OF_WHOLES
     if name in _OVER_AXES:
         over, meet = _OVER_AXES[name]
-        return over((_MEET_BALLS if of_balls else _MEET_NUMBERS)[meet], params, out, *args)
-    if of_balls and name == "round":
-        return _each(functools.partial(_nearest, **params))(*args)
-    of_floats = any(is_kind(arg, jnp.floating) for arg in args)
-    rules = _OF_BALLS if of_balls else _OF_NUMBERS if of_floats else _OF_WHOLES
+        return over(functions[meet], params, out, *args)
     if name == "clamp":
-        return rules["min"](rules["max"](args[1], args[0]), args[2])
-    return rules[name](*args) if name in rules else None
+        return functions["min"](functions["max"](args[1], args[0]), args[2])
+    if name == "integer_pow":
+        return args[0] ** params["y"]
+    if name == "dot_general" and all(arg.dtype in (object, np.float64) for arg in args):
+        return _dot(params, out, *args)
+    if name == "round" and of_balls:
+        return _each(functools.partial(_nearest, **params))(*args)
+    return functions[name](*args) if name in functions else None

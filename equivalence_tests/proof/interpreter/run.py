@@ -1,8 +1,8 @@
 """Runs programs equation by equation, for the checker and for the search of examples.
 
 Arrays are NumPy's. In exact arithmetic each floating-point number is a ball of python-flint, which
-holds the real number for certain; else it is a number of the program's dtype. What no table names
-JAX itself computes, where no ball is among the operands. Nothing of the prover is known here.
+holds the real number for certain; else it is a number of the program's dtype. Where no ball is
+among the operands JAX itself computes. Nothing of the prover is known here.
 """
 
 import contextvars
@@ -18,7 +18,13 @@ from flint import arb
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from equivalence_tests.proof.interpreter.balls import Array, NoRule, balls, objects, order
-from equivalence_tests.proof.interpreter.entries import Params, Rule, compute, convert, is_kind
+from equivalence_tests.proof.interpreter.entries import (
+    Params,
+    Rule,
+    compute,
+    convert,
+    is_kind,
+)
 
 
 def run(program: ClosedJaxpr | Jaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
@@ -63,16 +69,18 @@ def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
         return run(inner[0], args, exact)
     if name in _BRANCHES:
         return _BRANCHES[name](params, args, exact)
-    if name in _COPIES:
+    if name in _COPIES or (exact and name == "reduce_precision"):
         return args
-    keyed = any(is_kind(arg, jax.dtypes.prng_key) for arg in args)
-    result = None if keyed or len(outs) > 1 else compute(name, params, outs[0], args)
+    if exact and name == "convert_element_type":
+        return [as_type(args[0], outs[0], exact)]
+    of_balls = any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args)
+    result = None
+    if len(outs) == 1 and all(isinstance(arg, np.ndarray) for arg in args):  # no random keys
+        result = compute(name, params, outs[0], args)
     if result is not None:
         results = [result]
-    elif any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args):
-        results = _of_entries(eqn, args)
     else:
-        results = _by_jax(eqn, args)
+        results = _of_entries(eqn, args) if of_balls else _by_jax(eqn, args)
     return [_as_type(each, aval, exact) for each, aval in zip(results, outs, strict=True)]
 
 
