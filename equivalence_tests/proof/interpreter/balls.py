@@ -59,7 +59,7 @@ def objects(entries: Iterable[object], shape: tuple[int, ...]) -> Array:
     return np.fromiter(entries, object, int(np.prod(shape))).reshape(shape)
 
 
-def decimal(value: np.generic) -> fmpq:
+def decimal(value: Array | np.generic) -> fmpq:
     """Returns the number that a constant denotes: the shortest decimal that rounds to it.
 
     A float64 with all digits is what Python computed of shorter ones, if one is within four units

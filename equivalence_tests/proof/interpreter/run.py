@@ -9,7 +9,7 @@ import contextvars
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -178,8 +178,8 @@ def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
     entries = [x for arg in args if arg.dtype == object for x in arg.reshape(-1)]
     changed: dict[str, Any] = dict.fromkeys(eqn.params.keys() & {"update_jaxpr"})
     if (fill := eqn.params.get("fill_value")) is not None:  # an entry of its own
-        changed["fill_value"] = len(entries) + 1
-        entries.append(balls(np.asarray(fill, eqn.outvars[0].aval.dtype)).item())
+        changed["fill_value"], out = len(entries) + 1, cast(Any, eqn.outvars[0].aval)
+        entries.append(balls(np.asarray(fill, out.dtype)).item())
     if name in _ORDERS:
         entries.sort(key=functools.cmp_to_key(order))
     # Those that are equal have one number, where there is an order. JAX itself fills in 0.
