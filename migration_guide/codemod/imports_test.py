@@ -150,6 +150,11 @@ def test_comments_above_a_removed_import_stay():
     assert rewrite(code, Options()).code == "import jax\n# The optimizers.\n\n# The run.\nx = 1\n"
 
 
+def test_a_block_of_one_removed_import_passes():
+    code = "if x: from flax import optim\n"
+    assert rewrite(code, Options()).code == "if x: pass\n"
+
+
 # Imports -> those of the result, in isort's order, where the rest of the file needs Optax.
 ORDERED = {
     "plain-first": (

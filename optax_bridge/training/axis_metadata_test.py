@@ -389,18 +389,3 @@ def test_add_axis_and_remove_axis_are_inverses_of_states_too(lift: str):
     loss = lambda p: jnp.sum(model.apply({"params": p}, jnp.ones((2, 4)))[0])  # noqa: E731
     new = jax.eval_shape(lambda state: STEP(state, jax.grad(loss)(state.params)), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
-
-
-@pytest.mark.parametrize("name", OURS)  # a legacy traversal stops at a box, as it always did
-def test_a_legacy_optimizer_of_boxed_parameters_goes_over_and_back(name: str):
-    entry = ENTRIES[name]
-    params = {"kernel": nn.Partitioned(jnp.ones((4, 3)), ("a", "b")), "bias": jnp.ones(3)}
-    grads = jax.tree.map(jnp.cos, params)
-    definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
-    optimizer = definition.create(params).apply_gradient(grads)
-    state = optax_bridge.TrainState.from_legacy(optimizer).apply_gradients(grads=grads)
-    optimizer = optimizer.apply_gradient(grads)
-    back = state.to_legacy(definition)
-    assert jax.tree.structure(back) == jax.tree.structure(optimizer)
-    for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(optimizer), strict=True):
-        np.testing.assert_array_equal(a, b)
