@@ -4,6 +4,7 @@ Most part only beyond `FAR`, where no search for a counterexample goes before th
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -252,7 +253,7 @@ def test_with_which_settings_a_counterexample_was_looked_for_is_said():
         for f in (factorial, lambda x: x * factorial(x - 1))
     )
     proof = prove_equivalence(left, right, {"k": jnp.ones(())}, hyper_params={"rate": 0.1})
-    assert "with rate = 0.1, nor a few with 4 other settings" in str(proof)
+    assert re.search(r"with rate = 0.1, nor a few with \d other settings", str(proof)), proof
 
 
 def test_functions_without_an_exact_rule_are_told_apart():
