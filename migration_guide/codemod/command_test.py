@@ -16,6 +16,7 @@ from rich.console import Console
 from migration_guide.codemod import command, driver
 from migration_guide.codemod.reading import files
 from migration_guide.codemod.results import Options
+from optax_bridge._unfinished import lock_folder
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -189,8 +190,7 @@ def test_what_a_killed_run_left_is_removed_and_said(
     assert len(left) == 1
     assert command.run([tmp_path]) == 0  # only shows
     assert left[0].exists()
-    with left[0].open("rb") as file:  # as if another run wrote it just now
-        files._lock(file)
+    with lock_folder(left[0]):  # as if another run wrote it just now
         assert files.remove_unfinished([tmp_path]) == []
     assert command.run([path], write=True) == 0
     assert str(left[0]) in capsys.readouterr().out
