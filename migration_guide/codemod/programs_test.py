@@ -141,6 +141,15 @@ PROGRAMS = {
         },
         {"loop.py": ["average = new.params"]},
     ),
+    "replicated-here-and-stepped-there": Program(
+        {
+            "steps.py": "from flax import optim\n"
+            "def step(o: optim.Optimizer, g): return o.apply_gradient(g)\n",
+            "main.py": f"import steps\n{MAKE}o = make(p).replicate()\no = o.apply_gradient(g)\n",
+        },
+        {"main.py": ["# optax-bridge: replicate() made each step", "o.apply_gradients(grads=g)"]},
+        "pmean(o",
+    ),
     "restored-by-a-function": Program(
         {
             "files.py": "from flax import serialization\n"
