@@ -24,8 +24,8 @@ from equivalence_tests.proof.counterexample.candidates import (
     sizes,
 )
 from equivalence_tests.proof.dtypes import is_float
-from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
-from equivalence_tests.proof.interpreter.run import run, unknown_by
+from equivalence_tests.proof.interpreter.balls import balls, precise
+from equivalence_tests.proof.interpreter.run import run, unknown
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.sides import Program
@@ -93,7 +93,7 @@ class FarRun:
         """
         results = []
         for side, state in zip(self.sides, self.states, strict=True):
-            with precise(), ties_are_equal():
+            with precise():
                 arguments = [_lift(np.asarray(leaf)) for leaf in (*state, *grads)]
                 values = run(side.step, arguments, exact=True)[len(side.paths) :]
             results.append([value for array in values for value in array.flat])
@@ -186,18 +186,13 @@ def _compile(jaxpr: core.ClosedJaxpr) -> Callable[..., list[np.ndarray]]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))
 
 
-def trajectory(
-    side: Program,
-    params: list[np.ndarray],
-    grads: Grads,
-    run: Callable[..., list[np.ndarray]] = run,
-) -> list[list[np.ndarray]]:
-    """The parameters at the start and after every step."""
+def trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[list[np.ndarray]]:
+    """The parameters at the start and after every step, as XLA compiles the programs."""
     count = len(side.paths)
-    results = run(side.start, params)
+    results = run_compiled(side.start, params)
     seen = [results[count:]]
     for each in grads:
-        results = run(side.step, [*results[:count], *each])
+        results = run_compiled(side.step, [*results[:count], *each])
         seen.append(results[count:])
     return seen
 
@@ -229,7 +224,7 @@ def compile_scan(side: Program) -> Callable[..., list[list[np.ndarray]]]:
 def exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> list[arb]:
     """The last parameters, as balls."""
     count = len(side.paths)
-    with precise(), ties_are_equal():
+    with precise():
         results = run(side.start, list(map(balls, params)), exact=True)
         for each in grads:
             arguments = [*results[:count], *map(balls, each)]
@@ -241,7 +236,8 @@ def exact_trajectory(side: Program, params: list[np.ndarray], grads: Grads) -> l
 _DIGITS_OF_UNKNOWN = 9
 
 
-def unknown_by_float64() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def unknown_by_float64() -> Iterator[None]:
     """Within it, a primitive without an exact rule gives what float64 makes of it, as wide balls.
 
     What cancels is then no number any more. For examples, not for proofs.
@@ -254,7 +250,11 @@ def unknown_by_float64() -> contextlib.AbstractContextManager[None]:
         results = results if eqn.primitive.multiple_results else [results]
         return [_unsure_balls(np.asarray(each)) for each in results]
 
-    return unknown_by(rule)
+    token = unknown.set(rule)
+    try:
+        yield
+    finally:
+        unknown.reset(token)
 
 
 def _unsure_balls(array: np.ndarray) -> np.ndarray:

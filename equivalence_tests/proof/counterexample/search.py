@@ -30,7 +30,6 @@ from equivalence_tests.proof.counterexample.runs import (
     far_runs,
     probes,
     relative_distance,
-    run_compiled,
     same_up_to_rounding,
     step_distances,
     trajectory,
@@ -271,7 +270,7 @@ class Search:
         kinds = [leaf.dtype for leaf in self.dtypes]
         typed = [value.astype(kind) for value, kind in zip(params, kinds, strict=True)]
         moves = [[g.astype(kind) for g, kind in zip(each, kinds, strict=True)] for each in grads]
-        return [trajectory(side, typed, moves, run_compiled) for side in self.native]
+        return [trajectory(side, typed, moves) for side in self.native]
 
     def _runs_apart(
         self, params: list[np.ndarray], grads: Grads, entry: int, distance: float
@@ -371,7 +370,8 @@ class Search:
         """Returns the largest relative difference and its step; 0 if the sides do not differ."""
         self.tried += 1
         try:
-            runs = [trajectory(side, params, grads) for side in self.sides]
+            with self.context():
+                runs = [trajectory(side, params, grads) for side in self.sides]
             for step, sizes in enumerate(step_distances(*runs)):
                 if (size := max(sizes, default=0.0)) > self.faint:
                     return size, step
@@ -406,7 +406,7 @@ class Search:
     def _run_example(self, params: list[np.ndarray], grads: Grads) -> Counterexample | None:
         """The example as both programs compute it, compiled; None if they do not part then."""
         with self.context():
-            runs = [trajectory(side, params, grads, run_compiled) for side in self.sides]
+            runs = [trajectory(side, params, grads) for side in self.sides]
         for step, (pair, distances) in enumerate(
             zip(zip(*runs, strict=True), step_distances(*runs), strict=True)
         ):
