@@ -17,6 +17,7 @@ from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
 from equivalence_tests.proof.induction.induction import Hints, Induction
 from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.numbers import check_numbers
 from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
@@ -137,6 +138,8 @@ def _all_cases(
         programs = tuple(
             trace_side(make, here, name) for make, name in zip(pair, names, strict=True)
         )
+        for make, program in zip(pair, programs, strict=True):
+            check_numbers(make, program, here)
         asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)
