@@ -18,7 +18,8 @@ from equivalence_tests import Verdict
 PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
 
 def test_same(assert_equivalent):
-    report = assert_equivalent(optax.adam(0.1), legacy_optim.Adam(0.1), PARAMS, steps=5, at_most=Verdict.ROUNDING)
+    pair = optax.adam(0.1), legacy_optim.Adam(0.1)
+    report = assert_equivalent(*pair, PARAMS, steps=5, at_most=Verdict.ROUNDING)
     assert report.steps == 5
 
 def test_proved(assert_proved):
