@@ -3,10 +3,12 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import jax
 
 import legacy_optim
+from equivalence_tests.proof.counterexample.candidates import other_settings
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.counterexample.search import Search
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
@@ -183,12 +185,27 @@ def _case(
         try:
             example = search.find_patiently()
             stopped = f"no counterexample among {search.tried} inputs"
-            if inputs.numbers:
+            if example is None and inputs.numbers:
+                example, tried = _find_with_other_settings(pair, inputs, programs)
                 settings = (f"{name} = {number:g}" for name, number in inputs.numbers.items())
-                stopped += f", with {', '.join(settings)} alone"
+                stopped += f", with {', '.join(settings)}, nor a few with {tried} other settings"
         except NoRule as error:
             stopped = str(error)
     return done(best, counterexample=example, stopped=stopped)
+
+
+def _find_with_other_settings(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, Program]
+) -> tuple[Counterexample | None, int]:
+    """Returns a counterexample with other hyper-parameters, and how many of these were tried."""
+    tried = 0
+    for numbers in other_settings(inputs.numbers, programs):
+        tried += 1
+        with contextlib.suppress(ProofError, NoRule):  # a side may refuse a number
+            example = Search(pair, replace(inputs, numbers=numbers)).find_quickly()
+            if example is not None:
+                return example, tried
+    return None, tried
 
 
 def _with_guesses(inputs: Inputs, sides: tuple[Program, Program]) -> Iterator[Induction]:

@@ -67,7 +67,6 @@ class CaseProof:
             "stopped": self.stopped,
             "relation": list(self.induction.relation),
             "relation_given": self.induction.relation_given,
-            "symbols": [list(each) for each in self.induction.symbols],
             "after_first": None if (least := self.induction.least) is None else dict(least),
             **rows_of_case(self.induction.world.graph, self.induction),
             "counterexample": None if example is None else example.as_dict(),

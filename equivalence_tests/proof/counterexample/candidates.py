@@ -1,7 +1,7 @@
 """Inputs on which two sides may differ: small and round ones, and numbers of their programs."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,22 @@ def step_numbers(sides: Sequence[Program]) -> list[int]:
         return sorted(int(n) for n in numbers if STEPS < n <= FARTHEST)[:most]
 
     return sorted(reached(compared, _MOST_NUMBERS) + reached(products, _MOST_PRODUCTS))
+
+
+def other_settings(
+    numbers: Mapping[str, float], sides: Sequence[Program]
+) -> Iterator[dict[str, float]]:
+    """Yields hyper-parameters of which one is of another sign, size or value.
+
+    The values are those that the sides compare something with, and numbers around these.
+    """
+    compared = {n for side in sides for n in compared_numbers(side)}
+    asked = sorted((n for n in compared if n), key=lambda n: (abs(n), n))[-_MOST_VALUES // 2 :]
+    for name, number in numbers.items():
+        scaled = [factor * number for factor in (-1.0, 1.37, 30.0, 1e-3)]
+        for other in dict.fromkeys([*scaled, *asked, *(2 * n for n in asked)]):
+            if other != number:
+                yield {**numbers, name: other}
 
 
 def compared_numbers(side: Program) -> set[float]:

@@ -21,7 +21,7 @@ from equivalence_tests.proof.counterexample.candidates import (
 )
 from equivalence_tests.proof.counterexample.runs import Arrays, Pair, cast, entries, finite
 from equivalence_tests.proof.dtypes import is_float, is_key
-from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
+from equivalence_tests.proof.interpreter.balls import balls, precise
 from equivalence_tests.proof.interpreter.run import run
 from equivalence_tests.proof.reading.sides import Program
 
@@ -81,7 +81,7 @@ class LongRun:
         Raises:
           NoRule: something cannot be followed in exact arithmetic.
         """
-        with precise(), ties_are_equal():
+        with precise():
             rows = zip(self.pair.sides, self._states, strict=True)
             results = [_exact_step(side, [*state, *grads]) for side, state in rows]
         return any(

@@ -1,4 +1,4 @@
-"""Both sides along some steps: interpreted, compiled or in exact arithmetic; their distances."""
+"""Both sides along some steps, as XLA compiles them or in exact arithmetic; their distances."""
 
 import contextlib
 import functools
@@ -13,8 +13,8 @@ from jax.extend import core
 
 from equivalence_tests.proof.counterexample.candidates import Grads
 from equivalence_tests.proof.dtypes import is_float
-from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
-from equivalence_tests.proof.interpreter.run import run, unknown_by
+from equivalence_tests.proof.interpreter.balls import balls, precise
+from equivalence_tests.proof.interpreter.run import run, unknown
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.sides import Program
@@ -43,15 +43,10 @@ class Pair:
     arithmetic: str
     context: Callable[[], contextlib.AbstractContextManager[object]]
 
-    def runs(self, params: Arrays, grads: Grads, compiled: bool = False) -> list[list[Arrays]]:
+    def runs(self, params: Arrays, grads: Grads) -> list[list[Arrays]]:
         """Each side's parameters at the start and after every step, in its program's dtypes."""
-        how = _run_compiled if compiled else run
-        with self.context() if compiled else contextlib.nullcontext():
-            return [_trajectory(side, params, grads, how) for side in self.sides]
-
-    def distances(self, params: Arrays, grads: Grads) -> Iterator[list[float]]:
-        """`step_distances` of both sides, interpreted."""
-        return step_distances(*self.runs(params, grads))
+        with self.context():
+            return [_trajectory(side, params, grads) for side in self.sides]
 
     def exactly(self, params: Arrays, grads: Grads) -> list[tuple[arb, arb]]:
         """Both sides' last parameters as balls, entry by entry.
@@ -112,30 +107,24 @@ def cast(arrays: Arrays, program: core.ClosedJaxpr) -> Arrays:
     return [np.asarray(array).astype(dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
 
 
-def _run_compiled(jaxpr: core.ClosedJaxpr, args: Sequence[np.ndarray]) -> Arrays:
-    return _compile(jaxpr)(*args)
-
-
 @functools.lru_cache(8)
 def _compile(jaxpr: core.ClosedJaxpr) -> Callable[..., Arrays]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))
 
 
-def _trajectory(
-    side: Program, params: Arrays, grads: Grads, how: Callable[..., Arrays]
-) -> list[Arrays]:
-    count = len(side.paths)
-    results = how(side.start, cast(params, side.start))
+def _trajectory(side: Program, params: Arrays, grads: Grads) -> list[Arrays]:
+    count, step = len(side.paths), _compile(side.step)
+    results = _compile(side.start)(*cast(params, side.start))
     seen = [results[count:]]
     for each in grads:
-        results = how(side.step, [*results[:count], *cast(each, side.step)])
+        results = step(*results[:count], *cast(each, side.step))
         seen.append(results[count:])
     return seen
 
 
 def _exact_trajectory(side: Program, params: Arrays, grads: Grads) -> Arrays:
     count = len(side.paths)
-    with precise(), ties_are_equal():
+    with precise():
         results = run(side.start, list(map(balls, params)), exact=True)
         for each in grads:
             results = run(side.step, [*results[:count], *map(balls, each)], exact=True)
@@ -146,7 +135,8 @@ def _exact_trajectory(side: Program, params: Arrays, grads: Grads) -> Arrays:
 _DIGITS_OF_UNKNOWN = 9
 
 
-def unknown_by_float64() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def unknown_by_float64() -> Iterator[None]:
     """Within it, a primitive without an exact rule gives what float64 makes of it, as wide balls.
 
     What cancels is then no number any more. For examples, not for proofs.
@@ -159,7 +149,11 @@ def unknown_by_float64() -> contextlib.AbstractContextManager[None]:
         results = results if eqn.primitive.multiple_results else [results]
         return [_unsure_balls(np.asarray(each)) for each in results]
 
-    return unknown_by(rule)
+    token = unknown.set(rule)
+    try:
+        yield
+    finally:
+        unknown.reset(token)
 
 
 def _unsure_balls(array: np.ndarray) -> np.ndarray:

@@ -244,7 +244,7 @@ class Search:
         self, example: Counterexample, leaf: int, params: Arrays, grads: Grads
     ) -> bool:
         """True if JAX's own runs are apart there, by half of what was computed at least."""
-        runs = self.native.runs(params, grads, compiled=True)
+        runs = self.native.runs(params, grads)
         a, b = (float(np.asarray(steps[-1][leaf], float)[example.index]) for steps in runs)
         return np.isfinite(a) != np.isfinite(b) or abs(a - b) >= example.difference / 2
 
@@ -274,7 +274,7 @@ class Search:
         """Returns the first relative difference and its step; 0 if the sides do not differ."""
         self.tried += 1
         try:
-            for step, sizes_at_step in enumerate(self.pair.distances(params, grads)):
+            for step, sizes_at_step in enumerate(step_distances(*self.pair.runs(params, grads))):
                 if (size := max(sizes_at_step, default=0.0)) > self.pair.faint:
                     return size, step
         except (OverflowError, ZeroDivisionError, ValueError):
@@ -305,7 +305,7 @@ class Search:
 
     def _run_example(self, pair: Pair, params: Arrays, grads: Grads) -> Counterexample | None:
         """The example as both programs compute it, compiled; None if they do not part then."""
-        lhs, rhs = pair.runs(params, grads, compiled=True)
+        lhs, rhs = pair.runs(params, grads)
         for step, distances in enumerate(step_distances(lhs, rhs)):
             if max(distances) > pair.faint:
                 leaf = int(np.argmax(distances))

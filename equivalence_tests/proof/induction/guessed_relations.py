@@ -26,7 +26,7 @@ from equivalence_tests.proof.induction.derived import (
     recognise,
 )
 from equivalence_tests.proof.induction.world import Slot
-from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
+from equivalence_tests.proof.interpreter.balls import balls, precise
 from equivalence_tests.proof.interpreter.run import run
 from equivalence_tests.proof.reading.sides import Inputs, Program
 
@@ -53,7 +53,7 @@ class Fits:
           Unclear: a comparison is too close.
         """
         self.sides = sides
-        with precise(), ties_are_equal():
+        with precise():
             rng = np.random.default_rng(5)
             arrays = {name: balls(np.asarray(n)) for name, n in inputs.numbers.items()}
             self.numbers = {name: array[()] for name, array in arrays.items()}

@@ -1,9 +1,7 @@
 """Floating-point numbers as balls of python-flint, and how balls are compared."""
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +10,8 @@ import numpy as np
 from flint import arb, fmpq
 
 Array = np.ndarray
-PRECISION = 200
+# Numbers that agree so far are one: 0.1 * 0.1 and 0.01, which balls cannot show to be equal.
+_TIE = arb("1e-40")
 
 
 class NoRule(Exception):
@@ -27,61 +26,32 @@ class Undefined(Unclear):
     """A comparison with what is no number: something was divided by 0."""
 
 
-@contextlib.contextmanager
-def precise(bits: int = PRECISION) -> Iterator[None]:
-    """Within it, balls have so many bits."""
-    before, flint.ctx.prec = flint.ctx.prec, bits
-    try:
-        yield
-    finally:
-        flint.ctx.prec = before
+def precise(bits: int = 200) -> Any:
+    """Returns a context in which balls have so many bits."""
+    return flint.ctx.workprec(bits)
 
 
-# Two balls that agree in so many digits hold one number, or an input was made for them not to.
-_TIE = arb("1e-40")
-_ties_are_equal = contextvars.ContextVar("ties_are_equal", default=False)
-
-
-@contextlib.contextmanager
-def ties_are_equal() -> Iterator[None]:
-    """Within it, balls that overlap and are narrow are equal, where they are compared.
-
-    0.1 * 0.1 and 0.01 are one number, which balls cannot show. For the search of examples, which
-    are run afterwards; neither proofs nor the checker use it.
-    """
-    token = _ties_are_equal.set(True)
-    try:
-        yield
-    finally:
-        _ties_are_equal.reset(token)
-
-
-def below(a: Any, b: Any) -> bool:
-    """Returns whether a number is less than another.
+def order(a: Any, b: Any) -> int:
+    """Returns -1, 0 or 1 as a number, or a ball, is less than another, equal or more.
 
     Raises:
-      Unclear: they are balls that overlap.
+      Unclear: they are balls that overlap, and too wide to be one number.
     """
     if isinstance(a, arb) and not (a.is_exact() and b.is_exact()) and a.overlaps(b):
-        if _ties_are_equal.get() and a.is_finite() and abs(a - b) < _TIE * (1 + abs(a)):
-            return False
+        if a.is_finite() and abs(a - b) < _TIE * (1 + abs(a)):
+            return 0
         raise (Undefined if a.is_nan() or b.is_nan() else Unclear)(f"{a} against {b}")
-    return bool(a < b)
-
-
-def same(a: arb, b: arb) -> bool:
-    """Returns whether two numbers are equal; raises as `below` does."""
-    return not (below(a, b) or below(b, a))
-
-
-def order(a: arb, b: arb) -> int:
-    """Returns -1, 0 or 1 as the first is less, equal or more; raises as `below` does."""
-    return -1 if below(a, b) else int(below(b, a))
+    return int(a > b) - int(a < b)
 
 
 def balls(array: Array) -> Array:
     """Returns floating-point numbers as balls around the numbers that they denote."""
-    return objects((_ball(array.dtype.type, float(x)) for x in array.reshape(-1)), array.shape)
+    kind = array.dtype.type
+    entries = (
+        arb(_decimal(kind, x)) if np.isfinite(x) else arb(str(x))
+        for x in array.astype(float).reshape(-1).tolist()
+    )
+    return objects(entries, array.shape)
 
 
 def objects(entries: Iterable[object], shape: tuple[int, ...]) -> Array:
@@ -89,34 +59,35 @@ def objects(entries: Iterable[object], shape: tuple[int, ...]) -> Array:
     return np.fromiter(entries, object, int(np.prod(shape))).reshape(shape)
 
 
-@functools.lru_cache(4096)
-def _ball(kind: type[np.generic], number: float) -> arb:
-    if not np.isfinite(number):
-        return arb(str(number))
-    meant = decimal(kind, number)
-    return arb(fmpq(meant.numerator, meant.denominator))
-
-
-def decimal(kind: type[np.generic], number: float) -> Fraction:
+def decimal(value: Array | np.generic) -> fmpq:
     """Returns the number that a constant denotes: the shortest decimal that rounds to it.
 
     A float64 with all digits is what Python computed of shorter ones, if one is within four units
     in the last place; else, as a float32 with all digits, a fraction with a denominator of at most
     99, times a power of ten, if one rounds to it.
     """
+    return _decimal(value.dtype.type, float(value))
+
+
+@functools.lru_cache(4096)
+def _decimal(kind: type[np.generic], number: float) -> fmpq:
     value = np.asarray(number).astype(kind)
     with np.errstate(over="ignore"):
         texts = (f"{number:.{places}e}" for places in range(19))
         text = next(t for t in texts if np.asarray(float(t)).astype(kind) == value)
     digits = len(text.split("e")[0].lstrip("-").replace(".", "").rstrip("0"))
-    if kind is np.float64 and digits > 13:
-        for shorter in (f"{number:.{places}e}" for places in range(12)):
+    meant = Fraction(text)
+    if digits > {np.float64: 13, np.float32: 6}.get(kind, 99):
+        for shorter in (f"{number:.{places}e}" for places in range(12 * (kind is np.float64))):
             if abs(float(shorter) - number) <= 4 * np.spacing(abs(number)):
-                return Fraction(shorter)
-    if (kind is np.float64 and digits > 13) or (kind is np.float32 and digits > 6):
+                return _rational(Fraction(shorter))
         exact = Fraction(number)
         scale = 10 ** (len(str(int(1 / abs(exact)))) - 1) if abs(exact) < 1 else 1
         near = (exact * scale).limit_denominator(99) / scale
         if near.denominator > 1 and np.asarray(float(near)).astype(kind) == value:
-            return near
-    return Fraction(text)
+            meant = near
+    return _rational(meant)
+
+
+def _rational(number: Fraction) -> fmpq:
+    return fmpq(number.numerator, number.denominator)

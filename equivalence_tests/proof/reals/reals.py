@@ -17,7 +17,6 @@ from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.bits.segments import segment, segment_ends, undo_permutation
 from equivalence_tests.proof.dtypes import (
     NO_OVERFLOW,
-    decimal,
     is_complex,
     is_discrete,
     is_float,
@@ -25,6 +24,7 @@ from equivalence_tests.proof.dtypes import (
     is_unsigned,
 )
 from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.interpreter.balls import decimal
 from equivalence_tests.proof.primitives.primitive import Scalars
 from equivalence_tests.proof.reading.programs import UNKNOWN
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shift
@@ -118,9 +118,9 @@ class Reals:
         if not np.isfinite(value):
             name = "NaN" if np.isnan(value) else "infinity"
             return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
-        number, exact = decimal(value)
-        if not exact:
-            read = int(number.p) / int(number.q)
+        number = decimal(value)
+        read = int(number.p) / int(number.q)
+        if value.dtype.type(read) != value:
             self.algebra.assumptions[f"the constant {value} is read as {read}"] = None
         return self.algebra.number(number)
 
