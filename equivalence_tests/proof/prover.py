@@ -17,6 +17,7 @@ from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
 from equivalence_tests.proof.induction.induction import Hints, Induction
 from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.numbers import check_numbers
 from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
@@ -135,6 +136,8 @@ def _all_cases(
         symbolic = {name: number for name, number in inputs.numbers.items() if name not in fixed}
         here = check_inputs(inputs.params, symbolic, {**inputs.fixed, **fixed})
         programs = trace_side(pair[0], here, names[0]), trace_side(pair[1], here, names[1])
+        for make, program in zip(pair, programs, strict=True):
+            check_numbers(make, program, here)
         asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)

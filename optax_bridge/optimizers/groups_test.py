@@ -67,6 +67,7 @@ MIXTURES = [
     *(("dict", name) for name in SELECTORS if name != "by attribute"),
     *(("frozen", name) for name in ("dict", "function", "by name", "by item")),
     *(("boxes", name) for name in ("dict", "by item", "by a traversal's mask", "mapped")),
+    *(("nnx", name) for name in ("dict", "by name")),
     *((name, "by attribute") for name in ("named tuple", "dataclass")),
 ]
 

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx, serialization, struct
+from flax import serialization, struct
 from flax.core import meta, unfreeze
 from flax.linen import partitioning
 from jax.sharding import AxisType, PartitionSpec
 
 import optax_bridge
-from legacy_optim import ModelParamTraversal
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata import axis_metadata, param_axes
 
@@ -255,21 +254,6 @@ def test_paths_are_named_as_jax_names_them():
     names = axis_metadata.key_names(path)
     assert names == tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
     assert names == ("a", "3", "b", "1", "2", "[own]")
-
-
-def test_13_static_masks_fit_nnx_state():
-    params = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    grads = jax.tree.map(jnp.ones_like, axis_metadata.unboxed(params))
-    tx = optax_bridge.multi_optimizer(({"kernel": True, "bias": False}, optax_bridge.sgd(0.1)))
-    new = create(params, tx).apply_gradients(grads=grads).params
-    assert jax.tree.structure(new) == jax.tree.structure(params)
-    new, params = axis_metadata.unboxed(new), axis_metadata.unboxed(params)
-    np.testing.assert_array_equal(new["bias"], params["bias"])
-    np.testing.assert_array_equal(new["kernel"], params["kernel"] - jnp.float32(0.1))
-    by_path = ModelParamTraversal(lambda path, _: path == "/kernel")
-    tx = optax_bridge.multi_optimizer((by_path, optax_bridge.sgd(0.1)))
-    state = create(nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))), tx)
-    assert_equal(state.apply_gradients(grads=grads).params, new)
 
 
 class Scaled(struct.PyTreeNode, meta.AxisMetadata[Any]):
