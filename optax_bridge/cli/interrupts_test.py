@@ -73,6 +73,26 @@ start.main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+def test_interrupt_ends_at_once_whatever_threads_still_do() -> None:
+    program = """
+import atexit, os, signal, sys
+atexit.register(os._exit, 139)  # for a thread of XLA that crashes where Python is taken apart
+from optax_bridge.cli import app as cli, start
+
+def work(name):
+    print("so far")
+    raise KeyboardInterrupt
+
+cli._load = work
+sys.argv = ["optax-bridge", "check"]
+start.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "so far\n", "interrupted\n")
+
+
 @pytest.mark.parametrize("when", ["jaxlib.", "write"], ids=["import", "write"])
 def test_interrupt_is_one_line_and_leaves_things_as_they_were(when: str, tmp_path: Path) -> None:
     done = interrupted(when, "convert", ADAM, tmp_path / "new", "--optimizer", "Adam(1e-2)")
