@@ -200,6 +200,18 @@ def compare(
     )
 
 
+def as_data(comparison: Comparison, wide: Comparison | None) -> dict[str, object]:
+    """What JSON says of a comparison, and of the same runs in float64 where they were made."""
+    return {
+        "leaves": comparison.leaves,
+        "ulp": as_json(comparison.ulp),
+        "ulp_by_step": [as_json(float(ulp)) for ulp in comparison.ulp_by_step],
+        "worst_leaf": comparison.worst_leaf,
+        "relative": as_json(comparison.relative),
+        "relative_in_float64": None if wide is None else as_json(wide.relative),
+    }
+
+
 def ulp_text(ulp: float) -> str:
     """A distance for people."""
     if math.isfinite(ulp):

@@ -38,6 +38,7 @@ WRITTEN = [
     "text",
     math.inf,
     -math.inf,
+    math.nan,
     jnp.bfloat16,
     np.dtype("float32"),
     jnp.float32(0.1),
@@ -54,13 +55,9 @@ def test_a_value_is_written_as_source_of_an_equal_value(subtests: pytest.Subtest
             for module in imports(value):
                 exec(f"import {module}", names)
             again = eval(render(value), names)
-            assert again == value
+            assert again == value or (math.isnan(again) and math.isnan(value))
             if isinstance(value, float):
                 assert type(again) is float
-
-
-def test_nan_is_written_as_nan():
-    assert math.isnan(eval(render(math.nan), {"math": math}))
 
 
 def test_a_value_without_source_says_what_to_do():

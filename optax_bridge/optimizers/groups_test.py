@@ -56,12 +56,18 @@ SELECTORS = {
     "by item": t_identity["kernel"],
     "by attribute": t_identity.kernel,
     "by path": is_kernel,
+    "by a traversal's mask": optax_bridge.traversal_mask(
+        ModelParamTraversal(lambda path, _: path == "/kernel")
+    ),
+    "mapped": lambda params: jax.tree.map(lambda x: x.ndim == 2, params),
 }
 MIXTURES = [
     *((name, "by path") for name in CONTAINERS),
     *((name, name) for name in ("frozen", "dataclass", "boxes", "nnx")),
     *(("dict", name) for name in SELECTORS if name != "by attribute"),
     *(("frozen", name) for name in ("dict", "function", "by name", "by item")),
+    *(("boxes", name) for name in ("dict", "by item", "by a traversal's mask", "mapped")),
+    *(("nnx", name) for name in ("dict", "by name")),
     *((name, "by attribute") for name in ("named tuple", "dataclass")),
 ]
 
@@ -79,6 +85,10 @@ def test_unmatched_leaves_never_move_and_have_no_state(params: str, selector: st
         by_rank = {leaf.ndim: leaf for leaf in jax.tree.leaves(after)}
         np.testing.assert_array_equal(by_rank[2], 0.5 * KERNEL)
         np.testing.assert_array_equal(by_rank[1], BIAS)
+    if params == "boxes" and callable(SELECTORS[selector]):  # and by optax.masked
+        masked = optax.masked(optax_bridge.momentum(0.5), SELECTORS[selector])
+        state = optax_bridge.TrainState.create(apply_fn=None, params=tree, tx=masked)
+        assert sorted(leaf.ndim for leaf in jax.tree.leaves(state.opt_state)) == [0, 2]
 
 
 @pytest.mark.filterwarnings("ignore:.*none of the 1 parameters is selected")
@@ -110,12 +120,6 @@ def test_a_mask_of_another_tree_names_what_differs():
         tx.init(more)
 
 
-def test_three_are_no_group():
-    group: Any = (is_kernel, optax.sgd(0.1), 1)
-    with pytest.raises(TypeError, match=r"groups\[0\]: expected a pair .* found tuple"):
-        optax_bridge.multi_optimizer(group)
-
-
 def test_arguments_go_to_every_group_or_to_each_its_own():
     is_bias = optax_bridge.path_mask(lambda path, _: path.endswith("bias"))
     tx = optax_bridge.multi_optimizer(
@@ -140,11 +144,13 @@ def test_arguments_go_to_every_group_or_to_each_its_own():
         state.apply_gradients(grads=state.params, hyper_params=[{}, {"learnig_rate": 0.5}])
 
 
-def test_traversal_mask_for_optax_masked():
-    mask = optax_bridge.traversal_mask(ModelParamTraversal(lambda path, _: "bias" in path))
-    assert mask(FrozenDict({"a": {"bias": 1.0, "kernel": 2.0}})) == FrozenDict(
-        {"a": {"bias": True, "kernel": False}}
-    )
+def test_a_traversal_s_mask_is_asked_with_arrays_and_has_the_form_of_the_parameters():
+    seen = []
+    selector = ModelParamTraversal(lambda path, value: seen.append((path, value.shape)) or True)
+    mask = optax_bridge.traversal_mask(selector)
+    for params in ("frozen", "boxes"):
+        assert mask(CONTAINERS[params]) == type(CONTAINERS[params])(kernel=True, bias=True)
+    assert seen == 2 * [("/bias", (2,)), ("/kernel", (2, 2))]
 
 
 def test_built_in_functions_have_no_signature_to_look_at():

@@ -71,7 +71,7 @@ def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
         return _BRANCHES[name](params, args, exact)
     if name in _COPIES or (exact and name == "reduce_precision"):
         return args
-    if exact and name == "convert_element_type":
+    if name == "convert_element_type" and (exact or not is_kind(outs[0], jnp.integer)):
         return [as_type(args[0], outs[0], exact)]
     of_balls = any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args)
     result = None
