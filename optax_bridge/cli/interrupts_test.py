@@ -34,12 +34,16 @@ main()
 """
 
 
-def interrupted(when: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command, interrupted when it imports a module, or writes."""
+def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _PROGRAM, when, *arguments],
+        [sys.executable, "-c", program, *arguments],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
+
+
+def interrupted(when: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command, interrupted when it imports a module, or writes."""
+    return run(_PROGRAM, when, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +71,7 @@ cli.Subcommands.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["optax-bridge", "check"]
 start.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run(program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
@@ -87,9 +89,7 @@ cli._load = work
 sys.argv = ["optax-bridge", "check"]
 start.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run(program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "so far\n", "interrupted\n")
 
 
@@ -125,7 +125,5 @@ from optax_bridge.cli.signals import interrupt
 cli.main = work
 start.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run(program)
     assert done.returncode == -signal.SIGINT  # nothing here has a line to say instead
