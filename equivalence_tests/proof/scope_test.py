@@ -45,6 +45,12 @@ ONE_SIZE = {
     "getattr": lambda g: getattr(g, "sha" + "pe") == (640,),
     "text of the array": lambda g: "640" in repr(g),
     "type": lambda g: jax.typeof(g) == jax.ShapeDtypeStruct((640,), g.dtype),
+    "shape and dtype": lambda g: (
+        jax.ShapeDtypeStruct(g.shape, g.dtype) == jax.ShapeDtypeStruct((640,), g.dtype)
+    ),
+    "in a set of shapes and dtypes": lambda g: (
+        jax.ShapeDtypeStruct(g.shape, g.dtype) in {jax.ShapeDtypeStruct((640,), g.dtype)}
+    ),
     "aval": lambda g: str(g.aval) == "float32[640]",
     "square": lambda g: g.ndim == 2 and g.shape[0] == g.shape[1],
     "np.shape": lambda g: np.shape(g) == (640,),

@@ -7,7 +7,7 @@ statements.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import libcst as cst
@@ -200,17 +200,6 @@ def with_keyword(arg: cst.Arg, name: str) -> cst.Arg:
     bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     equal = arg.equal if isinstance(arg.equal, cst.AssignEqual) else bare
     return arg.with_changes(keyword=cst.Name(name), equal=equal)
-
-
-def with_commas(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """Arguments with a comma after each but the last, layouts kept where they have one."""
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    spaced = []
-    for arg in args[:-1]:
-        space = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else None
-        tight = isinstance(space, cst.SimpleWhitespace) and not space.value
-        spaced.append(arg.with_changes(comma=comma) if space is None or tight else arg)
-    return [*spaced, args[-1]] if args else []
 
 
 def attribute(node: cst.BaseExpression, name: str) -> cst.Attribute:

@@ -43,7 +43,7 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     within,
 )
-from migration_guide.codemod.reading.tree import argument, keyword, last_name, with_commas
+from migration_guide.codemod.reading.tree import argument, keyword, last_name
 from migration_guide.codemod.writing.context import Context, New
 
 _LEFT = (
@@ -96,7 +96,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         devices = argument(updated, 0, "devices")
         args = [cst.Arg(holder), *([keyword("devices", devices)] if devices is not None else [])]
         context.needed.add("flax")
-        return updated.with_changes(func=cst.parse_expression(_REPLICATE), args=with_commas(args))
+        return updated.with_changes(func=cst.parse_expression(_REPLICATE), args=args)
     elif name == "unreplicate" and not original.args:
         context.needed.add("flax")
         return updated.with_changes(func=cst.parse_expression(_UNREPLICATE), args=[cst.Arg(holder)])
@@ -227,7 +227,7 @@ def average_gradients(
     axis = axis_of_steps(context) if _is_replicated(context, holder) else None
     if axis is None:
         return gradients
-    args = with_commas([cst.Arg(gradients), keyword("axis_name", axis)])
+    args = [cst.Arg(gradients), keyword("axis_name", axis)]
     return cst.Call(context.reference("jax.lax.pmean"), args)
 
 
