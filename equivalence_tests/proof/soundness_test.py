@@ -435,6 +435,9 @@ ASKED_FOR = {
     "huge gradients": (lambda n, g: jnp.where(g > 1e15, 2.0, 1.0), "after step 1"),
     "tiny gradients": (lambda n, g: jnp.where(jnp.abs(g) < 1e-30, 2.0, 1.0), "after step 1"),
     "one value": (lambda n, g: jnp.where(g == 0.7310585, 2.0, 1.0), "after step 1"),
+    "few values": (lambda n, g: jnp.where((g > 3.14159) & (g < 3.1416), 2.0, 1.0), "after step 1"),
+    "a bit": (lambda n, g: jnp.where(n & 1024, 2.0, 1.0), "from step 1025 on"),
+    "a logarithm": (lambda n, g: jnp.where(jnp.log(n + 1.0) > 10, 2.0, 1.0), "from step 22027 on"),
 }
 
 
