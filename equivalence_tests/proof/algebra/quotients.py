@@ -12,17 +12,20 @@ is its own square, and excludes that of the opposite condition.
 """
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx, fmpz
 
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_quotient, symbols_of
+from equivalence_tests.proof.algebra.inequalities import Terms, contradict
 from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
+Inequality = tuple[fmpq_mpoly, bool]  # a polynomial that is 0 or more; True: that is more than 0
 Substitution = dict[str | int, Any]  # name of a generator -> its value, as FLINT has it
 
 
@@ -52,6 +55,7 @@ class Quotients:
         self._fresh = itertools.count()
         self._special: set[int] = set()
         self._labels: dict[int, int] = {}
+        self._limited: dict[tuple[str, bool], bool] = {}
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
         self.one = self.ctx.constant(1)
@@ -249,52 +253,8 @@ class Quotients:
         return self._apply_relations(a.num)[0].is_zero()
 
     def equal(self, a: Rat, b: Rat) -> bool:
-        """True if two values are equal for all inputs for which both are defined.
-
-        Case by case of the indicators: `where(x == 0, 1, p / x)` is not `where(x == 0, 2, p / x)`,
-        although both are p / x wherever that is defined.
-        """
-        difference = self._add(a, self.neg(b))
-        num, den = difference
-        for gen in self.generators(num):
-            atom = self.atoms[gen]
-            # Where the indicator is 1, its argument is 0, and a multiple of that as well; but not
-            # one that is divided by the argument.
-            if atom.kind == "zero" and den.gcd(atom.args[0].num).is_constant():
-                rows = self.coefficients(num, gen)
-                on = rows.get(1, self.ctx.constant(0))
-                on = self._with_roots(self._with_floors(on, atom), den, atom) % atom.args[0].num
-                num = rows.get(0, self.ctx.constant(0)) + on * self.generator(gen)
-        return self._apply_relations(num)[0].is_zero()
-
-    def _with_floors(self, poly: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
-        """A polynomial without the floors whose argument is 0 under a condition."""
-        for gen in self.generators(poly):
-            floor = self.atoms[gen]
-            if floor.kind == "function" and floor.name == "floor":
-                argument = floor.args[0]
-                if argument.den.is_constant() and (argument.num % atom.args[0].num).is_zero():
-                    poly = self.coefficients(poly, gen).get(0, self.ctx.constant(0))
-        return poly
-
-    def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
-        """A polynomial with the roots whose radicand a condition fixes: if s = 4, the root is 2."""
-        for gen in self.generators(poly):
-            root = self.atoms[gen]
-            if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
-                continue
-            radicand = root.args[0].num
-            lead = radicand.leading_coefficient()
-            number = radicand / lead - self._relation(atom)[0]
-            if not number.is_constant() or number.is_zero():
-                continue
-            square = lead * number.leading_coefficient() / root.args[0].den.leading_coefficient()
-            if square < 0 or not (square.p.is_square() and square.q.is_square()):
-                continue
-            names: Substitution = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
-            if not den.subs(names).is_zero():
-                poly = poly.subs(names)
-        return poly
+        """True if two values have one normal form."""
+        return self._add(a, self.neg(b)).num.is_zero()
 
     def assume(self, value: Rat, what: str) -> None:
         """Records an assumption, unless it is known to hold."""
@@ -320,7 +280,10 @@ class Quotients:
         return all(self._nonneg(poly) for poly in value)
 
     def _nonneg(self, poly: fmpq_mpoly) -> bool:
-        return self._less_than_one(poly) or all(
+        return self._has_no_negative_term(poly) or self.is_limited(poly, False)
+
+    def _has_no_negative_term(self, poly: fmpq_mpoly) -> bool:
+        return all(
             coefficient > 0
             and all(
                 power % 2 == 0 or self.atoms[gen].nonneg
@@ -330,23 +293,90 @@ class Quotients:
             for monomial, coefficient in poly.to_dict().items()
         )
 
-    def _less_than_one(self, poly: fmpq_mpoly) -> bool:
-        """True of `a - b * c ** n` with `c` from 0 to 1, `n` a count and `a >= b`."""
-        terms = poly.to_dict()
-        constant = terms.pop((0,) * self._capacity, fmpq(0))
-        if len(terms) != 1 or sum(monomial := next(iter(terms))) != 1:
-            return False
-        atom = self.atoms[monomial.index(1)]
-        if atom.kind != "function" or atom.name != "pow":
-            return False
-        base, exponent = self.constant(atom.args[0]), atom.args[1]
-        is_small = base is not None and 0 <= base <= 1 and self.nonneg(exponent)
-        return is_small and constant >= abs(terms[monomial])
-
     def above_zero(self, value: Rat) -> bool:
         """True if a value is known to be more than 0."""
+        if not self._nonneg(value.den):
+            return False
         constant = value.num.to_dict().get((0,) * self._capacity, 0)
-        return self.nonneg(value) and constant > 0
+        above = constant > 0 and self._has_no_negative_term(value.num)
+        return above or self.is_limited(value.num, True)
+
+    def is_limited(self, poly: fmpq_mpoly, strict: bool) -> bool:
+        """True if a polynomial is 0 or more, or more than 0, by what limits its atoms.
+
+        Of polynomials with floors or powers of counts: `x - floor(x)` and `1 - 0.9 ** n`.
+        """
+        gens = self.generators(poly)
+        if poly.total_degree() > 1 or not any(self.limits_of(gen) for gen in gens):
+            return False
+        key = str(poly), strict
+        if key not in self._limited:
+            self._limited[key] = self.contradict([(-poly, not strict)])
+        return self._limited[key]
+
+    def contradict(self, rows: Sequence[Inequality], signs: Mapping[int, bool] = {}) -> bool:
+        """True if inequalities are seen not to hold together.
+
+        Args:
+          rows: polynomials that are 0 or more, or if True, more than 0.
+          signs: atoms that are 0 or more, or if True, more than 0, beside those known to be.
+        """
+        waiting, seen = list(rows), set[int]()
+        table: list[tuple[Terms, bool]] = []
+        while waiting:
+            poly, strict = waiting.pop()
+            rounded = self._rounded(poly, strict)
+            table.append(rounded)
+            for gen in set(self.generators(poly)) - seen:
+                seen.add(gen)
+                waiting += self.limits_of(gen)
+        monomials = {monomial for terms, _ in table for monomial in terms if any(monomial)}
+        for monomial in monomials:
+            powers = [(gen, power) for gen, power in enumerate(monomial) if power]
+            known = {gen: signs.get(gen, self._sign_of(gen)) for gen, _ in powers}
+            if all(known[gen] is not None or power % 2 == 0 for gen, power in powers):
+                table.append(({monomial: fmpq(1)}, all(known[gen] is True for gen, _ in powers)))
+        self._count_work(len(table) * len(monomials))
+        return contradict(table)
+
+    def _sign_of(self, gen: int) -> bool | None:
+        """True of an atom that is more than 0, False of one that is 0 or more, else None."""
+        atom = self.atoms[gen]
+        base = self.constant(atom.args[0]) if atom.kind == "function" and atom.args else None
+        if atom.name == "exp" or (atom.name == "pow" and base is not None and base > 0):
+            return True
+        return False if atom.nonneg else None
+
+    def limits_of(self, gen: int) -> list[Inequality]:
+        """Inequalities that an atom fulfils whatever its argument: of floors, and some powers."""
+        atom, here = self.atoms[gen], self.generator(gen)
+        if atom.kind != "function" or atom.name not in ("floor", "pow"):
+            return []
+        first = atom.args[0]
+        if atom.name == "floor":
+            if not first.den.is_constant():
+                return []
+            rest = first.num / first.den.leading_coefficient() - here
+            return [(rest, False), (1 - rest, True)]
+        base = self.constant(first)
+        if base is None or base < 0 or not self.nonneg(atom.args[1]):
+            return []
+        return [(1 - here if base <= 1 else here - 1, False)]
+
+    def _rounded(self, poly: fmpq_mpoly, strict: bool) -> tuple[Terms, bool]:
+        """An inequality, of whole numbers the sharpest: `2 * n > 3` is `n >= 2`."""
+        terms = poly.to_dict()
+        if not all(self.atoms[gen].integer for gen in self.generators(poly)):
+            return terms, strict
+        nothing = (0,) * self._capacity
+        constant = terms.pop(nothing, fmpq(0))
+        if not terms:
+            return {nothing: constant}, strict
+        below = math.lcm(*(int(number.q) for number in terms.values()))
+        scale = fmpq(below, math.gcd(*(int(number * below) for number in terms.values())))
+        least = -constant * scale  # of the rest, a whole number
+        least = least.floor() + 1 if strict else least.ceil()
+        return {**{m: number * scale for m, number in terms.items()}, nothing: fmpq(-least)}, False
 
     # Atoms
 

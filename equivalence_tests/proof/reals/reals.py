@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
-from equivalence_tests.proof.bits.graph import Graph, Node
+from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.bits.segments import segment, segment_ends, undo_permutation
+from equivalence_tests.proof.bits.signs import is_never_negative
 from equivalence_tests.proof.dtypes import (
     NO_OVERFLOW,
     decimal,
@@ -63,8 +64,10 @@ class Reals:
 
     def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
         if node.id in self.cut:
+            natural = {n.id for n in cone(node) if n.params in self.graph.never_negative}
+            nonneg = is_never_negative(self.graph, node, natural)
             integer = is_discrete(node.dtype)
-            value = self.algebra.leaf(f"node {node.id}", index, integer=integer)
+            value = self.algebra.leaf(f"node {node.id}", index, integer=integer, nonneg=nonneg)
             return self.algebra.positive(value) if node.dtype == np.bool_ else value
         if node.op in _SHAPES:
             return _SHAPES[node.op](self, node, index)
