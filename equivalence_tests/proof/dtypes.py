@@ -7,12 +7,12 @@ decimal that it means.
 """
 
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import fmpq
+from flint import arb, fmpq
 from jax.typing import DTypeLike
 
 Json = dict[str, Any]  # plain data, as JSON holds it
@@ -85,6 +85,12 @@ def is_in_range(number: int, dtype: DTypeLike) -> bool:
     return info.min <= number <= info.max
 
 
+def wrapped(number: int, dtype: DTypeLike) -> int:
+    """The number of an integer dtype that arithmetic makes of a whole number."""
+    info = jnp.iinfo(dtype)
+    return (number - int(info.min)) % 2**info.bits + int(info.min)
+
+
 def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
     """True if every value of a floating-point or boolean dtype is one of the other."""
     if narrow == np.bool_:
@@ -100,20 +106,37 @@ def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
     )
 
 
-_MOST_DENOMINATOR = 99
+_MOST_DENOMINATOR, _MOST_DIGITS = 99, 5
 
 
-def decimal(value: np.ndarray | np.generic) -> tuple[fmpq, bool]:
+class Meaning(NamedTuple):
+    """The number that a floating-point constant means.
+
+    Attributes:
+      number: a rational number.
+      order: 1, or 2 of a constant that means the square root of that.
+      exact: whether it rounds to the constant.
+    """
+
+    number: fmpq
+    order: int
+    exact: bool
+
+    @property
+    def ball(self) -> arb:
+        """The number itself, or that root of it."""
+        return arb(self.number) if self.order == 1 else arb(self.number).sqrt()
+
+
+def meaning(value: np.ndarray | np.generic) -> Meaning:
     """The number that a floating-point constant means: the shortest decimal that rounds to it.
 
     What Python has computed in float64, 1 - 0.9 say, is read as a short decimal within a few units
-    in the last place, if there is one; what has all digits of its dtype, as a simple fraction.
+    in the last place, if there is one; what has all digits of its dtype, as a simple fraction or
+    the root of a short decimal or of the inverse of one.
 
     Args:
       value: NumPy scalar, finite.
-
-    Returns:
-      The number, and whether it rounds to the constant.
     """
     kind, wide = value.dtype.type, float(value)
     with np.errstate(over="ignore"):  # of the largest number, some short decimals are too large
@@ -123,11 +146,26 @@ def decimal(value: np.ndarray | np.generic) -> tuple[fmpq, bool]:
         for length in range(1, 13):
             shorter = f"{wide:.{length}g}"
             if abs(float(shorter) - wide) <= 4 * np.spacing(abs(wide)):
-                return _fraction(shorter), float(shorter) == wide
-        return (_simple(value) or _fraction(text)), True
-    if digits > 6 and value.dtype == np.float32:
-        return (_simple(value) or _fraction(text)), True
-    return _fraction(text), True
+                return Meaning(_fraction(shorter), 1, float(shorter) == wide)
+    if digits > {np.float64: 13, np.float32: 6}.get(kind, 99):
+        if (simple := _simple(value)) is not None:
+            return Meaning(simple, 1, True)
+        if (square := _square(value)) is not None:
+            return Meaning(square, 2, True)
+    return Meaning(_fraction(text), 1, True)
+
+
+def _square(value: np.ndarray | np.generic) -> fmpq | None:
+    """A short decimal, or the inverse of one, whose root rounds to the constant; else None."""
+    square = float(value) ** 2
+    if value < 0 or not 1e-300 < square < 1e300:
+        return None
+    for near, inverted in ((square, False), (1 / square, True)):
+        decimal = _fraction(f"{near:.{_MOST_DIGITS}g}")
+        number = 1 / decimal if inverted else decimal
+        if value.dtype.type(float(int(number.p) / int(number.q)) ** 0.5) == value:
+            return number
+    return None
 
 
 def _simple(value: np.ndarray | np.generic) -> fmpq | None:
@@ -138,7 +176,8 @@ def _simple(value: np.ndarray | np.generic) -> fmpq | None:
     exact = Fraction(float(value))
     scale = Fraction(10) ** (1 - len(str(int(1 / abs(exact))))) if abs(exact) < 1 else Fraction(1)
     near = (exact / scale).limit_denominator(_MOST_DENOMINATOR) * scale
-    if near.denominator == 1 or value.dtype.type(float(near)) != value:
+    digits = len(str(abs(near.numerator)).rstrip("0"))
+    if near.denominator == 1 or digits > _MOST_DIGITS or value.dtype.type(float(near)) != value:
         return None
     return fmpq(near.numerator, near.denominator)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.algebra.atoms import Atom, Rat, format_atom
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_atom
 from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
 
 _MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
@@ -89,12 +89,28 @@ class Conditions(Quotients):
     def _floor(self, value: Rat) -> Rat:
         if self.is_integer(value):
             return value
+        if (number := self.constant(value)) is not None:
+            return self.number(number.floor())
+        whole = self._whole_part(value)
+        if not whole.num.is_zero():
+            return self.add(whole, self.floor(self.sub(value, whole)))
         if self._lead(value.num) < 0:  # of x and -x one floor is enough
             other = self.neg(value)
             below = self._floor(other)
             exact = self.zero(self.sub(other, below))
             return self.sub(exact, self.add(below, self.number(1)))
         return self.call("function", "floor", (value,), integer=True)
+
+    def _whole_part(self, value: Rat) -> Rat:
+        """The terms of a sum that are whole numbers: `floor(x + n)` is `floor(x) + n`."""
+        whole = self.ctx.constant(0)
+        terms = (value.num / value.den.leading_coefficient()).to_dict()
+        for monomial, number in terms.items() if value.den.is_constant() else ():
+            count = int(number) if any(monomial) else number.floor()
+            part = self.ctx.from_dict({monomial: fmpq(count)})
+            if self.is_integer(Rat(part, self.one)):
+                whole = whole + part
+        return Rat(whole, self.one)
 
     def is_integer(self, value: Rat) -> bool:
         """True if a value is known to be a whole number."""
@@ -152,7 +168,7 @@ class Conditions(Quotients):
         num = value.num
         if any(self.is_limited(sign * num, True) for sign in (1, -1)):
             return self.number(0)
-        if self._nonneg(num) or self._nonneg(-num):
+        if self._has_no_negative_term(num) or self._has_no_negative_term(-num):
             result = self.number(1)
             terms = num.to_dict()
             for monomial in terms:
@@ -197,6 +213,13 @@ class Conditions(Quotients):
             integer=True,
         )
         return self.atom((kind, str(num)), atom)
+
+    def compared_positions(self, value: Rat) -> set[Index]:
+        """The indices whose numbers conditions in a value compare."""
+        atoms = [self.atoms[gen] for gen in self.atoms_of(value)]
+        tests = [atom.args[0] for atom in atoms if atom.kind in ("positive", "zero")]
+        compared = [self.atoms[gen] for gen in self.atoms_of(*tests)]
+        return {index for atom in compared if atom.kind == "index" for index in atom.index}
 
     def absolute(self, value: Rat) -> Rat:
         """The absolute value."""

@@ -11,6 +11,7 @@ Relations are applied wherever a polynomial is made: a root's power is its radic
 is its own square, and excludes that of the opposite condition.
 """
 
+import functools
 import itertools
 import math
 import re
@@ -174,6 +175,7 @@ class Quotients:
         den, under = self._apply_relations(den)
         if den.is_zero():
             raise Undecided("a denominator is zero for every input")
+        num = self._with_equal_numbers(num, den)
         if num.is_zero():
             return Rat(num, self.one)
         num, den = num * under, den * over
@@ -184,6 +186,27 @@ class Quotients:
         if lead != 1:
             num, den = num / lead, den / lead
         return Rat(num, den)
+
+    def _with_equal_numbers(self, num: fmpq_mpoly, den: fmpq_mpoly) -> fmpq_mpoly:
+        """A numerator with the numbers that conditions say atoms are: 3 times `[x = 3]` for x.
+
+        Not where something is divided by the atom: of `p / x` nothing is known where x is 0.
+        """
+        for gen in self.generators(num):
+            if self.atoms[gen].kind != "zero":
+                continue
+            argument = self.atoms[gen].args[0].num
+            (inner, *others) = self.generators(argument)
+            degrees = num.degrees()
+            if others or not degrees[inner] or argument.total_degree() > 1 or den.degrees()[inner]:
+                continue
+            rows = self.coefficients(argument, inner)
+            number = -rows.get(0, self.ctx.constant(0)) / rows[1].leading_coefficient()
+            parts = self.coefficients(num, gen)
+            value = fmpq(0) if number.is_zero() else number.leading_coefficient()
+            names: Substitution = {f"g{inner}": value}
+            num = parts.get(0, self.ctx.constant(0)) + parts[1].subs(names) * self.generator(gen)
+        return num
 
     def _count_work(self, terms: int) -> None:
         self.work -= terms
@@ -438,7 +461,12 @@ class Quotients:
         """An index as a number."""
         if isinstance(index, int):
             return self.number(index)
-        atom = Atom("index", "index", index=(index,), free=symbols_of((index,)), nonneg=True)
+        if isinstance(index, tuple) and index[0] == "join":
+            pairs = zip(index[1::2], index[2::2], strict=True)
+            parts = [self.mul(self.position(part), self.number(size)) for part, size in pairs]
+            return functools.reduce(self.add, parts)
+        free = symbols_of((index,))
+        atom = Atom("index", "index", index=(index,), free=free, integer=True, nonneg=True)
         return self.atom(("index", index), atom)
 
     def call(

@@ -96,7 +96,7 @@ class Comparer:
             return equality
         if equality.level is Level.UNKNOWN and equality.hard:
             self._sweep(lhs, rhs)
-            equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _LONG)
+            equality = self._by_parts(lhs, rhs, cut=True) or self._over_reals(lhs, rhs, _LONG)
         if equality.level is Level.UNKNOWN:
             return self._by_elements(lhs, rhs) or equality
         return equality
@@ -175,14 +175,22 @@ class Comparer:
             common = {id for id in common if not {arg.id for arg in cones[0][id].args} <= known}
         return self._over_reals(lhs, rhs, _SMALL, common)
 
-    def _by_parts(self, lhs: Node, rhs: Node) -> Equality | None:
-        """Equal whatever the values are of parts that are known to be equal."""
+    def _by_parts(self, lhs: Node, rhs: Node, *, cut: bool = False) -> Equality | None:
+        """Equal by the same operations on parts that are known to be equal.
+
+        Args:
+          lhs: one node.
+          rhs: the other.
+          cut: whether to try other operations on them as well, whatever the values of these are.
+        """
         if not self._older:
             return None
         rebuilt: dict[int, Node] = {}
         ours, theirs = self._with_merged(lhs, rebuilt), self._with_merged(rhs, rebuilt)
         assumed = [text for node in rebuilt for text in self._assumed.get(node, ())]
-        if ours is not theirs:  # a norm's sign is known where it is computed of an array
+        if ours is not theirs and not cut:
+            return None
+        if ours is not theirs:
             equality = self._with_common(ours, theirs, arrays=True)
             if equality.level is Level.UNKNOWN:
                 return None

@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -93,16 +94,18 @@ def objects(entries: Iterable[object], shape: tuple[int, ...]) -> Array:
 def _ball(kind: type[np.generic], number: float) -> arb:
     if not np.isfinite(number):
         return arb(str(number))
-    meant = decimal(kind, number)
-    return arb(fmpq(meant.numerator, meant.denominator))
+    meant, is_square = denoted(kind, number)
+    ball = arb(fmpq(meant.numerator, meant.denominator))
+    return ball.sqrt() if is_square else ball
 
 
-def decimal(kind: type[np.generic], number: float) -> Fraction:
+def denoted(kind: type[np.generic], number: float) -> tuple[Fraction, bool]:
     """Returns the number that a constant denotes: the shortest decimal that rounds to it.
 
     A float64 with all digits is what Python computed of shorter ones, if one is within four units
     in the last place; else, as a float32 with all digits, a fraction with a denominator of at most
-    99, times a power of ten, if one rounds to it.
+    99, times a power of ten, if one rounds to it; else the root of a decimal of five digits or of
+    its inverse. True says that it is the root of what is returned.
     """
     value = np.asarray(number).astype(kind)
     with np.errstate(over="ignore"):
@@ -112,11 +115,17 @@ def decimal(kind: type[np.generic], number: float) -> Fraction:
     if kind is np.float64 and digits > 13:
         for shorter in (f"{number:.{places}e}" for places in range(12)):
             if abs(float(shorter) - number) <= 4 * np.spacing(abs(number)):
-                return Fraction(shorter)
+                return Fraction(shorter), False
     if (kind is np.float64 and digits > 13) or (kind is np.float32 and digits > 6):
         exact = Fraction(number)
         scale = 10 ** (len(str(int(1 / abs(exact)))) - 1) if abs(exact) < 1 else 1
         near = (exact * scale).limit_denominator(99) / scale
-        if near.denominator > 1 and np.asarray(float(near)).astype(kind) == value:
-            return near
-    return Fraction(text)
+        short = len(str(abs(near.numerator)).rstrip("0")) <= 5
+        if near.denominator > 1 and short and np.asarray(float(near)).astype(kind) == value:
+            return near, False
+        for power in (2, -2) if number > 1e-150 else ():
+            square = Fraction(f"{number**power:.4e}")
+            square = square if power > 0 else 1 / square
+            if np.asarray(math.sqrt(square)).astype(kind) == value:
+                return square, True
+    return Fraction(text), False
