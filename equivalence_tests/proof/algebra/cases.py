@@ -11,7 +11,7 @@ from flint import fmpq_mpoly
 
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.algebra.atoms import Rat
-from equivalence_tests.proof.algebra.quotients import Inequality
+from equivalence_tests.proof.algebra.signs import Inequality
 from equivalence_tests.proof.errors import Undecided
 
 _MOST_CASES = 300
@@ -119,9 +119,8 @@ class Cases:
 
     def _is_empty(self, region: Region, *more: Inequality) -> bool:
         """True if what holds in a case is seen to be contradictory."""
-        zeros = [(sign * zero, False) for zero in region.zeros for sign in (1, -1)]
-        rows = [*region.rows, *more, *zeros]
-        return self.algebra.contradict(rows, self._signs(rows))
+        rows = [*region.rows, *more]
+        return self.algebra.contradict(rows, region.zeros, self._signs(rows))
 
     def _signs(self, rows: Sequence[Inequality]) -> dict[int, bool]:
         """Atoms that a condition says are 0 or more, or if True, more than 0."""

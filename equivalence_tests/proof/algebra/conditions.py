@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from flint import fmpq, fmpq_mpoly
 
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_atom
-from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients
+from equivalence_tests.proof.algebra.quotients import UNDEFINED
+from equivalence_tests.proof.algebra.signs import Signs
 
 _MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
 
 
-class Conditions(Quotients):
+class Conditions(Signs):
     """Quotients with indicators of conditions."""
 
     def _inverse(self, b: Rat) -> Rat:

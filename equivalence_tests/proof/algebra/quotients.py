@@ -13,20 +13,17 @@ is its own square, and excludes that of the opposite condition.
 
 import functools
 import itertools
-import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any
 
 from flint import Ordering, fmpq, fmpq_mpoly, fmpq_mpoly_ctx, fmpz
 
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_quotient, symbols_of
-from equivalence_tests.proof.algebra.inequalities import Terms, contradict
 from equivalence_tests.proof.errors import Undecided
 
 MOST_TERMS = 4000
 UNDEFINED = "undefined"
-Inequality = tuple[fmpq_mpoly, bool]  # a polynomial that is 0 or more; True: that is more than 0
 Substitution = dict[str | int, Any]  # name of a generator -> its value, as FLINT has it
 
 
@@ -37,26 +34,19 @@ class CapacityExceeded(Undecided):
 class Quotients:
     """Atoms, and arithmetic with quotients of polynomials over them."""
 
-    def __init__(
-        self, capacity: int = 40, work: int = 400_000, guarded: frozenset[str] = frozenset()
-    ):
+    def __init__(self, capacity: int, work: int):
         """Makes an algebra.
 
         Args:
           capacity: the most atoms; with more, `CapacityExceeded` is raised.
           work: the most terms that are handled; with more, `Undecided` is raised.
-          guarded: denominators as text that are not assumed to be other than 0: where one is 0,
-            the quotient is undefined.
         """
-        self.work, self.guarded = work, guarded
-        self.denominators: dict[str, Rat] = {}
+        self.work = work
         self.atoms: list[Atom] = []
         self.by_key: dict[Hashable, int] = {}
-        self.assumptions: dict[str, None] = {}
         self._fresh = itertools.count()
         self._special: set[int] = set()
         self._labels: dict[int, int] = {}
-        self._limited: dict[tuple[str, bool], bool] = {}
         self._capacity = capacity
         self.ctx = fmpq_mpoly_ctx.get([f"g{i}" for i in range(capacity)], Ordering.lex)
         self.one = self.ctx.constant(1)
@@ -251,26 +241,6 @@ class Quotients:
     def _mul(self, a: Rat, b: Rat) -> Rat:
         return self.make(a.num * b.num, a.den * b.den)
 
-    def div(self, a: Rat, b: Rat) -> Rat:
-        """The quotient; assumes that the denominator is not zero."""
-        inverse = self.case_split([b], lambda args: self._inverse(args[0]))
-        return self.mul(a, inverse)
-
-    def _inverse(self, b: Rat) -> Rat:
-        if b.num.is_zero():
-            return self._make_undefined()
-        self.assume(b, "is not 0")
-        return self.make(b.den, b.num)
-
-    def power(self, a: Rat, exponent: int) -> Rat:
-        """A power with a whole exponent."""
-        if exponent < 0:
-            return self.div(self.number(1), self.power(a, -exponent))
-        result = self.number(1)
-        for _ in range(exponent):
-            result = self.mul(result, a)
-        return result
-
     def is_zero(self, a: Rat) -> bool:
         """True if a value is zero for all inputs."""
         return self._apply_relations(a.num)[0].is_zero()
@@ -279,127 +249,9 @@ class Quotients:
         """True if two values have one normal form."""
         return self._add(a, self.neg(b)).num.is_zero()
 
-    def assume(self, value: Rat, what: str) -> None:
-        """Records an assumption, unless it is known to hold."""
-        if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
-            return
-        if what == "is more than 0" and self.above_zero(value):
-            return
-        if what == "is not negative" and self.nonneg(value):
-            return
-        text = self.text(value)
-        if what == "is not 0":
-            self.denominators[text] = value
-        self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
-
     def text(self, value: Rat) -> str:
         """A value as a formula; which element of an array it is about is left out."""
         return re.sub(r"\b(u\d+|i\d+)\b", "_", format_quotient(self.atoms, value))
-
-    # Signs
-
-    def nonneg(self, value: Rat) -> bool:
-        """True if a value is known to be 0 or more, wherever it is defined."""
-        return all(self._nonneg(poly) for poly in value)
-
-    def _nonneg(self, poly: fmpq_mpoly) -> bool:
-        return self._has_no_negative_term(poly) or self.is_limited(poly, False)
-
-    def _has_no_negative_term(self, poly: fmpq_mpoly) -> bool:
-        return all(
-            coefficient > 0
-            and all(
-                power % 2 == 0 or self.atoms[gen].nonneg
-                for gen, power in enumerate(monomial)
-                if power
-            )
-            for monomial, coefficient in poly.to_dict().items()
-        )
-
-    def above_zero(self, value: Rat) -> bool:
-        """True if a value is known to be more than 0."""
-        if not self._nonneg(value.den):
-            return False
-        constant = value.num.to_dict().get((0,) * self._capacity, 0)
-        above = constant > 0 and self._has_no_negative_term(value.num)
-        return above or self.is_limited(value.num, True)
-
-    def is_limited(self, poly: fmpq_mpoly, strict: bool) -> bool:
-        """True if a polynomial is 0 or more, or more than 0, by what limits its atoms.
-
-        Of polynomials with floors or powers of counts: `x - floor(x)` and `1 - 0.9 ** n`.
-        """
-        gens = self.generators(poly)
-        if poly.total_degree() > 1 or not any(self.limits_of(gen) for gen in gens):
-            return False
-        key = str(poly), strict
-        if key not in self._limited:
-            self._limited[key] = self.contradict([(-poly, not strict)])
-        return self._limited[key]
-
-    def contradict(self, rows: Sequence[Inequality], signs: Mapping[int, bool] = {}) -> bool:
-        """True if inequalities are seen not to hold together.
-
-        Args:
-          rows: polynomials that are 0 or more, or if True, more than 0.
-          signs: atoms that are 0 or more, or if True, more than 0, beside those known to be.
-        """
-        waiting, seen = list(rows), set[int]()
-        table: list[tuple[Terms, bool]] = []
-        while waiting:
-            poly, strict = waiting.pop()
-            rounded = self._rounded(poly, strict)
-            table.append(rounded)
-            for gen in set(self.generators(poly)) - seen:
-                seen.add(gen)
-                waiting += self.limits_of(gen)
-        monomials = {monomial for terms, _ in table for monomial in terms if any(monomial)}
-        for monomial in monomials:
-            powers = [(gen, power) for gen, power in enumerate(monomial) if power]
-            known = {gen: signs.get(gen, self._sign_of(gen)) for gen, _ in powers}
-            if all(known[gen] is not None or power % 2 == 0 for gen, power in powers):
-                table.append(({monomial: fmpq(1)}, all(known[gen] is True for gen, _ in powers)))
-        self._count_work(len(table) * len(monomials))
-        return contradict(table)
-
-    def _sign_of(self, gen: int) -> bool | None:
-        """True of an atom that is more than 0, False of one that is 0 or more, else None."""
-        atom = self.atoms[gen]
-        base = self.constant(atom.args[0]) if atom.kind == "function" and atom.args else None
-        if atom.name == "exp" or (atom.name == "pow" and base is not None and base > 0):
-            return True
-        return False if atom.nonneg else None
-
-    def limits_of(self, gen: int) -> list[Inequality]:
-        """Inequalities that an atom fulfils whatever its argument: of floors, and some powers."""
-        atom, here = self.atoms[gen], self.generator(gen)
-        if atom.kind != "function" or atom.name not in ("floor", "pow"):
-            return []
-        first = atom.args[0]
-        if atom.name == "floor":
-            if not first.den.is_constant():
-                return []
-            rest = first.num / first.den.leading_coefficient() - here
-            return [(rest, False), (1 - rest, True)]
-        base = self.constant(first)
-        if base is None or base < 0 or not self.nonneg(atom.args[1]):
-            return []
-        return [(1 - here if base <= 1 else here - 1, False)]
-
-    def _rounded(self, poly: fmpq_mpoly, strict: bool) -> tuple[Terms, bool]:
-        """An inequality, of whole numbers the sharpest: `2 * n > 3` is `n >= 2`."""
-        terms = poly.to_dict()
-        if not all(self.atoms[gen].integer for gen in self.generators(poly)):
-            return terms, strict
-        nothing = (0,) * self._capacity
-        constant = terms.pop(nothing, fmpq(0))
-        if not terms:
-            return {nothing: constant}, strict
-        below = math.lcm(*(int(number.q) for number in terms.values()))
-        scale = fmpq(below, math.gcd(*(int(number * below) for number in terms.values())))
-        least = -constant * scale  # of the rest, a whole number
-        least = least.floor() + 1 if strict else least.ceil()
-        return {**{m: number * scale for m, number in terms.items()}, nothing: fmpq(-least)}, False
 
     # Atoms
 
