@@ -83,6 +83,10 @@ CASES = {
         "opt_state is not that of Momentum",
     ),
     "no pair": (lambda: ob.multi_optimizer(tx), r"groups\[0\]: expected a pair .* found a transf"),
+    "three in a group": (
+        lambda: ob.multi_optimizer(("*", tx, 1)),
+        r"groups\[0\]: expected a pair .* found tuple",
+    ),
     "a dict of groups": (lambda: ob.multi_optimizer({"w": tx}), r"groups\[0\]: expected a pair"),
     "a definition in a group": (
         lambda: ob.multi_optimizer(("*", ADAM)),

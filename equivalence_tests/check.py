@@ -1,6 +1,7 @@
 """The suite on this machine: what is identical, rounds or differs, and whether as claimed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -79,60 +80,49 @@ def check(
     if not cases:
         return _not_run(console, outputs, library.origin, f"{library.title} is not installed")
     steps = steps if origin == FLAX else STEPS
-    return _run(console, outputs, cases, device, library.origin, steps, full, against, recorded)
+    return _run(console, outputs, _Plan(cases, device, library.origin, steps, full, recorded))
 
 
-def _run(
-    console: Console,
-    outputs: Outputs,
-    cases: Sequence[Case],
-    device: Device,
-    origin: str,
-    steps: int,
-    full: bool,
-    against: Path | None,
-    recorded: recording.Recording | None,
-) -> int:
+@dataclass(frozen=True)
+class _Plan:
+    """What runs: whose optimizers, on which device, and the recording to compare with."""
+
+    cases: Sequence[Case]
+    device: Device
+    library: str
+    steps: int
+    full: bool
+    recorded: recording.Recording | None
+
+
+def _run(console: Console, outputs: Outputs, plan: _Plan) -> int:
     """Runs the cases, prints and writes what came out, and returns the exit code."""
-    compilations, keep = Compilations(), bool(outputs.record or against)
+    compilations, recorded = Compilations(), plan.recorded
     # A terminal has the bar.
     printer = None if console.is_terminal else _printer(console)
-    results = run_all(cases, device, steps, printer, keep=keep)
-    ran = _facts(results, steps, str(compilations) if full else "")
-    shown = _print(console, results, ran, device, origin)
+    keep = outputs.record is not None or recorded is not None
+    results = run_all(plan.cases, plan.device, plan.steps, printer, keep=keep)
+    ran = _facts(results, plan.steps, str(compilations) if plan.full else "")
+    table = _print(console, results, ran, plan)
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
-    content = _content(results, outcomes, ran, compilations.count, environment(device))
-    title = f"{origin} against Optax on {device.platform}"
-    written = _write(outputs, content, results, environment(device) | ran, title, shown, steps)
-    console.print(report.closing_line(results))
+    here, closing = environment(plan.device), report.closing_line(results)
+    content = _content(results, outcomes, ran, compilations.count, here)
+    written = outputs.write(
+        content,
+        list(map(of_result, results)) if outputs.junit or outputs.report else [],
+        title=f"{plan.library} against Optax on {plan.device.platform}",
+        about=here | ran,
+        headline=closing,
+        svg=report.drawn(table, closing) if outputs.svg else "",
+        record=lambda file: recording.save(file, results, content, plan.steps),
+    )
+    console.print(closing)
     if not written:
         return MISUSE
     same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
     return SAME if same and all(result.held for result in results) else DIFFERENT
-
-
-def _write(
-    outputs: Outputs,
-    content: Mapping[str, object],
-    results: Sequence[Result],
-    about: Mapping[str, object],
-    title: str,
-    table: Table,
-    steps: int,
-) -> bool:
-    """Writes the files that are wanted; returns True if all could be written."""
-    closing = report.closing_line(results)
-    return outputs.write(
-        content,
-        list(map(of_result, results)) if outputs.junit or outputs.report else [],
-        title=title,
-        about=about,
-        headline=closing,
-        svg=report.drawn(table, closing) if outputs.svg else "",
-        record=lambda file: recording.save(file, results, content, steps),
-    )
 
 
 def _load_recording(against: Path | None, steps: int) -> recording.Recording | None:
@@ -202,13 +192,12 @@ def _print(
     console: Console,
     results: Sequence[Result],
     ran: Mapping[str, object],
-    device: Device,
-    library: str,
+    plan: _Plan,
 ) -> Table:
     """Prints the tables and what is to be said of them; returns the first table."""
     plain = [result for result in results if not isinstance(result.case, ShardedCase)]
-    title = f"{device.platform}, {ran['steps']} steps each"
-    table = report.table(plain, title, console.width, library)
+    title = f"{plan.device.platform}, {plan.steps} steps each"
+    table = report.table(plain, title, console.width, plan.library)
     if plain:
         report.print_table(console, table)
     if len(plain) < len(results):
@@ -222,7 +211,7 @@ def _print(
     if "in real training" in ran:
         console.print(f"real training: float32, with {ran['in real training']}")
     if "compilations" in ran:
-        console.print(f"{ran['compilations']}; {len(jax.devices(device.platform))} devices")
+        console.print(f"{ran['compilations']}; {len(jax.devices(plan.device.platform))} devices")
     return table
 
 

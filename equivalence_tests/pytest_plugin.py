@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from equivalence_tests.output_files import why_not_writable
+from equivalence_tests.output_files import why_not_writable, write_text
 
 if TYPE_CHECKING:
     from equivalence_tests.proof.result import Proof
@@ -188,7 +188,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         handed_over[_OUTPUT] = json.dumps(reports)  # it takes Python's own types alone
         return
     rows = [report["row"] for report in reports.values()]
-    (folder / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
+    write_text(folder / "report.json", json.dumps(rows, indent=1) + "\n")
     from equivalence_tests.report import html  # JAX, see above
     from equivalence_tests.report.item import Item
 

@@ -55,7 +55,7 @@ def _overview(entries: Sequence[Entry]) -> str:
 
 def _section(entry: Entry) -> str:
     parts = [f"## {entry.legacy.__name__}", entry.notes]
-    if not any(hp.variadic for hp in entry.hyper_params):
+    if not entry.takes_groups:
         parts += [_example(*example) for example in _examples(entry)]
     if entry.unsupported:
         parts.append("Without an equal in public Optax:")

@@ -88,16 +88,16 @@ def test_states_of_other_transformations_are_refused_by_name():
             to_legacy(definition, params, state, 0)
 
 
-def test_definitions_of_ones_own_go_there_and_back_within_groups():
+def test_definitions_of_ones_own_go_there_and_back_alone_and_within_groups():
     params = {"w": jnp.ones(2), "b": jnp.ones(3)}
     own = Own(legacy_optim.Adam(0.1).hyper_params)
     weights = legacy_optim.ModelParamTraversal(lambda path, _: path == "/w")
-    definition = legacy_optim.MultiOptimizer((weights, own))
-    optimizer = definition.create(params)
-    optimizer = optimizer.replace(state=jax.tree.map(lambda x: x + 2, optimizer.state))
-    _, state = to_optax(optimizer)
-    back = to_legacy(definition, params, state, optimizer.state.step)
-    jax.tree.map(np.testing.assert_array_equal, back.state, optimizer.state)
+    for definition in (own, legacy_optim.MultiOptimizer((weights, own))):
+        optimizer = definition.create(params)
+        optimizer = optimizer.replace(state=jax.tree.map(lambda x: x + 2, optimizer.state))
+        _, state = to_optax(optimizer)
+        back = to_legacy(definition, params, state, optimizer.state.step)
+        jax.tree.map(np.testing.assert_array_equal, back.state, optimizer.state)
 
 
 class Own(legacy_optim.OptimizerDef):

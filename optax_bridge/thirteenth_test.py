@@ -60,7 +60,6 @@ def test_the_table_has_it_and_its_lint_passes(lion: Entry, subtests: pytest.Subt
     lint: dict[str, Any] = dict(vars(correspondence_test))
     for name in (
         "test_port_is_public_and_takes_the_hyper_parameters",
-        "test_defaults_are_the_legacy_constructors",
         "test_cases_move_every_hyper_parameter_off_its_default",
         "test_a_state_is_recognised_by_its_fields",
         "test_state_fields_are_claimed_once_or_dropped",

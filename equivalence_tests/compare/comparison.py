@@ -7,8 +7,9 @@ numbers is held to its own scale.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ class LeafDistance:
 
     Attributes:
       path: of the leaf.
+      elements: number of elements at each step.
       eps: spacing of its dtype at 1, by which a distance in ULP becomes one relative to the
         tensor's scale; 1 of a leaf without floating-point numbers, whose distance is 0 or infinite.
       ulp_by_step: the largest distance at each step, float64 of shape (steps,).
@@ -59,6 +61,7 @@ class LeafDistance:
     """
 
     path: str
+    elements: int
     eps: float
     ulp_by_step: np.ndarray
     relative_by_step: np.ndarray
@@ -71,32 +74,48 @@ class Comparison:
     """The outcome of comparing two trajectories.
 
     Attributes:
-      identical: whether every bit is the same; any NaN equals any NaN.
-      ulp: largest distance over all leaves and steps, in units in the last place at the tensor's
-        scale; inf where one side is NaN or infinite and the other is not, or not in the same way.
-      ulp_by_step: the largest distance at each step, float64 of shape (steps,).
-      worst_leaf: path of the leaf with the largest distance.
-      first: the first difference, None if identical.
       leaves: number of leaves compared.
-      relative: the largest distance over the tensor's scale, so that runs in different dtypes can
-        be set side by side.
+      ulp_by_step: the largest distance at each step, in units in the last place at the tensor's
+        scale, float64 of shape (steps,); inf where one side is NaN or infinite and the other is
+        not, or not in the same way.
+      worst_leaf: path of the leaf with the largest distance.
+      by_leaf: the leaves that are not the same to the bit, where any NaN equals any NaN.
       histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
         `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
         and `"not finite"` (or integers that differ).
-      by_leaf: the leaves that are not the same to the bit.
-      of_one_element: whether all of these have one element.
     """
 
-    identical: bool
-    ulp: float
+    leaves: int
     ulp_by_step: np.ndarray
     worst_leaf: str
-    first: Difference | None
-    leaves: int
-    relative: float = 0.0
-    histogram: Mapping[str, int] = field(default_factory=dict)
-    by_leaf: tuple[LeafDistance, ...] = ()
-    of_one_element: bool = False
+    by_leaf: tuple[LeafDistance, ...]
+    histogram: Mapping[str, int]
+
+    @property
+    def identical(self) -> bool:
+        """Whether every bit is the same; any NaN equals any NaN."""
+        return not self.by_leaf
+
+    @property
+    def ulp(self) -> float:
+        """The largest distance over all leaves and steps."""
+        return float(self.ulp_by_step.max(initial=0.0))
+
+    @property
+    def relative(self) -> float:
+        """The largest distance over the tensor's scale, to set runs in different dtypes by."""
+        farthest = (float(leaf.ulp_by_step.max()) * leaf.eps for leaf in self.by_leaf)
+        return max(farthest, default=0.0)
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference, None if identical."""
+        return min((leaf.first for leaf in self.by_leaf), key=lambda each: each.step, default=None)
+
+    @property
+    def of_one_element(self) -> bool:
+        """Whether leaves differ, and all that do have one element."""
+        return {leaf.elements for leaf in self.by_leaf} == {1}
 
     @property
     def counts(self) -> str:
@@ -108,16 +127,15 @@ class Comparison:
         return self.within(NOTICEABLE if claim.ulp is None else claim.ulp)
 
     def within(self, bound: float) -> Verdict:
-        """The verdict under a bound in ULP.
-
-        It is for 100 steps and grows in proportion for longer runs. Nothing beyond `VISIBLE` is
-        rounding only.
-        """
+        """The verdict under a bound in ULP. Nothing beyond `VISIBLE` is rounding only."""
         if self.identical:
             return Verdict.IDENTICAL
-        allowed = bound * max(len(self.ulp_by_step) / 100, 1.0)
-        small = self.ulp <= allowed and self.relative <= VISIBLE
+        small = self.ulp <= self.allowed(bound) and self.relative <= VISIBLE
         return Verdict.ROUNDING if small else Verdict.DIFFERENT
+
+    def allowed(self, bound: float) -> float:
+        """The bound for these steps: one for 100 steps, in proportion for longer runs."""
+        return bound * max(len(self.ulp_by_step) / 100, 1.0)
 
 
 # A distance of more ULP than this after 100 steps is called another algorithm where nothing was
@@ -129,6 +147,10 @@ NOTICEABLE = 256.0
 # of bfloat16 are twice the scale. A sixteenth is 8 ULP there, which is what 100 roundings of half
 # an ULP amount to if they do not all go one way (sqrt(100) / 2 = 5), and 64 ULP in float16.
 VISIBLE = 2.0**-4
+
+# Buckets of the histogram that are not powers of two.
+_SAME_BITS, _ZERO = -2.0, -1.0
+_BUCKETS = {_SAME_BITS: "same bits", _ZERO: "0", math.inf: "not finite"}
 
 
 def compare(
@@ -150,39 +172,44 @@ def compare(
       ValueError: the trees, shapes or dtypes do not match, with the leaf.
     """
     paths, left_leaves, right_leaves = _align(left, right)
-    ulp_by_step = np.zeros(0)
+    by_step: list[np.ndarray] = []
     differing: list[LeafDistance] = []
-    elements = set[int]()
-    worst, relative = (-1.0, ""), 0.0
-    histogram: dict[str, int] = {}
+    histogram = Counter[float]()
     for path, a, b in zip(paths, left_leaves, right_leaves, strict=True):
         distance, spacing = _distance(a, b)
-        same = _same_bits(a, b)
-        _count(distance, same, histogram)
-        relative = max(relative, float(distance.max(initial=0.0)) * _eps(a.dtype))
-        by_step = distance.max(axis=1, initial=0.0)
-        ulp_by_step = np.maximum(by_step, ulp_by_step) if ulp_by_step.size else by_step
-        worst = max(worst, (float(by_step.max(initial=0.0)), path))
-        unequal = ~same.reshape(len(a), -1)
+        unequal = ~_same_bits(a, b).reshape(distance.shape)
+        histogram[_SAME_BITS] += unequal.size - int(unequal.sum())
+        histogram.update(_powers(distance[unequal]))
+        by_step.append(distance.max(axis=1, initial=0.0))
         if unequal.any():
             since = [step for part, step in (poisoned or {}).items() if part in path]
-            first = _first(path, a, b, unequal)
-            start, eps = min([len(a), *since]), _eps(a.dtype)
-            differing.append(LeafDistance(path, eps, by_step, by_step * spacing, start, first))
-            elements.add(a[0].size)
-    first = min((leaf.first for leaf in differing), key=lambda each: each.step, default=None)
+            far, start = by_step[-1], min([len(a), *since])
+            first, eps = _first(path, a, b, unequal), _eps(a.dtype)
+            differing.append(LeafDistance(path, a[0].size, eps, far, far * spacing, start, first))
+    farthest = (float(far.max(initial=0.0)) for far in by_step)
     return Comparison(
-        identical=first is None,
-        ulp=max(worst[0], 0.0),
-        ulp_by_step=ulp_by_step,
-        worst_leaf=worst[1],
-        first=first,
         leaves=len(paths),
-        relative=relative,
-        histogram={name: histogram[name] for name in sorted(histogram, key=_bucket_order)},
+        ulp_by_step=np.max(by_step, axis=0) if by_step else np.zeros(0),
+        worst_leaf=max(zip(farthest, paths, strict=True), default=(0.0, ""))[1],
         by_leaf=tuple(differing),
-        of_one_element=elements == {1},
+        histogram={
+            _BUCKETS.get(power, f"<= {2.0**power:.0f}"): histogram[power]
+            for power in sorted(histogram)
+            if histogram[power]
+        },
     )
+
+
+def as_data(comparison: Comparison, wide: Comparison | None) -> dict[str, object]:
+    """What JSON says of a comparison, and of the same runs in float64 where they were made."""
+    return {
+        "leaves": comparison.leaves,
+        "ulp": as_json(comparison.ulp),
+        "ulp_by_step": [as_json(float(ulp)) for ulp in comparison.ulp_by_step],
+        "worst_leaf": comparison.worst_leaf,
+        "relative": as_json(comparison.relative),
+        "relative_in_float64": None if wide is None else as_json(wide.relative),
+    }
 
 
 def ulp_text(ulp: float) -> str:
@@ -246,24 +273,10 @@ def _eps(dtype: DTypeLike) -> float:
     return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 1.0
 
 
-def _count(distance: np.ndarray, same: np.ndarray, histogram: dict[str, int]) -> None:
-    same = same.reshape(distance.shape)
-    amounts = {"same bits": int(same.sum())}
-    rest = distance[~same]
-    amounts["not finite"] = int(np.isinf(rest).sum())
-    rest = rest[np.isfinite(rest)]
-    amounts["0"] = int((rest == 0).sum())
-    rest = rest[rest > 0]
-    powers, counts = np.unique(np.ceil(np.log2(np.maximum(rest, 1.0))), return_counts=True)
-    amounts |= {f"<= {2.0**power:.0f}": int(n) for power, n in zip(powers, counts, strict=True)}
-    for name, amount in amounts.items():
-        if amount:
-            histogram[name] = histogram.get(name, 0) + amount
-
-
-def _bucket_order(name: str) -> float:
-    fixed = {"same bits": -2.0, "0": -1.0, "not finite": np.inf}
-    return fixed[name] if name in fixed else float(name.removeprefix("<= "))
+def _powers(distance: np.ndarray) -> dict[float, int]:
+    """How many elements are within each power of two; infinity counts as one."""
+    powers = np.where(distance == 0, _ZERO, np.ceil(np.log2(np.maximum(distance, 1.0))))
+    return {float(power): int(n) for power, n in zip(*np.unique_counts(powers), strict=True)}
 
 
 def _first(path: str, a: np.ndarray, b: np.ndarray, unequal: np.ndarray) -> Difference:

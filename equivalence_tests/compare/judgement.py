@@ -71,7 +71,7 @@ class Judgement:
             return Nature.ALGORITHM
         shrank = wide.relative <= here.relative * _HALFWAY and math.isfinite(here.relative)
         # Where the difference is rounding of a few units, it may be a few units in float64 too.
-        is_few = wide.ulp <= _bound_for(self.few, here)
+        is_few = wide.ulp <= here.allowed(self.few)
         return Nature.ROUNDING if shrank or is_few else Nature.ALGORITHM
 
     @property
@@ -99,7 +99,7 @@ class Judgement:
         if usual is None and poison is None:
             return f"{self.verdict.value}: the signs of zeros"
         is_small = (
-            usual is not None and usual.ulp <= _bound_for(above, here) and usual.relative <= VISIBLE
+            usual is not None and usual.ulp <= here.allowed(above) and usual.relative <= VISIBLE
         )
         if is_small and is_different and self.wide is not None:
             is_small = self._is_rounding_before_poison(above)
@@ -156,7 +156,7 @@ class Judgement:
         if usual is None:
             return True
         shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY
-        is_few = usual.ulp <= _bound_for(few, self.wide)
+        is_few = usual.ulp <= self.wide.allowed(few)
         return math.isfinite(usual.relative) and (shrank or is_few)
 
 
@@ -174,11 +174,6 @@ def one_function_remark(comparison: Comparison) -> str:
         "steps as one function, and such leaves round with the rest of it; outside of a loop they "
         "may have the same bits"
     )
-
-
-def _bound_for(bound: float, comparison: Comparison) -> float:
-    """A bound for 100 steps, in proportion for longer runs."""
-    return bound * max(len(comparison.ulp_by_step) / 100, 1.0)
 
 
 def _relative(comparison: Comparison, otherwise: float) -> float:

@@ -14,7 +14,8 @@ from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_nam
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.python_state import is_same_program, plain_values, python_changes
+from equivalence_tests.sides.python_state import plain_values, python_changes
+from equivalence_tests.sides.same_program import is_same_program
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.sides.widened import in_float64, wide

@@ -121,11 +121,13 @@ def _rename(leaf: str, new: str | None) -> Callable[[Any, Any], None]:
     """Returns a forgery: leaves of the right side have another symbol, or never change."""
 
     def forge(case: Any, _: Any) -> None:
-        names = case["symbols"][1]
-        places = [i for i, name in enumerate(names) if name and leaf in name]
+        (state,) = case["states"]
+        names = state["leaves"][1]
+        places = [i for i, name in enumerate(names) if isinstance(name, str) and leaf in name]
+        texts = [name for name in names if isinstance(name, str)]
         assert places
         for i in places:
-            names[i] = next((name for name in names if new and name and new in name), new)
+            names[i] = next((name for name in texts if new and new in name), new)
 
     return forge
 
@@ -134,9 +136,10 @@ def _term(change: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
     """Returns a forgery: the coefficients of functions of leaves are others."""
 
     def forge(case: Any, _: Any) -> None:
-        chosen = [n for state in case["states"] for side in state["terms"] for n in side]
-        assert {*chosen} != {None}
-        for number in {*chosen} - {None}:
+        leaves = [n for state in case["states"] for side in state["leaves"] for n in side]
+        chosen = {n for n in leaves if isinstance(n, int)}
+        assert chosen
+        for number in chosen:
             for term in case["quotients"][number][0]:
                 term[0] = change(term[0])
 
@@ -144,8 +147,8 @@ def _term(change: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
 
 
 def _without_terms(case: Any, _: Any) -> None:
-    for side in case["states"][0]["terms"]:
-        side[:] = [None] * len(side)
+    for side in case["states"][0]["leaves"]:
+        side[:] = [None if isinstance(spec, int) else spec for spec in side]
 
 
 def _swap(case: Any, _: Any) -> None:
@@ -260,7 +263,7 @@ FORGED: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {
         lambda case, _: _with(case, "obligations", 2, "level", value="unknown"),
         "obligations that are open",
     ),
-    "an older format": ("given", lambda _, data: _with(data, "version", value=2), "version"),
+    "an older format": ("given", lambda _, data: _with(data, "version", value=3), "version"),
 }
 
 
@@ -316,8 +319,8 @@ def _number_out_of_range(data: Any) -> None:
     [
         lambda data: _with(data, "cases", value=[]),
         lambda data: _with(data, "cases", 0, "verdict", value="sure"),
-        lambda data: data["cases"][0]["states"][0]["terms"][0].pop(),
-        lambda data: data["cases"][0].pop("symbols"),
+        lambda data: data["cases"][0]["states"][0]["leaves"][0].pop(),
+        lambda data: data["cases"][0].pop("states"),
         lambda data: data["scope"].pop("leaves"),
         lambda data: _with(data, "cases", 0, "fixed", value=3),
         lambda data: _with(data, "cases", 0, "states", value=3),
@@ -386,13 +389,13 @@ def test_a_primitive_that_is_not_known_is_not_passed():
         check(data, tx, tx, PARAMS)
 
 
-def _root_of_square(grad: jax.Array) -> jax.Array:
-    return jnp.where(jnp.sqrt(grad**2 + 1) ** 2 > grad**2 + 1, grad, 2 * grad)
+def _above_nothing(grad: jax.Array) -> jax.Array:
+    return jnp.where((grad - grad) / (grad - grad) > 1, grad, 2 * grad)
 
 
 def test_a_parameter_that_is_never_compared_is_not_passed():
     """Over the reals, where every number is NaN or every comparison without an answer."""
-    for function in (lambda g: g * jnp.nan, _root_of_square):
+    for function in (lambda g: g * jnp.nan, _above_nothing):
         tx = optax.stateless(lambda grads, params, f=function: jax.tree.map(f, grads))
         data = json.loads(prove_equivalence(tx, tx, PARAMS).to_json())
         assert check(data, tx, tx, PARAMS).bits > 0

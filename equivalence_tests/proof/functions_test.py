@@ -4,12 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flint import arb
 
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof.counterexample import search
+from equivalence_tests.proof.counterexample.runs import Pair
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.testing import PARAMS
 
@@ -255,8 +256,10 @@ def test_no_example_parts_equal_functions(name: str):
 def test_an_example_that_runs_do_not_bear_out_is_none(monkeypatch: pytest.MonkeyPatch):
     """Whatever exact arithmetic says: here it takes every two runs for different ones."""
     numbers = itertools.count()
-    monkeypatch.setattr(
-        search, "exact_trajectory", lambda side, params, grads: [arb(next(numbers))] * 3
-    )
+
+    def last_exactly(pair: Any, params: Any, grads: Any) -> Any:
+        return [[np.array([arb(next(numbers))] * 3)] for _ in pair.sides]
+
+    monkeypatch.setattr(Pair, "last_exactly", last_exactly)
     left, right = map(_of_gradients, NOT_SEEN["a fill value"])
     assert prove_equivalence(left, right, {"k": jnp.zeros(3)}).verdict == "not decided"

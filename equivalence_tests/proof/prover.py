@@ -3,10 +3,12 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import jax
 
 import legacy_optim
+from equivalence_tests.proof.counterexample.candidates import other_settings
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.counterexample.search import Search
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
@@ -15,6 +17,7 @@ from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
 from equivalence_tests.proof.induction.induction import Hints, Induction
 from equivalence_tests.proof.induction.world import World
+from equivalence_tests.proof.reading.numbers import check_numbers
 from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
@@ -132,9 +135,9 @@ def _all_cases(
         seen.append(fixed)
         symbolic = {name: number for name, number in inputs.numbers.items() if name not in fixed}
         here = check_inputs(inputs.params, symbolic, {**inputs.fixed, **fixed})
-        programs = tuple(
-            trace_side(make, here, name) for make, name in zip(pair, names, strict=True)
-        )
+        programs = trace_side(pair[0], here, names[0]), trace_side(pair[1], here, names[1])
+        for make, program in zip(pair, programs, strict=True):
+            check_numbers(make, program, here)
         asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
         waiting += [{**fixed, name: number} for name, number in asked]
         kinds = (programs[0].kind, programs[1].kind)
@@ -145,86 +148,83 @@ def _all_cases(
 
 def _case(
     pair: tuple[MakeSide, MakeSide],
-    programs: tuple[Program, ...],
+    programs: tuple[Program, Program],
     inputs: Inputs,
     fixed: Mapping[str, float],
     excluded: tuple[str, ...],
     relate: Relate | None,
 ) -> CaseProof:
-    lhs, rhs = programs
     relation = None
     if relate is not None:
-        relation = trace_relation(relate, pair[0], inputs, rhs)
+        relation = trace_relation(relate, pair[0], inputs, programs[1])
     elif (mapping := _correspondence_of(pair, inputs, programs)) is not None:
         with contextlib.suppress(ProofError):  # of other settings, which hold something else
-            relation = trace_relation(mapping, pair[0], inputs, rhs)
+            relation = trace_relation(mapping, pair[0], inputs, programs[1])
+
+    hints = Hints() if relation is None else induction.given_relation(relation, programs)
 
     def done(
         best: Induction, counterexample: Counterexample | None = None, stopped: str = ""
     ) -> CaseProof:
-        return CaseProof(fixed, excluded, best, world, counterexample, stopped)
+        return CaseProof(fixed, excluded, best, counterexample, stopped)
 
-    def attempt(level: Level) -> Induction:
-        """With the relation that is given, else with the largest there is."""
-        if relation is not None:
-            return induction.by_relation(world, lhs, rhs, relation, level)
-        return induction.by_largest_relation(world, lhs, rhs, level)
-
-    world = World(inputs)
-    best = attempt(Level.IDENTICAL)
+    best = induction.prove(World(inputs), programs, Level.IDENTICAL, hints)
     if best.level is Level.IDENTICAL:
         return done(best)
-    stopped, tries = "", Search(pair, inputs)
+    stopped, search = "", Search(pair, inputs)
     try:
-        if (example := tries.find(quick=True)) is not None:
+        if (example := search.find_quickly()) is not None:
             return done(best, counterexample=example)
     except NoRule as error:
-        tries, stopped = None, str(error)
-    world = World(inputs)
-    best = attempt(Level.REALS)
+        search, stopped = None, str(error)
+    best = induction.prove(World(inputs), programs, Level.REALS, hints)
     if best.level is not Level.UNKNOWN:
         return done(best)
-    if relation is None:
-        for world_of_guess, proofs in _guess_relations(inputs, (lhs, rhs)):
-            if proofs.level is not Level.UNKNOWN:
-                world = world_of_guess
-                return done(proofs)
+    for other in _with_guesses(inputs, programs) if relation is None else ():
+        if other.level is not Level.UNKNOWN:
+            return done(other)
     example = None
-    if tries is not None:
+    if search is not None:
         try:
-            example = tries.find_patiently()
-            stopped = f"no counterexample among {tries.tried} inputs"
-            if inputs.numbers:
+            example = search.find_patiently()
+            stopped = f"no counterexample among {search.tried} inputs"
+            if example is None and inputs.numbers:
+                example, tried = _find_with_other_settings(pair, inputs, programs)
                 settings = (f"{name} = {number:g}" for name, number in inputs.numbers.items())
-                stopped += f", with {', '.join(settings)} alone"
+                stopped += f", with {', '.join(settings)}, nor a few with {tried} other settings"
         except NoRule as error:
             stopped = str(error)
     return done(best, counterexample=example, stopped=stopped)
 
 
-def _guess_relations(
-    inputs: Inputs, sides: tuple[Program, Program]
-) -> Iterator[tuple[World, Induction]]:
+def _find_with_other_settings(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, Program]
+) -> tuple[Counterexample | None, int]:
+    """Returns a counterexample with other hyper-parameters, and how many of these were tried."""
+    tried = 0
+    for numbers in other_settings(inputs.numbers, programs):
+        tried += 1
+        with contextlib.suppress(ProofError, NoRule):  # a side may refuse a number
+            example = Search(pair, replace(inputs, numbers=numbers)).find_quickly()
+            if example is not None:
+                return example, tried
+    return None, tried
+
+
+def _with_guesses(inputs: Inputs, sides: tuple[Program, Program]) -> Iterator[Induction]:
     """Inductions with relations that are more than equalities."""
     try:
-        guesses = Fits(sides, inputs).guesses()
+        guesses = tuple(Fits(sides, inputs).guesses())
     except (NoRule, Unclear, ValueError, ZeroDivisionError, OverflowError):
-        guesses = []
-    strategies = [Hints(tuple(guesses))] if guesses else []
-    strategies += [Hints(by_state=True)] + [Hints(tuple(guesses), True)] * bool(guesses)
-    strategies += [Hints(after_first=True)] + [Hints(tuple(guesses), after_first=True)] * bool(
-        guesses
-    )
-    for hints in strategies:
-        if not induction.may_help(World(inputs), sides, hints):
-            continue
-        for level in (Level.IDENTICAL, Level.REALS)[hints.after_first :]:
-            world = World(inputs)
-            yield world, induction.by_largest_relation(world, *sides, level, hints)
+        guesses = ()
+    for hints in (Hints(guesses, by_state=True), Hints(guesses, after_first=True)):
+        if induction.may_help(World(inputs), sides, hints):
+            for level in (Level.IDENTICAL, Level.REALS)[hints.after_first :]:
+                yield induction.prove(World(inputs), sides, level, hints)
 
 
 def _correspondence_of(
-    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, ...]
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, Program]
 ) -> Relate | None:
     """Returns the state map from a definition to a transformation of its recipes; else None."""
     numbers = {**inputs.numbers, **inputs.fixed}

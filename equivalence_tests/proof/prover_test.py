@@ -12,7 +12,7 @@ import pytest
 import legacy_optim
 import optax_bridge
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof import ProofError, unknown_schedule
+from equivalence_tests.proof import ProofError, check, unknown_schedule
 from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, UNDECIDED
 from equivalence_tests.proof.testing import NUMBERS, PARAMS, assert_proved, train_state
@@ -52,6 +52,27 @@ def test_one_case_may_be_different():
         hyper_params=NUMBERS,
     )
     assert [case.verdict for case in proof.cases] == [DIFFERENT, REALS]
+
+
+OF_SETTINGS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "sign": (lambda rate, decay: jnp.abs(rate) + decay, "rate = -0.001"),
+    "value": (lambda rate, decay: jnp.where(rate == 0.5, 2.0, rate) + decay, "rate = 0.5"),
+    "size": (lambda rate, decay: jnp.minimum(rate, 1e6) + decay, "rate = 2000000.0"),
+    "of a sum": (lambda rate, decay: jnp.maximum(rate + decay, rate), "decay = -0.1"),
+}
+
+
+@pytest.mark.parametrize("name", OF_SETTINGS)
+def test_settings_of_another_sign_size_or_value_are_tried(name: str):
+    factor, settings = OF_SETTINGS[name]
+    left, right = (
+        lambda hp, f=f: optax.scale(-f(unwrap(hp["rate"]), unwrap(hp["decay"])))
+        for f in (lambda rate, decay: rate + decay, factor)
+    )
+    params = {"k": jnp.ones(2)}
+    proof = prove_equivalence(left, right, params, hyper_params=NUMBERS)
+    assert proof.verdict == DIFFERENT and settings in str(proof)
+    assert check(proof.to_json(), left, right, params, hyper_params=NUMBERS).examples == 1
 
 
 def test_a_comparison_by_size_keeps_a_number():

@@ -13,7 +13,7 @@ from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.induction import Induction
-from equivalence_tests.proof.induction.world import Obligation, World
+from equivalence_tests.proof.induction.world import Obligation
 from equivalence_tests.proof.reading.sides import MakeSide
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, GIVEN, Scope, coverage
 
@@ -37,7 +37,6 @@ class CaseProof:
       fixed: hyper-parameters that are this number in this case.
       excluded: what symbols are not in this case.
       induction: obligations and relation.
-      world: the graph in which they stand.
       counterexample: an input on which both part.
       stopped: what else stopped the proof.
     """
@@ -45,7 +44,6 @@ class CaseProof:
     fixed: Mapping[str, float]
     excluded: tuple[str, ...]
     induction: Induction
-    world: World = field(repr=False)
     counterexample: Counterexample | None = None
     stopped: str = ""
 
@@ -69,9 +67,8 @@ class CaseProof:
             "stopped": self.stopped,
             "relation": list(self.induction.relation),
             "relation_given": self.induction.relation_given,
-            "symbols": [list(each) for each in self.induction.symbols],
             "after_first": None if (least := self.induction.least) is None else dict(least),
-            **rows_of_case(self.world.graph, self.induction),
+            **rows_of_case(self.induction.world.graph, self.induction),
             "counterexample": None if example is None else example.as_dict(),
         }
 
@@ -138,12 +135,12 @@ class Proof:
         if all(o.equality.general for o in self.obligations) and self.sides is not None:
             covered, looks = ANY, ()
             for inputs in {
-                id(case.world.inputs): case.world.inputs for case in self.cases
+                id(case.induction.world.inputs): case.induction.world.inputs for case in self.cases
             }.values():
                 here, places = coverage(self.sides, inputs)
                 covered = max(covered, here, key=(ANY, ANY_SIZE, GIVEN).index)
                 looks = (*looks, *places)
-        inputs = self.cases[0].world.inputs
+        inputs = self.cases[0].induction.world.inputs
         leaves = zip(inputs.paths, inputs.shapes, strict=True)
         shapes = {path: (str(leaf.dtype), tuple(leaf.shape)) for path, leaf in leaves}
         return Scope(

@@ -31,6 +31,7 @@ from optax_bridge.correspondence import (
 )
 from optax_bridge.correspondence.claim import PROVED_SHAPES
 from optax_bridge.correspondence.recipe import Source, build
+from optax_bridge.correspondence.table import with_inner
 from optax_bridge.metadata.trees import Params
 
 HyperParams = Mapping[str, HyperParam]
@@ -149,15 +150,19 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
         if len(shape) == 2 or "vectors" not in entry.excluded
     }
     params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
-    described = describe(definition)
+    described, numbers = describe(definition), dict[str, float]()
+    _with_numbers(described, numbers.setdefault)
 
     def legacy_side(hp: HyperParams) -> SideLike:
-        return _definition(described, hp, "")
+        return _definition(_with_numbers(described, lambda name, number: hp[name]))
 
     def recipe_side(hp: HyperParams) -> SideLike:
-        return build(_choice(_with_sources(described, hp, ""), task.recipe).call)
+        def source(name: str, number: float) -> Source:
+            return Source(name.rpartition(".")[2], unwrap(hp[name]))
 
-    both = [Statement(legacy_side, recipe_side, params, dict(_numbers(described, "")))]
+        return build(_choice(_with_numbers(described, source), task.recipe).call)
+
+    both = [Statement(legacy_side, recipe_side, params, numbers)]
     if choice.claim.verdict is Verdict.IDENTICAL:
         both.append(Statement(definition, build(choice.call), params, None))
     return choice.claim, both
@@ -171,67 +176,40 @@ def is_held(claim: Claim, verdict: str | None, dtype: str) -> bool:
     return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 
 
-def _numbers(described: object, prefix: str) -> Iterator[tuple[str, float]]:
-    """The settings that may be symbols: numbers other than 0 that no recipe fixes."""
-    if not isinstance(described, Described):
-        return
-    fixed = {unsupported.name for unsupported in described.entry.unsupported}
-    for name, value in described.settings.items():
-        for name_in, nested in _described_parts(name, value):
-            yield from _numbers(nested, f"{prefix}{name_in}.")
-        if isinstance(value, float) and value != 0 and name not in fixed:
-            yield f"{prefix}{name}", value
+def _with_numbers(described: Any, change: Callable[[str, float], object], prefix: str = "") -> Any:
+    """An optimizer as data, with others for the numbers that may be symbols.
 
-
-def _described_parts(name: str, value: object) -> Iterator[tuple[str, Described]]:
-    if isinstance(value, Described):
-        yield name, value
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _described_parts(str(index), item)
-
-
-def _definition(described: Any, hp: HyperParams, prefix: str) -> legacy_optim.OptimizerDef:
-    """The legacy definition with symbols for numbers."""
+    Args:
+      described: the optimizer; one that is no data, of a class of the user's, stays as it is.
+      change: the name and the value of a setting -> its new value. It is called for numbers other
+        than 0 that no recipe fixes; a nested optimizer's have its name in front of theirs.
+      prefix: what stands in front of all names.
+    """
     if not isinstance(described, Described):
         return described
-    settings = _replace_numbers(described, hp, prefix, _definition, lambda name, value: value)
+    fixed = {unsupported.name for unsupported in described.entry.unsupported}
+
+    def changed(name: str, value: object) -> Any:
+        if isinstance(value, tuple):
+            return tuple(changed(str(index), item) for index, item in enumerate(value))
+        return _with_numbers(value, change, f"{prefix}{name}.")
+
+    settings = {
+        name: change(f"{prefix}{name}", value)
+        if isinstance(value, float) and value != 0 and name not in fixed
+        else changed(name, value)
+        for name, value in described.settings.items()
+    }
+    return Described(described.entry, settings)
+
+
+def _definition(described: Any) -> legacy_optim.OptimizerDef:
+    """The legacy definition that is described, also with symbols for numbers."""
+    if not isinstance(described, Described):
+        return described
+    settings: dict[str, Any] = with_inner(described.settings, _definition)
     args: tuple[Any, ...] = ()
     for hyper_param in described.entry.hyper_params:
         if hyper_param.variadic:
             args = settings.pop(hyper_param.legacy)
     return described.entry.legacy(*args, **settings)
-
-
-def _with_sources(described: object, hp: HyperParams, prefix: str) -> Any:
-    """The same as data, with traced values in the place of numbers."""
-    if not isinstance(described, Described):
-        return described
-
-    def source(name: str, value: object) -> Source:
-        return Source(name, unwrap(value))
-
-    return Described(
-        described.entry, _replace_numbers(described, hp, prefix, _with_sources, source)
-    )
-
-
-def _replace_numbers(
-    described: Described,
-    hp: HyperParams,
-    prefix: str,
-    inner: Callable[..., object],
-    leaf: Callable[[str, HyperParam], object],
-) -> dict[str, Any]:
-    def value_of(name_in: str, value: object) -> object:
-        if isinstance(value, Described):
-            return inner(value, hp, f"{prefix}{name_in}.")
-        if isinstance(value, tuple):
-            return tuple(value_of(str(index), item) for index, item in enumerate(value))
-        return value
-
-    settings = {}
-    for name, value in described.settings.items():
-        key = f"{prefix}{name}"
-        settings[name] = leaf(name, hp[key]) if key in hp else value_of(name, value)
-    return settings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import serialization
+from flax import serialization, traverse_util
 from flax.core import freeze
 
 if TYPE_CHECKING:
@@ -26,40 +26,26 @@ Flat = dict[str, np.ndarray]
 Tree = Leaf = Optimizer = Any
 
 
-def flatten(tree: Tree, prefix: str = "") -> tuple[Flat, dict[str, str]]:
+def flatten(tree: Tree) -> tuple[Flat, dict[str, str]]:
     """Flattens a state dict to '/'-joined paths.
-
-    Args:
-        tree: nested dicts with arrays, None or empty dicts at the leaves.
-        prefix: the path that leads to `tree`.
 
     Returns:
         The arrays by path, and what stands at the paths without one: "none" or "empty".
     """
-    if tree is None:
-        return {}, {prefix: "none"}
-    if not isinstance(tree, Mapping):
-        return {prefix: np.asarray(tree)}, {}
-    if not tree:
-        return {}, {prefix: "empty"}
     arrays: Flat = {}
     absent: dict[str, str] = {}
-    for key in sorted(tree):
-        below = flatten(tree[key], f"{prefix}/{key}" if prefix else str(key))
-        arrays.update(below[0])
-        absent.update(below[1])
+    flat = traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep="/")
+    for path, leaf in sorted(flat.items()):
+        if leaf is None or leaf is traverse_util.empty_node:
+            absent[path] = "none" if leaf is None else "empty"
+        else:
+            arrays[path] = np.asarray(leaf)
     return arrays, absent
 
 
 def nest(arrays: Mapping[str, Leaf], container: str = "dict") -> Tree:
     """Builds the nested dict, or FrozenDict, of arrays by '/'-joined path."""
-    tree: dict[str, Tree] = {}
-    for path, array in arrays.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = array
+    tree = traverse_util.unflatten_dict(arrays, sep="/")
     return freeze(tree) if container == "frozen_dict" else tree
 
 

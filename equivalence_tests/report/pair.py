@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import jax
 
-from equivalence_tests.compare.comparison import Comparison, Difference, as_json
+from equivalence_tests.compare.comparison import Comparison, Difference, as_data, as_json
 from equivalence_tests.compare.judgement import Judgement, Nature, one_function_remark
 from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
@@ -193,7 +193,7 @@ class Report:
             "nature": self.nature.value,
             "steps": self.steps,
             "bound": self.bound,
-            "leaves": comparison.leaves,
+            **as_data(comparison, self.wide),
             "shapes": {
                 path: f"{dtype}[{', '.join(map(str, shape))}]"
                 for path, (shape, dtype) in self.signature.items()
@@ -201,9 +201,6 @@ class Report:
             "state_compared": self.state_compared,
             "closed_loop": self.closed_loop,
             "pinned": self.pinned,
-            "ulp": as_json(comparison.ulp),
-            "ulp_by_step": [as_json(float(value)) for value in comparison.ulp_by_step],
-            "worst_leaf": comparison.worst_leaf,
             "histogram": dict(comparison.histogram),
             "first_difference": None
             if first is None
@@ -214,8 +211,6 @@ class Report:
                 "left": as_json(first.left),
                 "right": as_json(first.right),
             },
-            "relative": as_json(comparison.relative),
-            "relative_in_float64": None if self.wide is None else as_json(self.wide.relative),
             "headline": self.headline,
             "gradients": self.tried,
             "started": self.started,

@@ -89,7 +89,7 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
         return Svg("")
     steps = len(comparison.ulp_by_step)
     there = None if wide is None else _largest(wide, steps)
-    bounds = {} if bound is None else _bounds(leaves, bound, steps)
+    bounds = {} if bound is None else _bounds(leaves, comparison.allowed(bound))
     series = [leaf.ulp_by_step * leaf.eps for leaf in leaves]
     scale = _scale([*series, list(bounds.values()), () if there is None else there])
     ulp = min((leaf.eps for leaf in leaves if leaf.eps < 1), default=1.0)
@@ -170,9 +170,8 @@ def _largest(wide: Comparison, steps: int) -> np.ndarray:
     return result
 
 
-def _bounds(leaves: Sequence[LeafDistance], bound: float, steps: int) -> dict[float, float]:
+def _bounds(leaves: Sequence[LeafDistance], allowed: float) -> dict[float, float]:
     """Spacing of a dtype -> the bound, over the scale, for tensors of that dtype."""
-    allowed = bound * max(steps / 100, 1.0)
     return {leaf.eps: min(allowed * leaf.eps, VISIBLE) for leaf in leaves if leaf.eps < 1}
 
 

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests.compare.comparison import NOTICEABLE, as_json, ulp_text
+from equivalence_tests.compare.comparison import NOTICEABLE, as_data, as_json, ulp_text
 from equivalence_tests.compare.extent import extent_before_poison
 from equivalence_tests.compare.judgement import Nature
 from equivalence_tests.report.item import broken_lines
@@ -299,12 +299,7 @@ def _row(result: Result) -> dict[str, object]:
         **result.extra,
     }
     if comparison is not None and judgement is not None:
-        row["ulp"] = as_json(comparison.ulp)
-        row["ulp_by_step"] = [as_json(float(ulp)) for ulp in comparison.ulp_by_step]
-        row["worst_leaf"] = comparison.worst_leaf
+        row |= as_data(comparison, result.wide)
         row["first_difference"] = None if comparison.first is None else str(comparison.first)
-        row["leaves"] = comparison.leaves
         row["nature"] = judgement.nature.value
-        row["relative"] = as_json(comparison.relative)
-        row["relative_in_float64"] = None if result.wide is None else as_json(result.wide.relative)
     return row

@@ -6,21 +6,20 @@ at every step, so it is looked for: in what the step holds, in the functions, ob
 modules of the user's that it names, and in the random numbers of Python and NumPy.
 """
 
-import argparse
 import array
 import collections
 import contextlib
+import ctypes
 import decimal
 import enum
 import fractions
 import functools
 import gc
+import io
 import itertools
 import operator
 import random
-import re
 import sys
-import threading
 import types
 import warnings
 import zlib
@@ -29,10 +28,8 @@ from pathlib import PurePath
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from equivalence_tests.sides.held_values import (
-    DEPTH,
     LONGEST,
     PLAIN,
     Part,
@@ -41,22 +38,22 @@ from equivalence_tests.sides.held_values import (
     parts_of,
     text_of,
 )
+from equivalence_tests.sides.same_program import digest_of
 
 _VALUES = (*PLAIN, bytes, decimal.Decimal, enum.Enum, fractions.Fraction)
 _CONTAINERS = (list, dict, set, collections.deque, bytearray, array.array)
-# What is followed where a function names it, apart from objects of the user's classes.
-_HOLDERS = (
-    *(*_VALUES, *_CONTAINERS, tuple, type, types.FunctionType, types.GeneratorType, Iterator),
-    *(np.ndarray, np.random.Generator, np.random.RandomState, random.Random, threading.local),
-    *(types.MethodType, functools.partial, types.SimpleNamespace, argparse.Namespace),
-    *(collections.UserDict, collections.UserList, collections.ChainMap),
+_BUFFERS = (bytearray, array.array, memoryview, ctypes.c_int.__mro__[-2])  # all of ctypes
+_OF_ARRAYS = (jax.Array, np.ndarray, np.random.Generator, np.random.RandomState)
+# Objects of Python that hold others in ways that are followed by name, or not at all.
+_NAMED = (
+    *(list, dict, tuple, set, frozenset, type, types.FunctionType, types.ModuleType),
+    *(types.CodeType, types.FrameType, types.TracebackType, types.CellType),
 )
 _LIBRARIES = ("equivalence_tests", "jaxlib", "keras", "legacy_optim", "optax_bridge", "torch")
 _STANDARD = frozenset(sys.stdlib_module_names) - {"__main__"}
 _INSTALLED = {"site-packages", "dist-packages"}
-# Where the iterators of Python itself come from: asking them runs no code of the user's.
-_OF_PYTHON = ("builtins", "itertools", "collections", "_collections")
-_ADDRESS = re.compile("0x[0-9a-f]+")
+# Where the classes of Python itself come from: asking their objects runs no code of the user's.
+_OF_PYTHON = ("builtins", "itertools", "collections", "_collections", "functools", "_queue")
 
 Reached = Iterator[tuple[str, object]]  # where -> what is there
 
@@ -70,25 +67,22 @@ def plain_values(function: Callable[..., object]) -> dict[str, object]:
     """
     values: dict[str, object] = {
         "the state of random": _digest(repr(random.getstate())),
-        "the state of np.random": _digest(_bytes_of(np.random.get_state(legacy=False))),
+        "the state of np.random": _digest(digest_of(np.random.get_state(legacy=False))),
     }
     seen: dict[int, object] = {}  # kept, so that nothing that is made later has the same id
-
-    def collect(path: str, value: object, depth: int) -> None:
-        if isinstance(value, _VALUES):
-            while path in values:  # another object's of that name
-                path += "'"
-            values[path] = value
-        elif depth < DEPTH and id(value) not in seen and not isinstance(value, jax.Array):
-            seen[id(value)] = value
-            for reached in _all_reached(path, value):
-                with contextlib.suppress(Exception):
-                    for inner_path, inner in reached:
-                        with contextlib.suppress(Exception):
-                            collect(inner_path, inner, depth + 1)
-
-    with contextlib.suppress(Exception):
-        collect("", function, 0)
+    waiting: list[tuple[str, object]] = [("", function)]
+    while waiting:
+        path, value = waiting.pop()
+        with contextlib.suppress(Exception):
+            if isinstance(value, (*_VALUES, jax.Array)):
+                while path in values:  # another object's of that name
+                    path += "'"
+                values[path] = value
+                if not _is_own(type(value)):
+                    continue
+            if id(value) not in seen:
+                seen[id(value)] = value
+                waiting += reversed(_all_reached(path, value))
     return values
 
 
@@ -100,37 +94,20 @@ def python_changes(
     Args:
       before: of `plain_values`.
       after: the same, later.
-      new: whether what was not there before counts.
+      new: whether what was not there before counts, and another array of JAX. An array that
+        is kept, as the last gradients are, changes no program unless the next call reads it.
     """
     return {
         path.rstrip("'"): f"{text_of(before.get(path, 'nothing'))} -> {text_of(value)}"
         for path, value in after.items()
-        if (_is_changed(before[path], value) if path in before else new)
+        if (new if path not in before else _is_changed(before[path], value, new))
     }
 
 
-def is_same_program(first: core.ClosedJaxpr, later: core.ClosedJaxpr) -> bool:
-    """True if a step that was traced twice was the same program both times."""
-    texts = (_ADDRESS.sub("", str(program.jaxpr)) for program in (first, later))
-    constants = ([*map(_bytes_of, _constants(program))] for program in (first, later))
-    return operator.eq(*texts) and operator.eq(*constants)
-
-
-def _constants(program: core.Jaxpr | core.ClosedJaxpr) -> Iterator[np.ndarray]:
-    """Yields the constants of a program, and of those within it."""
-    if isinstance(program, core.ClosedJaxpr):
-        for value in program.consts:
-            is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
-            yield np.asarray(jax.random.key_data(value) if is_key else value)
-        program = program.jaxpr
-    for eqn in program.eqns:
-        for value in jax.tree.leaves(list(eqn.params.values())):
-            if isinstance(value, core.Jaxpr | core.ClosedJaxpr):
-                yield from _constants(value)
-
-
-def _is_changed(before: object, after: object) -> bool:
-    """True if values differ; NaN does not from NaN."""
+def _is_changed(before: object, after: object, new: bool) -> bool:
+    """True if values differ; NaN does not from NaN, and of arrays of JAX only new ones do."""
+    if isinstance(after, jax.Array):
+        return new and before is not after
     with contextlib.suppress(Exception):  # of a number of the user's
         both_nan = before != before and after != after
         return before is not after and bool(before != after) and not both_nan
@@ -141,22 +118,19 @@ def _digest(text: str) -> str:
     return text if len(text) < 40 else f"{text[:10]}...{hash(text):x}"
 
 
-def _bytes_of(state: object) -> str:
-    """Returns what identifies the state of a generator of NumPy, or an array's numbers."""
-    if isinstance(state, dict):
-        return ", ".join(_bytes_of(value) for value in state.values())
-    if not isinstance(state, np.ndarray):
-        return repr(state)
-    numbers = np.ascontiguousarray(state).reshape(-1).view(np.uint8)
-    return f"{state.dtype}{list(state.shape)} {zlib.crc32(numbers.data):x}"
-
-
-def _all_reached(path: str, value: object) -> Iterator[Reached]:
-    """Yields what is reached from a value, and measures of it, in each of the ways."""
-    yield _measures(path, value)
+def _all_reached(path: str, value: object) -> list[tuple[str, object]]:
+    """Returns what is reached from a value, and measures of it, in each of the ways."""
+    reached: list[tuple[str, object]] = []
+    with contextlib.suppress(Exception):
+        reached.extend(_measures(path, value))
     for parts in (parts_of(value), _own_parts(value), _named_parts(value)):
-        yield ((part.below(path), part.value) for part in parts if _is_followed(value, part))
-    yield ((path, inner) for inner in _behind(value))
+        with contextlib.suppress(Exception):
+            for part in parts:
+                if _is_followed(value, part):
+                    reached.append((part.below(path), part.value))
+    with contextlib.suppress(Exception):
+        reached += [(path, inner) for inner in _behind(value)]
+    return reached
 
 
 def _measures(path: str, value: object) -> Reached:
@@ -164,23 +138,27 @@ def _measures(path: str, value: object) -> Reached:
     kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
     if kind is not None:  # of the class of Python: a class of the user's may count another way
         yield f"len({path})", kind.__len__(value)  # pyright: ignore[reportArgumentType]
-    if isinstance(value, bytearray | array.array):
-        yield path, zlib.crc32(value)
+    if isinstance(value, _BUFFERS):
+        yield path, zlib.crc32(memoryview(value).tobytes())  # pyright: ignore[reportArgumentType]
+    elif isinstance(value, io.StringIO | io.BytesIO):
+        yield path, f"{hash(value.getvalue()):x} at {value.tell()}"
     elif isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             yield path, _entries(value.flat)
         elif not isinstance(value, np.memmap):  # a file
-            yield path, _bytes_of(value)
+            yield path, digest_of(value)
     elif isinstance(value, set | frozenset):
         yield path, repr(sorted(map(text_of, value))) if len(value) <= LONGEST else _entries(value)
     elif isinstance(value, list | tuple | collections.deque) and len(value) > LONGEST:
         yield path, _entries(value)
-    elif isinstance(value, dict) and len(value) > LONGEST:
-        yield path, _entries(dict.values(value))
+    elif isinstance(value, dict):
+        if len(value) > LONGEST:
+            yield path, _entries(dict.values(value))
+        yield f"the order of {path}", _entries(_keys(value))
     elif isinstance(value, np.random.Generator):
-        yield path, _digest(_bytes_of(value.bit_generator.state))
+        yield path, _digest(digest_of(value.bit_generator.state))
     elif isinstance(value, np.random.RandomState):
-        yield path, _digest(_bytes_of(value.get_state(legacy=False)))
+        yield path, _digest(digest_of(value.get_state(legacy=False)))
     elif isinstance(value, random.Random):
         yield path, _digest(repr(value.getstate()))
     elif isinstance(value, types.GeneratorType):
@@ -197,18 +175,24 @@ def _entries(values: Iterable[object]) -> str:
     return f"entries {hash(tuple(value if value == value else 'nan' for value in plain)):x}"
 
 
+def _keys(value: dict[object, object]) -> Iterator[object]:
+    """Yields the keys in their order, by the methods of Python's own classes."""
+    ordered = isinstance(value, collections.OrderedDict)
+    return collections.OrderedDict.__iter__(value) if ordered else dict.__iter__(value)
+
+
 def _behind(value: object) -> Iterator[object]:
-    """Yields what an iterator or a generator goes through, and how far it is."""
+    """Yields what an object of Python refers to and does not name, as an iterator does."""
     if isinstance(value, types.GeneratorType):  # what it yields from, and its loops
         yield from (inner for inner in gc.get_referents(value) if isinstance(inner, Iterator))
-    elif isinstance(value, Iterator) and type(value).__module__ in _OF_PYTHON:
+    elif type(value).__module__ in _OF_PYTHON and not isinstance(value, _NAMED):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                state = value.__reduce__()[1:]
+                state = value.__reduce__()[1:] if isinstance(value, Iterator) else ()
         except TypeError:  # itertools' are no longer copied from Python 3.14 on
-            state = (tuple(gc.get_referents(value)),)
-        for inner in state:
+            state = ()
+        for inner in state or (tuple(gc.get_referents(value)),):
             yield from inner if isinstance(inner, tuple) else (inner,)
 
 
@@ -273,8 +257,15 @@ def _globals_of(function: types.FunctionType) -> Iterator[Part]:
                 if _is_own_module(other.__name__):
                     inner = sorted(set(_names(function.__code__)).intersection(vars(other)))
                     yield from (Part(n, vars(other)[n], f"{name}.{n}") for n in inner)
-            elif path not in listed and (isinstance(other, _HOLDERS) or _is_own(type(other))):
+            elif path not in listed and _is_holder(other):
                 yield Part(name, other, path)
+
+
+def _is_holder(value: object) -> bool:
+    """True of what is followed where a function names it: arrays, and Python's and own objects."""
+    root = type(value).__module__.partition(".")[0]
+    known = root in _STANDARD and root != "logging"  # a log counts for itself
+    return known or isinstance(value, _OF_ARRAYS) or _is_own(type(value))
 
 
 def _is_own(value: type | types.FunctionType) -> bool:

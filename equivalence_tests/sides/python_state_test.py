@@ -2,7 +2,10 @@
 
 import array
 import collections
+import ctypes
+import enum
 import functools
+import io
 import itertools
 import random
 import tracemalloc
@@ -123,6 +126,17 @@ class _Dict(dict[str, int]):
     number = 0
 
 
+class _Rate(float):
+    number = 0
+
+
+class _Mode(enum.Enum):
+    FAST = 1
+
+
+vars(_Mode.FAST)["number"] = 0
+_ENTRIES = {"a": 0}
+_PROXY = types.MappingProxyType(_ENTRIES)
 _NAMESPACE = types.SimpleNamespace(number=0)
 _USER_DICT = collections.UserDict({"number": 0})
 _CODES = array.array("i", [0])
@@ -153,8 +167,38 @@ def _partial(grads: Any, state: Any, params: Any = None) -> Any:
     return _PARTIAL(grads, state, params)
 
 
+def _add_to(held: Any, key: Any) -> None:
+    held[key] += 1
+
+
 def _add_one(held: Any) -> None:
-    held[99] += 1
+    _add_to(held, 99)
+
+
+def _add_to_value(held: Any) -> None:
+    held.value += 1
+
+
+def _turn(held: Any) -> int:
+    held.move_to_end(next(iter(held)))
+    return held[next(iter(held))]
+
+
+def _turn_plain(held: Any) -> int:
+    first = next(iter(held))
+    held[first] = held.pop(first)
+    return held[next(iter(held))]
+
+
+def _deep(depth: int) -> list[Any]:
+    held: list[Any] = [0]
+    for _ in range(depth - 1):
+        held = [held]
+    return held
+
+
+def _innermost(held: Any) -> Any:
+    return _innermost(held[0]) if isinstance(held[0], list) else held
 
 
 STEPS: list[tuple[str, Callable[[], Callable[..., Any]]]] = [
@@ -190,6 +234,17 @@ STEPS: list[tuple[str, Callable[[], Callable[..., Any]]]] = [
     ("self.number", lambda: _bound),
     ("its argument 0.number", lambda: _partial),
     ("the state of random", lambda: _at_hand(None, lambda held: _draw())),
+    ("held", lambda: _at_hand(ctypes.c_int(0), _add_to_value)),
+    ("held", lambda: _at_hand(memoryview(bytearray(9)), lambda held: _add_to(held, 3))),
+    ("held", lambda: _at_hand(io.StringIO("1" * 8 + "9"), lambda held: int(held.read(1)))),
+    ("held", lambda: _at_hand(_loop([1.0] * 20).__next__, lambda held: held())),
+    ("held['a']", lambda: _at_hand(_PROXY, lambda held: _add_to(_ENTRIES, "a"))),
+    ("the order of held", lambda: _at_hand(collections.OrderedDict(a=1, b=1, c=9), _turn)),
+    ("the order of held", lambda: _at_hand(dict(a=1, b=1, c=9), _turn_plain)),
+    ("held.number", lambda: _at_hand(_Rate(1.0), _count)),
+    ("held.number", lambda: _at_hand(_Mode.FAST, _count)),
+    ("held[0][0]", lambda: _at_hand(ValueError([0]), lambda held: _add_to(held.args[0], 0))),
+    ("held" + "[0]" * 40, lambda: _at_hand(_deep(40), lambda held: _add_to(_innermost(held), 0))),
 ]
 
 
@@ -231,6 +286,42 @@ class _First:
 def test_a_first_call_unlike_the_next_is_refused(compare: Callable[..., Any], factors: Any):
     with pytest.raises(EquivalenceError, match=r"right side .*its first call changes"):
         compare(optax.sgd(0.1), _side(_First(*factors).update), PARAMS)
+
+
+def _sum_in(box: list[Any], grads: Any) -> Any:
+    box[0] = box[0] + 1
+    return _scaled(grads, 1.0 + 0 * box[0])
+
+
+@pytest.mark.parametrize("compare", [check_equivalence, prove_equivalence])
+def test_an_array_that_the_next_call_reads_is_refused(compare: Callable[..., Any]):
+    box = [jnp.zeros(())]
+    update = _at_hand(box, lambda held: None)
+    assert "identical" in str(compare(optax.sgd(0.1), _side(update), PARAMS))
+    with pytest.raises(EquivalenceError, match=r"right side .*Keep it in the state"):
+        compare(optax.sgd(0.1), _side(lambda g, s, p=None: (_sum_in(box, g), s)), PARAMS)
+
+
+@pytest.mark.parametrize("compare", [check_equivalence, prove_equivalence])
+def test_an_array_that_is_kept_and_not_read_is_no_state(compare: Callable[..., Any]):
+    last: list[Any] = [None]
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        last[0] = grads
+        return _scaled(grads, 1.0), state
+
+    assert "identical" in str(compare(optax.sgd(0.1), _side(update), PARAMS))
+
+
+def test_an_array_that_changes_in_place_is_refused_by_a_proof():
+    total = jax.new_ref(jnp.zeros(()))
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        total[...] += 1
+        return _scaled(grads, total[...]), state
+
+    with pytest.raises(EquivalenceError, match="which changes in place; use the state"):
+        prove_equivalence(optax.sgd(0.1), _side(update), PARAMS)
 
 
 def test_a_side_of_hyper_params_is_made_anew_for_each_trace():

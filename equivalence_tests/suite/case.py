@@ -12,12 +12,22 @@ import jax
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.judgement import Judgement
+from equivalence_tests.proof.claims import prove_task
+from equivalence_tests.proof.table import Task
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.sides.widened import in_float64, wide
-from optax_bridge.correspondence import ENTRIES, Claim, UnsupportedSetting, Verdict, choose_recipe
 from optax_bridge.correspondence import Case as Setting
+from optax_bridge.correspondence import (
+    Choice,
+    Claim,
+    Entry,
+    UnsupportedSetting,
+    Verdict,
+    all_entries,
+    choose_recipe,
+)
 from optax_bridge.correspondence.recipe import Call, render
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -130,7 +140,7 @@ class Result:
 
 def measure(
     case: Case,
-    setting: Setting,
+    settings: str,
     definition: legacy_optim.OptimizerDef,
     compare: Callable[[Result, Call], None],
 ) -> Result:
@@ -138,24 +148,43 @@ def measure(
 
     Args:
       case: the case.
-      setting: the entry's case that it is about.
+      settings: the constructor call of the original library.
       definition: the legacy side.
       compare: sets the comparison of a result, from the recipe.
     """
-    entry = ENTRIES[case.entry]
-    call = render(entry.call(setting, setting.learning_rate))
-    result = Result(case, call.removeprefix("legacy_optim."))
+    result = Result(case, settings)
     try:
-        choice = choose_recipe(definition, "exact" if case.recipe == "exact" else "standalone")
+        choice = choice_of(case.recipe, definition)
     except UnsupportedSetting as error:
         result.note = str(error)
         return result
-    result.claim = choice.claim
+    is_exact = case.recipe == "exact"
+    result.claim = all_entries()[case.entry].exactness if is_exact else choice.claim
     with contextlib.suppress(ValueError):  # a traversal is a function, which has no source form
         result.source = render(choice.call)
     with record_run(result):
         compare(result, choice.call)
     return result
+
+
+def choice_of(recipe: str, definition: legacy_optim.OptimizerDef) -> Choice:
+    """The choice that a case's recipe, `"exact"` or `"stock"`, stands for."""
+    return choose_recipe(definition, "exact" if recipe == "exact" else "standalone")
+
+
+def call_text(entry: Entry, setting: Setting) -> str:
+    """The legacy constructor call of one of an entry's cases."""
+    return render(entry.call(setting, setting.learning_rate)).removeprefix("legacy_optim.")
+
+
+def prove(result: Result, setting: int) -> None:
+    """Puts into a result what is proved of its recipe, for one of the entry's cases."""
+    if result.claim is None:
+        return
+    row = prove_task(
+        Task(result.case.entry, setting, result.case.recipe, "float32"), certified=False
+    )
+    result.proved, result.proof_held = row.verdict or row.note, row.held
 
 
 @contextlib.contextmanager

@@ -13,8 +13,6 @@ from flax.core import FrozenDict
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.extent import poisoned_from
-from equivalence_tests.proof.claims import prove_task
-from equivalence_tests.proof.table import Task
 from equivalence_tests.sides import side as sides
 from equivalence_tests.sides.inputs import digits, problems
 from equivalence_tests.sides.precision import pin_precision
@@ -24,8 +22,10 @@ from equivalence_tests.suite.case import (
     SYNTHETIC,
     Case,
     Result,
+    call_text,
     decide_in_float64,
     measure,
+    prove,
 )
 from optax_bridge.correspondence import ENTRIES, Verdict
 from optax_bridge.correspondence.recipe import Call, build
@@ -183,12 +183,11 @@ def _measure(trial: _Synthetic | _Trained, check: Check) -> Result:
         if isinstance(trial, _Synthetic) and broken:
             trial.decide(result, call)
 
-    result = measure(check, trial.setting, trial.definition, compare)
+    settings = call_text(trial.entry, trial.setting)
+    result = measure(check, settings, trial.definition, compare)
     result.extra, result.losses = trial.extra, trial.losses
-    if check.problem == SYNTHETIC and check.rate == "constant" and result.claim is not None:
-        task = Task(check.entry, check.setting, check.recipe, "float32")
-        row = prove_task(task, certified=False)
-        result.proved, result.proof_held = row.verdict or row.note, row.held
+    if check.problem == SYNTHETIC and check.rate == "constant":
+        prove(result, check.setting)
     return result
 
 

@@ -6,7 +6,6 @@ gradients that are ordinary, tiny, zero, huge, infinite and NaN. What PyTorch co
 
 import importlib.util
 import inspect
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -17,24 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.proof.claims import prove_task
-from equivalence_tests.proof.table import Task
 from equivalence_tests.sides.adapt import as_side, side_maker
 from equivalence_tests.sides.frameworks import import_framework_of, import_torch
 from equivalence_tests.sides.side import Side, train_state
 from equivalence_tests.sides.trajectory import driver, trajectory
-from equivalence_tests.suite.case import Case, Result
+from equivalence_tests.suite.case import Case, Result, measure, prove
 from optax_bridge._text import did_you_mean
-from optax_bridge.correspondence import (
-    Choice,
-    Entry,
-    Table,
-    UnsupportedSetting,
-    Verdict,
-    all_entries,
-    choose_recipe,
-    origin_of,
-)
+from optax_bridge.correspondence import Entry, Table, all_entries, origin_of
 from optax_bridge.correspondence.recipe import Call, build, render, resolve
 
 FILE = "torch.npz"
@@ -284,28 +272,18 @@ def case_settings(entry: Entry, setting: int) -> dict[str, Any]:
 def run_witness(check: WitnessCheck) -> Result:
     """Runs one check; an error is in its result."""
     entry, settings = all_entries()[check.entry], settings_of(check)
-    result = Result(check, text_of(entry, settings))
-    try:
-        choice = _choice(entry, settings, check.recipe)
-    except UnsupportedSetting as error:
-        result.note = str(error)
-        return result
-    result.source = render(choice.call)
-    result.claim = entry.exactness if check.recipe == "exact" else choice.claim
-    started = time.perf_counter()
-    try:
-        result.comparison = comparison_of(entry, settings, check, choice)
-    except Exception as error:
-        result.failed, result.note = True, f"{type(error).__name__}: {error}"
-    result.seconds = time.perf_counter() - started
+
+    def compare_with(result: Result, recipe: Call) -> None:
+        result.comparison = comparison_of(entry, settings, check, recipe)
+
+    result = measure(check, text_of(entry, settings), entry.legacy(**settings), compare_with)
     if check.setting < len(entry.cases) and check.problem == "float32":
-        row = prove_task(Task(check.entry, check.setting, check.recipe, "float32"))
-        result.proved, result.proof_held = row.verdict or row.note, row.held
+        prove(result, check.setting)
     return result
 
 
 def comparison_of(
-    entry: Entry, settings: Mapping[str, Any], check: WitnessCheck, choice: Choice
+    entry: Entry, settings: Mapping[str, Any], check: WitnessCheck, recipe: Call
 ) -> Comparison:
     """The library's trajectory compared with a recipe's."""
     left = (
@@ -313,16 +291,11 @@ def comparison_of(
         if check.rate == LIVE
         else recording(entry, check.setting, check.problem)
     )
-    side = train_state(check.recipe, entry.legacy(**settings), build(choice.call))
+    side = train_state(check.recipe, entry.legacy(**settings), build(recipe))
     with np.errstate(all="ignore"):
         right = ours(side, entry, check.problem)
         poisoned = {f"[{name!r}]": 10 for name in left}
         return compare(left, jax.device_get(right), poisoned=poisoned)
-
-
-def _choice(entry: Entry, settings: Mapping[str, Any], recipe: str) -> Choice:
-    definition = entry.legacy(**settings)
-    return choose_recipe(definition, "exact" if recipe == "exact" else "standalone")
 
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:
@@ -368,8 +341,3 @@ def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
     if rng.random() < 0.5 and "adjust_lr_fn" in settings:
         settings["adjust_lr_fn"] = "match_rms_adamw"
     return settings
-
-
-def is_as_claimed(comparison: Comparison, entry: Entry) -> bool:
-    """True if the exact recipe is as near to the library as its entry says."""
-    return comparison.verdict(entry.exactness) is not Verdict.DIFFERENT

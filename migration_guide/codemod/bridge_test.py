@@ -242,15 +242,6 @@ def test_hyper_parameters_that_may_be_of_own_groups_are_left_to_a_person():
     assert message.by_hand and 'optimizer.tx.hyper_params["hyper_params"]' in message.text
 
 
-def test_hyper_parameters_of_own_groups_in_a_second_run():
-    code = (
-        f"from flax import optim\n{OWN}d = Own(*zip(ts, [optim.Adam(r) for r in rs]))\n"
-        "hps = d.hyper_params\nnew = [hp.replace(learning_rate=1) for hp in hps]\n"
-    )
-    result = settled(code)
-    assert "new = [hp.replace(learning_rate=1) for hp in hps]" in result.code
-
-
 def test_hyper_parameters_of_own_groups_stay_legacy_code():
     code = (
         f"from flax import optim\n{OWN}o = Own((t, optim.Adam(0.1))).create(p)\n"

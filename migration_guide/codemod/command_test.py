@@ -4,11 +4,11 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.console import Console
 from migration_guide.codemod import command, driver
 from migration_guide.codemod.reading import files
 from migration_guide.codemod.results import Options
+from optax_bridge._unfinished import lock_folder
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -70,41 +71,25 @@ def test_ctrl_c_leaves_every_file_whole(tmp_path: Path):
         assert process.returncode == 0
 
 
-def test_interrupted_while_saving_it_says_how_far_it_came(tmp_path: Path):
-    _tree(tmp_path, 3)
-    report = driver.migrate([tmp_path], Options())
-    written: list[Path] = []
-
-    def interrupted():
-        yield report.results[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        driver.save(interrupted(), written)
-    assert written == [report.results[0].path]
-    assert [p.read_text(encoding="utf-8") == OLD for p in sorted(tmp_path.iterdir())] == [
-        False, True, True,
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("during", "said"), [("migrate", "nothing was"), ("save", "1 of 3 files")])
+@pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
 def test_interrupted_it_says_so_and_exits_as_the_shell_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    during: str,
+    written: int,
     said: str,
 ):
-    _tree(tmp_path, 3)
+    paths, write = _tree(tmp_path, 3), files.write
 
-    def interrupted(*args: Any) -> Any:
-        if during == "save":
-            args[-1].append(tmp_path)
-        raise KeyboardInterrupt
+    def interrupted(path: object, *data: bytes) -> object:
+        if path != paths[0]:
+            raise KeyboardInterrupt
+        return write(paths[0], *data)
 
-    monkeypatch.setattr(driver, during, interrupted)
+    monkeypatch.setattr(*((files, "write") if written else (driver, "migrate")), interrupted)
     assert command.run([tmp_path], write=True) == 130
     assert said in capsys.readouterr().err
+    assert [path.read_text(encoding="utf-8") != OLD for path in paths] == [written, False, False]
 
 
 def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path):
@@ -128,21 +113,26 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     assert second.read_text(encoding="utf-8") != OLD
 
 
-def test_a_full_disk_makes_the_exit_code_1(
+def test_a_full_disk_makes_the_exit_code_1_and_leaves_the_files_and_no_rubbish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def full(*args: object) -> None:
+    modes: list[int] = []
+
+    def full(descriptor: int) -> None:
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         raise OSError(28, "No space left on device")
 
-    _tree(tmp_path, 2)
+    paths = _tree(tmp_path, 2)
     monkeypatch.setattr(os, "fsync", full)
     assert command.run([tmp_path], write=True) == 1
     assert capsys.readouterr().out.count("not written: [Errno 28]") == 2
+    assert modes == [0o600] * 2  # nobody else reads it on the way, whatever the file's own mode
+    assert {path: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == dict.fromkeys(
+        paths, OLD
+    )
 
 
-@pytest.mark.parametrize(
-    "broken", [b"def (:\n", b"x = " + b"[" * 2000 + b"]" * 2000, b"\x00", b"x = '\xff'\n"]
-)
+@pytest.mark.parametrize("broken", [b"def (:\n", b"\x00", b"x = '\xff'\n"])
 def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
     tmp_path: Path, broken: bytes, capsys: pytest.CaptureFixture[str]
 ):
@@ -200,8 +190,7 @@ def test_what_a_killed_run_left_is_removed_and_said(
     assert len(left) == 1
     assert command.run([tmp_path]) == 0  # only shows
     assert left[0].exists()
-    with left[0].open("rb") as file:  # as if another run wrote it just now
-        files._lock(file)
+    with lock_folder(left[0]):  # as if another run wrote it just now
         assert files.remove_unfinished([tmp_path]) == []
     assert command.run([path], write=True) == 0
     assert str(left[0]) in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """From paths to results: which files matter, what they tell each other, what becomes of each."""
 
 import dataclasses
+import functools
 import gc
 import os
 import re
@@ -46,9 +47,24 @@ class Candidate:
     encoding: str = "utf-8"
     book: notebook.Notebook | None = None
     text: str = ""
-    unreadable: str | None = None
     analysis: Analysis | None = None
     problem: str = ""
+
+    @functools.cached_property
+    def unreadable(self) -> str:
+        """Why it cannot be read, or ""; fills in text, code and notebook."""
+        try:
+            self.text, self.encoding = files.decode(self.data)
+            self.code = self.text
+            if self.file.path.suffix == ".ipynb":
+                self.text, self.encoding = self.data.decode("utf-8"), "utf-8"
+                self.book = notebook.read(self.text)
+                self.code = self.book.code
+            elif files.has_old_line_ends(self.text):
+                self.code = self.text.replace("\r", "\n")
+        except (SyntaxError, UnicodeDecodeError, notebook.NotANotebook) as error:
+            return f"cannot be read: {error}"
+        return ""
 
 
 def migrate(
@@ -181,25 +197,34 @@ def _relevant_files(
 
     Adds those that cannot be read to the results.
     """
-
-    def readable(candidates: Iterable[Candidate]) -> list[Candidate]:
-        fine = []
-        for candidate in candidates:
-            problem = _read(candidate)
-            if problem:
-                results.append(failure(candidate.file.path, problem))
-            else:
-                fine.append(candidate)
-        return fine
-
-    first = readable(c for c in group if c.uses_optim or files.has_old_names(c.data))
+    rest = {candidate.file.path: candidate for candidate in group}
     modules = frozenset(n for c in group for n in files.module_names(c.file.path))
     start = Project(
         modules=modules,
         half_precision=_half_precision(group, modules),
         follows_arrays=options.standalone,
     )
-    project = _project(first, start, progress)
+    chosen: list[Candidate] = []
+    more = [c for c in group if c.uses_optim or files.has_old_names(c.data)]
+    while True:  # what these hand on may make another file matter
+        for candidate in more:
+            del rest[candidate.file.path]
+            if candidate.unreadable:
+                results.append(failure(candidate.file.path, candidate.unreadable))
+            else:
+                chosen.append(candidate)
+        project = _project(chosen, start, progress)
+        more = list(filter(_readers(project), rest.values()))
+        if not more:
+            break
+    if options.standalone:
+        analyses = [c.analysis for c in chosen if c.analysis is not None]
+        project.leaves_some = any(map(public_optax.leaves_some, analyses))
+    return [(candidate, project) for candidate in chosen]
+
+
+def _readers(project: Project) -> Callable[[Candidate], bool]:
+    """Returns a test for files that may read, or hand on, what others of their program have."""
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.argument_kinds)]
     names = [*project.fields, *functions]
     words = [alias.split(".") for alias in project.aliases]
@@ -208,25 +233,16 @@ def _relevant_files(
     for name in (*project.definitions, *project.returns):
         home, _, last = name.rpartition(".")
         homes.setdefault(home, set()).add(last)
-    others = [c for c in group if not c.uses_optim and not files.has_old_names(c.data)]
-    second = readable(
-        c
-        for c in others
-        if files.reads_optimizers(c.data, names)
+    return lambda c: (
+        files.reads_optimizers(c.data, names)
         or files.names_all_of(c.data, words)
         or files.hands_on(c.data, homes)
     )
-    if second:
-        project = _project([*first, *second], start, progress)
-    if options.standalone:
-        analyses = [c.analysis for c in (*first, *second) if c.analysis is not None]
-        project.leaves_some = any(map(public_optax.leaves_some, analyses))
-    return [(candidate, project) for candidate in [*first, *second]]
 
 
 def _half_precision(group: Sequence[Candidate], modules: frozenset[str]) -> tuple[Sign, ...]:
     """The signs of half precision in a program; those in a notebook with their cells."""
-    readable = {str(c.file.path): c for c in group if not _read(c)}
+    readable = {str(c.file.path): c for c in group if not c.unreadable}
     sources = {candidate.file.path: candidate.code for candidate in readable.values()}
     signs: list[Sign] = []
     for sign in parameter_dtypes.signs(sources, modules):
@@ -234,28 +250,6 @@ def _half_precision(group: Sequence[Candidate], modules: frozenset[str]) -> tupl
         cell, line = (0, sign.line) if book is None else book.location(sign.line)
         signs.append(dataclasses.replace(sign, cell=cell, line=line))
     return tuple(signs)
-
-
-def _read(candidate: Candidate) -> str:
-    """Fills in the code, once; says what is wrong where it cannot."""
-    if candidate.unreadable is None:
-        candidate.unreadable = _unreadable(candidate)
-    return candidate.unreadable
-
-
-def _unreadable(candidate: Candidate) -> str:
-    try:
-        candidate.text, candidate.encoding = files.decode(candidate.data)
-        candidate.code = candidate.text
-        if candidate.file.path.suffix == ".ipynb":
-            candidate.text, candidate.encoding = candidate.data.decode("utf-8"), "utf-8"
-            candidate.book = notebook.read(candidate.text)
-            candidate.code = candidate.book.code
-        elif files.has_old_line_ends(candidate.text):
-            candidate.code = candidate.text.replace("\r", "\n")
-    except (SyntaxError, UnicodeDecodeError, notebook.NotANotebook) as error:
-        return f"cannot be read: {error}"
-    return ""
 
 
 def _project(

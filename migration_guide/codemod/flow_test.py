@@ -87,15 +87,6 @@ def test_fields_of_one_name_hold_optimizers_of_two_libraries():
     assert "return self.optimizer.state\n" in result.code
 
 
-def test_what_may_be_of_either_library_is_said():
-    code = (
-        f"import torch\nfrom flax import optim\nx = torch.optim.Adam(p) if t else {MADE}\nx.target"
-    )
-    result = rewrite(code, Options())
-    assert "x.target" in result.code
-    assert "is this an optimizer of flax.optim?" in result.messages[0].text
-
-
 OURS = (
     "from flax import optim\nclass Learner:\n    def __init__(self, p):\n"
     "        self._optimizer = optim.Adam(1e-3).create(p)\n"

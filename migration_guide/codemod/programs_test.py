@@ -47,10 +47,11 @@ PROGRAMS = {
         },
         "apply_fn=None, params=p, tx=make.make())\no = o.apply_gradients(grads=g)",
     ),
-    "imported-from-another-file": Program(
+    "imported-through-two-files": Program(
         {
-            "compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
-            "main.py": "from compat import Adam\no = Adam(0.1).create(p)\n",
+            "pkg/__init__.py": "from .compat import Adam\n",
+            "pkg/compat.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
+            "main.py": "from pkg import Adam\no = Adam(0.1).create(p)\n",
         },
         "tx=optax.adam(0.1)",
     ),
@@ -139,6 +140,15 @@ PROGRAMS = {
             "        return state.replace(optimizer=new), average\n    return step\n",
         },
         {"loop.py": ["average = new.params"]},
+    ),
+    "replicated-here-and-stepped-there": Program(
+        {
+            "steps.py": "from flax import optim\n"
+            "def step(o: optim.Optimizer, g): return o.apply_gradient(g)\n",
+            "main.py": f"import steps\n{MAKE}o = make(p).replicate()\no = o.apply_gradient(g)\n",
+        },
+        {"main.py": ["# optax-bridge: replicate() made each step", "o.apply_gradients(grads=g)"]},
+        "pmean(o",
     ),
     "restored-by-a-function": Program(
         {

@@ -20,18 +20,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import libcst as cst
+
 from migration_guide.codemod import rules
 
-HANDLERS = (
-    "rewrite_call",
-    "rewrite_attribute",
-    "rewrite_reference",
-    "rewrite_string",
-    "rewrite_comparison",
-    "rewrite_class",
-    "rewrite_statement",
-    "rewrite_module",
-)
+HANDLERS_OF: dict[type[cst.CSTNode], str] = {
+    cst.Call: "rewrite_call",
+    cst.Attribute: "rewrite_attribute",
+    cst.SimpleString: "rewrite_string",
+    cst.Comparison: "rewrite_comparison",
+    cst.ClassDef: "rewrite_class",
+    cst.SimpleStatementLine: "rewrite_statement",
+}
+HANDLERS = (*HANDLERS_OF.values(), "rewrite_reference", "rewrite_module")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from migration_guide.codemod.reading.marks import line_map
 from migration_guide.codemod.reading.names import OPTIM, dotted_name
 from migration_guide.codemod.reading.source import TooLargeError, parse, undefined_names
 from migration_guide.codemod.reading.tree import is_statement, transform, walk
-from migration_guide.codemod.registry import HANDLERS, RULES, Rule
+from migration_guide.codemod.registry import HANDLERS, HANDLERS_OF, RULES, Rule
 from migration_guide.codemod.results import Options, Restored, Rewritten
 from migration_guide.codemod.writing import placement, public_optax
 from migration_guide.codemod.writing.context import Context
@@ -223,28 +223,14 @@ class _Dispatcher:
         """Returns the node that the rules make of a node, with their comments above it."""
         if self._context.is_skipped(original):
             return updated
-        node = updated
         kind = type(original)
-        if kind is cst.Call:
-            node = self._through("rewrite_call", original, node, cst.Call)
-        elif kind is cst.Attribute:
-            node = self._through("rewrite_attribute", original, node, cst.Attribute)
-            if node is updated and self._context.name(original):
-                node = self._reference(original, node, cst.Attribute)
-        elif kind is cst.Name:
-            if self._is_use(original):
-                node = self._reference(original, node, cst.Name)
-            return node
-        elif kind is cst.Comparison:
-            node = self._through("rewrite_comparison", original, node, cst.Comparison)
-        elif kind is cst.ClassDef:
-            node = self._through("rewrite_class", original, node, cst.ClassDef)
-        elif kind is cst.SimpleStatementLine:
-            node = self._through("rewrite_statement", original, node, cst.SimpleStatementLine)
-        elif kind is cst.SimpleString:
-            if self._context.in_annotation(original):
-                return self._rewrite_annotation(original, node)
-            return self._through("rewrite_string", original, node, cst.SimpleString)
+        if kind is cst.SimpleString and self._context.in_annotation(original):
+            return self._rewrite_annotation(original, updated)
+        node = updated
+        if kind in HANDLERS_OF:
+            node = self._through(HANDLERS_OF[kind], original, node)
+        if node is updated and self._is_use(original):
+            node = self._reference(original, node)
         if is_statement(kind):
             if isinstance(node, cst.BaseStatement):
                 node = self._context.without_settled(original, node)
@@ -270,19 +256,19 @@ class _Dispatcher:
                 )
                 return
 
-    def _reference(self, original: Any, updated: Any, expected: type) -> Any:
-        node = self._through("rewrite_reference", original, updated, expected)
+    def _reference(self, original: Any, updated: Any) -> Any:
+        node = self._through("rewrite_reference", original, updated)
         if node is updated and self._all_rules and self._context.legacy(original):
             self._pending.setdefault(self._context.statement(original), []).append((original, node))
         return node
 
-    def _through(self, kind: str, original: Any, updated: Any, expected: type) -> Any:
+    def _through(self, kind: str, original: Any, updated: Any) -> Any:
         # What a definition of the user's own does inside stays legacy code.
         inside = self._context.legacy_class(original) is not None
         for rule in self._rules[kind]:
             if inside and not rule.in_definitions:
                 continue
-            if not isinstance(updated, expected):
+            if not isinstance(updated, type(original)):
                 break
             new = rule.handlers[kind](self._context, original, updated)
             if new is not None:
@@ -292,7 +278,10 @@ class _Dispatcher:
                 updated = new
         return updated
 
-    def _is_use(self, node: cst.Name) -> bool:
+    def _is_use(self, node: cst.CSTNode) -> bool:
+        """True if a node refers to something imported: a chain of attributes, or a variable."""
+        if not isinstance(node, cst.Name):
+            return isinstance(node, cst.Attribute) and bool(self._context.name(node))
         above = self._context.parent(node)
         if isinstance(above, cst.Attribute) and above.attr is node:
             return False
@@ -313,9 +302,7 @@ class _Dispatcher:
                 return match.group()
             self._context.analysis.parents[node] = self._context.analysis.parents[original]
             new = (
-                self._through("rewrite_reference", node, node, type(node))
-                if self._context.name(node)
-                else node
+                self._through("rewrite_reference", node, node) if self._context.name(node) else node
             )
             return dotted_name(new) or match.group()
 

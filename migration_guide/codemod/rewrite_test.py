@@ -395,19 +395,6 @@ def test_what_a_first_run_left_is_listed_again_and_gets_no_second_comment():
     assert [m.text for m in again.messages] == [m.text for m in first.messages]
 
 
-def test_an_own_definition_is_wrapped():
-    result = _rewritten("""
-        from flax import optim
-        class Mine(optim.OptimizerDef):
-            def init_state(self, params):
-                return optim.OptimizerState(0, params)
-        opt = Mine(0.1).create(p)
-        """)
-    assert "class Mine(legacy_optim.OptimizerDef):" in result.code
-    assert "return legacy_optim.OptimizerState(0, params)" in result.code
-    assert "tx=optax_bridge.wrap_definition(Mine(0.1))" in result.code
-
-
 def test_rename_where_every_use_is_an_optimizer():
     code = f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n"
     result = rewrite(code, Options(rename=True))

@@ -18,13 +18,14 @@ from optax_bridge.checkpoints import (
     CheckpointError,
     LeftOverWarning,
     convert_file,
+    from_bytes,
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.layout import layout_of
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.read import written_as
-from optax_bridge.checkpoints.restore_test import same_bits
+from optax_bridge.checkpoints.restore_test import fresh, same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.to_train_state import convert_tree
 from optax_bridge.checkpoints.trees import leaves
@@ -71,19 +72,19 @@ STOCK = [
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_state_is_that_of_the_optimizer_that_flax_restored(name: str) -> None:
-    """From which it goes on bit for bit, as the suite shows of every optimizer."""
+    """By definition and by template; it goes on bit for bit, as the suite shows of every one."""
     definition, optimizer = parse_definition(OPTIMIZERS[name]), uninterrupted(name)
-    state: Any = TrainState.from_legacy_checkpoint(
-        FILES / f"{name}.msgpack", optimizer_def=definition
-    )
-    same_bits(state.params, optimizer.target)
-    same_bits(state.opt_state, TrainState.from_legacy(optimizer).opt_state)
-    assert int(state.step) == int(optimizer.state.step) == 4
-    if name in STOCK:
-        stock: Any = TrainState.from_legacy_checkpoint(
-            FILES / f"{name}.msgpack", optimizer_def=definition, exact=False
-        )
-        same_bits(stock.opt_state, TrainState.from_legacy(optimizer, exact=False).opt_state)
+    path = FILES / f"{name}.msgpack"
+    for exact in (True, False) if name in STOCK else (True,):
+        expected = TrainState.from_legacy(optimizer, exact=exact)
+        state: Any = TrainState.from_legacy_checkpoint(path, optimizer_def=definition, exact=exact)
+        template = fresh(from_legacy(definition, exact), optimizer.target)
+        restored = from_bytes(template, path.read_bytes())
+        assert jax.tree.structure(restored) == jax.tree.structure(template)
+        for each in (state, restored):
+            same_bits(each.params, optimizer.target)
+            same_bits(each.opt_state, expected.opt_state)
+            assert int(each.step) == int(optimizer.state.step) == 4
 
 
 @pytest.mark.parametrize("name", ["adafactor_bfloat16", "focus"])

@@ -11,25 +11,16 @@ import shutil
 import stat
 import sys
 import time
-import uuid
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
+from optax_bridge._unfinished import REPLACED, locked_folder, part_folder, removed_rests
 from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.read import contents_of, format_of
 from optax_bridge.checkpoints.trees import is_array, leaves
 
-fcntl: Any = None
-with contextlib.suppress(ImportError):  # not on Windows, where nothing is cleaned up then
-    import fcntl
-
-# How long threads may go on after a failure.
-_SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY, _SECONDS_BETWEEN_TRIES = 10, 0.3, 0.01
-_PART = re.compile(r"\.optax-bridge-[0-9a-f]{8}\.part")
-_OLD = ".replaced"  # where a system that cannot swap two paths has the old one for a moment
+_SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY = 10, 0.3  # how long threads may go on after a failure
 _log = logging.getLogger(__name__)
-_descriptors: set[int] = set()  # of the folders that this process has open to lock them
 
 
 @contextlib.contextmanager
@@ -55,11 +46,11 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
     _check(destination, force)
     # In a separate folder: Orbax puts temporary folders next to what it writes.
     missing = [path for path in destination.parents if not os.path.lexists(path)]
-    folder = destination.with_name(f".optax-bridge-{uuid.uuid4().hex[:8]}.part")
+    folder = part_folder(destination.parent)
     part = folder / destination.name
     try:  # around the first and the last step as well: a signal may come at any of them
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with _locked_folder(folder):
+        with locked_folder(folder):
             yield part
             _sync(part)
             _check(destination, force)  # something else may be there by now
@@ -97,77 +88,11 @@ def _remove_for_good(folder: Path) -> None:
             return
 
 
-@contextlib.contextmanager
-def _locked_folder(folder: Path) -> Generator[None, None, None]:
-    """Makes a folder and locks it as long as this process lives.
-
-    Between the two it looks abandoned, so whoever cleans up may remove it: then it is made again.
-    """
-    while True:
-        folder.mkdir(exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            try:
-                is_locked = stack.enter_context(lock_folder(folder))
-            except FileNotFoundError:
-                continue
-            if is_locked is None or (is_locked and folder.is_dir()):
-                yield
-                return
-        time.sleep(_SECONDS_BETWEEN_TRIES)
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Generator[bool | None, None, None]:
-    """Locks a folder; returns True if it did, False if a process has it, None without locks.
-
-    Processes that are forked within do not hold the lock.
-    """
-    if fcntl is None:
-        yield None
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    _descriptors.add(descriptor)
-    try:
-        is_locked: bool | None = True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_locked = False
-        except OSError:  # the file system knows no locks
-            is_locked = None
-        yield is_locked
-    finally:
-        if descriptor in _descriptors:  # not in a forked process
-            _descriptors.remove(descriptor)
-            os.close(descriptor)
-
-
-def _close_locked_folders() -> None:
-    while _descriptors:
-        os.close(_descriptors.pop())
-
-
-if hasattr(os, "register_at_fork"):  # a worker may outlive the process that forked it
-    os.register_at_fork(after_in_child=_close_locked_folders)
-
-
 def remove_abandoned(folder: Path) -> None:
-    """Removes what runs that wrote into a folder left behind when they were killed; logs each.
-
-    What a living process writes is locked and stays, and so does the only copy of a checkpoint that
-    a killed run was to replace.
-    """
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if not _PART.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
-            continue
-        with contextlib.suppress(OSError), lock_folder(path) as is_locked:
-            names = sorted(entry.name for entry in path.iterdir())
-            if _OLD in names and not any(os.path.lexists(folder / name) for name in names):
-                _log.warning("%s: a killed run left what it was to replace here", path / _OLD)
-            elif is_locked:
-                shutil.rmtree(path, ignore_errors=True)
-                what = f": {', '.join(names)}" if names else ", an empty folder"
-                _log.warning("removed %s, the rest of a killed run%s", path, what)
+    """Removes what runs that wrote into a folder left behind when they were killed; logs each."""
+    for path, names in removed_rests(folder):
+        what = f": {', '.join(names)}" if names else ", an empty folder"
+        _log.warning("removed %s, the rest of a killed run%s", path, what)
 
 
 def _check(destination: Path, force: bool) -> None:
@@ -217,7 +142,7 @@ def _exchange(part: Path, destination: Path) -> None:
             here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
             if libc.renameat2(here, os.fsencode(part), here, os.fsencode(destination), swap) == 0:
                 return
-    os.rename(destination, part.with_name(_OLD))
+    os.rename(destination, part.with_name(REPLACED))
     os.rename(part, destination)
 
 

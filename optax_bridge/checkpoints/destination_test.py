@@ -17,9 +17,10 @@ import msgpack
 import numpy as np
 import pytest
 
+from optax_bridge._unfinished import lock_folder
 from optax_bridge.checkpoints import CheckpointError, convert_file, destination, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.destination import lock_folder, written_whole
+from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.trees import leaves
 
 TESTDATA = Path(__file__).parent / "testdata"

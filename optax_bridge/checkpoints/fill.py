@@ -32,6 +32,7 @@ from optax_bridge.checkpoints.trees import (
     refill,
     state_dict_of,
 )
+from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.correspondence import choose_recipe
 from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
@@ -324,14 +325,13 @@ class LegacyFit(Fit):
             return array
         shape_of_one = shape if self.copies is None else shape[1:]
         if self.saved_copies is not None and array.shape == (self.saved_copies, *shape_of_one):
-            copies = np.asarray(array)
-            first = copies[0].tobytes()
-            if any(copy.tobytes() != first for copy in copies[1:]):
+            one = one_copy(array)
+            if one is None:
                 self.wrong.append(
                     (path, "the same on every device, as it was replicated", "others")
                 )
-                return np.broadcast_to(copies[0], shape) if self.copies else copies[0]
-            array = copies[0]
+                return np.broadcast_to(np.asarray(array)[0], shape)
+            array = one
         if array.shape != shape_of_one or (self.copies is not None and shape[:1] != (self.copies,)):
             return None
         self.changed = True

@@ -43,6 +43,7 @@ from optax_bridge.checkpoints.trees import (
     kind,
     leaves,
     outline_of,
+    paths_of,
     plain,
     plain_outline,
     refill,
@@ -395,14 +396,11 @@ class Fit(Misfits):
         if is_state(expected):
             self.missing.append(path)
             return {name: plain_outline(value) for name, value in outline_of(expected).items()}
-        self.missing += [
-            (*path, *leaf_path) for leaf_path, leaf in leaves(expected) if leaf is not None
-        ]
+        self.missing += paths_of(expected, path)
         return expected
 
     def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
-        over = [(*path, *leaf_path) for leaf_path, leaf in leaves(saved) if leaf is not None]
-        (self.unused if owner == "program" else self.surplus).extend(over)
+        (self.unused if owner == "program" else self.surplus).extend(paths_of(saved, path))
 
 
 def _is_bool(leaf: Leaf) -> bool:

@@ -72,7 +72,6 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         r"\['kernel'\]: float32\[2, 3\] for float32\[6\].*saved from",
         "a copy for each",
     ),
-    "eight": (lambda: with_others(8), lambda: saved(trained()), r"\['more_7'\]\.", " more"),
     "nine": (
         lambda: with_others(9), lambda: saved(trained()), r"\['more_7'\] and 1 more", "more_8",
     ),
@@ -92,6 +91,10 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     "a dtype that is kept": (
         lambda: fresh(optax.adam(0.1, mu_dtype=jnp.float32)), lambda: halved(saved(trained())),
         r"float32, which the new state keeps.*bfloat16.*would be lost", "saved from",
+    ),
+    "public Optax in half precision": (
+        fresh, lambda: halved(saved(trained())),
+        r"an exact transformation.*public Optax \(.*not the same in bfloat16", "saved from",
     ),
 }  # fmt: skip
 
@@ -148,14 +151,10 @@ def test_a_group_that_is_code_is_refused_and_not_run(groups: str) -> None:
         parse_definition(f"MultiOptimizer({groups})")
 
 
-@pytest.mark.parametrize(
-    ("count", "said"), [(8, r"\['7'\] left over"), (9, "and 1 more left over")]
-)
-def test_what_nothing_takes_is_listed_up_to_a_number(count: int, said: str, tmp_path: Path) -> None:
-    tree = {"optimizer": trained(), **{str(i): 1.5 for i in range(count)}}
-    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
-    with pytest.warns(LeftOverWarning, match=said):
-        TrainState.from_legacy_checkpoint(tmp_path / "old", optimizer_def=legacy_optim.Adam(0.1))
+def test_what_nothing_takes_is_listed_up_to_a_number() -> None:
+    state = {"state": saved(trained()), **{str(i): 1.5 for i in range(9)}}
+    with pytest.warns(LeftOverWarning, match=r"\['7'\] and 1 more left over"):
+        from_state_dict({"state": fresh()}, state)
 
 
 @pytest.mark.parametrize(
@@ -217,20 +216,6 @@ def test_moments_that_are_read_later_change_sign_for_public_optax(tmp_path: Path
         tmp_path / "checkpoint_1", optimizer_def=legacy_optim.LARS(0.1)
     )
     np.testing.assert_array_equal(exact.opt_state.trace["dense"]["bias"], momentum)
-
-
-class WithTokens(TrainState):
-    """A state with a field whose name comes late in the alphabet."""
-
-    tokens_seen: Any = None
-
-
-def test_a_field_of_ones_own_is_filled_whatever_its_name(tmp_path: Path) -> None:
-    tree = {"optimizer": trained(), "tokens_seen": 5}
-    (tmp_path / "old").write_bytes(serialization.to_bytes(tree))
-    definition = legacy_optim.Adam(0.1)
-    state: Any = WithTokens.from_legacy_checkpoint(tmp_path / "old", optimizer_def=definition)
-    assert state.tokens_seen == 5
 
 
 @pytest.mark.parametrize(
@@ -349,7 +334,7 @@ def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
     assert fit.is_exact == (not noted)
 
 
-@pytest.mark.parametrize("count", [2, 8, 9, 10])
+@pytest.mark.parametrize("count", [2, 8, 9])
 def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
     fit = Fit("file")
     fit.tree({str(i): OLD for i in range(count)}, {str(i): LONG for i in range(count)}, (), "state")

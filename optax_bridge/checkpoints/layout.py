@@ -14,7 +14,15 @@ import numpy as np
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
-from optax_bridge.checkpoints.trees import Names, is_array, is_key, leaves, with_indices
+from optax_bridge.checkpoints.trees import (
+    Names,
+    is_array,
+    is_key,
+    leaves,
+    paths_of,
+    with_indices,
+)
+from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _STEPS = ("step", "global_step")
@@ -60,9 +68,9 @@ def without_copies(tree: PyTree, copies: int | None) -> PyTree:
     arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
     if not arrays or not all(leaf.shape[:1] == (copies,) for leaf in arrays):
         return tree
-    if any(len({row.tobytes() for row in np.asarray(leaf)}) > 1 for leaf in arrays):
+    if any(one_copy(leaf) is None for leaf in arrays):
         return tree  # each device has its own: random keys, batch statistics
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[0] if is_array(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: one_copy(leaf) if is_array(leaf) else leaf, tree)
 
 
 def without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
@@ -224,12 +232,10 @@ def match_fields(
         for name_of_field, candidate, rest in _candidates(name, value, names):
             if name_of_field not in filled and _fits(name_of_field, candidate, params):
                 filled[name_of_field] = candidate
-                unused += [
-                    (*path, *leaf_path) for leaf_path, leaf in leaves(rest) if leaf is not None
-                ]
+                unused += paths_of(rest, path)
                 break
         else:
-            unused += [(*path, *leaf_path) for leaf_path, leaf in leaves(value) if leaf is not None]
+            unused += paths_of(value, path)
     return filled, unused
 
 

@@ -13,7 +13,7 @@ from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
 from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
-from optax_bridge.checkpoints.values import STEPS, is_number_of_steps
+from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
@@ -187,10 +187,8 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
         return tree
     actual = f"shape {tree.shape}"
     if tree.shape[:1] == (copies,):
-        array = np.asarray(tree)
-        first = array[0].tobytes()
-        if all(copy.tobytes() == first for copy in array[1:]):
-            return array[0]
+        if (first := one_copy(tree)) is not None:
+            return first
         actual = "different values"
     raise CheckpointError(
         f"{place}, {leaf_name(path)}", f"the same array {copies} times, as the step is replicated",

@@ -127,6 +127,11 @@ def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
         yield path, tree
 
 
+def paths_of(tree: PyTree, path: Names) -> list[Names]:
+    """Returns the paths of the leaves of a tree that stands at a path; None is no leaf."""
+    return [at for at, leaf in leaves(tree, path) if leaf is not None]
+
+
 def named_as_pytree(target: Params, saved: PyTree) -> bool:
     """True if a tree has the leaves of a target, by their paths in JAX and with their shapes.
 

@@ -29,6 +29,13 @@ def is_number_of_steps(step: np.ndarray[Any, Any]) -> bool:
     return step.dtype.kind in "iu" and bool((step >= 0).all() and (step < 2**31 - 1).all())
 
 
+def one_copy(array: Leaf) -> np.ndarray[Any, Any] | None:
+    """The first of an array's copies along its first axis; None unless all have the same bits."""
+    copies = np.asarray(array)
+    first = copies[0].tobytes()
+    return copies[0] if all(copy.tobytes() == first for copy in copies[1:]) else None
+
+
 def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
     """Returns what is wrong with the numbers of a leaf, "NaN" say; "" if nothing is.
 

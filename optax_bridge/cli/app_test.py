@@ -14,7 +14,7 @@ WRONG = {
     "recipe Adam(1) --dtype x": "'x' is not one of 'float32', 'bfloat16', 'float16'",
     "convert a b --to optx": "'optx' is not one of 'optax', 'legacy', 'torch'; is optax meant?",
     "convert a b --layout flt": "'flt' is not one of 'keep', 'flat'; is flat meant?",
-    "convert a b --format msgpak": "Invalid value for --format: 'msgpak' is not one of 'msgpack', ",
+    "convert a b --format msgpak": "'msgpak' is not one of 'msgpack', 'orbax'; is msgpack meant?",
     "convert a b --recipe it's": '"it\'s" is not one of',
     "check --devices two": "'two'",
     "check --devices 0": "0",

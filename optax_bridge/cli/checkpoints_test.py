@@ -121,23 +121,13 @@ def test_settings_that_shape_the_state_are_inferred_with_it(name: str, tmp_path:
     same(tmp_path / "new", tmp_path / "x")
 
 
-def test_what_weight_norm_wraps_is_inferred(tmp_path: Path) -> None:
-    definition = legacy_optim.WeightNorm(legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2))
-    optimizer = definition.create({"w": np.ones((4, 3), np.float32)})
-    (tmp_path / "old").write_bytes(serialization.to_bytes(optimizer))
-    done = bridge("convert", tmp_path / "old", tmp_path / "new")
-    assert done.exit_code == 0, done.stderr
-    assert "WeightNorm of Adafactor" in bridge("inspect", tmp_path / "old").stdout
-
-
 @pytest.mark.parametrize(
     "definition",
     [
         legacy_optim.RMSProp(0.1, centered=True),
-        legacy_optim.WeightNorm(legacy_optim.GradientDescent(0.1)),
-        legacy_optim.Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=2),
+        legacy_optim.WeightNorm(legacy_optim.Adafactor(0.1, beta1=0.9, min_dim_size_to_factor=2)),
     ],
-    ids=["setting", "wrapped", "several"],
+    ids=["setting", "several, wrapped"],
 )
 def test_the_call_that_the_note_names_is_that_of_the_state(
     definition: legacy_optim.OptimizerDef, tmp_path: Path
@@ -171,14 +161,6 @@ def test_ambiguous_state_is_an_error_that_names_the_candidates(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("expression", ["Adam(", "exec('x')", "Adam(wrong=1)", "Sgd(0.1)", "1"])
-def test_what_is_no_optimizer_is_misuse(expression: str, tmp_path: Path) -> None:
-    done = bridge("convert", ADAM, tmp_path / "new", "--optimizer", expression)
-    assert done.exit_code == 2
-    assert done.stderr and "Traceback" not in done.stderr
-    assert os.listdir(tmp_path) == []
-
-
 FAILURES = {
     "no_source": (["nothing", "{new}", *AS_ADAM], "nothing of that name"),
     "other_optimizer": ([ADAM, "{new}", "--optimizer", "Momentum(0.1)"], r"Momentum"),
@@ -186,8 +168,7 @@ FAILURES = {
         [ADAM, str(FILES / "adagrad.msgpack" / "er"), *AS_ADAM],
         "a folder to write into",
     ),
-    "no_part_and_deep": ([ADAM, "{new}/deep/er", *AS_ADAM, "--part", "critic"], "critic"),
-    "no_part": ([ADAM, "{new}", *AS_ADAM, "--part", "critic"], "critic"),
+    "no_part": ([ADAM, "{new}/deep/er", *AS_ADAM, "--part", "critic"], "critic"),
     "two_parts": ([str(FILES / "dataclass.msgpack"), "{new}", *AS_ADAM], "--part"),
     "parameters_alone": ([str(FILES / "params_only.msgpack"), "{new}", *AS_ADAM], "inspect"),
     "not_a_new_one": ([ADAM, "{new}", *AS_ADAM, "--to", "legacy"], "a TrainState"),
@@ -245,12 +226,6 @@ def test_source_is_never_the_destination(place: str, tmp_path: Path) -> None:
     assert done.exit_code == 0 and "float32[4, 3]" in done.stdout
 
 
-def test_what_is_new_already_is_said_so(tmp_path: Path) -> None:
-    assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
-    done = bridge("convert", tmp_path / "new", tmp_path / "newer", *AS_ADAM)
-    assert done.exit_code == 1 and "--to legacy" in done.stderr
-
-
 def test_a_state_that_was_saved_for_each_device_goes_back_once(tmp_path: Path) -> None:
     definition = legacy_optim.Momentum(0.1)
     optimizer = definition.create({"w": np.ones(2, np.float32)})
@@ -302,7 +277,9 @@ def test_convert_says_which_recipe_and_makes_folders(
     assert done.exit_code == 0, done.stderr
     assert f": Adam ({recipe}), 14 arrays" in done.stdout
     again = bridge("convert", ADAM, destination, *AS_ADAM, *options, "--json", "--force")
-    assert json.loads(again.stdout)["recipe"] == recipe
+    found = json.loads(again.stdout)
+    assert (found["recipe"], found["optimizer"], found["step"]) == (recipe, "Adam", 4)
+    assert (found["source"], found["format"], found["verified"]) == (ADAM, "Flax msgpack", True)
 
 
 def test_the_project_says_which_recipe_convert_takes(
@@ -319,14 +296,6 @@ def test_the_project_says_which_recipe_convert_takes(
     settings.write_text('[tool.optax-bridge]\nrecipe = "exat"\n')
     done = bridge("convert", checkpoint, "wrong", *AS_ADAM)
     assert done.exit_code == 2 and "found 'exat'; is exact meant?" in done.stderr
-
-
-def test_convert_in_json(tmp_path: Path) -> None:
-    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--json")
-    assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["optimizer"] == "Adam" and found["step"] == 4 and found["verified"] is True
-    assert found["source"] == ADAM and found["format"] == "Flax msgpack"
 
 
 @pytest.mark.parametrize("name", ["chunked", "odd_names", "tuple"])
@@ -386,12 +355,14 @@ def test_inspect_in_json() -> None:
     assert kernel == {"path": kernel["path"], "dtype": "float32", "shape": [4, 3], "bytes": 48}
 
 
-def test_inspect_of_what_convert_wrote(tmp_path: Path) -> None:
+def test_what_convert_wrote_is_inspected_and_known_to_be_new(tmp_path: Path) -> None:
     assert bridge("convert", ADAM, tmp_path / "new", *AS_ADAM).exit_code == 0
     done = bridge("inspect", tmp_path / "new")
     assert done.exit_code == 0, done.stderr
     assert "Orbax, a TrainState" in done.stdout and "\nstep 4\n" in done.stdout
     assert "float32[4, 3] 48 bytes" in done.stdout
+    again = bridge("convert", tmp_path / "new", tmp_path / "newer", *AS_ADAM)
+    assert again.exit_code == 1 and "--to legacy" in again.stderr
 
 
 def test_inspect_of_damage_is_one_clear_line(tmp_path: Path) -> None:
@@ -453,11 +424,6 @@ def test_help_shows_examples(command: str) -> None:
     done = bridge(command, "--help")
     assert done.exit_code == 0
     assert "Examples" in done.stdout and f"optax-bridge {command} " in done.stdout
-
-
-@pytest.mark.parametrize("arguments", [["convert", ADAM], ["convert", ADAM, "x", "--to", "jax"]])
-def test_missing_and_unknown_arguments_are_misuse(arguments: list[str]) -> None:
-    assert bridge(*arguments).exit_code == 2
 
 
 def test_as_a_process_with_nothing_else_on_the_terminal(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -130,7 +130,7 @@ def _print_public(console: Console, described: Described) -> int:
     """Prints the recipe of public Optax, with a name for a rate that every call gave."""
     from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
-    with_rate, prefix = _with_settings(described, _named_rate), ""
+    with_rate, prefix = _with_named_rate(described), ""
     try:
         try:
             choice = choose_recipe(described, "standalone")
@@ -257,27 +257,15 @@ def _laid_out(node: Node, width: int, indent: int = 0, before: int = len("tx = "
     return f"{opening}\n{lines}{' ' * indent})" if parts else text
 
 
-def _with_settings(described: Described, change: Callable[[str, Node], Node]) -> Described:
-    """An optimizer with other settings, those of the optimizers in it included."""
-
-    def new(name: str, value: Node) -> Node:
-        if isinstance(value, type(described)):
-            return _with_settings(value, change)
-        if isinstance(value, tuple):
-            return tuple(new(name, item) for item in value)
-        return change(name, value)
-
-    settings: Mapping[str, Node] = described.settings
-    return dataclasses.replace(
-        described, settings={name: new(name, value) for name, value in settings.items()}
-    )
-
-
-def _named_rate(name: str, value: Node) -> Node:
-    """A variable in the place of a learning rate that every call gave."""
+def _with_named_rate(described: Described) -> Described:
+    """An optimizer with a variable for each learning rate that every call gave, within it too."""
     from optax_bridge.correspondence.recipe import Source
+    from optax_bridge.correspondence.table import with_inner
 
-    return Source("learning_rate") if name == "learning_rate" and value is None else value
+    settings = with_inner(described.settings, _with_named_rate)
+    if settings.get("learning_rate", 0) is None:
+        settings["learning_rate"] = Source("learning_rate")
+    return dataclasses.replace(described, settings=settings)
 
 
 def _entries(described: Described) -> list[Entry]:

@@ -27,13 +27,11 @@ from optax_bridge.correspondence import ENTRIES
         ),
         ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
         ("Adagrad(0.1)", FOUND, "different"),
-        ("adagrad(0.1)", FOUND, "different"),
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
         ("Adafactor(epsilon2=0.5)", NO_EQUAL, "standalone: none."),
         ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
         ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
         ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
-        ("Adam(beta3=1)", MISUSE, "beta3"),
         (
             "torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)",
             FOUND,

@@ -62,6 +62,7 @@ def test_groups_choose_part_by_part_and_are_worth_the_weakest():
     assert [part.kind for part in full.parts] == ["stock", "stock"]
     assert [part.kind for part in half.parts] == ["exact", "stock"]
     assert full.claim.verdict is Verdict.ROUNDING and full.dtypes == full.parts[0].dtypes
+    assert full.claim.ulp == full.parts[0].claim.ulp
     assert half.claim.verdict is Verdict.IDENTICAL and "Adam" in half.reason
     assert half.kind == "stock" and half.dtypes == half.parts[1].dtypes
     assert choose_recipe(groups, "exact").kind == "exact"

@@ -1,6 +1,5 @@
 """Holds the table together: names, defaults, states, recipes and cases of every entry."""
 
-import importlib
 import inspect
 import itertools
 import re
@@ -56,27 +55,14 @@ def test_every_export_has_one_entry():
 def test_port_is_public_and_takes_the_hyper_parameters(subtests: pytest.Subtests):
     for name, entry in all_entries().items():
         with subtests.test(name):
-            module, _, name = entry.port.rpartition(".")
-            port = getattr(importlib.import_module(module), name)
-            parameters = inspect.signature(port).parameters
+            parameters = inspect.signature(resolve(entry.port)).parameters
             by_name = {hp.port for hp in entry.hyper_params if hp.by_name}
-            legacy = [
+            ported = [hp.port for hp in entry.hyper_params]  # what is new is by keyword only
+            assert ported == [
                 n for n, p in parameters.items() if n in by_name or p.kind is not p.KEYWORD_ONLY
             ]
-            assert legacy == [
-                hp.port for hp in entry.hyper_params
-            ]  # what is new is by keyword only
             for hp in entry.hyper_params:
-                assert _default(parameters[hp.port]) == hp.default or hp.variadic
-
-
-def test_defaults_are_the_legacy_constructors(subtests: pytest.Subtests):
-    for name, entry in all_entries().items():
-        with subtests.test(name):
-            parameters = inspect.signature(entry.legacy.cls).parameters
-            assert list(parameters) == [hp.legacy for hp in entry.hyper_params]
-            for hp in entry.hyper_params:
-                assert _default(parameters[hp.legacy]) == hp.default or hp.variadic
+                assert parameters[hp.port].default == hp.default or hp.variadic
 
 
 def test_cases_move_every_hyper_parameter_off_its_default(subtests: pytest.Subtests):
@@ -93,7 +79,7 @@ def test_what_stands_for_something_without_an_equal_is_in_optax(subtests: pytest
         for name, text in remedies:
             with subtests.test(f"{table.name}: {name}"):
                 for dotted in re.findall(r"\boptax(?:\.\w+)+", text):
-                    resolve(dotted)
+                    assert resolve(dotted) is not None, dotted
 
 
 def test_state_fields_are_claimed_once_or_dropped(subtests: pytest.Subtests):
@@ -190,10 +176,6 @@ def _two_steps(tx: Any, params: dict[str, Any]) -> Any:
     program, shapes = jax.make_jaxpr(steps, return_shape=True)(params)
     text = re.sub("0x[0-9a-f]+", "", str(program))
     return text, program.consts, str(jax.tree.structure(shapes))
-
-
-def _default(parameter: inspect.Parameter) -> Any:
-    return parameter.default
 
 
 RENAMED = [

@@ -75,6 +75,14 @@ def squares(legacy: str, exact: str, stock: tuple[str, ...] = ()) -> StateField:
     return StateField(legacy, exact, stock, within=NOT_NEGATIVE)
 
 
+def adamax_note(library: str, eps: str) -> str:
+    """What to know when moving from a library's Adamax, whose epsilon it calls `eps`."""
+    return (
+        "`optax.adamax` is another optimizer: it adds `eps` to each gradient before the maximum, "
+        f"{library} to the largest one. Where gradients are far above `{eps}` the two train alike. "
+    )
+
+
 @dataclass(frozen=True)
 class Stock:
     """A recipe of public Optax, for some settings.
@@ -201,7 +209,8 @@ class Entry:
       notes: for the guide: what to know when moving.
       sources: its name in the original library, and papers.
       renamed: argument of the legacy constructor -> of the port, where they have different names.
-      within: argument of the legacy constructor -> the numbers that it makes sense with.
+      within: argument of the legacy constructor -> the numbers that it makes sense with; it may
+        have those of related optimizers too.
       getters: argument of the legacy constructor -> what reads it from a definition, where it is
         none of `definition.hyper_params`.
       dropped: legacy state fields that go nowhere, each with the reason.
@@ -282,6 +291,11 @@ class Entry:
     def fields(self) -> frozenset[str]:
         """The fields of its legacy parameter state."""
         return frozenset({field.legacy for field in self.state} | set(self.dropped))
+
+    @property
+    def takes_groups(self) -> bool:
+        """True if it is made of groups, by position, as a MultiOptimizer is."""
+        return any(hp.variadic for hp in self.hyper_params)
 
     def matches(self, kinds: Set[frozenset[str]]) -> bool:
         """Whether a checkpoint may be of this optimizer.

@@ -198,7 +198,7 @@ def _arguments(
     name = entry.legacy.__name__
     hyper_params = {hp.legacy: hp for hp in entry.hyper_params}
     names = list(hyper_params)
-    if any(hp.variadic for hp in entry.hyper_params):
+    if entry.takes_groups:
         return {names[0]: _groups(node, entry, text, table)}, {}
     places = [hp.legacy for hp in entry.hyper_params if not hp.by_name]
     args, extra_arguments = node.args, dict[str, str]()

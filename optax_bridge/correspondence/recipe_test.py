@@ -16,7 +16,6 @@ from optax_bridge.correspondence import (
     Described,
     UnsupportedSetting,
     choose_recipe,
-    describe,
 )
 from optax_bridge.correspondence.expression import MAX_DEPTH, ExpressionError, parse
 from optax_bridge.correspondence.recipe import (
@@ -26,7 +25,6 @@ from optax_bridge.correspondence.recipe import (
     call,
     imports,
     render,
-    substitute,
 )
 from optax_bridge.correspondence.values import expectation
 
@@ -40,6 +38,7 @@ WRITTEN = [
     "text",
     math.inf,
     -math.inf,
+    math.nan,
     jnp.bfloat16,
     np.dtype("float32"),
     jnp.float32(0.1),
@@ -56,24 +55,14 @@ def test_a_value_is_written_as_source_of_an_equal_value(subtests: pytest.Subtest
             for module in imports(value):
                 exec(f"import {module}", names)
             again = eval(render(value), names)
-            assert again == value
+            assert again == value or (math.isnan(again) and math.isnan(value))
             if isinstance(value, float):
                 assert type(again) is float
-
-
-def test_nan_is_written_as_nan():
-    assert math.isnan(eval(render(math.nan), {"math": math}))
 
 
 def test_a_value_without_source_says_what_to_do():
     with pytest.raises(ValueError, match=r"recipe\.Source"):
         render(lambda count: count)
-
-
-def test_settings_are_filled_in_everywhere():
-    recipe = call("optax.chain", call("optax.sgd", substitute(call("x"), {}).target), z=(1, 2))
-    assert recipe.args[0].args == ("x",)
-    assert recipe.kwargs == {"z": (1, 2)}
 
 
 def test_a_source_is_written_as_it_is_and_built_as_its_value():
@@ -112,7 +101,7 @@ def test_parsing_fills_in_the_defaults(subtests: pytest.Subtests):
 
 
 REFUSED = [
-    ("Adam(", "not a Python expression"),
+    ("Adam(", "not a Python expression: .* at column 5"),
     ("", "not a Python expression"),
     ("Adam", r"is a name, no call: write Adam\(\)"),
     ("Adm(0.1)", "is Adam meant"),
@@ -145,7 +134,6 @@ REFUSED = [
     ("Adam(0.1, (1, (2, b'x')))", "is no setting"),
     ("Adam([0.1])", r"'\[0.1\]' is no setting"),
     ("Adam(" + "-" * 3000 + "1)", "not a Python expression|nested too deep"),
-    ("Adam(" + "-" * 80 + "1)", "nested too deep"),
     ("-" * 100, "^'-{100}' is not"),
     ("-" * 101, r"^'-{100}'\.\.\. is not"),
     ("WeightNorm(" * 60 + "Adam()" + ")" * 60, "nested too deep"),
@@ -212,32 +200,6 @@ def test_every_entry_has_notes_and_sources(subtests: pytest.Subtests):
         with subtests.test(str(entry)):
             assert len(entry.notes) > 40
             assert entry.sources
-
-
-def test_groups_are_worth_what_the_weakest_of_them_is():
-    every = legacy_optim.ModelParamTraversal(lambda path, _: True)
-    parts = [legacy_optim.Adafactor(0.1), legacy_optim.Adam(0.1), legacy_optim.Momentum(0.1)]
-    bounds = [choose_recipe(part, "standalone").claim.ulp for part in parts]
-    assert len(set(bounds)) == 3
-    groups = legacy_optim.MultiOptimizer(*((every, part) for part in parts))
-    assert choose_recipe(groups, "standalone").claim.ulp == max(bound or 0 for bound in bounds)
-
-
-def test_the_default_recipe_is_public_optax_where_it_is_the_same():
-    beginnings = {"Adam(0.1)": "optax.adam(", "LAMB(0.1)": "optax_bridge.lamb("}
-    for text, start in beginnings.items():
-        written = choose_recipe(parse(text), dtypes={"float32"}).call.render()
-        assert written.startswith(start)
-        assert (
-            choose_recipe(legacy_optim.Adam(0.1), dtypes={"float32"})
-            .call.render()
-            .startswith("optax.adam(")
-        )
-    described = describe(legacy_optim.WeightNorm(legacy_optim.Adam(0.1)))
-    assert isinstance(described, Described)
-    assert isinstance(described.settings["wrapped_optimizer"], Described)
-    nested = choose_recipe(parse("WeightNorm(Adam(0.1))"), dtypes={"float32"}).call.render()
-    assert nested.startswith("optax_bridge.weight_norm(inner=optax.adam(")
 
 
 def test_a_class_within_a_module_is_reached():

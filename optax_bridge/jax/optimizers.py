@@ -7,6 +7,7 @@ from optax_bridge.correspondence.entry import (
     LegacyClass,
     StateField,
     Stock,
+    adamax_note,
     squares,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -52,12 +53,10 @@ def _entry(
     notes: str,
     *sources: str,
 ) -> Entry:
-    definition = f"{definitions.__name__}.{name}"
-    legacy = LegacyClass(definition)
     return Entry(
-        legacy=legacy,
+        legacy=LegacyClass(f"{definitions.__name__}.{name}"),
         port=f"optax_bridge.jax.{name}",
-        within={key: within for key, within in _WITHIN.items() if key in legacy.parameters},
+        within=_WITHIN,
         state=state,
         stock=() if recipe is None else (Stock(recipe, claim),),
         cases=cases,
@@ -162,9 +161,7 @@ ENTRIES = (
         None,
         _SAME,
         (Case(), Case({"b1": 0.5, "b2": 0.9, "eps": 1e-3})),
-        "`optax.adamax` is another optimizer: it adds `eps` to each gradient before the maximum, "
-        "JAX to the largest one. Where gradients are far above `eps` the two train alike. The step "
-        "count is as in `adam`.",
+        adamax_note("JAX", "eps") + "The step count is as in `adam`.",
         "Kingma and Ba 2014, arXiv:1412.6980",
     ),
 )

@@ -11,6 +11,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     Stock,
     Unsupported,
+    adamax_note,
     squares,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -83,14 +84,13 @@ def _entry(
     unsupported: tuple[Unsupported, ...] = (),
     *sources: str,
 ) -> Entry:
-    legacy = LegacyClass(f"{definitions.__name__}.{name}")
     of_squares = ("velocities", "velocity_hats", "norm")
     return Entry(
-        legacy=legacy,
+        legacy=LegacyClass(f"{definitions.__name__}.{name}"),
         port=f"optax_bridge.keras.{name.lower()}",
         extra_arguments=_BESIDE,
         exactness=rounding(8, _ORDER),
-        within={key: within for key, within in _WITHIN.items() if key in legacy.parameters},
+        within=_WITHIN,
         state=tuple(
             (squares if field in of_squares or "accumulated" in field else StateField)(
                 field, f"Keras{name}State.{field}", tuple(places)
@@ -245,9 +245,7 @@ ENTRIES = (
         {"momentums": (), "norm": ()},
         (),
         ({}, {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-3, "weight_decay": 0.1}),
-        "`optax.adamax` is another optimizer: it adds `eps` to each gradient before the maximum, "
-        "Keras to the largest one. Where gradients are far above `epsilon` the two train alike. "
-        + _DECOUPLED,
+        adamax_note("Keras", "epsilon") + _DECOUPLED,
     ),
     _entry(
         "Lion",

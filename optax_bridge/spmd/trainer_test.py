@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 import legacy_optim
 import optax_bridge
-from optax_bridge.checkpoints.destination import lock_folder
+from optax_bridge._unfinished import lock_folder
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     REQUIRED,

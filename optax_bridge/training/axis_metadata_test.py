@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx, serialization, struct
+from flax import serialization, struct
 from flax.core import meta, unfreeze
 from flax.linen import partitioning
 from jax.sharding import AxisType, PartitionSpec
 
 import optax_bridge
-from legacy_optim import ModelParamTraversal, t_identity
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata import axis_metadata, param_axes
 
@@ -86,42 +85,6 @@ def test_2_novograd_and_sm3_and_other_stock_transformations(name: str):
     state = on_the_mesh(STOCK[name], mesh())
     assert_ranks(state.opt_state)
     assert_close(STEP(state, GRADS), STEP(create(RAW, STOCK[name]), GRADS))
-
-
-def test_4_adafactor_heeds_what_an_axis_means():
-    kernel = nn.Partitioned(jnp.ones((300, 192, 192)), ("layers", "embed", "mlp"))
-    bias = nn.Partitioned(jnp.ones((160, 192)), ("layers", "mlp"))
-    rules = {"layers": "batch", "embed": "row", "mlp": "column"}
-    state = jax.eval_shape(optax_bridge.adafactor(0.1, axis_rules=rules).init, [kernel, bias])
-    assert [(b.names, b.value.shape) for b in (state.v_row[0], state.v_col[0], state.v[1])] == [
-        (("layers", "embed"), (300, 192)),
-        (("layers", "mlp"), (300, 192)),
-        (("layers", "mlp"), (160, 192)),
-    ]
-
-
-@pytest.mark.parametrize(
-    "selector",
-    [
-        optax_bridge.path_mask(lambda path, _: path.endswith("kernel")),
-        optax_bridge.traversal_mask(ModelParamTraversal(lambda path, _: path == "/dense/kernel")),
-        t_identity["dense"]["kernel"],
-        {"dense": {"kernel": True, "bias": False}},
-        {"dense": {"kernel": nn.Partitioned(True, ()), "bias": False}},
-        lambda p: jax.tree.map(lambda x: x.ndim == 2, p),
-    ],
-    ids=["path", "traversal_mask", "traversal", "dict", "boxed dict", "mapped over boxes"],
-)
-def test_5_masks_see_the_same_paths_and_the_state_has_one_structure(selector: Any):
-    tx = optax_bridge.multi_optimizer((selector, optax_bridge.adam(0.1)))
-    boxed, raw = create(BOXED, tx), create(RAW, tx)
-    assert jax.tree.structure(axis_metadata.unboxed(boxed.opt_state)) == jax.tree.structure(
-        raw.opt_state
-    )
-    assert_equal(boxed.apply_gradients(grads=GRADS).params, raw.apply_gradients(grads=GRADS).params)
-    if callable(selector):  # and by optax.masked
-        stock = create(BOXED, optax.masked(optax_bridge.adam(0.1), selector))
-        assert len(jax.tree.leaves(stock.opt_state)) == 3
 
 
 def by_rank(path: str, value: Any) -> Any:
@@ -293,32 +256,6 @@ def test_paths_are_named_as_jax_names_them():
     assert names == ("a", "3", "b", "1", "2", "[own]")
 
 
-def test_12_traversals_hand_out_arrays_not_boxes():
-    seen = []
-    selector = ModelParamTraversal(lambda path, value: seen.append((path, value)) or True)
-    mask = optax_bridge.traversal_mask(selector)(BOXED)
-    assert mask == {"dense": {"bias": True, "kernel": True}}
-    assert [(path, value.shape) for path, value in seen] == [
-        ("/dense/bias", (256,)),
-        ("/dense/kernel", (128, 256)),
-    ]
-
-
-def test_13_static_masks_fit_nnx_state():
-    params = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    grads = jax.tree.map(jnp.ones_like, axis_metadata.unboxed(params))
-    tx = optax_bridge.multi_optimizer(({"kernel": True, "bias": False}, optax_bridge.sgd(0.1)))
-    new = create(params, tx).apply_gradients(grads=grads).params
-    assert jax.tree.structure(new) == jax.tree.structure(params)
-    new, params = axis_metadata.unboxed(new), axis_metadata.unboxed(params)
-    np.testing.assert_array_equal(new["bias"], params["bias"])
-    np.testing.assert_array_equal(new["kernel"], params["kernel"] - jnp.float32(0.1))
-    by_path = ModelParamTraversal(lambda path, _: path == "/kernel")
-    tx = optax_bridge.multi_optimizer((by_path, optax_bridge.sgd(0.1)))
-    state = create(nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))), tx)
-    assert_equal(state.apply_gradients(grads=grads).params, new)
-
-
 class Scaled(struct.PyTreeNode, meta.AxisMetadata[Any]):
     """A user's own box, which knows nothing of names."""
 
@@ -389,18 +326,3 @@ def test_add_axis_and_remove_axis_are_inverses_of_states_too(lift: str):
     loss = lambda p: jnp.sum(model.apply({"params": p}, jnp.ones((2, 4)))[0])  # noqa: E731
     new = jax.eval_shape(lambda state: STEP(state, jax.grad(loss)(state.params)), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
-
-
-@pytest.mark.parametrize("name", OURS)  # a legacy traversal stops at a box, as it always did
-def test_a_legacy_optimizer_of_boxed_parameters_goes_over_and_back(name: str):
-    entry = ENTRIES[name]
-    params = {"kernel": nn.Partitioned(jnp.ones((4, 3)), ("a", "b")), "bias": jnp.ones(3)}
-    grads = jax.tree.map(jnp.cos, params)
-    definition = entry.definition(entry.cases[0], entry.cases[0].learning_rate)
-    optimizer = definition.create(params).apply_gradient(grads)
-    state = optax_bridge.TrainState.from_legacy(optimizer).apply_gradients(grads=grads)
-    optimizer = optimizer.apply_gradient(grads)
-    back = state.to_legacy(definition)
-    assert jax.tree.structure(back) == jax.tree.structure(optimizer)
-    for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(optimizer), strict=True):
-        np.testing.assert_array_equal(a, b)

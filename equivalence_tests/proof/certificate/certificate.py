@@ -18,7 +18,7 @@ from equivalence_tests.proof.induction.world import Obligation, is_constant
 from equivalence_tests.proof.reals.indexing import indices
 from equivalence_tests.proof.reals.reals import Reals
 
-VERSION = 3
+VERSION = 4
 _LONGEST = 2000  # of a normal form as text; as terms it is whole
 _CAPACITY = 256  # atoms of a leaf of a state
 
@@ -32,9 +32,9 @@ def rows_of_case(graph: Graph, induction: Induction) -> Json:
 
     Returns:
       `states`: how the states of both sides are related. For every state of a cycle of counters
-      there is one with the counters' values, `where`, and the `terms` of both sides' leaves: the
-      number of a quotient of symbols; None for a leaf that is its own symbol, as `symbols` has it,
-      and for one without a symbol, which stays what it is at the start.
+      there is one with the counters' values, `where`, and the `leaves` of both sides: the name of a
+      symbol, the number of a quotient of symbols, or None of a leaf that stays what it is at the
+      start.
       `obligations`: for each `when`, `leaf`, `level` and what else is known; `params` where it is a
       parameter, `general` where it is not for all shapes. One that is identical
       has the number of its `node`, which is the same for both sides; one that is equal over the
@@ -120,24 +120,24 @@ class _Tables:
 
 
 def _state_rows(graph: Graph, induction: Induction, tables: _Tables) -> list[Json]:
-    """The states as they are related: each leaf, where it is not its own symbol."""
+    """The states as they are related, leaf by leaf."""
 
-    def term(node: Node, symbol: str | None, column: Sequence[Node]) -> int | None:
+    def leaf(node: Node, symbol: str | None, column: Sequence[Node]) -> int | str | None:
         constant = is_constant(node)
         if all(each is node for each in column) if constant else symbol is not None:
-            return None
+            return symbol
         algebra = Algebra(_CAPACITY)
         value = Reals(graph, algebra).entry(node, indices(node.shape))
         return tables.terms(to_lists(algebra.atoms, value))[0]
 
-    def terms(states: Related, side: int) -> list[int | None]:
+    def leaves(states: Related, side: int) -> list[int | str | None]:
         columns = zip(*(each.sides[side] for each in induction.states), strict=True)
-        return list(map(term, states.sides[side], induction.symbols[side], columns))
+        return list(map(leaf, states.sides[side], induction.symbols[side], columns))
 
     return [
         {
             "where": [list(each) for each in states.counters],
-            "terms": [terms(states, side) for side in (0, 1)],
+            "leaves": [leaves(states, side) for side in (0, 1)],
         }
         for states in induction.states
     ]

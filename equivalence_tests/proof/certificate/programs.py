@@ -1,15 +1,13 @@
 """The programs of both sides, as the checker gets them. Knows nothing of the prover."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 from jax.extend.core import ClosedJaxpr
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """One side as programs.
 
     Attributes:
@@ -25,8 +23,7 @@ class Side:
     comparisons: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True)
-class Programs:
+class Programs(NamedTuple):
     """Both sides, and what they get: parameters' paths and shapes, and the symbols' numbers."""
 
     sides: tuple[Side, Side]
@@ -35,17 +32,6 @@ class Programs:
     numbers: Mapping[str, float]
 
 
-class Trace(Protocol):
-    """Traces both sides."""
-
-    def __call__(
-        self, fixed: Mapping[str, float], shape: tuple[int, ...] | None = None, wide: bool = False
-    ) -> Programs:
-        """Returns the programs.
-
-        Args:
-          fixed: hyper-parameters that are numbers.
-          shape: of every leaf; None for the parameters' own.
-          wide: whether the parameters are in float64, not in their dtypes.
-        """
-        ...
+# Traces both sides, of hyper-parameters that are numbers, a shape of every leaf (None for the
+# parameters' own), and whether the parameters are in float64 and not in their dtypes.
+Trace = Callable[[Mapping[str, float], tuple[int, ...] | None, bool], Programs]

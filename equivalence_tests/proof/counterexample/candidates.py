@@ -1,7 +1,7 @@
 """Inputs on which two sides may differ: small and round ones, and numbers of their programs."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,68 +20,44 @@ Fill = Callable[[jax.ShapeDtypeStruct], float | np.ndarray]
 _COMPARED = frozenset(
     ("lt", "le", "gt", "ge", "eq", "ne", "max", "min", "clamp", "rem", "div", "sub")
 )
-_FEWEST, _MOST_STEPS = 3 * STEPS, 3000
-SOME = 64  # steps of a run that no number of the programs asks for
+FARTHEST = 2_000_000  # steps; some seconds of a small program
+_MOST_NUMBERS, _MOST_PRODUCTS = 24, 6  # of steps
 _LARGE, _TINY = 1e3, 1e-3  # numbers that the simple candidates come nowhere near
 _MOST_SIZES = 6
 _MOST_VALUES = 12
 
 
-def simple(inputs: Inputs, quick: bool) -> Iterator[Candidate]:
-    """Inputs to try, the simplest first; only a few where it is to be quick."""
-
-    def of(value: Fill) -> list[np.ndarray]:
-        return full_arrays(inputs.shapes, value)
-
-    def from_zero(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
-        return _steps(leaf) - 1
-
+def simple(inputs: Inputs) -> Iterator[Candidate]:
+    """Inputs to try first, the simplest ones before all others."""
     steps, signs = _steps, alternating
     ones, zeros = (lambda leaf: 1.0), (lambda leaf: 0.0)
-    starts = [ones, zeros, steps, signs]
-    tiny = [lambda leaf, s=size: s * signs(leaf) for size in (1e-4, 1e-8, 1e4)]
-    moves: list[Fill] = [ones, zeros, steps, signs, *tiny]
-    if quick:
-        pairs = [(ones, ones), (zeros, ones), (signs, steps), (steps, signs), (steps, tiny[1])]
-        pairs += [(signs, from_zero), (steps, tiny[2])]
-    else:
-        pairs = list(itertools.product(starts, moves))
+    pairs: list[tuple[Fill, Fill]] = [
+        (ones, ones),
+        (zeros, ones),
+        (signs, steps),
+        (steps, signs),
+        (steps, lambda leaf: 1e-8 * signs(leaf)),
+        (signs, lambda leaf: steps(leaf) - 1),
+        (steps, lambda leaf: 1e4 * signs(leaf)),
+    ]
     for start, move in pairs:
-        first = of(move)
-        yield of(start), [[g.copy() for g in first] for _ in range(STEPS)]
-        if not quick:
-            turns = (1.0, -0.5, 0.0, 2.0)
-            yield of(start), [[turns[k % 4] * g for g in first] for k in range(STEPS)]
-            yield of(start), [[g * 3.0**-k for g in first] for k in range(3 * STEPS)]
+        yield full_arrays(inputs.shapes, start), [full_arrays(inputs.shapes, move)] * STEPS
     rng = np.random.default_rng(7)  # no leaf like another, no step either: leaves may be mixed up
-    for _ in range(1 if quick else 3):
-        rows = [_any(inputs, rng) for _ in range(1 + 2 * STEPS)]
-        yield rows[0], rows[1:]
+    rows = [[rng.integers(-8, 9, leaf.shape) / 4 for leaf in inputs.shapes] for _ in range(9)]
+    yield rows[0], rows[1:]
 
 
 def of_sizes(inputs: Inputs, wanted: Sequence[float]) -> Iterator[Candidate]:
-    """Gradients and parameters around the numbers that a program has."""
-    for size in wanted:
-        near = [factor * size for factor in (4.0, 0.25)]
+    """Gradients, then parameters, that are 0 or around the numbers that a program has."""
+    zeros = full_arrays(inputs.shapes, lambda leaf: 0.0)
+    yield zeros, [zeros] * STEPS
+    for near in ([factor * size for factor in (4.0, 0.25)] for size in wanted):
         for each in near:
             grads = full_arrays(inputs.shapes, lambda leaf, each=each: each * alternating(leaf))
-            yield (
-                full_arrays(inputs.shapes, _steps),
-                [[g.copy() for g in grads] for _ in range(STEPS)],
-            )
+            yield full_arrays(inputs.shapes, _steps), [grads] * STEPS
         for each in near:
             start = full_arrays(inputs.shapes, lambda leaf, each=each: each * alternating(leaf))
-            move = full_arrays(inputs.shapes, lambda leaf, each=each: each)
-            yield start, [[g.copy() for g in move] for _ in range(STEPS)]
-
-
-def long_runs(
-    inputs: Inputs, steps: int
-) -> Iterator[tuple[list[np.ndarray], list[np.ndarray], list[float]]]:
-    """Parameters, a gradient, and a factor of it for every step."""
-    start, move = full_arrays(inputs.shapes, alternating), full_arrays(inputs.shapes, _steps)
-    yield start, move, [1.0] * steps
-    yield start, move, [(-1.0) ** number for number in range(steps)]
+            yield start, [full_arrays(inputs.shapes, lambda leaf, each=each: each)] * STEPS
 
 
 def sizes(sides: Sequence[Program]) -> list[float]:
@@ -91,14 +67,36 @@ def sizes(sides: Sequence[Program]) -> list[float]:
     return sorted(extreme, key=lambda n: (-abs(np.log10(n)), n))[:_MOST_SIZES]
 
 
-def counts(sides: Sequence[Program]) -> list[int]:
-    """The numbers of steps after which programs may change their behaviour, in order."""
-    numbers = {number for side in sides for number in _numbers(side.step, compared=True)}
-    for side in sides:
-        for leaf in side.avals:
-            if is_integer(leaf.dtype) and jnp.iinfo(leaf.dtype).max <= _MOST_STEPS:
-                numbers.add(float(jnp.iinfo(leaf.dtype).max))
-    return sorted(int(n) for n in numbers if _FEWEST < n <= _MOST_STEPS and n == int(n))
+def step_numbers(sides: Sequence[Program]) -> list[int]:
+    """The numbers of steps after which programs may change their behaviour, in order.
+
+    Those that they compare with, products of two of them, and where a count wraps round.
+    """
+    compared = {n for side in sides for n in compared_numbers(side) if n == int(n) and n > 1}
+    dtypes = [leaf.dtype for side in sides for leaf in side.avals if is_integer(leaf.dtype)]
+    compared |= {float(jnp.iinfo(dtype).max) for dtype in dtypes}
+    products = {a * b for a, b in itertools.combinations(sorted(compared), 2)} - compared
+
+    def reached(numbers: set[float], most: int) -> list[int]:
+        return sorted(int(n) for n in numbers if STEPS < n <= FARTHEST)[:most]
+
+    return sorted(reached(compared, _MOST_NUMBERS) + reached(products, _MOST_PRODUCTS))
+
+
+def other_settings(
+    numbers: Mapping[str, float], sides: Sequence[Program]
+) -> Iterator[dict[str, float]]:
+    """Yields hyper-parameters of which one is of another sign, size or value.
+
+    The values are those that the sides compare something with, and numbers around these.
+    """
+    compared = {n for side in sides for n in compared_numbers(side)}
+    asked = sorted((n for n in compared if n), key=lambda n: (abs(n), n))[-_MOST_VALUES // 2 :]
+    for name, number in numbers.items():
+        scaled = [factor * number for factor in (-1.0, 1.37, 30.0, 1e-3)]
+        for other in dict.fromkeys([*scaled, *asked, *(2 * n for n in asked)]):
+            if other != number:
+                yield {**numbers, name: other}
 
 
 def compared_numbers(side: Program) -> set[float]:
@@ -159,7 +157,3 @@ def alternating(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     """Returns 0.5, -1, 1.5, -2 and so on."""
     values = _steps(leaf)
     return np.where(values % 2 == 0, -values, values) / 2
-
-
-def _any(inputs: Inputs, rng: np.random.Generator) -> list[np.ndarray]:
-    return [rng.integers(-8, 9, leaf.shape) / 4 for leaf in inputs.shapes]

@@ -4,12 +4,12 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flint import arb, fmpq
-from jax.extend import core
 
 from equivalence_tests.proof.bits.graph import Node
 from equivalence_tests.proof.induction.world import Slot, World
@@ -76,19 +76,9 @@ def _times(one: jax.Array, fraction: fmpq) -> jax.Array:
 
 def _fraction(number: arb) -> fmpq | None:
     """The simple fraction that a ball holds."""
-    rest, before, now = number, (0, 1), (1, 0)
-    for _ in range(30):
-        near = (rest.mid() + arb(0.5)).floor().unique_fmpz()
-        if near is None:
-            return None
-        term = int(near)
-        before, now = now, (term * now[0] + before[0], term * now[1] + before[1])
-        if max(map(abs, now)) > _MOST:
-            return None
-        if number.overlaps(arb(fmpq(*now))):
-            return fmpq(*now)
-        rest = 1 / (rest - term)
-    return None
+    near = Fraction(float(number.mid())).limit_denominator(_MOST)
+    exact = fmpq(near.numerator, near.denominator)
+    return exact if abs(near.numerator) <= _MOST and number.overlaps(arb(exact)) else None
 
 
 @dataclass(frozen=True)
@@ -100,18 +90,19 @@ class Derived:
       sources: what it is a function of.
       text: the function, with `{0}`, `{1}` for the sources.
       program: the function, of the hyper-parameters and the sources.
+      result: which of the program's results it is.
     """
 
     slot: Slot
     sources: tuple[Slot, ...]
     text: str
-    program: core.ClosedJaxpr
+    program: programs.AnyJaxpr
+    result: int = 0
 
     def node(self, world: World, states: Sequence[Sequence[Node]]) -> Node:
         """The leaf as a node, from the states of both sides."""
         sources = [states[side][leaf] for side, leaf in self.sources]
-        (node,) = programs.run(world.graph, self.program, [*world.hyper, *sources])
-        return node
+        return programs.run(world.graph, self.program, [*world.hyper, *sources])[self.result]
 
 
 _CLOSE = 1e-30
@@ -121,34 +112,40 @@ _FEWEST = 4  # values, of which three decide the sequence and the rest confirm i
 
 @dataclass(frozen=True)
 class Progression:
-    """A function of a count.
+    """A function of a count: `offset + scale * ratio ** count`, or a constant.
 
     Attributes:
       offset: the summand that does not change; None for 0.
-      scale: the factor of the rest.
+      scale: the factor of the rest; None of a constant.
       ratio: the base of the power of the count; None where the rest is linear.
     """
 
     offset: Factor | None
-    scale: Factor
-    ratio: Factor | None
+    scale: Factor | None = None
+    ratio: Factor | None = None
 
     @property
     def text(self) -> str:
-        """The function, with `{0}` for the count."""
-        rest = "{0}" if self.ratio is None else f"({self.ratio.text}) ** {{0}}"
+        """The function, with `{count}` for the count."""
+        offset = "" if self.offset is None else self.offset.text
+        if self.scale is None:
+            return offset
+        rest = "{count}" if self.ratio is None else f"({self.ratio.text}) ** {{count}}"
         if self.scale.text != "1":
             rest = f"{self.scale.text} * {rest}".replace("-1 * ", "-")
-        return rest if self.offset is None else f"{self.offset.text} + {rest}".replace("+ -", "- ")
+        return f"{offset} + {rest}".replace("+ -", "- ") if offset else rest
 
-    def of(self, one: jax.Array, hyper: HyperParams, count: jax.Array) -> jax.Array:
+    def of(self, one: jax.Array, hyper: HyperParams, *count: jax.Array) -> jax.Array:
         """The function of a count as a number of the dtype of `one`."""
-        rest = jnp.asarray(count, one.dtype)
+        offset = 0 * one if self.offset is None else self.offset.of(one, hyper)
+        if self.scale is None:
+            return offset
+        rest = jnp.asarray(count[0], one.dtype)
         if self.ratio is not None:
             rest = self.ratio.of(one, hyper) ** rest
         if self.scale.text != "1":
             rest = rest * self.scale.of(one, hyper)
-        return rest if self.offset is None else self.offset.of(one, hyper) + rest
+        return rest if self.offset is None else offset + rest
 
 
 def progression_of(

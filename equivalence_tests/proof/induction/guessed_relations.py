@@ -27,7 +27,7 @@ from equivalence_tests.proof.induction.derived import (
     recognise,
 )
 from equivalence_tests.proof.induction.world import Slot, World
-from equivalence_tests.proof.interpreter.balls import balls, precise, ties_are_equal
+from equivalence_tests.proof.interpreter.balls import balls, precise
 from equivalence_tests.proof.interpreter.run import run
 from equivalence_tests.proof.reading.sides import Inputs, Program
 
@@ -60,7 +60,7 @@ class Fits:
             for number, side in enumerate(sides)
             for leaf in range(len(side.paths))
         }
-        with precise(), ties_are_equal():
+        with precise():
             rng = np.random.default_rng(5)
             arrays = {name: balls(np.asarray(n)) for name, n in inputs.numbers.items()}
             self.numbers = {name: array[()] for name, array in arrays.items()}
@@ -108,19 +108,21 @@ class Fits:
 
     def _guesses(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         counts = [at for at in sources if self._aval(at).shape == () and not self._is_float(at)]
-        yield from self._of_count(slot, counts)
+        yield from self._counter(slot, counts)
+        yield from self._multiple(slot, None, counts)
         if not self._is_float(slot):
             return
         for other in sources:
             same = self._aval(other).shape == self._aval(slot).shape and self._is_float(other)
             if other[0] != slot[0] and same:
                 yield from self._multiple(slot, other, counts)
+                yield from self._root(slot, other)
         yield from self._laid_out(slot, sources)
         yield from self._row(slot, sources, counts)
         yield from self._sum(slot, sources)
 
-    def _of_count(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
-        """A function of a count, the same for every element."""
+    def _counter(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
+        """A counter that goes round or stops, of one that does not."""
         counter = self.counters[slot]
         for count in counts if counter is not None else ():
             first = self._numbers(count)[0] - 1
@@ -132,48 +134,56 @@ class Fits:
                     counter.text.format(f"({{0}} - {first})" if first else "{0}"),
                     lambda one, hyper, count, first=first: counter.of(count - first),
                 )
-        values = [_uniform(row.flat) for row in self._rows(slot)]
-        numbers = [value for value in values if value is not None]
-        for count in counts if len(numbers) == len(values) else ():
-            progression = progression_of(numbers, self._numbers(count), self.numbers)
-            if progression is not None:
-                yield self._derive(slot, (count,), progression.text, progression.of)
 
-    def _multiple(self, slot: Slot, other: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
-        """Another times a constant, or times a function of a count."""
-        pairs = zip(self._rows(slot), self._rows(other), strict=True)
-        ratios = [[_ratio(a, b) for a, b in _pairs([x], [y])] for x, y in pairs]
-        ratio = _uniform([ratio for row in ratios for ratio in row if ratio is not None])
-        constant = None if ratio is None else recognise(ratio, self.numbers)
-        if constant is not None:
-            yield self._combination(slot, [(other, 1)], [constant])
-            return
+    def _multiple(
+        self, slot: Slot, other: Slot | None, counts: Sequence[Slot]
+    ) -> Iterator[Derived]:
+        """Another times a constant, or it or 1 times a function of a count."""
+        values: list[tuple[int, arb]] = []  # of each step that has a ratio
+        for step, row in enumerate(self._rows(slot)):
+            divisors = np.full(row.shape, 1, object) if other is None else self._rows(other)[step]
+            ratios = [_ratio(a, b) for a, b in _pairs([row], [divisors])]
+            numbers = [ratio for ratio in ratios if ratio is not None]
+            value = _uniform(numbers)
+            if value is not None:
+                values.append((step, value))
+            elif numbers or other is None:
+                return
+        constant = None if other is None else _uniform([value for _, value in values])
+        factor = None if constant is None else recognise(constant, self.numbers)
+        if factor is not None:
+            yield self._times(slot, other, None, Progression(factor))
+        for count in counts:
+            numbers = self._numbers(count)
+            at = [numbers[step] for step, _ in values]
+            progression = progression_of([value for _, value in values], at, self.numbers)
+            if progression is not None:
+                yield self._times(slot, other, count, progression)
+
+    def _times(
+        self, slot: Slot, other: Slot | None, count: Slot | None, progression: Progression
+    ) -> Derived:
+        """Another, or 1, times a function of a count."""
+        sources = [at for at in (count, other) if at is not None]
+
+        def multiple(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
+            factor = progression.of(one, hyper, *leaves[:1])
+            return factor if other is None else leaves[-1] * factor
+
+        text = progression.text.replace("{count}", "{0}")
+        if other is not None:
+            text = f"({text})" if " + " in text or " - " in text else text
+            text = f"{text} * {{{len(sources) - 1}}}".removeprefix("1 * ").replace("-1 * ", "-")
+        return self._derive(slot, sources, text, multiple)
+
+    def _root(self, slot: Slot, other: Slot) -> Iterator[Derived]:
+        """The square root of another."""
         squares = [
             _ratio(_plain(a) ** 2, b) for a, b in _pairs(self._rows(slot), self._rows(other))
         ]
-        if self._never_negative(slot) and all(r is None or r.overlaps(arb(1)) for r in squares):
+        positive = all(value >= 0 for value in _column(self._rows(slot)))
+        if positive and all(each is None or each.overlaps(arb(1)) for each in squares):
             yield self._derive(slot, (other,), "sqrt({0})", lambda _, hyper, leaf: jnp.sqrt(leaf))
-            return
-        values = [_uniform([each for each in row if each is not None]) for row in ratios]
-        for count in counts:
-            pairs = zip(values, self._numbers(count), strict=True)
-            rows = [(value, number) for value, number in pairs if value is not None]
-            numbers = [value for value, _ in rows]
-            progression = progression_of(numbers, [number for _, number in rows], self.numbers)
-            if progression is not None:
-                yield self._multiple_by_count(slot, other, count, progression)
-
-    def _multiple_by_count(
-        self, slot: Slot, other: Slot, count: Slot, progression: Progression
-    ) -> Derived:
-        def multiple(
-            one: jax.Array, hyper: HyperParams, leaf: jax.Array, count: jax.Array
-        ) -> jax.Array:
-            return leaf * progression.of(one, hyper, count)
-
-        text = progression.text.replace("{0}", "{1}")
-        text = f"({text})" if " + " in text or " - " in text else text
-        return self._derive(slot, (other, count), f"{{0}} * {text}", multiple)
 
     def _combination(self, slot: Slot, terms: Sequence[Term], factors: Sequence[Factor]) -> Derived:
         """A leaf as the sum of others, or their squares, times constants."""
@@ -208,9 +218,6 @@ class Fits:
         arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in map(self._aval, sources)]
         program = jax.make_jaxpr(leaf)(dict.fromkeys(self.numbers, 0.0), *arrays)
         return Derived(slot, tuple(sources), text, program)
-
-    def _never_negative(self, slot: Slot) -> bool:
-        return all(value >= 0 for value in _column(self._rows(slot)))
 
     def _numbers(self, count: Slot) -> list[int]:
         return [int(row.flat[0]) for row in self._rows(count)]
@@ -356,8 +363,6 @@ class Fits:
             return None
         # Rows of different steps, so that they are independent where the columns are.
         some = [(i * (len(rows) - 1)) // (count - 1) for i in range(count)]
-        if not _may_make_up(mine, rows, some):
-            return None
         try:
             solved = arb_mat([list(rows[i]) for i in some]).solve(
                 arb_mat([[mine[i]] for i in some])
@@ -427,17 +432,6 @@ def _ratio(a: Number, b: Number) -> arb | None:
     if b.contains(0) and a.contains(0):
         return None
     return a / b if not b.contains(0) else arb("nan")
-
-
-def _may_make_up(mine: Sequence[arb], rows: Sequence[Sequence[arb]], some: Sequence[int]) -> bool:
-    """True if columns may make up one, as far as a few digits say."""
-    near = np.array([[float(value) for value in row] for row in rows])
-    wanted = np.array([float(value) for value in mine])
-    try:
-        solved = np.linalg.solve(near[some], wanted[some])
-    except np.linalg.LinAlgError:
-        return False
-    return bool(np.allclose(near @ solved, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max()))
 
 
 def _uniform(row: Iterable[Number]) -> arb | None:

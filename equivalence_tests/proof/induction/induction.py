@@ -3,7 +3,8 @@
 
 Where no relation is given it is looked for: all leaves of both states that are equal at the start
 are taken for equal; a step from such states shows which of them do not stay so; these are parted,
-and so on until all that are left stay equal. It is the largest relation of equal leaves.
+and so on until all that are left stay equal. It is the largest relation of equal leaves. Leaves
+that are functions of others, as a given relation or a guess says it, are no part of it.
 """
 
 import functools
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
-from equivalence_tests.proof.bits.graph import Node
+from equivalence_tests.proof.bits.graph import Node, cone
 from equivalence_tests.proof.bits.signs import is_never_negative
 from equivalence_tests.proof.dtypes import FEWEST_STEPS, NO_OVERFLOW, is_float, is_integer, is_wide
 from equivalence_tests.proof.induction.derived import Derived
@@ -23,15 +24,22 @@ from equivalence_tests.proof.induction.invariants import (
     never_negative,
 )
 from equivalence_tests.proof.induction.overflow import overflowing
-from equivalence_tests.proof.induction.world import Obligation, Slot, World, constants, is_constant
-from equivalence_tests.proof.reading import programs
+from equivalence_tests.proof.induction.world import (
+    Leaves,
+    Obligation,
+    Slot,
+    Step,
+    Values,
+    World,
+    constants,
+    is_constant,
+)
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.sides import Program
 
 _FIRST = "first step"
-Leaves = list[Node]  # of one state
-Step = tuple[Leaves, Leaves]  # the new state and the new parameters
-Values = tuple[tuple[int, int, float | None], ...]  # side, leaf and value of counters
+Places = tuple[int | None, int | None]  # numbers of a result in the left and the right program
+Moment = tuple[str, Sequence[Step], Mapping[Slot, Node]]  # when, both sides' results, counters
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class Induction:
     """The result of one attempt at a proof.
 
     Attributes:
+      world: the graph in which it is.
       obligations: everything that was to prove.
       relation: which leaves of the states are related, as text.
       relation_given: whether the relation was given.
@@ -63,6 +72,7 @@ class Induction:
         the number that it stands above; None where they are related from the start.
     """
 
+    world: World
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
     relation_given: bool
@@ -77,47 +87,53 @@ class Induction:
         return max((o.equality.level for o in self.obligations), default=Level.IDENTICAL)
 
 
-def by_relation(
-    world: World, lhs: Program, rhs: Program, relation: AnyJaxpr, level: Level
+@dataclass(frozen=True)
+class Hints:
+    """The kinds of relations to try, apart from equality of leaves.
+
+    Attributes:
+      derived: leaves that are functions of others.
+      given: whether that is the relation, of all leaves of the right side.
+      by_state: whether counters that go round are followed state by state.
+      after_first: whether the first step is proved apart, and states are related from then on, when
+        counts are 1 at least: over the reals alone, where they do not overflow.
+    """
+
+    derived: tuple[Derived, ...] = ()
+    given: bool = False
+    by_state: bool = False
+    after_first: bool = False
+
+
+def given_relation(relation: AnyJaxpr, sides: tuple[Program, Program]) -> Hints:
+    """A relation that is a program from the left side's state to the right one's."""
+    left, right = sides
+    sources = tuple((0, leaf) for leaf in range(len(left.paths)))
+    leaves = range(len(right.paths))
+    derived = [Derived((1, leaf), sources, "as given", relation, leaf) for leaf in leaves]
+    return Hints(tuple(derived), given=True)
+
+
+def prove(
+    world: World, sides: tuple[Program, Program], level: Level, hints: Hints = Hints()
 ) -> Induction:
-    """Induction with a relation: a program from the left side's state to the right one's."""
-    names = [f"state{path}" for path in rhs.paths]
-
-    def map_state(state: Sequence[Node]) -> Leaves:
-        return programs.run(world.graph, relation, [*world.hyper, *state])
-
-    def obligations(when: str, ours: Step, theirs: Step) -> list[Obligation]:
-        (state, params), (other, other_params) = ours, theirs
-        # States first: parameters are computed of parts that are then known to be equal.
-        of_states = [
-            replace(row, results=(None, row.results[1]))
-            for row in world.obligations(when, names, map_state(state), other, False, level)
-        ]
-        of_params = world.obligations(when, world.inputs.paths, params, other_params, True, level)
-        return [*of_params, *of_states]
-
-    starts = world.start(lhs), world.start(rhs)
-    general = _general(world.symbols(lhs), constants(world, lhs, starts[0][0]))
-    for number in _natural(world, lhs, general, starts[0][0]):
-        if general[number].op == "leaf":
-            world.graph.never_negative.add(str(general[number].params))
-    states = general, map_state(general)
-    steps = world.step(lhs, general), world.step(rhs, states[1])
-    rows = (*obligations("start", *starts), *obligations("step", *steps))
-    counts = [
-        text
-        for side, state, step in zip((lhs, rhs), states, steps, strict=True)
-        for text in _counts(world, side, state, step[0])
-    ]
-    rows += tuple(_lost_counts(world, (lhs, rhs), [start for start, _ in starts], rows))
-    symbols = _symbols(states[0]), _symbols(states[1])
-    related, counts = (Related(states),), tuple(dict.fromkeys(counts))
-    return Induction(rows, ("as given",), True, related, symbols, counts)
+    """Induction with the largest relation of leaves that are equal, at a level at most."""
+    search = _Search(world, sides, level, hints)
+    while search.refine():
+        pass
+    return search.result()
 
 
-def _symbols(state: Leaves) -> list[str | None]:
-    """The names of leaves that are symbols."""
-    return [str(node.params) if node.op == "leaf" else None for node in state]
+def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool:
+    """True if there is anything of the kind that hints are about."""
+    first = [world.start(side)[0] for side in sides]
+    if hints.after_first:
+        grads = world.other_grads()
+        after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
+        counts = [node for state in after for node in state if is_wide(node.dtype)]
+        return any((world.graph.scalar(node) or 0) > 0 for node in counts)
+    constant_leaves = [constants(world, *each) for each in zip(sides, first, strict=True)]
+    return bool(hints.derived) or len(cycle(world, sides, first, constant_leaves)) > 1
 
 
 def _counts(
@@ -164,64 +180,13 @@ def _lost_counts(
                 text = f"which is assumed not to overflow, may do so within {FEWEST_STEPS} steps"
             else:
                 continue
-            results = (None, leaf) if number else (leaf, None)
             unknown = Equality(Level.UNKNOWN, stopped=f"{name}, {text}")
-            yield Obligation("step", name, unknown, (old, new), False, results)
+            yield Obligation("step", name, unknown, (old, new), False, _places(number, leaf))
 
 
-def _general(symbols: Sequence[Node], constant_nodes: Sequence[Node | None]) -> Leaves:
-    """A general state: a symbol for each leaf that changes."""
-    return [s if n is None else n for s, n in zip(symbols, constant_nodes, strict=True)]
-
-
-def _natural(world: World, side: Program, general: Leaves, start: Leaves) -> set[int]:
-    """The leaves of a state that stay 0 or more."""
-    graph = world.graph
-    candidates = [
-        symbol if node.op != "leaf" and is_never_negative(graph, node, ()) else None
-        for symbol, node in zip(general, start, strict=True)
-    ]
-    return never_negative(graph, candidates, world.step(side, general)[0])
-
-
-@dataclass(frozen=True)
-class Hints:
-    """The kinds of relations to try, apart from equality of leaves.
-
-    Attributes:
-      derived: leaves that are functions of others.
-      by_state: whether counters that go round are followed state by state.
-      after_first: whether the first step is proved apart, and states are related from then on, when
-        counts are 1 at least: over the reals alone, where they do not overflow.
-    """
-
-    derived: tuple[Derived, ...] = ()
-    by_state: bool = False
-    after_first: bool = False
-
-
-def by_largest_relation(
-    world: World, lhs: Program, rhs: Program, level: Level, hints: Hints = Hints()
-) -> Induction:
-    """Induction with the largest relation of equal leaves, equal at a level at most."""
-    search = _Search(world, (lhs, rhs), level, hints)
-    while search.refine():
-        pass
-    return search.result()
-
-
-def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool:
-    """True if there is any counter of the kind that hints are about."""
-    first = [world.start(side)[0] for side in sides]
-    if hints.by_state:
-        constant_leaves = [constants(world, *each) for each in zip(sides, first, strict=True)]
-        return len(cycle(world, sides, first, constant_leaves)) > 1
-    if hints.after_first:
-        grads = world.other_grads()
-        after = [world.step(*each, grads)[0] for each in zip(sides, first, strict=True)]
-        counts = [node for state in after for node in state if is_wide(node.dtype)]
-        return any((world.graph.scalar(node) or 0) > 0 for node in counts)
-    return True
+def _places(side: int, leaf: int) -> Places:
+    """The numbers of a result that one side alone has."""
+    return (None, leaf) if side else (leaf, None)
 
 
 class _Search:
@@ -236,9 +201,12 @@ class _Search:
             pairs = zip(sides, states, strict=True)
             self.starts = [world.step(side, state, moves) for side, state in pairs]
         first = [start[0] for start in self.starts]
-        self.general_symbols = [world.symbols(side) for side in sides]
         pairs = list(zip(sides, first, strict=True))
         self.constants = [constants(world, side, start) for side, start in pairs]
+        self.general = [
+            [s if n is None else n for s, n in zip(world.symbols(side), known, strict=True)]
+            for side, known in zip(sides, self.constants, strict=True)
+        ]
         self.derived = {each.slot: each for each in hints.derived}
         self.cycle: list[dict[Slot, Node]] = [{}]
         if hints.by_state:
@@ -252,7 +220,8 @@ class _Search:
             and (side, leaf) not in self.cycle[0]
         ]
         nodes = [first[side][leaf] for side, leaf in self.slots]
-        self.classes = list(groups(nodes, world.comparer, level))
+        alone = [[number] for number in range(len(nodes))]
+        self.classes = alone if hints.given else list(groups(nodes, world.comparer, level))
         self.names = [world.names(side) for side in sides]
         # In every relation a symbol is one leaf and those related to it: a fact about the symbol
         # (it is never negative) is a fact about that leaf.
@@ -265,20 +234,26 @@ class _Search:
         self.steps: list[list[Step]] = []
         self.natural = {
             (number, leaf)
-            for number, (side, start) in enumerate(pairs)
-            for leaf in _natural(world, side, self._general(number), start)
+            for number, start in enumerate(first)
+            for leaf in self._natural(number, start)
         }
         self.at_first = self._at_first(first) if len(self.cycle) > 1 else {}
         self.least = self._least(first) if hints.after_first else {}
 
-    def _general(self, side: int) -> Leaves:
-        return _general(self.general_symbols[side], self.constants[side])
+    def _natural(self, side: int, start: Leaves) -> set[int]:
+        """The leaves of a state that stay 0 or more."""
+        graph, general = self.world.graph, self.general[side]
+        candidates = [
+            symbol if node.op != "leaf" and is_never_negative(graph, node, ()) else None
+            for symbol, node in zip(general, start, strict=True)
+        ]
+        return never_negative(graph, candidates, self.world.step(self.sides[side], general)[0])
 
     def _least(self, starts: list[Leaves]) -> dict[Slot, int]:
         """Returns lower bounds of counts from the first step on, of those that have one."""
         graph, result = self.world.graph, dict[Slot, int]()
         for number, side in enumerate(self.sides):
-            before = self._general(number)
+            before = self.general[number]
             after, _ = self.world.step(side, before)
             for leaf, (first, old, new) in enumerate(
                 zip(starts[number], before, after, strict=True)
@@ -294,8 +269,7 @@ class _Search:
         """Returns the leaves that are constant where cyclic counters are in their first state."""
         last, result = self.cycle[-1], dict[Slot, Node]()
         for number, side in enumerate(self.sides):
-            general = enumerate(self._general(number))
-            before = [last.get((number, leaf), node) for leaf, node in general]
+            before = [last.get((number, leaf), n) for leaf, n in enumerate(self.general[number])]
             after, _ = self.world.step(side, before)
             for leaf, (first, new) in enumerate(zip(starts[number], after, strict=True)):
                 if first is new and is_constant(first):
@@ -309,21 +283,37 @@ class _Search:
             [self.world.step(side, each) for side, each in zip(self.sides, state, strict=True)]
             for state in self.states
         ]
-        comparer, level = self.world.comparer, self.level
         classes = self.classes
         for steps in self.steps:
             finer: list[list[int]] = []
             for members in classes:
                 slots = [self.slots[i] for i in members]
                 nodes = [steps[side][0][leaf] for side, leaf in slots]
-                finer += [[members[i] for i in each] for each in groups(nodes, comparer, level)]
+                places = groups(nodes, self.world.comparer, self.level)
+                finer += [[members[i] for i in each] for each in places]
             classes = finer
-            params = zip(steps[0][1], steps[1][1], strict=True)
-            if any(comparer.compare(a, b, level).level > level for a, b in params):
-                return False  # with fewer leaves related, parameters would part all the more
+            if not self._keeps(steps):
+                return False  # with fewer leaves related, these would part all the more
         changed = len(classes) != len(self.classes)
         self.classes = classes if changed else self.classes
         return changed
+
+    def _keeps(self, steps: Sequence[Step]) -> bool:
+        """True if parameters are equal after a step, and functions of leaves are so again.
+
+        The smallest are compared first: what is computed of parts that are known to be equal is
+        then computed alike.
+        """
+        comparer = self.world.comparer
+        (lhs, _), (rhs, _) = steps
+        derived = [self._both(each, lhs, rhs) for each in self.derived.values()]
+        params = zip(*(params for _, params in steps), strict=True)
+        for pairs in (derived, params):
+            for a, b in sorted(pairs, key=lambda pair: len(cone(*pair))):
+                if comparer.compare(a, b, self.level).level > self.level:
+                    comparer.patient = False
+                    return False
+        return True
 
     def _representative_rank(self, slot: Slot) -> tuple[bool, bool]:
         """Returns a rank of leaves by how little is known of them: naturals and counts first."""
@@ -356,7 +346,7 @@ class _Search:
         if counters is self.cycle[0]:
             assigned |= self.at_first
         lhs, rhs = (
-            [assigned.get((side, leaf), node) for leaf, node in enumerate(self._general(side))]
+            [assigned.get((side, leaf), node) for leaf, node in enumerate(self.general[side])]
             for side in (0, 1)
         )
         states = lhs, rhs
@@ -366,25 +356,16 @@ class _Search:
 
     def result(self) -> Induction:
         """The obligations of the relation."""
-        world, level, paths = self.world, self.level, self.world.inputs.paths
-        first, last = self.starts
-        rows = world.obligations("start", paths, first[1], last[1], True, level)
-        if self.before_first:
-            rows = [replace(row, when=_FIRST) for row in rows]
-            (_, ours), (_, theirs) = self.before_first
-            rows += world.obligations("start", paths, ours, theirs, True, level)
-        for steps, counters in zip(self.steps, self.cycle, strict=True):
-            of_params = world.obligations("step", paths, steps[0][1], steps[1][1], True, level)
-            rows += [replace(each, counters=self._values(counters)) for each in of_params]
+        moments: list[Moment] = [(_FIRST if self.before_first else "start", self.starts, {})]
+        moments += [("step", *each) for each in zip(self.steps, self.cycle, strict=True)]
+        apart: list[Moment] = [("start", self.before_first, {})] if self.before_first else []
+        rows = [row for moment in (*moments, *apart) for row in self._of_params(moment)]
         relation: list[str] = ["from the first step on:"] * bool(self.before_first)
-        for a, b in self._equal_leaves():
-            relation.append(f"{self.names[0][a]} = {self.names[1][b]}")
-            rows += self._invariance(relation[-1], (a, b), functools.partial(_at, a, b))
-        for (side, leaf), each in self.derived.items():
-            text = each.text.format(*(self.names[s][i] for s, i in each.sources))
-            relation.append(f"{self.names[side][leaf]} = {text}")
-            numbers = None if side else leaf, leaf if side else None
-            rows += self._invariance(relation[-1], numbers, functools.partial(self._both, each))
+        for name, places, pair in self._relation():
+            relation.append(name)
+            for moment in moments:
+                nodes = pair(*(state for state, _ in moment[1]))
+                rows.append(self._row(moment, name, nodes, places))
         if len(self.cycle) > 1:
             names = [self.names[side][leaf] for side, leaf in self.cycle[0]]
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
@@ -392,51 +373,69 @@ class _Search:
             text
             for states, steps in zip(self.states, self.steps, strict=True)
             for side, state, step in zip(self.sides, states, steps, strict=True)
-            for text in _counts(world, side, state, step[0])
+            for text in _counts(self.world, side, state, step[0])
         ]
-        pairs, least = zip(self.states, self.cycle, strict=True), None
-        related = tuple(Related(states, self._values(counters)) for states, counters in pairs)
+        least = None
         if self.before_first:
             least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
             counts += [NO_OVERFLOW] * bool(least)
-        counts = tuple(dict.fromkeys(counts))
         starts = [state for state, _ in self.before_first or self.starts]
-        rows += [*_lost_counts(world, self.sides, starts, rows)]
-        lhs, rhs = (
-            [self.symbol_of.get((side, leaf)) for leaf in range(len(self.names[side]))]
-            for side in (0, 1)
+        rows += [*_lost_counts(self.world, self.sides, starts, rows)]
+        related = zip(self.states, self.cycle, strict=True)
+        return Induction(
+            self.world,
+            tuple(rows),
+            ("as given",) if self.hints.given else tuple(relation),
+            self.hints.given,
+            tuple(Related(states, self._values(counters)) for states, counters in related),
+            (self._symbols(0), self._symbols(1)),
+            tuple(dict.fromkeys(counts)),
+            least,
         )
-        return Induction(tuple(rows), tuple(relation), False, related, (lhs, rhs), counts, least)
 
-    def _both(self, derived: Derived, *states: Leaves) -> tuple[Node, Node]:
-        """Returns the expected and the actual node of a leaf, the left side's first."""
-        expected = derived.node(self.world, states)
-        side, leaf = derived.slot
-        actual = states[side][leaf]
-        return (expected, actual) if side == 1 else (actual, expected)
+    def _symbols(self, side: int) -> list[str | None]:
+        """The name of the symbol that each leaf is, if it is one."""
+        return [
+            self.symbol_of.get((side, leaf), str(node.params) if node.op == "leaf" else None)
+            for leaf, node in enumerate(self.states[0][side])
+        ]
 
-    def _invariance(
+    def _of_params(self, moment: Moment) -> Iterator[Obligation]:
+        """That the parameters are equal."""
+        (_, ours), (_, theirs) = moment[1]
+        columns = zip(self.world.inputs.paths, ours, theirs, strict=True)
+        for number, (path, *nodes) in enumerate(columns):
+            row = self._row(moment, path, (nodes[0], nodes[1]), (number, number))
+            yield replace(row, params=True)
+
+    def _row(
+        self, moment: Moment, name: str, nodes: tuple[Node, Node], places: Places
+    ) -> Obligation:
+        when, _, counters = moment
+        equality = self.world.comparer.compare(*nodes, self.level)
+        return Obligation(when, name, equality, nodes, False, places, self._values(counters))
+
+    def _relation(
         self,
-        name: str,
-        numbers: tuple[int | None, int | None],
-        pair: Callable[..., tuple[Node, Node]],
-    ) -> Iterator[Obligation]:
-        """That something is so at the start and after every step."""
-        when = _FIRST if self.before_first else "start"
-        rows: list[tuple[str, Sequence[Step], Mapping[Slot, Node]]] = [(when, self.starts, {})]
-        rows += [("step", *each) for each in zip(self.steps, self.cycle, strict=True)]
-        for when, results, counters in rows:
-            nodes = pair(*(state for state, _ in results))
-            equality = self.world.comparer.compare(*nodes, self.level)
-            values = self._values(counters)
-            yield Obligation(when, name, equality, nodes, False, numbers, values)
-
-    def _equal_leaves(self) -> Iterator[tuple[int, int]]:
+    ) -> Iterator[tuple[str, Places, Callable[[Leaves, Leaves], tuple[Node, Node]]]]:
+        """What is related: its name, the places of both leaves, and how to get these."""
         for members in self.classes:
             slots = [self.slots[i] for i in members]
             ours, theirs = ([leaf for number, leaf in slots if number == side] for side in (0, 1))
-            if ours and theirs:
-                yield from _pairs(ours, theirs)
+            for a, b in _pairs(ours, theirs) if ours and theirs else ():
+                name = f"{self.names[0][a]} = {self.names[1][b]}"
+                yield name, (a, b), functools.partial(_at, a, b)
+        for (side, leaf), each in self.derived.items():
+            text = each.text.format(*(self.names[s][i] for s, i in each.sources))
+            name = f"{self.names[side][leaf]}{', ' if self.hints.given else ' = '}{text}"
+            yield name, _places(side, leaf), functools.partial(self._both, each)
+
+    def _both(self, derived: Derived, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:
+        """Returns the expected and the actual node of a leaf, the left side's first."""
+        expected = derived.node(self.world, (lhs, rhs))
+        side, leaf = derived.slot
+        actual = (lhs, rhs)[side][leaf]
+        return (expected, actual) if side == 1 else (actual, expected)
 
     def _values(self, counters: Mapping[Slot, Node]) -> Values:
         scalar = self.world.graph.scalar

@@ -59,7 +59,11 @@ class Numeric:
         aval = jax.ShapeDtypeStruct(node.shape, kind)
         try:
             params = node.settings
-            results = [compute(node.op, params, aval, column) for column in columns]
+            converted = node.op == "convert_element_type"
+            results = [
+                column[0] if converted else compute(node.op, params, aval, column)
+                for column in columns
+            ]
             if any(result is None for result in results):
                 return None
             return [np.broadcast_to(np.asarray(r).astype(kind), node.shape) for r in results]

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from jax import numpy as jnp
 
-from equivalence_tests.proof.bits.graph import Graph, Node, cone
+from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.induction.equality import Comparer, Equality, Level
+from equivalence_tests.proof.induction.equality import Comparer, Equality
 from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.sides import Inputs, Program
 
+Leaves = list[Node]  # of one state
+Step = tuple[Leaves, Leaves]  # the new state and the new parameters
+Values = tuple[tuple[int, int, float | None], ...]  # side, leaf and value of counters
 Constants = list[Node | None]  # for each leaf of a state its constant value, if it has one
 Slot = tuple[int, int]  # a part of a state: the side, and the number of the state's leaf
 
@@ -39,7 +42,7 @@ class Obligation:
     nodes: tuple[Node, Node]
     params: bool
     results: tuple[int | None, int | None] = (0, 0)
-    counters: tuple[tuple[int, int, float | None], ...] = ()
+    counters: Values = ()
 
 
 class World:
@@ -58,18 +61,16 @@ class World:
             for path, leaf in pairs
         ]
 
-    def start(self, side: Program) -> tuple[list[Node], list[Node]]:
+    def start(self, side: Program) -> Step:
         """The state of a side at first, and its parameters."""
-        results = self._run(side, side.start, [*self.hyper, *self.params])
-        return results[: len(side.paths)], results[len(side.paths) :]
+        return self._run(side, side.start, [*self.hyper, *self.params])
 
     def step(
         self, side: Program, state: Sequence[Node], grads: Sequence[Node] | None = None
-    ) -> tuple[list[Node], list[Node]]:
+    ) -> Step:
         """The state of a side after a step, and its parameters."""
         moves = self.grads if grads is None else grads
-        results = self._run(side, side.step, [*self.hyper, *state, *moves])
-        return results[: len(side.paths)], results[len(side.paths) :]
+        return self._run(side, side.step, [*self.hyper, *state, *moves])
 
     def other_grads(self) -> list[Node]:
         """Gradients of another step than that of the induction."""
@@ -78,11 +79,12 @@ class World:
             self.graph.leaf(n, g.shape, g.dtype) for n, g in zip(names, self.grads, strict=True)
         ]
 
-    def _run(self, side: Program, jaxpr: AnyJaxpr, args: list[Node]) -> list[Node]:
+    def _run(self, side: Program, jaxpr: AnyJaxpr, args: list[Node]) -> Step:
         try:
-            return programs.run(self.graph, jaxpr, args)
+            results = programs.run(self.graph, jaxpr, args)
         except ProofError as error:
             raise ProofError(f"{side.name} side ({side.kind}): {error}") from None
+        return results[: len(side.paths)], results[len(side.paths) :]
 
     def names(self, side: Program) -> list[str]:
         """A name for each leaf of a state; that of the parameter with which it starts, if any."""
@@ -101,32 +103,6 @@ class World:
         """The general state of a side: a symbol for each leaf."""
         pairs = zip(self.names(side), side.avals, strict=True)
         return [self.graph.leaf(name, aval.shape, aval.dtype) for name, aval in pairs]
-
-    def obligations(
-        self,
-        when: str,
-        names: Sequence[str],
-        lhs: Sequence[Node],
-        rhs: Sequence[Node],
-        params: bool,
-        level: Level,
-    ) -> list[Obligation]:
-        """Each pair of leaves, compared, the smallest programs first.
-
-        What is computed of parts that are known to be equal is then computed alike.
-        """
-        for a, b in sorted(zip(lhs, rhs, strict=True), key=_size):
-            equality = self.comparer.compare(a, b, level)
-            self.comparer.patient &= equality.level is not Level.UNKNOWN
-        return [
-            Obligation(when, name, self.comparer.compare(a, b, level), (a, b), params, (i, i))
-            for i, (name, a, b) in enumerate(zip(names, lhs, rhs, strict=True))
-        ]
-
-
-def _size(pair: tuple[Node, Node]) -> int:
-    """The number of operations that a pair of nodes is computed with."""
-    return len(cone(*pair))
 
 
 def constants(world: World, side: Program, start: Sequence[Node]) -> Constants:

@@ -1,4 +1,4 @@
-"""Tables of what primitives compute, for numbers and for balls."""
+"""What primitives compute of balls, and where they move the entries of any arrays."""
 
 import functools
 import operator
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb
 
-from equivalence_tests.proof.interpreter.balls import Array, Unclear, Undefined, below, same
+from equivalence_tests.proof.interpreter.balls import Array, Unclear, Undefined, order
 
 Params = Mapping[str, Any]  # of an equation, as JAX names them
 Rule = Callable[..., Any]
@@ -25,7 +25,7 @@ def is_kind(aval: Any, kind: Any) -> bool:
 _is_subdtype = functools.lru_cache(256)(jnp.issubdtype)
 
 
-# Primitives: entry by entry
+# Entry by entry
 
 
 def _each(function: Rule, operands: int = 1) -> Rule:
@@ -34,7 +34,7 @@ def _each(function: Rule, operands: int = 1) -> Rule:
 
 def _integer_part(value: arb) -> int:
     """Returns a number without its fraction."""
-    integer = (value.ceil() if below(value, arb(0)) else value.floor()).unique_fmpz()
+    integer = (value.ceil() if order(value, arb(0)) < 0 else value.floor()).unique_fmpz()
     if integer is None:
         raise Unclear(f"{value} as an integer")
     return int(integer)
@@ -52,53 +52,57 @@ def _is_finite(value: arb) -> bool:
     return True
 
 
-# Those of NumPy and Python take balls as well.
-_ALIKE: dict[str, Rule] = {name: getattr(operator, name) for name in ("add", "sub", "mul", "neg")}
-_ALIKE |= {name: getattr(np, name) for name in ("abs", "square", "sqrt", "exp", "expm1", "log")}
-_ALIKE |= {name: getattr(np, name) for name in ("log1p", "sin", "cos", "tan", "sinh", "cosh")}
-_ALIKE |= {
-    "add_any": operator.add,
-    "div": operator.truediv,
-    "tanh": np.tanh,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "logistic": lambda x: 1 / (1 + np.exp(-x)),
-}
-_OF_WHOLES = {name: _ALIKE[name] for name in ("add", "sub", "mul", "neg", "abs", "add_any")}
-_OF_WHOLES |= {name: getattr(operator, name) for name in ("eq", "ne", "lt", "gt", "le", "ge")}
-_OF_WHOLES |= {"max": np.maximum, "min": np.minimum, "sign": np.sign, "not": np.invert}
-_OF_WHOLES |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-_OF_WHOLES |= {"clamp": lambda least, x, most: np.minimum(np.maximum(x, least), most)}
-_OF_NUMBERS = {**_ALIKE, **_OF_WHOLES}
-_OF_NUMBERS |= {name: getattr(np, name) for name in ("floor", "ceil", "exp2", "cbrt")}
-_OF_NUMBERS |= {f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan")}
-_OF_NUMBERS |= {f"a{name}h": getattr(np, f"arc{name}h") for name in ("sin", "cos", "tan")}
-_OF_NUMBERS |= {"pow": np.power, "rem": np.fmod, "is_finite": np.isfinite}
-_LARGER = np.frompyfunc(lambda a, b: a.max(b), 2, 1)
-_SMALLER = np.frompyfunc(lambda a, b: a.min(b), 2, 1)
-_OF_BALLS = _ALIKE | {
-    "max": _LARGER,
-    "min": _SMALLER,
-    "clamp": lambda least, x, most: _SMALLER(_LARGER(x, least), most),
+def _nearest(value: arb, rounding_method: jax.lax.RoundingMethod) -> arb:
+    down, even = value.floor(), rounding_method == jax.lax.RoundingMethod.TO_NEAREST_EVEN
+    if order(value - down, arb(0.5)) != 0:
+        return (value + 0.5).floor()
+    return down + (_integer_part(down) % 2 if even else int(value > 0))
+
+
+# Names of NumPy's functions, where they are others.
+_NUMPY = {"add_any": "add", "sub": "subtract", "mul": "multiply", "neg": "negative"}
+_NUMPY |= {"max": "maximum", "min": "minimum", "eq": "equal", "ne": "not_equal", "lt": "less"}
+_NUMPY |= {"gt": "greater", "le": "less_equal", "ge": "greater_equal", "and": "bitwise_and"}
+_NUMPY |= {"or": "bitwise_or", "not": "invert", "div": "true_divide", "pow": "power"}
+_NUMPY |= {"rem": "fmod", "is_finite": "isfinite"}
+
+
+def _of_numpy(names: str) -> dict[str, Rule]:
+    return {name: getattr(np, _NUMPY.get(name, name)) for name in names.split()}
+
+
+_RING = _of_numpy("add add_any sub mul neg abs square")
+_OF_WHOLES = _RING | _of_numpy("max min sign eq ne lt gt le ge and or not")
+_OF_NUMBERS = _OF_WHOLES | _of_numpy("div pow rem sqrt exp log tanh sin cos exp2 cbrt floor ceil")
+_OF_NUMBERS |= _of_numpy("is_finite logaddexp")
+_OF_NUMBERS["rsqrt"] = lambda x: 1 / np.sqrt(x)
+_OF_NUMBERS["logistic"] = lambda x: 1 / (1 + np.exp(-x))
+_OF_BALLS = _RING | {
+    "div": np.true_divide,
+    "rsqrt": _each(arb.rsqrt),
+    "logistic": _OF_NUMBERS["logistic"],
+    "max": _each(arb.max, 2),
+    "min": _each(arb.min, 2),
     "pow": _each(_power, 2),
     "rem": _each(lambda a, b: a - b * _integer_part(a / b), 2),
     "sign": _each(arb.sgn),
-    "eq": _each(same, 2),
-    "ne": _each(lambda a, b: not same(a, b), 2),
-    "lt": _each(below, 2),
-    "gt": _each(lambda a, b: below(b, a), 2),
-    "le": _each(lambda a, b: not below(b, a), 2),
-    "ge": _each(lambda a, b: not below(a, b), 2),
     "is_finite": _each(_is_finite),
     "exp2": _each(lambda x: (x * arb(2).log()).exp()),
     "cbrt": _each(lambda x: x.sgn() * abs(x).root(3)),
     "erf_inv": _each(arb.erfinv),
-    "reduce_precision": lambda x, **_: x,
+    "logaddexp": _each(lambda a, b: (a.exp() + b.exp()).log(), 2),
 }
-_OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("floor", "ceil", "erf", "erfc")}
-_OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("asin", "acos", "atan", "lgamma")}
-_OF_BALLS |= {name: _each(getattr(arb, name)) for name in ("asinh", "acosh", "atanh", "digamma")}
+for _holds in (operator.eq, operator.ne, operator.lt, operator.gt, operator.le, operator.ge):
+    _OF_BALLS[_holds.__name__] = _each(lambda a, b, holds=_holds: holds(order(a, b), 0), 2)
+for _name in (
+    *("sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
+    *("asin", "acos", "atan", "asinh", "acosh", "atanh", "floor", "ceil", "erf", "erfc"),
+    *("lgamma", "digamma"),
+):
+    _OF_BALLS[_name] = _each(getattr(arb, _name))
 
-# Primitives: arrays
+
+# Arrays
 
 
 def _select(params: Params, out: Aval, which: Array, *cases: Array) -> Array:
@@ -107,17 +111,14 @@ def _select(params: Params, out: Aval, which: Array, *cases: Array) -> Array:
     return np.take_along_axis(spread, number[None], 0)[0]
 
 
-def convert(params: Params, out: Aval, x: Array) -> Any:
+def convert(params: Params, out: Aval, x: Array) -> Array:
     """Returns what another dtype makes of numbers or of balls."""
-    if x.dtype == object and out.dtype == np.bool_:
-        return _each(lambda value: not same(value, arb(0)))(x)
-    of_floats = x.dtype == object or is_kind(x, jnp.floating)
-    if not (of_floats and is_kind(out, jnp.integer)):
+    if x.dtype != object or is_kind(out, jnp.floating):
         return x
-    if x.dtype != object:
-        x = np.nan_to_num(x.astype(float), posinf=1e99, neginf=-1e99)
-    wholes = _each(_integer_part if x.dtype == object else int)(x)
-    return np.clip(wholes, jnp.iinfo(out.dtype).min, jnp.iinfo(out.dtype).max)  # as XLA
+    if out.dtype == np.bool_:
+        return _each(lambda value: order(value, arb(0)) != 0)(x)
+    limits = jnp.iinfo(out.dtype)
+    return np.clip(_each(_integer_part)(x), limits.min, limits.max)  # as XLA
 
 
 def _broadcast(params: Params, out: Aval, x: Array, *_: Array) -> Array:
@@ -126,9 +127,8 @@ def _broadcast(params: Params, out: Aval, x: Array, *_: Array) -> Array:
 
 
 def _in_shape(params: Params, out: Aval, x: Array) -> Array:
-    order = params.get("dimensions")  # of a reshape; those of a squeeze have one entry
-    reads_in_order = order is None or "new_sizes" not in params
-    return (x if reads_in_order else x.transpose(order)).reshape(out.shape)
+    axes = params.get("dimensions") if "new_sizes" in params else None  # of a reshape
+    return (x if axes is None else x.transpose(axes)).reshape(out.shape)
 
 
 def _dot(params: Params, out: Aval, a: Array, b: Array) -> Array:
@@ -138,25 +138,7 @@ def _dot(params: Params, out: Aval, a: Array, b: Array) -> Array:
         axes_b[j] = axes_a[i]
     batch, common = [axes_a[i] for i in batch_a], {*axes_a} & {*axes_b}
     free = [axis for axis in (*axes_a, *axes_b) if axis not in common]
-    a, b = (x if x.dtype == object else _as_wide_as(x, out) for x in (a, b))
     return np.einsum(a, axes_a, b, axes_b, [*batch, *free])
-
-
-def _as_wide_as(x: Array, out: Aval) -> Array:
-    """Returns numbers in a dtype that holds those of a result as well: int8 of a sum in int32."""
-    return x.astype(np.promote_types(x.dtype, out.dtype), copy=False)
-
-
-def _nearest(params: Params, out: Aval, x: Array) -> Array:
-    even = params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN
-
-    def nearest(value: arb) -> arb:
-        down = value.floor()
-        if not same(value - down, arb(0.5)):
-            return (value + 0.5).floor()
-        return down + (_integer_part(down) % 2 if even else int(value > 0))
-
-    return _each(nearest)(x)
 
 
 def _reduction(meet: np.ufunc, params: Params, out: Aval, x: Array) -> Array:
@@ -166,9 +148,9 @@ def _reduction(meet: np.ufunc, params: Params, out: Aval, x: Array) -> Array:
 
 
 def _along(meet: np.ufunc, params: Params, out: Aval, x: Array) -> Array:
-    order = slice(None, None, -1 if params["reverse"] else 1)
-    rows = np.moveaxis(x, params["axis"], 0)[order]
-    return np.moveaxis(meet.accumulate(rows, axis=0)[order], 0, params["axis"])
+    way = slice(None, None, -1 if params["reverse"] else 1)
+    rows = np.moveaxis(x, params["axis"], 0)[way]
+    return np.moveaxis(meet.accumulate(rows, axis=0)[way], 0, params["axis"])
 
 
 def _slice(params: Params, out: Aval, x: Array) -> Array:
@@ -182,10 +164,8 @@ def _iota(params: Params, out: Aval) -> Array:
     return np.broadcast_to(np.arange(out.shape[params["dimension"]]).reshape(shape), out.shape)
 
 
-_ENTRIES: dict[str, Rule] = {  # of numbers and of balls
+_MOVES: dict[str, Rule] = {  # of entries of any kind
     "select_n": _select,
-    "convert_element_type": convert,
-    "integer_pow": lambda params, out, x: x ** params["y"],
     "broadcast_in_dim": _broadcast,
     "reshape": _in_shape,
     "squeeze": _in_shape,
@@ -194,40 +174,36 @@ _ENTRIES: dict[str, Rule] = {  # of numbers and of balls
     "concatenate": lambda params, out, *xs: np.concatenate(xs, params["dimension"]),
     "slice": _slice,
     "iota": _iota,
-    "dot_general": _dot,
 }
-# Over which axes which function meets balls, and numbers.
-_OVER_AXES: dict[str, tuple[Rule, np.ufunc, np.ufunc]] = {
-    "reduce_sum": (_reduction, np.add, np.add),
-    "reduce_prod": (_reduction, np.multiply, np.multiply),
-    "reduce_max": (_reduction, _LARGER, np.maximum),
-    "reduce_min": (_reduction, _SMALLER, np.minimum),
-    "reduce_and": (_reduction, np.bitwise_and, np.bitwise_and),
-    "reduce_or": (_reduction, np.bitwise_or, np.bitwise_or),
-    "cumsum": (_along, np.add, np.add),
-    "cumprod": (_along, np.multiply, np.multiply),
-    "cummax": (_along, _LARGER, np.maximum),
-    "cummin": (_along, _SMALLER, np.minimum),
-    "cumlogsumexp": (
-        _along,
-        np.frompyfunc(lambda a, b: (a.exp() + b.exp()).log(), 2, 1),
-        np.logaddexp,
-    ),
+_OVER_AXES: dict[str, tuple[Rule, str]] = {  # what meets along which axes
+    "reduce_sum": (_reduction, "add"),
+    "reduce_prod": (_reduction, "mul"),
+    "reduce_max": (_reduction, "max"),
+    "reduce_min": (_reduction, "min"),
+    "cumsum": (_along, "add"),
+    "cumprod": (_along, "mul"),
+    "cummax": (_along, "max"),
+    "cummin": (_along, "min"),
+    "cumlogsumexp": (_along, "logaddexp"),
 }
 
 
 def compute(name: str, params: Params, out: Aval, args: Sequence[Array]) -> Any:
     """Returns what a primitive makes of numbers or of balls; None without a rule for these."""
-    if name == "dot_general" and any(arg.dtype == jnp.bfloat16 for arg in args):
-        return None  # NumPy has no product of these
-    if name in _ENTRIES:
-        return _ENTRIES[name](params, out, *args)
+    if name in _MOVES:
+        return _MOVES[name](params, out, *args)
     of_balls = any(arg.dtype == object for arg in args)
-    if name in _OVER_AXES:
-        over, *meet = _OVER_AXES[name]
-        return over(meet[not of_balls], params, out, *args)
-    if of_balls and name == "round":
-        return _nearest(params, out, *args)
     of_floats = any(is_kind(arg, jnp.floating) for arg in args)
-    rule = (_OF_BALLS if of_balls else _OF_NUMBERS if of_floats else _OF_WHOLES).get(name)
-    return None if rule is None else rule(*args)
+    functions = _OF_BALLS if of_balls else _OF_NUMBERS if of_floats else _OF_WHOLES
+    if name in _OVER_AXES:
+        over, meet = _OVER_AXES[name]
+        return over(functions[meet], params, out, *args)
+    if name == "clamp":
+        return functions["min"](functions["max"](args[1], args[0]), args[2])
+    if name == "integer_pow":
+        return args[0] ** params["y"]
+    if name == "dot_general" and all(arg.dtype in (object, np.float64) for arg in args):
+        return _dot(params, out, *args)
+    if name == "round" and of_balls:
+        return _each(functools.partial(_nearest, **params))(*args)
+    return functions[name](*args) if name in functions else None

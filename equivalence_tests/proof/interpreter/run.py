@@ -1,15 +1,15 @@
 """Runs programs equation by equation, for the checker and for the search of examples.
 
 Arrays are NumPy's. In exact arithmetic each floating-point number is a ball of python-flint, which
-holds the real number for certain; else it is a number of the program's dtype. What no table names
-JAX itself computes, where no ball is among the operands. Nothing of the prover is known here.
+holds the real number for certain; else it is a number of the program's dtype. Where no ball is
+among the operands JAX itself computes. Nothing of the prover is known here.
 """
 
-import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,13 @@ from flint import arb
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from equivalence_tests.proof.interpreter.balls import Array, NoRule, balls, objects, order
-from equivalence_tests.proof.interpreter.entries import Params, Rule, compute, convert, is_kind
+from equivalence_tests.proof.interpreter.entries import (
+    Params,
+    Rule,
+    compute,
+    convert,
+    is_kind,
+)
 
 
 def run(program: ClosedJaxpr | Jaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
@@ -63,30 +69,28 @@ def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
         return run(inner[0], args, exact)
     if name in _BRANCHES:
         return _BRANCHES[name](params, args, exact)
-    if name in _COPIES:
+    if name in _COPIES or (exact and name == "reduce_precision"):
         return args
-    keyed = any(is_kind(arg, jax.dtypes.prng_key) for arg in args)
-    result = None if keyed or len(outs) > 1 else compute(name, params, outs[0], args)
+    if name == "convert_element_type" and (exact or not is_kind(outs[0], jnp.integer)):
+        return [as_type(args[0], outs[0], exact)]
+    of_balls = any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args)
+    result = None
+    if len(outs) == 1 and all(isinstance(arg, np.ndarray) for arg in args):  # no random keys
+        result = compute(name, params, outs[0], args)
     if result is not None:
         results = [result]
-    elif any(isinstance(arg, np.ndarray) and arg.dtype == object for arg in args):
-        results = _of_entries(eqn, args)
     else:
-        results = _by_jax(eqn, args)
+        results = _of_entries(eqn, args) if of_balls else _by_jax(eqn, args)
     return [_as_type(each, aval, exact) for each, aval in zip(results, outs, strict=True)]
 
 
-_unknown: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("_unknown", default=None)
+def _no_rule(eqn: JaxprEqn, args: Sequence[Array]) -> list[Array]:
+    raise NoRule(f"primitive {eqn.primitive.name}")
 
 
-@contextlib.contextmanager
-def unknown_by(rule: Callable[[JaxprEqn, Sequence[Array]], list[Array]]) -> Iterator[None]:
-    """Within it, a rule computes the primitives of balls that have none. The checker has none."""
-    token = _unknown.set(rule)
-    try:
-        yield
-    finally:
-        _unknown.reset(token)
+# What computes the primitives of balls that have no rule: the checker leaves it as it is.
+unknown: contextvars.ContextVar[Callable[[JaxprEqn, Sequence[Array]], list[Array]]]
+unknown = contextvars.ContextVar("unknown", default=_no_rule)
 
 
 def _as_type(result: Any, aval: Any, exact: bool) -> Array:
@@ -157,76 +161,56 @@ _COPIES |= {"sharding_constraint"}
 _MOVES = {"stack", "split", "gather", "pad", "tile", "scatter"}
 _MOVES |= {"dynamic_slice", "dynamic_update_slice"}
 _ORDERS = {"sort", "argmax", "argmin", "top_k"}
-_MEETINGS: dict[str, Rule] = {
-    "scatter_add": lambda a, b: a + b,
-    "scatter_sub": lambda a, b: a - b,
-    "scatter_mul": lambda a, b: a * b,
-    "scatter_min": lambda a, b: a.min(b),
-    "scatter_max": lambda a, b: a.max(b),
-}
+_MEETINGS: dict[str, Rule] = {"scatter_add": operator.add, "scatter_sub": operator.sub}
+_MEETINGS |= {"scatter_mul": operator.mul, "scatter_min": arb.min, "scatter_max": arb.max}
 
 
 def _of_entries(eqn: JaxprEqn, args: Sequence[Array]) -> list[Any]:
     """Returns the entries where JAX puts the integers that number them."""
     name = eqn.primitive.name
-    if name.replace("-", "_") in _MEETINGS:
-        return [_scatter(eqn, *args)]
+    if (meet := _MEETINGS.get(name.replace("-", "_"))) is not None:
+        return [_scatter(eqn, meet, *args)]
     if name not in _MOVES | _ORDERS:
-        if (unknown := _unknown.get()) is not None:
-            return unknown(eqn, args)
-        raise NoRule(f"primitive {name}")
-    if not _takes_updates_as_they_are(eqn):
+        return unknown.get()(eqn, args)
+    function: Jaxpr | None = eqn.params.get("update_jaxpr")
+    if function is not None and (function.eqns or function.outvars[0] is not function.invars[1]):
         raise NoRule(f"primitive {name} with a function of the entries, `.at[...].apply`")
     entries = [x for arg in args if arg.dtype == object for x in arg.reshape(-1)]
-    ranked = sorted(entries, key=functools.cmp_to_key(order)) if name in _ORDERS else entries
+    changed: dict[str, Any] = dict.fromkeys(eqn.params.keys() & {"update_jaxpr"})
+    if (fill := eqn.params.get("fill_value")) is not None:  # an entry of its own
+        changed["fill_value"], out = len(entries) + 1, cast(Any, eqn.outvars[0].aval)
+        entries.append(balls(np.asarray(fill, out.dtype)).item())
+    if name in _ORDERS:
+        entries.sort(key=functools.cmp_to_key(order))
     # Those that are equal have one number, where there is an order. JAX itself fills in 0.
-    equal = [name in _ORDERS and i > 0 and ranked[i - 1] == x for i, x in enumerate(ranked)]
+    equal = [name in _ORDERS and i > 0 and entries[i - 1] == x for i, x in enumerate(entries)]
     numbers = np.cumsum([not same for same in equal])
-    number_of = {id(x): number for x, number in zip(ranked, numbers, strict=True)}
-    entry_of = {0: arb("nan"), **{number: x for x, number in zip(ranked, numbers, strict=True)}}
+    number_of = {id(x): number for x, number in zip(entries, numbers, strict=True)}
+    entry_of = {0: arb("nan"), **dict(zip(numbers.tolist(), entries, strict=True))}
     integers = [
         np.fromiter((number_of[id(x)] for x in arg.reshape(-1)), np.int32).reshape(arg.shape)
         if arg.dtype == object
         else arg
         for arg in args
     ]
-    changed: dict[str, Any] = dict.fromkeys(eqn.params.keys() & {"update_jaxpr"})
-    if (fill := eqn.params.get("fill_value")) is not None:  # an entry of its own
-        changed["fill_value"] = beyond = len(entries) + 1
-        entry_of[beyond] = _ball_of(fill, eqn.outvars[0].aval)
-    results = _by_jax(eqn, integers, **changed)
     return [
         objects((entry_of[max(n, 0)] for n in result.reshape(-1).tolist()), result.shape)
         if is_kind(var.aval, jnp.floating)
         else result
-        for var, result in zip(eqn.outvars, results, strict=True)
+        for var, result in zip(eqn.outvars, _by_jax(eqn, integers, **changed), strict=True)
     ]
 
 
-def _takes_updates_as_they_are(eqn: JaxprEqn) -> bool:
-    """True unless a scatter puts a function of the entries where updates are to stand."""
-    function: Jaxpr | None = eqn.params.get("update_jaxpr")
-    return function is None or (not function.eqns and function.outvars[0] is function.invars[1])
-
-
-def _ball_of(number: float, aval: Any) -> arb:
-    return balls(np.asarray(number, aval.dtype)).item()
-
-
-def _scatter(eqn: JaxprEqn, operand: Array, indices: Array, updates: Array) -> Array:
+def _scatter(eqn: JaxprEqn, meet: Rule, operand: Array, indices: Array, updates: Array) -> Array:
     """Returns the operand with each update where JAX puts a 1 in its place."""
     names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
-    options = {name: eqn.params[name] for name in names}
-    meet, result = _MEETINGS[eqn.primitive.name.replace("-", "_")], operand.copy()
-    met = set[tuple[int, ...]]()
-    for at in np.ndindex(updates.shape):
-        mark = np.zeros(updates.shape, np.int32)
-        mark[at] = 1
-        empty = np.zeros(operand.shape, np.int32)
-        for target in np.argwhere(jax.lax.scatter_add(empty, indices, mark, **options)):
-            where = tuple(map(int, target))
-            if where in met and options["unique_indices"]:
-                raise NoRule(f"primitive {eqn.primitive.name} with unique indices that are not")
-            met.add(where)
-            result[where] = meet(result[where], updates[at])
+    options, result = {name: eqn.params[name] for name in names}, operand.copy()
+    marks = np.eye(updates.size, dtype=np.int32).reshape(updates.size, *updates.shape)
+    empty = np.zeros(operand.shape, np.int32)
+    places = [jax.lax.scatter_add(empty, indices, mark, **options) for mark in marks]
+    if options["unique_indices"] and np.any(sum(places) > 1):
+        raise NoRule(f"primitive {eqn.primitive.name} with unique indices that are not")
+    for place, update in zip(places, updates.reshape(-1), strict=True):
+        for target in np.argwhere(place):
+            result[tuple(target)] = meet(result[tuple(target)], update)
     return result

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
 import legacy_optim
-from equivalence_tests.proof.bits.graph import Graph
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.reading import programs
 from equivalence_tests.proof.reading.symbols import (
     HyperParam,
     NotASymbol,
@@ -29,7 +28,8 @@ from equivalence_tests.proof.reading.symbols import (
     unwrap,
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
-from equivalence_tests.sides.python_state import is_same_program, plain_values, python_changes
+from equivalence_tests.sides.python_state import plain_values, python_changes
+from equivalence_tests.sides.same_program import is_same_program
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -254,7 +254,7 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         second, after = _program_and_types(step, numbers, shapes[0], inputs.params)
         if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
             again = functools.partial(step, again=True)
-            later = jax.make_jaxpr(again)(numbers, shapes[0], inputs.params)
+            later, _ = _program_and_types(again, numbers, shapes[0], inputs.params)
             seen["same program"] = is_same_program(second, later)
     where = f"{name} side ({seen['kind']})"
     _refuse_changes(where, seen)
@@ -262,8 +262,10 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
     pairs = zip(seen["paths"], shapes[0], after[0], strict=True)
     if weak := [path for path, old, new in pairs if old.weak_type != new.weak_type]:
         with _with_explanation(f"{where}, in its second step", can_ask):
-            later = jax.make_jaxpr(lambda *args: step(*args))(numbers, after[0], inputs.params)
-        if not _is_same(second, later):
+            later, _ = _program_and_types(
+                lambda *args: step(*args), numbers, after[0], inputs.params
+            )
+        if not is_same_program(second, later):
             raise ProofError(
                 f"{where}: the first step is another program than the next, since `{weak[0]}` is "
                 "weakly typed before it, or after it, alone; start it as an array of its dtype"
@@ -288,6 +290,14 @@ def _program_and_types(
 ) -> tuple[core.ClosedJaxpr, PyTree]:
     """A program and the types of its results; JAX 0.9 leaves weak types out of `return_shape`."""
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    for var, const in zip(program.jaxpr.constvars, program.consts, strict=True):
+        if isinstance(const, jax.core.Tracer):
+            raise EquivalenceError(
+                f"it reads an array, {var.aval.str_short()}, that an earlier call has left in "
+                "Python, so that each step is another program. Keep it in the state"
+            )
+        if not isinstance(var.aval, jax.core.ShapedArray):
+            raise EquivalenceError(f"it holds {var.aval}, which changes in place; use the state")
     types = [
         jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
         for aval in program.out_avals
@@ -370,15 +380,6 @@ def trace_relation(
             f"found {', '.join(map(_leaf_text, shapes))}"
         )
     return program
-
-
-def _is_same(*jaxprs: core.ClosedJaxpr) -> bool:
-    """True if programs are one program, weak types aside."""
-    graph = Graph()
-    inputs = [(f"input {n}", aval) for n, aval in enumerate(jaxprs[0].in_avals)]
-    nodes = [graph.leaf(name, aval.shape, aval.dtype) for name, aval in inputs]
-    results = [programs.run(graph, jaxpr, nodes) for jaxpr in jaxprs]
-    return all(one is other for one, other in zip(*results, strict=True))
 
 
 def _first_difference(one: str, other: str) -> str:

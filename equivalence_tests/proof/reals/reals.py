@@ -22,9 +22,9 @@ from equivalence_tests.proof.dtypes import (
     is_float,
     is_integer,
     is_unsigned,
-    meaning,
 )
 from equivalence_tests.proof.errors import Undecided
+from equivalence_tests.proof.interpreter.balls import denoted
 from equivalence_tests.proof.primitives.primitive import Scalars
 from equivalence_tests.proof.reading.programs import UNKNOWN
 from equivalence_tests.proof.reals import positions
@@ -122,12 +122,12 @@ class Reals:
         if not np.isfinite(value):
             name = "NaN" if np.isnan(value) else "infinity"
             return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
-        meant = meaning(value)
-        number = self.algebra.number(meant.number)
-        if not meant.exact:
-            read = int(meant.number.p) / int(meant.number.q)
+        number = denoted(value)
+        base = self.algebra.number(number.base)
+        read = (int(number.base.p) / int(number.base.q)) ** (1 / number.order)
+        if value.dtype.type(read) != value:
             self.algebra.assumptions[f"the constant {value} is read as {read}"] = None
-        return number if meant.order == 1 else self.algebra.root(number, meant.order)
+        return base if number.order == 1 else self.algebra.root(base, number.order)
 
     def splat(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """A scalar, wherever."""

@@ -92,7 +92,8 @@ def rounding_bound(
     if proof.verdict == IDENTICAL:
         zeros = dict.fromkeys(inputs.paths, 0.0)
         return Bound(zeros, zeros, ranges, {}, {})
-    induction, world = proof.cases[0].induction, proof.cases[0].world
+    induction = proof.cases[0].induction
+    world = induction.world
     symbol_ranges = _Ranges(inputs, ranges, count)
     absolute, ulp, worst, stopped = {}, {}, {}, {}
     try:

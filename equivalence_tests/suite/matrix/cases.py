@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 import legacy_optim
 from equivalence_tests.sides.side import Side, legacy, train_state
-from equivalence_tests.suite.case import Case
+from equivalence_tests.suite.case import Case, choice_of
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.trees import Leaf, PyTree, Updates
 from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
@@ -109,7 +109,7 @@ def _stock(case: MatrixCase) -> Iterator[MatrixCase]:
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
     try:
-        choice = choose_recipe(entry.definition(about, about.learning_rate), "standalone")
+        choice = choice_of("stock", entry.definition(about, about.learning_rate))
     except UnsupportedSetting:
         return
     if choice.claim.verdict is Verdict.DIFFERENT:
@@ -164,8 +164,7 @@ def recipe_side(case: MatrixCase) -> Side:
     Raises:
       UnsupportedSetting: there is no such recipe.
     """
-    kind = "exact" if case.recipe == "exact" else "standalone"
-    call = choose_recipe(definition(case, schedule(case)), kind).call
+    call = choice_of(case.recipe, definition(case, schedule(case))).call
     side = train_state(case.recipe, definition(case), build(call))
 
     def step(state: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:

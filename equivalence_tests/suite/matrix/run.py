@@ -14,7 +14,7 @@ from equivalence_tests.compare.judgement import loop_may_be_one_function
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import LOOPS, Driven, driver, trajectory
-from equivalence_tests.suite.case import Result, decide_in_float64, measure
+from equivalence_tests.suite.case import Result, call_text, decide_in_float64, measure
 from equivalence_tests.suite.matrix import axes, cases
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import ENTRIES
@@ -92,9 +92,9 @@ def run_case(case: MatrixCase, legs: Legs) -> Result:
             drive = case.drive if case.drive in LOOPS else "scan"  # other devices change nothing
             decide_in_float64(result, both, legs.params, inputs, drive, poisoned)
 
-    setting = ENTRIES[case.entry].cases[case.setting]
+    entry = ENTRIES[case.entry]
     definition = cases.definition(case, cases.schedule(case))
-    return measure(case, setting, definition, compare_sides)
+    return measure(case, call_text(entry, entry.cases[case.setting]), definition, compare_sides)
 
 
 def _in_one_function(case: MatrixCase, legacy: PyTree, other: PyTree) -> bool:

@@ -70,15 +70,10 @@ def assign_arguments(a: Expressions, node: cst.Call) -> None:
                 a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
     _assign_parameters(a, a.kind(node.func), node.args)
     a.share_arguments(node)
-    if _makes_object(a, node):
-        for arg in node.args:
-            if arg.keyword is not None:
-                a.assign_field(arg.keyword.value, a.kind(arg.value))
+    for name, value in fields_filled(a, node):
+        a.assign_field(name, a.kind(value))
     for atom in a.kind(node.func):
         if isinstance(atom, Instance):
-            for name, arg in zip(fields(atom.node), node.args, strict=False):
-                if arg.keyword is None and not arg.star:
-                    a.assign_field(name, a.kind(arg.value))
             for method in a.facts.methods.get("__init__", ()):
                 if a.facts.owner.get(method) is atom.node:
                     _assign_parameters(a, frozenset([Function(method, bound=1)]), node.args)
@@ -98,21 +93,21 @@ def _parameter_kinds(a: Expressions, node: cst.Call) -> Iterator[tuple[cst.BaseE
     """Yields a call's arguments, each with the kind of the parameter or field that it goes into."""
     for value, function, parameter in _parameters(a.kind(node.func), node.args):
         yield value, a.parameter_kind(function, parameter)
-    if _makes_object(a, node):
-        for arg in node.args:
-            if arg.keyword is not None:
-                yield arg.value, a.field_kind(arg.keyword.value)
+    for name, value in fields_filled(a, node):
+        yield value, a.field_kind(name)
+
+
+def fields_filled(a: Expressions, node: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yields the fields that a call fills, each with the value, where it makes an object."""
+    last = last_name(node.func)
+    by_name = last in ("replace", "_replace", "cls") or last[:1].isupper()
+    if by_name and a.names.entry(node.func) is None:
+        yield from ((arg.keyword.value, arg.value) for arg in node.args if arg.keyword is not None)
     for atom in a.kind(node.func):
         if isinstance(atom, Instance):
             for name, arg in zip(fields(atom.node), node.args, strict=False):
                 if arg.keyword is None and not arg.star:
-                    yield arg.value, a.field_kind(name)
-
-
-def _makes_object(a: Expressions, node: cst.Call) -> bool:
-    last = last_name(node.func)
-    by_name = last in ("replace", "_replace", "cls") or last[:1].isupper()
-    return by_name and a.names.entry(node.func) is None
+                    yield name, arg.value
 
 
 def _leaves(kind: Kind) -> Kind:

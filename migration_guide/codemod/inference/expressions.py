@@ -40,6 +40,7 @@ from migration_guide.codemod.reading.tree import (
     names_bound,
     text_of,
 )
+from optax_bridge.correspondence import Entry
 
 _JAX = ("flax", "jax", "legacy_optim", "optax_bridge")
 
@@ -123,8 +124,11 @@ class Expressions(abc.ABC):
         )
 
     @functools.cached_property
-    def _origins(self) -> list[tuple[str, ...]]:
-        return [name for node in self.facts.imports for name in imports.origins(node)]
+    def _origins(self) -> list[list[str]]:
+        """The parts of the names that the file imports, "" first where one is relative."""
+        nodes = self.facts.imports
+        names = [name for node in nodes for name, _, _ in imports.aliases(node)]
+        return [name.split(".") for name in (*names, *filter(None, map(imports.star, nodes)))]
 
     def kind(self, node: cst.CSTNode) -> Kind:
         """Returns the kind of an expression of the original module."""
@@ -142,6 +146,12 @@ class Expressions(abc.ABC):
     def applications(self) -> list[cst.Call]:
         """Returns all calls of a method named `apply_gradient`."""
         return [call for call in self.facts.calls if method_call(call)[1] == "apply_gradient"]
+
+    @property
+    def constructions(self) -> list[tuple[cst.Call, Entry]]:
+        """Returns all calls of flax.optim's own classes, each with the entry of its class."""
+        calls = [(call, self.names.entry(call.func)) for call in self.facts.calls]
+        return [(call, entry) for call, entry in calls if entry is not None]
 
     def legacy_base(self, node: cst.ClassDef) -> bool:
         """True if a class derives from one of flax.optim's definitions, directly or by another."""

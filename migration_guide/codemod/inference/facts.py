@@ -70,9 +70,10 @@ class Facts:
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.functions.append(node)
         self.returns[node] = []
-        if self._within and isinstance(self._within[-1], cst.ClassDef):
+        owner = self._class_of_body()
+        if owner is not None:
             self.methods.setdefault(node.name.value, []).append(node)
-            self.owner[node] = self._within[-1]
+            self.owner[node] = owner
 
     def visit_Lambda(self, node: cst.Lambda) -> None:
         self.functions.append(node)
@@ -89,7 +90,7 @@ class Facts:
             self.exported |= {text_of(inner) for inner in walk(node.value)} - {""}
         for target in node.targets:
             self.assignments.append((target.target, node.value))
-            if self._in_class_body() and isinstance(target.target, cst.Name):
+            if self._class_of_body() is not None and isinstance(target.target, cst.Name):
                 self.class_attributes.append((target.target.value, node.value))
             owner = self._class_of_self(target.target)
             if owner is not None and isinstance(target.target, cst.Attribute):
@@ -98,8 +99,9 @@ class Facts:
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         self.annotated.append(node)
-        if self._within and isinstance(self._within[-1], cst.ClassDef):
-            self.owner[node] = self._within[-1]
+        owner = self._class_of_body()
+        if owner is not None:
+            self.owner[node] = owner
             if node.value is not None and isinstance(node.target, cst.Name):
                 self.class_attributes.append((node.target.value, node.value))
 
@@ -109,8 +111,10 @@ class Facts:
         classes = [n for n in self._within if isinstance(n, cst.ClassDef)]
         return classes[-1] if classes and node.value.value == "self" else None
 
-    def _in_class_body(self) -> bool:
-        return bool(self._within) and isinstance(self._within[-1], cst.ClassDef)
+    def _class_of_body(self) -> cst.ClassDef | None:
+        """The class in whose body the walk is, outside of its methods."""
+        innermost = self._within[-1] if self._within else None
+        return innermost if isinstance(innermost, cst.ClassDef) else None
 
     def visit_AugAssign(self, node: cst.AugAssign | cst.NamedExpr) -> None:
         self.assignments.append((node.target, node.value))

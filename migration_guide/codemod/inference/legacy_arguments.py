@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migration_guide.codemod.inference.arguments import fields_filled
 from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import Callable_, parameters
 from migration_guide.codemod.inference.kinds import (
@@ -219,5 +220,4 @@ def _field_sources(a: Expressions, name: str) -> Iterator[cst.BaseExpression]:
         method = call.func if isinstance(call.func, cst.Attribute) else None
         if method is not None and last_name(method.value) == name and method.attr.value in ADD:
             yield from (arg.value for arg in call.args)
-        if last_name(call.func)[:1].isupper() or last_name(call.func) == "replace":
-            yield from (a.value for a in call.args if a.keyword and a.keyword.value == name)
+        yield from (value for field, value in fields_filled(a, call) if field == name)

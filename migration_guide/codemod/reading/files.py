@@ -2,26 +2,19 @@
 """Finding files, telling at a glance which may matter, reading and writing them whole."""
 
 import ast
-import contextlib
-import glob
 import os
 import re
-import secrets
+import shutil
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
 from legacy_optim.gone.usage import uses_gone_names
 from migration_guide.codemod.reading.pins import is_project_file
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from optax_bridge._unfinished import locked_folder, part_folder, removed_rests
 
 # What `migrate` itself leaves in a file where a person has to decide.
 _COMMENT = b"# optax-bridge: "
@@ -53,10 +46,6 @@ _SKIPPED = {
     "node_modules", "__pycache__", "venv", "env", "site-packages", "dist-packages", "build", "dist",
     "__pypackages__",
 }  # fmt: skip
-
-
-# What a file is called until it is whole. A run that is killed leaves it behind.
-_UNFINISHED = ".optax-bridge-unfinished"
 
 
 @dataclass(frozen=True)
@@ -91,14 +80,20 @@ def walk(paths: Iterable[Path]) -> Iterator[File]:
         if not path.is_dir():
             raise FileNotFoundError(f"{path}: no such file or folder")
         installed = {"site-packages", "dist-packages"} & set(path.absolute().parts[-1:])
-        for folder, folders, names in os.walk(path):
-            folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
+        for folder, names in _folders(path):
             for name in sorted(names):
                 file = Path(folder, name)
                 if (is_code(file) or is_project_file(file)) and file.is_file():
                     # Installed packages are no program: what one file does says nothing of others.
                     group = str(file if installed else path)
                     yield File(file, group, outside=_leads_out(file, path))
+
+
+def _folders(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields the folders that are looked at, sorted, each with the names of its files."""
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
+        yield folder, names
 
 
 def _leads_out(file: Path, folder: Path) -> bool:
@@ -225,20 +220,18 @@ def write(path: Path, data: bytes) -> None:
     path = path.resolve()
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected")
-    # Named before it exists: an interruption at any moment finds its name to remove.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
+    folder = part_folder(path.parent)
     try:
-        with open(temporary, "xb", opener=_open_privately) as file:
-            _lock(file)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, path.stat().st_mode & 0o7777)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+        with locked_folder(folder):
+            part = folder / path.name
+            with open(part, "xb", opener=_open_privately) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(part, path.stat().st_mode & 0o7777)
+            os.replace(part, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_privately(name: str, flags: int) -> int:
@@ -246,9 +239,7 @@ def _open_privately(name: str, flags: int) -> int:
 
 
 def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
-    """Removes the unfinished files of killed runs next to files and below folders.
-
-    What another run is writing just now stays.
+    """Removes what killed runs left next to files and below folders; see `removed_rests`.
 
     Args:
       paths: as `walk` takes them.
@@ -256,34 +247,7 @@ def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
     Returns:
       What was removed.
     """
-    unfinished: list[Path] = []
+    homes: set[Path] = set()
     for path in paths:
-        if path.is_file():
-            unfinished += path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}")
-            continue
-        for folder, folders, names in os.walk(path):
-            folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".")]
-            unfinished += [Path(folder, name) for name in names if name.endswith(_UNFINISHED)]
-    return [path for path in sorted(set(unfinished)) if _remove(path)]
-
-
-def _remove(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            if not path.is_file() or path.is_symlink() or not _lock(file):
-                return False
-        path.unlink()
-    except OSError:
-        return False
-    return True
-
-
-def _lock(file: IO[bytes]) -> bool:
-    """Marks a file as being written, until it is closed; False where another process does so."""
-    if fcntl is None:
-        return False  # unfinished files stay: a running process may be writing them
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        homes |= {path.parent} if path.is_file() else {Path(folder) for folder, _ in _folders(path)}
+    return [rest for home in sorted(homes) for rest, _ in removed_rests(home)]

@@ -29,29 +29,17 @@ def is_without_jax(name: str) -> bool:
 
 
 def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
-    """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports."""
-    if isinstance(node.names, cst.ImportStar):
-        return
+    """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports.
+
+    A relative name begins with its dots.
+    """
     prefix = ""
     if isinstance(node, cst.ImportFrom):
-        if node.relative or node.module is None:
-            return
-        prefix = f"{dotted_name(node.module)}."
-    for alias in node.names:
+        home = dotted_name(node.module)
+        prefix = "." * len(node.relative) + (f"{home}." if home else "")
+    for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
         name = prefix + (dotted_name(alias.name) or "")
         yield name, bound(alias), not prefix and alias.asname is None and "." in name
-
-
-def origins(node: ImportNode) -> Iterator[tuple[str, ...]]:
-    """Yields the parts of the names that a statement imports, "" first where it is relative."""
-    home = ("",) if isinstance(node, cst.ImportFrom) and node.relative else ()
-    if isinstance(node, cst.ImportFrom) and node.module is not None:
-        home += tuple((dotted_name(node.module) or "").split("."))
-    if isinstance(node.names, cst.ImportStar):
-        yield home
-        return
-    for alias in node.names:
-        yield (*home, *(dotted_name(alias.name) or "").split("."))
 
 
 def bound(alias: cst.ImportAlias) -> str:

@@ -7,7 +7,8 @@ that `migrate` does.
 import libcst as cst
 
 from migration_guide.codemod.reading.bindings import Scope
-from migration_guide.codemod.reading.tree import children, dotted_name
+from migration_guide.codemod.reading.imports import ImportNode, aliases
+from migration_guide.codemod.reading.tree import children
 
 
 def scopes(module: cst.Module) -> dict[cst.CSTNode, Scope]:
@@ -145,22 +146,10 @@ class _Visitor:
             if home is not scope:
                 scope.elsewhere[item.name.value] = home
 
-    def bind_import(self, node: cst.Import, scope: Scope) -> None:
-        for alias in node.names:
-            name = dotted_name(alias.name) or ""
-            if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
-                scope.bind(alias.asname.name.value, node, name)
-            else:
-                root = name.split(".")[0]
-                scope.bind(root, node, root)
-
-    def bind_import_from(self, node: cst.ImportFrom, scope: Scope) -> None:
-        module = "." * len(node.relative) + (dotted_name(node.module) or "")
-        for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
-            name = dotted_name(alias.name) or ""
-            as_name = alias.asname.name if alias.asname is not None else alias.name
-            if isinstance(as_name, cst.Name):
-                scope.bind(as_name.value, node, f"{module}.{name}")
+    def bind_import(self, node: ImportNode, scope: Scope) -> None:
+        for name, bound, is_dotted in aliases(node):
+            root = bound.split(".")[0]
+            scope.bind(root, node, root if is_dotted else name)
 
 
 _SPECIAL = {
@@ -187,5 +176,5 @@ _SPECIAL = {
     cst.Global: _Visitor.declare,
     cst.Nonlocal: _Visitor.declare,
     cst.Import: _Visitor.bind_import,
-    cst.ImportFrom: _Visitor.bind_import_from,
+    cst.ImportFrom: _Visitor.bind_import,
 }

@@ -74,13 +74,13 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         if why:
             context.remark(original, f"stays on optax_bridge: {why}")
         elif context.is_standalone:
-            if any(hp.variadic for hp in entry.hyper_params):
+            if entry.takes_groups:
                 return standalone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
             return _standalone(context, entry, updated, values, arguments)
         else:
             context.remark(original, _MIXED)
-    if any(hp.variadic for hp in entry.hyper_params):
+    if entry.takes_groups:
         new = updated.with_changes(func=context.reference(entry.port))
     else:
         template = _template(context, original, entry, entry.defaults() | values)
@@ -129,8 +129,8 @@ def _say_where_it_differs(
 
 def _keeps_half_precision(context: Context) -> bool:
     """True if all optimizers of the file may be public Optax's in half precision."""
-    entries = (context.analysis.names.entry(c.func) for c in context.analysis.facts.calls)
-    return all(entry.around.dtypes >= ANY_DTYPE for entry in entries if entry is not None)
+    entries = (entry for _, entry in context.analysis.constructions)
+    return all(entry.around.dtypes >= ANY_DTYPE for entry in entries)
 
 
 def _stock_template(entry: Entry, values: dict[str, object]) -> Call:

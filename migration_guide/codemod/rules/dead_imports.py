@@ -30,6 +30,7 @@ _STAYS = (
     "flax.optim is gone, so this import fails now, and a name that it brings has another meaning "
     "here as well, or is passed on: remove it, or import what is still needed of legacy_optim"
 )
+_NOTHING: cst.FlattenSentinel[imports.ImportNode] = cst.FlattenSentinel[imports.ImportNode]([])
 
 
 def rewrite_statement(context: Context, original: Line, _: Line) -> None:
@@ -131,14 +132,14 @@ def _without(
     def leave(original: Any, updated: Any) -> Any:
         if isinstance(updated, cst.Import | cst.ImportFrom):
             return _without_aliases(updated, is_dead, needed)
-        if isinstance(updated, cst.SimpleStatementLine) and updated is not original:
-            remaining = [small for small in updated.body if not _is_gone(small)]
-            if not remaining or len(remaining) == len(updated.body):
-                return updated
-            remaining[-1] = remaining[-1].with_changes(semicolon=updated.body[-1].semicolon)
-            return updated.with_changes(body=remaining)
-        if isinstance(updated, cst.IndentedBlock | cst.Module) and updated is not original:
-            return updated.with_changes(body=_without_gone(updated.body))
+        if updated is original:
+            return updated
+        if isinstance(updated, cst.SimpleStatementLine) and updated.body:
+            *remaining, last = updated.body
+            last = last.with_changes(semicolon=original.body[-1].semicolon)
+            return updated.with_changes(body=[*remaining, last])
+        if isinstance(updated, cst.IndentedBlock | cst.Module):
+            return updated.with_changes(body=_without_empty(updated.body))
         return updated
 
     def into(node: cst.CSTNode) -> bool:
@@ -151,15 +152,14 @@ def _without(
 
 def _without_aliases(
     node: imports.ImportNode, is_dead: Callable[[str, str, bool], bool], needed: set[str]
-) -> cst.BaseSmallStatement:
+) -> imports.ImportNode | cst.FlattenSentinel[imports.ImportNode]:
+    """The import without its dead names; nothing in its place if none remains."""
     if isinstance(node.names, cst.ImportStar):
-        is_unused = is_dead(imports.star(node), "*", False)
-        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon) if is_unused else node
-    named = list(imports.aliases(node))
-    if len(named) != len(node.names):
-        return node  # a relative import
+        return _NOTHING if is_dead(imports.star(node), "*", False) else node
+    if isinstance(node, cst.ImportFrom) and node.relative:
+        return node
     remaining: list[cst.ImportAlias] = []
-    for alias, triple in zip(node.names, named, strict=True):
+    for alias, triple in zip(node.names, imports.aliases(node), strict=True):
         if not is_dead(*triple):
             remaining.append(alias)
             continue
@@ -172,7 +172,7 @@ def _without_aliases(
     ):
         return node
     if not remaining:
-        return cst.Expr(cst.Name(_GONE), semicolon=node.semicolon)
+        return _NOTHING
     remaining[-1] = remaining[-1].with_changes(comma=node.names[-1].comma)
     return node.with_changes(names=remaining)
 
@@ -190,20 +190,8 @@ def _packages_at_the_top(module: cst.Module) -> set[str]:
     return packages
 
 
-# Stands for a removed import until the statement's comments have found a new place.
-_GONE = "optax_bridge_removed_import"
-
-
-def _is_gone(node: cst.CSTNode) -> bool:
-    return (
-        isinstance(node, cst.Expr)
-        and isinstance(node.value, cst.Name)
-        and node.value.value == _GONE
-    )
-
-
-def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    """The statements without the removed ones, whose comments and blank lines go to the next."""
+def _without_empty(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """The statements without the empty ones, whose comments and blank lines go to the next."""
     remaining: list[cst.BaseStatement] = []
     pending: list[cst.EmptyLine] = []
     for statement in body:
@@ -212,7 +200,7 @@ def _without_gone(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
             has_comment = any(line.comment is not None for line in pending)
             lines = [*pending, *lines] if has_comment else _longer(pending, lines)
             pending = []
-        if isinstance(statement, cst.SimpleStatementLine) and _is_gone(statement.body[0]):
+        if isinstance(statement, cst.SimpleStatementLine) and not statement.body:
             pending = lines
             continue
         if lines != [*getattr(statement, "leading_lines", ())]:

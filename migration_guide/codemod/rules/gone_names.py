@@ -164,8 +164,9 @@ def rewrite_statement(context: Context, original: Line, updated: Line) -> Line |
 def _lost_module(context: Context, node: imports.ImportNode) -> gone.Gone | None:
     """The entry of a module that is an object today, where only a person can say what is meant."""
     if isinstance(node, cst.ImportFrom):
-        module = ".".join(next(imports.origins(node))[: None if imports.star(node) else -1])
-        is_answered = all(name in context.removed for name, _, _ in imports.aliases(node))
+        names = [name for name, _, _ in imports.aliases(node)]
+        module = imports.star(node) or names[0].rpartition(".")[0]
+        is_answered = all(name in context.removed for name in names)
         is_meant = imports.star(node) or not is_answered or is_tried(context, node)
         return gone.find_module(module) if is_meant and is_no_module(module) else None
     names = [name for name, _, _ in imports.aliases(node) if is_no_module(name)]

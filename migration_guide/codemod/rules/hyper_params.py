@@ -199,9 +199,8 @@ def _constructed_classes(context: Context) -> list[str]:
     """The legacy classes that this file constructs, one for each call."""
     return [
         entry.legacy.__name__
-        for call in context.analysis.facts.calls
-        if (entry := context.analysis.names.entry(call.func)) is not None
-        and not any(hp.variadic for hp in entry.hyper_params)
+        for _, entry in context.analysis.constructions
+        if not entry.takes_groups
     ]
 
 
@@ -249,12 +248,8 @@ def _is_read(context: Context) -> bool:
 
 def _makes_both(context: Context) -> bool:
     """True if this file makes an optimizer outside a MultiOptimizer, and groups or their loops."""
-    calls = [
-        (call, entry)
-        for call in context.analysis.facts.calls
-        if (entry := context.analysis.names.entry(call.func)) is not None
-    ]
-    groups = [call for call, entry in calls if any(hp.variadic for hp in entry.hyper_params)]
+    calls = context.analysis.constructions
+    groups = [call for call, entry in calls if entry.takes_groups]
     has_groups = bool(groups) or context.once(_is_multiple)
     named = {
         node.value

@@ -105,15 +105,12 @@ class Scheduled(NamedTuple):
 def provable(context: Context) -> Scheduled | None:
     """Returns the assignment that becomes a schedule, or None."""
     analysis = context.analysis
-    definitions = [c for c in analysis.facts.calls if analysis.names.entry(c.func) is not None]
-    steps = analysis.applications
+    definitions, steps = analysis.constructions, analysis.applications
     if len(definitions) != 1 or len(steps) != 1 or analysis.project.steps > 1:
         return None
     if analysis.program.reads_hyper_params:
         return None
-    (definition,), (step,) = definitions, steps
-    entry = analysis.names.entry(definition.func)
-    assert entry is not None
+    ((definition, entry),), (step,) = definitions, steps
     if not any(hp.legacy == "learning_rate" for hp in entry.hyper_params):
         return None
     if any(arg.keyword is None or _is_rate(arg) for arg in definition.args):

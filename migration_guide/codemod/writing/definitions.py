@@ -46,7 +46,7 @@ def restored_optimizers(analysis: Analysis, template: cst.BaseExpression) -> dic
 
 def only_definition(analysis: Analysis) -> dict[str, str]:
     """The one constructor call of a module, as `restored_optimizers` has it; {} if it has more."""
-    calls = [call for call in analysis.facts.calls if analysis.names.entry(call.func) is not None]
+    calls = [call for call, _ in analysis.constructions]
     inner = {node for call in calls for arg in call.args for node in walk(arg.value)}
     outer = [call for call in calls if call not in inner]
     text = definition_text(analysis, outer[0]) if len(outer) == 1 else ""
@@ -210,7 +210,7 @@ def _definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
         if returned is None:
             raise Unknown
         return _definition(a, returned, depth + 1)
-    if any(hp.variadic for hp in entry.hyper_params):
+    if entry.takes_groups:
         groups = ", ".join(_group(a, arg, depth) for arg in call.args)
         return f"{entry.legacy.__name__}({groups})"
     arguments = settings.legacy_arguments(entry, call.args, call.args)

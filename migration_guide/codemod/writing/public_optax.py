@@ -17,7 +17,7 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
     if entry is not None:
         if call in analysis.legacy:
             return "a definition of your own is made of it"
-        if any(hp.variadic for hp in entry.hyper_params):
+        if entry.takes_groups:
             return why_no_partition(analysis, call)
         names = analysis.program.overridden_names
         return settings.why_not_stock(entry, analysis.module, call, names)
@@ -87,7 +87,7 @@ def becomes_function(analysis: Analysis, call: cst.Call) -> bool:
 def _selectors(analysis: Analysis, call: cst.Call) -> list[cst.BaseExpression] | None:
     """Returns the selectors of a MultiOptimizer's groups, or of the focus; None otherwise."""
     entry = analysis.names.entry(call.func)
-    if entry is not None and any(hp.variadic for hp in entry.hyper_params):
+    if entry is not None and entry.takes_groups:
         values = [arg.value for arg in call.args]
         pairs = [v for v in values if isinstance(v, cst.Tuple) and len(v.elements) == 2]
         starred = any(arg.star or arg.keyword for arg in call.args)

@@ -17,7 +17,7 @@ def legacy_arguments(
 ) -> dict[str, cst.Arg] | None:
     """Legacy name -> argument; None if that cannot be told or the call is wrong."""
     names = [hp.legacy for hp in entry.hyper_params]
-    if any(hp.variadic for hp in entry.hyper_params):
+    if entry.takes_groups:
         fine = all(arg.keyword is None and arg.star != "**" for arg in original)
         return {} if fine else None
     arguments: dict[str, cst.Arg] = {}

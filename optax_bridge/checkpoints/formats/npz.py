@@ -53,7 +53,7 @@ class NpzArray(LazyArray):
         return np.ascontiguousarray(array.astype(self.dtype, copy=False)).reshape(self.shape)
 
 
-def read_npz(path: Path) -> PyTree:
+def _read(path: Path) -> Contents:
     """Reads the names of an npz file into nested dicts.
 
     Args:
@@ -85,7 +85,7 @@ def read_npz(path: Path) -> PyTree:
             put(tree, names, _array(archive, info, path, names), f"{path}, {leaf_name(names)}")
     except _BAD_ZIP as error:
         raise CheckpointError(path, "an npz file", brief(str(error)), DAMAGED) from None
-    return _optimizer_under_opt(tree)
+    return Contents(_optimizer_under_opt(tree))
 
 
 def _array(
@@ -153,10 +153,6 @@ def _find(path: Path) -> Path | None:
         return None
     with path.open("rb") as file:
         return path if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06") else None
-
-
-def _read(path: Path) -> Contents:
-    return Contents(read_npz(path))
 
 
 # PyTorch's files are zips, too.

@@ -278,11 +278,6 @@ def test_version_2_has_bfloat16_as_uint16(tmp_path: Path) -> None:
     assert one_array(tmp_path / "three", 3, expected.view(np.uint16)).dtype == np.uint16
 
 
-def test_bfloat16_of_version_3(tmp_path: Path) -> None:
-    expected = np.arange(12, dtype=np.float32).reshape(3, 4).astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(one_array(tmp_path / "three", 3, expected), expected)
-
-
 ARRAY = np.ones((3, 4), np.float32)
 BAD_SPECS = {
     "absolute": {"kvstore": {"driver": "file", "path": "/etc"}},

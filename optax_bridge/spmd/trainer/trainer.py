@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
-from optax_bridge.checkpoints.destination import lock_folder
+from optax_bridge._unfinished import lock_folder
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, config_class
 from optax_bridge.spmd.config.walking import leaf_text

@@ -5,6 +5,7 @@ so that nothing is ever allocated for a promise; arrays are views of the map. No
 constructed but dicts, lists, numbers, text and arrays.
 """
 
+import math
 import struct
 
 import ml_dtypes
@@ -195,9 +196,7 @@ class _Decoder:
             raise self.error(
                 path, "a numeric dtype", brief(name), "Arrays of objects and records are not read."
             )
-        dtype, size = DTYPES[name], 1
-        for dim in dims:
-            size *= dim
+        dtype, size = DTYPES[name], math.prod(dims)
         if size * dtype.itemsize != len(buffer):
             raise self.error(
                 path, f"{size * dtype.itemsize} bytes for {name}{dims}", f"{len(buffer)}"
@@ -213,9 +212,7 @@ class _Decoder:
         assert chunks is not None
         if not is_shape(shape):
             raise self.error(path, "the shape of a chunked array", brief(shape))
-        size, total = sum(chunk.size for chunk in chunks), 1
-        for dim in shape:
-            total *= dim
+        size, total = sum(chunk.size for chunk in chunks), math.prod(shape)
         if size != total:
             raise self.error(path, f"{total} elements for shape {shape}", f"{size} in the pieces")
         place = f"{self.place}, {leaf_name(path)}"

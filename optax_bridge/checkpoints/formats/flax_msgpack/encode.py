@@ -66,29 +66,24 @@ def _extension(
 ) -> None:
     size = math.prod(shape) * dtype.itemsize
     head = msgpack.Packer().pack_array_header(3) + _pack(shape)
-    head += _pack(dtype.name) + _bin_header(size)
-    file.write(_ext_header(code, len(head) + size))
-    file.write(head)
+    head += _pack(dtype.name) + _header(0xC4, size)
+    length = len(head) + size
+    is_fixed = length in (1, 2, 4, 8, 16)
+    file.write(bytes([0xD4 + length.bit_length() - 1]) if is_fixed else _header(0xC7, length))
+    file.write(bytes([code]) + head)
     for start in range(0, size, BLOCK):
         block = data(start, min(start + BLOCK, size))
         file.write(block.data)
         report(block.size)
 
 
-def _bin_header(length: int) -> bytes:
+def _header(first: int, length: int) -> bytes:
+    """A length behind its code: the first of three, for one byte, two or four."""
     if length < 2**8:
-        return struct.pack(">BB", 0xC4, length)
-    return struct.pack(">BH", 0xC5, length) if length < 2**16 else struct.pack(">BI", 0xC6, length)
-
-
-def _ext_header(code: int, length: int) -> bytes:
-    if length in (1, 2, 4, 8, 16):
-        return struct.pack(">Bb", 0xD4 + (1, 2, 4, 8, 16).index(length), code)
-    if length < 2**8:
-        return struct.pack(">BBb", 0xC7, length, code)
+        return struct.pack(">BB", first, length)
     if length < 2**16:
-        return struct.pack(">BHb", 0xC8, length, code)
-    return struct.pack(">BIb", 0xC9, length, code)
+        return struct.pack(">BH", first + 1, length)
+    return struct.pack(">BI", first + 2, length)
 
 
 def _write_chunks(file: BinaryIO, leaf: Leaf, report: Callable[[int], None]) -> None:
