@@ -136,7 +136,7 @@ LAID_OUT: dict[str, tuple[Any, Any, str]] = {
         "= 9 * state[0].ema['k'] - 8 * state[1].ema['k']",
     ),
     "flat": (optax.flatten(_MOMENTUM), _MOMENTUM, "state[0].trace['k']] in a row"),
-    "stacked": (_stack_rows(0), optax.adam(1e-3), "state[0].nu['k']] in a row"),
+    "stacked": (_stack_rows(0), optax.adam(1e-3), "nu['k'] = state[1]['k'][1]"),
     "stacked behind": (_stack_rows(-1), optax.adam(1e-3), "in a row along axis 2"),
     "turned": (
         _stepping(lambda p: jnp.zeros_like(p.T), lambda n, p, m, g: (

@@ -220,13 +220,6 @@ class Algebra(Powers):
                 new[gen] = self.total(args[0], atom.bound) if sums else self._with_args(atom, args)
         return self._replace(value, new)
 
-    def occurs(self, target: int, *values: Rat) -> bool:
-        """True if an atom is a part of values, perhaps of the arguments of other atoms."""
-        return any(
-            gen == target or self.occurs(target, *self.atoms[gen].args)
-            for gen in self.atoms_of(*values)
-        )
-
     def _replace(self, value: Rat, new: Mapping[int, Rat]) -> Rat:
         """A value with others in the place of some atoms."""
         if not new:

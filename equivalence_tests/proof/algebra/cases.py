@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flint import fmpq_mpoly
 
-from equivalence_tests.proof.algebra.algebra import Algebra
+from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded
 from equivalence_tests.proof.algebra.atoms import Rat
 from equivalence_tests.proof.algebra.signs import Inequality
 from equivalence_tests.proof.errors import Undecided
@@ -93,6 +93,8 @@ class Cases:
                 rows = tuple(self._put(row, gen, solution) for row in rows)
                 zeros = tuple(self._put((each, False), gen, solution)[0] for each in region.zeros)
                 return algebra.substitute(value, gen, solution), Region(rows, zeros)
+            except CapacityExceeded:
+                raise
             except Undecided:  # it divides by 0
                 continue
         if value.den.gcd(zero).is_constant():  # else it is a multiple that is divided by it

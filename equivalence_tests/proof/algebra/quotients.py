@@ -73,6 +73,13 @@ class Quotients:
         """The symbols of indices that occur in values."""
         return frozenset().union(*(self.atoms[i].free for i in self.atoms_of(*values)))
 
+    def occurs(self, target: int, *values: Rat) -> bool:
+        """True if an atom is a part of values, perhaps of the arguments of other atoms."""
+        return any(
+            gen == target or self.occurs(target, *self.atoms[gen].args)
+            for gen in self.atoms_of(*values)
+        )
+
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
         self._count_work(len(poly))
@@ -188,7 +195,9 @@ class Quotients:
             argument = self.atoms[gen].args[0].num
             (inner, *others) = self.generators(argument)
             degrees = num.degrees()
-            if others or not degrees[inner] or argument.total_degree() > 1 or den.degrees()[inner]:
+            if others or not degrees[inner] or argument.total_degree() > 1:
+                continue
+            if self.occurs(inner, Rat(den, self.one)):
                 continue
             rows = self.coefficients(argument, inner)
             number = -rows.get(0, self.ctx.constant(0)) / rows[1].leading_coefficient()

@@ -124,7 +124,9 @@ class Fits:
     def _counter(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
         """A counter that goes round or stops, of one that does not."""
         counter = self.counters[slot]
-        for count in counts if counter is not None else ():
+        if counter is None:
+            return
+        for count in counts:
             first = self._numbers(count)[0] - 1
             is_count = self._numbers(count) == [first + n + 1 for n in range(len(_SIZES))]
             if is_count and self.counters[count] is None:
@@ -132,7 +134,7 @@ class Fits:
                     slot,
                     (count,),
                     counter.text.format(f"({{0}} - {first})" if first else "{0}"),
-                    lambda one, hyper, count, first=first: counter.of(count - first),
+                    lambda _, hyper, count, first=first: counter.of(count - first),
                 )
 
     def _multiple(
@@ -305,7 +307,7 @@ class Fits:
                 continue
             pairs = list(zip(self._rows(slot), self._rows(other), strict=True))
             places = [
-                {at for at in range(length) if _all_equal([mine], [rows[at]])}
+                {at for at in range(length) if _all_equal([mine], [np.asarray(rows[at])])}
                 for mine, rows in pairs
             ]
             for at in range(length):

@@ -65,7 +65,8 @@ class Reals:
 
     def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
         if node.id in self.cut:
-            natural = {n.id for n in cone(node) if n.params in self.graph.never_negative}
+            leaves = (each for each in cone(node) if each.op == "leaf")
+            natural = {leaf.id for leaf in leaves if leaf.params in self.graph.never_negative}
             nonneg = is_never_negative(self.graph, node, natural)
             integer = is_discrete(node.dtype)
             value = self.algebra.leaf(f"node {node.id}", index, integer=integer, nonneg=nonneg)
