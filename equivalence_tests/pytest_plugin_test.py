@@ -18,12 +18,16 @@ from equivalence_tests import Verdict
 PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
 
 def test_same(assert_equivalent):
-    report = assert_equivalent(optax.adam(0.1), legacy_optim.Adam(0.1), PARAMS, steps=5)
+    pair = optax.adam(0.1), legacy_optim.Adam(0.1)
+    report = assert_equivalent(*pair, PARAMS, steps=5, at_most=Verdict.ROUNDING)
     assert report.steps == 5
+
+def test_proved(assert_proved):
+    assert_proved(optax.sgd(0.1), optax.sgd(0.1), PARAMS)
 
 def test_strict(assert_equivalent):
     assert_equivalent(
-        optax.adam(0.1), legacy_optim.Adam(0.1), PARAMS, steps=20, at_most=Verdict.IDENTICAL
+        optax.adam(0.1), legacy_optim.Adam(0.1), PARAMS, steps=20, at_most="identical"
     )
 
 def test_other(assert_equivalent):
@@ -52,7 +56,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
     done = run(tmp_path, "--equivalence-report", "report", "--junitxml", "junit.xml", "-n", "1")
     assert done.returncode == 1, done.stdout
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
+    assert "PytestWarning" not in done.stdout
     assert "3 failed" in done.stdout
     assert "with step_size=-0.1 in right it is identical" in done.stdout
     # The first line of a failure says it all, and there is nothing else of the package's own.
@@ -73,7 +78,8 @@ def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
     page = (tmp_path / "report" / "index.html").read_text()
     assert "optimizers_test.py::test_other" in page
     assert "steps is 0; expected at least 1" in page
-    assert 'tests="4"' in (tmp_path / "junit.xml").read_text()
+    assert 'tests="5"' in (xml := (tmp_path / "junit.xml").read_text())
+    assert '<property name="proved" value="identical, for all' in xml
 
 
 def test_without_workers_it_reports_as_well(tmp_path: Path):

@@ -44,6 +44,7 @@ def prove(
     """See `_ABOUT`."""
     from rich.progress import Progress  # and JAX, which no help needs
 
+    from equivalence_tests.output_files import why_not_writable
     from equivalence_tests.proof.claims import prove_all
     from equivalence_tests.proof.table import tasks
     from equivalence_tests.report import proofs
@@ -64,10 +65,14 @@ def prove(
         text = str(error)
         problems.print(text if text.startswith("--") else f"--only: {text}", markup=False)
         raise typer.Exit(MISUSE) from None
+    kept = None if again else cache_folder() / "optax-bridge" / "proofs"
+    if kept is not None and (why := why_not_writable(kept)):
+        problems.print(f"warning: everything is proved, and no proof is kept: {why}", markup=False)
+        kept = None
     started, rows = time.perf_counter(), []
     with Progress(console=problems, transient=True) as progress:
         bar = progress.add_task("", total=len(asked))
-        for row in prove_all(asked, None if again else cache_folder() / "optax-bridge" / "proofs"):
+        for row in prove_all(asked, kept):
             rows.append(row)
             progress.update(bar, advance=1, description=f"{len(rows)} of {len(asked)}: {row.task}")
     rows.sort(key=lambda row: asked.index(row.task))

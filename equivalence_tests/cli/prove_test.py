@@ -53,3 +53,14 @@ def test_a_claim_that_is_not_proved_costs_the_exit_code(
     assert done.code == 1
     assert "not as claimed: adagrad-0-stock-float32" in done.out
     assert "0 of" in done.out.splitlines()[-1]
+
+
+def test_where_no_proof_can_be_kept_it_is_said_and_all_is_proved(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(claims, "_cores", lambda: 1)
+    done = command("prove", "--only", "sgd", "--only", "exact", "--only", "float32")
+    assert done.code == 0
+    assert "everything is proved, and no proof is kept" in " ".join(done.err.split())

@@ -66,7 +66,7 @@ def check_equivalence(
       params: initial parameters, any pytree of floating-point arrays; float64 ones are run so,
         whether or not JAX is set to it.
       gradients: a tree like `params` with a leading axis of steps; or an iterable of trees, one for
-        each step; or a name in `problems.DESCRIPTIONS`; or `function(step, params) ->
+        each step; or one of `problems.NAMES`; or `function(step, params) ->
         gradients`, with which each side follows its own gradients.
       steps: number of steps; by default as many as `gradients` has, else 160.
       bound: the distance that still counts as rounding, in ULP at the tensor's scale, for 100
@@ -93,8 +93,8 @@ def check_equivalence(
     quiet, dtypes = np.errstate(all="ignore"), float64() if double else contextlib.nullcontext()
     with pin_precision() as what, dtypes, quiet:
         report = _report(setup, params, bound, decide)
-    named = isinstance(gradients, str)
-    return replace(report, pinned=what, tried=problems.DESCRIPTIONS[gradients] if named else "")
+    tried = problems.description(gradients, steps) if isinstance(gradients, str) else ""
+    return replace(report, pinned=what, tried=tried)
 
 
 # Steps that are below the spacing of the parameters show nothing of what they are: where less than

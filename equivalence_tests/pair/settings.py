@@ -171,9 +171,10 @@ def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
 
 def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
     text = side.call(_kwargs(changes))
-    for decay in _coupled_decays(changes):
-        text = f"optax.chain(optax.add_decayed_weights({decay!r}), {text})"
-    return text
+    decays = [f"optax.add_decayed_weights({decay!r})" for decay in _coupled_decays(changes)]
+    if not decays or (isinstance(side, ObjectSide) and _kwargs(changes)):  # which is no expression
+        return f"{text}, and {' and '.join(decays)} before it," if decays else text
+    return f"optax.chain({', '.join([*decays, text])})"
 
 
 def _coupled_decays(changes: Sequence[_Change]) -> list[float]:

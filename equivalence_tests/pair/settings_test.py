@@ -45,6 +45,12 @@ NAMED = {
         "with optax.chain(optax.add_decayed_weights(0.5), optax.sgd(learning_rate=0.1, "
         "momentum=0.9)) it is identical",
     ),
+    "coupled decay in place of another": (
+        ("Momentum(0.1, weight_decay=0.5)", ""),
+        ("optax.chain(optax.sgd(0.1, 0.9), optax.add_decayed_weights(0.5))", ""),
+        "with weight_decay=0.0 in optax.chain(optax.sgd(0.1, 0.9), "
+        "optax.add_decayed_weights(0.5)), and optax.add_decayed_weights(0.5) before it, it is",
+    ),
     "epsilon": (
         ("legacy_optim:RMSProp", "0.1"),
         ("optax:rmsprop", "0.1"),

@@ -8,7 +8,8 @@ source and settings; of these the smallest count at which one of the two is anot
 import itertools
 import math
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import jax
@@ -23,6 +24,17 @@ from equivalence_tests.sides.side import Side
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a program; `of_shape` if it is the size, a root of it, or one over these."""
+
+    value: float
+    of_shape: bool = field(compare=False)
+
+
+Outline = tuple[str | Number, ...]
 
 _LARGEST = 2**18  # elements of a tensor: what is larger takes too long to be tried by default
 _MOST = 8  # shapes that are added
@@ -69,11 +81,11 @@ def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Sha
             reached += list(_shapes_near(numbers))[:_UNTRACED]
             continue
         outline = _Outlines(functions)
-        outlines = {outline(shape) for shape in usual}
+        outlines = [here for here in map(outline, usual) if here is not None]
         for shape in sorted(_candidates(outline, numbers), key=lambda s: (math.prod(s), len(s))):
             here = outline(shape)
-            if here is not None and here not in outlines:
-                outlines.add(here)
+            if here is not None and not any(_are_alike(here, other) for other in outlines):
+                outlines.append(here)
                 reached.append(shape)
     return list(dict.fromkeys(reached))[:_MOST]
 
@@ -83,10 +95,10 @@ class _Outlines:
 
     def __init__(self, side: Side):
         self.side = side
-        self.known: dict[Shape, Hashable] = {}
+        self.known: dict[Shape, Outline | None] = {}
 
-    def __call__(self, shape: Shape) -> Hashable:
-        """Returns operations and numbers that do not follow from the shape; None of an error."""
+    def __call__(self, shape: Shape) -> Outline | None:
+        """Returns operations and numbers; None of an error."""
         if shape not in self.known:
             try:
                 self.known[shape] = self._trace(shape)
@@ -94,7 +106,7 @@ class _Outlines:
                 self.known[shape] = None
         return self.known[shape]
 
-    def _trace(self, shape: Shape) -> Hashable:
+    def _trace(self, shape: Shape) -> Outline:
         def take_first_step(params: Params, grads: Updates) -> PyTree:
             return self.side.view(self.side.step(self.side.init(params), grads))
 
@@ -104,7 +116,17 @@ class _Outlines:
         )
 
 
-def _operations(jaxpr: core.Jaxpr, is_of_shape: Callable[[float], bool]) -> Iterator[Hashable]:
+def _are_alike(one: Outline | None, other: Outline | None) -> bool:
+    """True if programs have the same operations, and numbers that are equal or of their shapes."""
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and all(
+        a == b or (isinstance(a, Number) and isinstance(b, Number) and a.of_shape and b.of_shape)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _operations(jaxpr: core.Jaxpr, is_of_shape: Callable[[float], bool]) -> Iterator[str | Number]:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _RESHAPING:
             continue
@@ -112,7 +134,7 @@ def _operations(jaxpr: core.Jaxpr, is_of_shape: Callable[[float], bool]) -> Iter
         for atom in eqn.invars:
             if isinstance(atom, core.Literal) and np.ndim(atom.val) == 0:
                 number = float(np.asarray(atom.val).astype(np.float64))
-                yield "of the shape" if is_of_shape(number) else number
+                yield Number(number, is_of_shape(number))
         for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program):
             if _is_program(value):
                 yield from _operations(getattr(value, "jaxpr", value), is_of_shape)
@@ -123,13 +145,13 @@ def _is_program(value: object) -> bool:
 
 
 def _follows_from(shape: Shape) -> Callable[[float], bool]:
-    """Returns a test for numbers such as the size, one over it, and the roots of both."""
+    """Returns a test for numbers such as the size, one over it, and the roots of both; not 1."""
     products = {
         float(math.prod(some))
         for count in range(1, len(shape) + 1)
         for some in itertools.combinations(shape, count)
-    } or {1.0}
-    powers = [power for p in products if p for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
+    }
+    powers = [power for p in products - {0.0, 1.0} for power in (p, 1 / p, math.sqrt(p), p**-0.5)]
 
     def is_of_shape(number: float) -> bool:
         return any(math.isclose(number, one, rel_tol=1e-6) for one in powers)
@@ -144,7 +166,7 @@ def _candidates(outline: _Outlines, numbers: Sequence[int | Shape]) -> Iterator[
     for shape_of in (_long_axis(rank, axis) for rank in (1, 2, 3) for axis in (*range(rank), None)):
         last = 1
         while math.prod(shape_of(2 * last)) <= _LARGEST // 16:
-            if outline(shape_of(2 * last)) != outline(shape_of(last)):
+            if not _are_alike(outline(shape_of(2 * last)), outline(shape_of(last))):
                 yield shape_of(_smallest(outline, shape_of, last, 2 * last))
             last *= 2
 
@@ -159,7 +181,9 @@ def _smallest(outline: _Outlines, shape_of: Callable[[int], Shape], low: int, hi
     there = outline(shape_of(high))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if outline(shape_of(middle)) == there else (middle, high)
+        low, high = (
+            (low, middle) if _are_alike(outline(shape_of(middle)), there) else (middle, high)
+        )
     return high
 
 

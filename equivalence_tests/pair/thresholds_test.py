@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -60,6 +61,17 @@ def test_adafactor_factors_from_128_on(side: Any):
 def test_what_asks_for_no_size_gets_the_usual_parameters():
     params, few = default_params(optax.adam(0.1), legacy_optim.LAMB(0.1))
     assert "reached" not in params and [*few] == ["kernel", "bias", "scalar"]
+
+
+@pytest.mark.parametrize("threshold", [7, 640, 50001])
+def test_a_number_that_a_count_is_compared_with_is_no_size(threshold: int):
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        rate = jnp.where(state == threshold, 0.2, 0.1)
+        mean = jax.tree.map(lambda g: -rate * (g + g.sum() / max(g.size, 1)), updates)
+        return mean, state + 1
+
+    side = optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
+    assert not sizes_reached([side], USUAL)
 
 
 def test_a_plain_function_is_not_called_to_find_out():

@@ -5,23 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flint import arb
 
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof.counterexample.runs import Pair
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.testing import PARAMS
-
-
-def _stepping(step: Callable[[Any, Any, Any], Any]) -> Any:
-    return lambda params: jnp.zeros(()), step
-
-
-def _elementwise(function: Callable[[Any, Any], Any]) -> Any:
-    return _stepping(lambda grads, state, params: (jax.tree.map(function, params, grads), state))
-
+from equivalence_tests.proof.testing import PARAMS, direct, leafwise
 
 # Pairs of functions of a parameter and a gradient.
 SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -113,6 +103,10 @@ SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda p, g: p * jnp.vdot(g, g),
         lambda p, g: p * jnp.sum(g * g),
     ),
+    "sums of nothing": (
+        lambda p, g: p - jnp.sum(g[:0]) - jax.lax.scan(lambda c, x: (c, x), 0.0, g[:0])[0],
+        lambda p, g: p,
+    ),
     "norm": (
         lambda p, g: p * jnp.linalg.norm(2 * g.ravel()),
         lambda p, g: 2 * p * jnp.sqrt(jnp.vdot(g, g)),
@@ -146,7 +140,7 @@ NOT_THE_SAME: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", [*SAME, *NOT_THE_SAME])
 def test_functions_of_real_numbers(name: str):
-    left, right = map(_elementwise, (SAME | NOT_THE_SAME)[name])
+    left, right = map(leafwise, (SAME | NOT_THE_SAME)[name])
     proof = prove_equivalence(left, right, PARAMS)
     assert (proof.verdict in (IDENTICAL, REALS)) == (name in SAME), proof
     assert not [text for text in proof.assumptions if name == "guarded alike"]
@@ -173,16 +167,8 @@ def test_functions_of_real_numbers(name: str):
 )
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_every_bit(left: Callable[..., Any], right: Callable[..., Any], same: bool):
-    verdict = prove_equivalence(_elementwise(left), _elementwise(right), PARAMS).verdict
+    verdict = prove_equivalence(leafwise(left), leafwise(right), PARAMS).verdict
     assert (verdict == IDENTICAL) == same
-
-
-def _of_gradients(function: Callable[[jax.Array], jax.Array]) -> optax.GradientTransformation:
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        del params
-        return jax.tree.map(lambda g: -0.1 * function(g), updates), state
-
-    return optax.GradientTransformation(lambda params: (), update)
 
 
 # One function written in two ways.
@@ -223,14 +209,14 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("name", EQUALS)
 def test_a_function_in_two_forms_is_one(name: str):
-    left, right = map(_of_gradients, EQUALS[name])
+    left, right = map(direct, EQUALS[name])
     proof = prove_equivalence(left, right, {"k": jnp.zeros((4, 3))})
     assert proof.verdict == "equal over the reals", proof
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_functions_that_look_alike_are_two(name: str):
-    left, right = map(_of_gradients, DIFFERENT[name])
+    left, right = map(direct, DIFFERENT[name])
     assert prove_equivalence(left, right, {"k": jnp.zeros((4, 3))}).verdict == "different"
 
 
@@ -249,7 +235,7 @@ NOT_SEEN = {
 
 @pytest.mark.parametrize("name", NOT_SEEN)
 def test_no_example_parts_equal_functions(name: str):
-    left, right = map(_of_gradients, NOT_SEEN[name])
+    left, right = map(direct, NOT_SEEN[name])
     assert prove_equivalence(left, right, {"k": jnp.zeros(3)}).verdict == "not decided"
 
 
@@ -261,5 +247,5 @@ def test_an_example_that_runs_do_not_bear_out_is_none(monkeypatch: pytest.Monkey
         return [[np.array([arb(next(numbers))] * 3)] for _ in pair.sides]
 
     monkeypatch.setattr(Pair, "last_exactly", last_exactly)
-    left, right = map(_of_gradients, NOT_SEEN["a fill value"])
+    left, right = map(direct, NOT_SEEN["a fill value"])
     assert prove_equivalence(left, right, {"k": jnp.zeros(3)}).verdict == "not decided"

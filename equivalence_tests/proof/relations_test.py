@@ -8,89 +8,33 @@ import pytest
 
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import check
+from equivalence_tests.proof.pairs.testdata import equal_1, equal_2, equal_3, equal_4
 from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
-from equivalence_tests.proof.testing import NUMBERS, PARAMS, assert_proved, train_state
+from equivalence_tests.proof.testing import (
+    EQUAL_PAIRS,
+    NUMBERS,
+    PARAMS,
+    assert_proved,
+    rule,
+    train_state,
+)
 
+__all__ = ["equal_1", "equal_2", "equal_3", "equal_4"]  # which fill the table
 
-def _of_moments(init: Any, update: Any) -> optax.GradientTransformation:
-    """A transformation whose state are moments of the shapes of the parameters."""
-    return optax.GradientTransformation(
-        lambda params: jax.tree.map(lambda param: init * jnp.ones_like(param), params),
-        lambda updates, state, params=None: jax.tree.transpose(
-            jax.tree.structure(updates), None, jax.tree.map(update, updates, state)
-        ),
-    )
-
-
-def _running_powers(rate: float) -> optax.GradientTransformation:
-    """Adam that keeps powers of its decays, as some do in place of a count."""
-
-    def init(params: Any) -> Any:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return {"a": jnp.ones(()), "b": jnp.ones(()), "m": zeros, "v": zeros}
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        a, b = state["a"] * 0.9, state["b"] * 0.999
-        m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["m"], updates)
-        v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["v"], updates)
-        step = jax.tree.map(
-            lambda m, v: -rate * (m / (1 - a)) / (jnp.sqrt(v / (1 - b)) + 1e-8), m, v
-        )
-        return step, {"a": a, "b": b, "m": m, "v": v}
-
-    return optax.GradientTransformation(init, update)
-
-
-RELATED: dict[str, tuple[Any, Any, str]] = {
-    "a sign": (
-        optax.sgd(0.1, momentum=0.5),
-        _of_moments(0.0, lambda g, m: (0.1 * (0.5 * m - g), 0.5 * m - g)),
-        "state['b'] = -state[0].trace['b']",
-    ),
-    "the rate": (
-        optax.sgd(0.1, momentum=0.5),
-        _of_moments(0.0, lambda g, m: 2 * (0.5 * m - 0.1 * g,)),
-        "= -1/10 * ",
-    ),
-    "an average": (
-        optax.sgd(0.1, momentum=0.9),
-        _of_moments(0.0, lambda g, m: (-(m * 0.9 + 0.1 * g), m * 0.9 + 0.1 * g)),
-        "= 1/10 * ",
-    ),
-    "powers": (_running_powers(1e-3), optax.adam(1e-3), "state['a'] = (9/10) ** count"),
+# Equal pairs -> a piece of the relation by which they are proved.
+RELATED = {
+    "lars by hand": "state[1]['b'] = -state[3].trace['b']",
+    "the rate within the momentum": "= -1/10 * state[0].trace",
+    "damped momentum is a mean": "= 10 * state[0].ema",
+    "adam, powers kept in the state": "= (9/10) ** count",
+    "correction kept as a logarithm": "= log(9/10) * count",
+    "steps that remain": "state = 1000 - count",
+    "debiased mean kept itself": "= (1 - (9/10) ** count) * state",
+    "heavy ball by the parameters before": "= params['b'] + 1/10 * state[0].trace",
+    "moments of one flat vector": "= [state[0].trace['b'], state[0].trace['k']] in a row",
+    "momentum whose first step copies": "from the first step on:",
 }
-
-
-@pytest.mark.parametrize("name", RELATED)
-def test_relations_are_found_by_trying(name: str):
-    left, right, expected = RELATED[name]
-    proof = assert_proved(left, right, REALS)
-    assert any(expected in text for text in proof.cases[0].induction.relation), proof.cases[
-        0
-    ].induction.relation
-
-
-def test_a_relation_may_have_hyper_params():
-    def plain(hp: Any) -> Any:
-        return optax.sgd(hp["rate"], momentum=hp["decay"])
-
-    def inside(hp: Any) -> Any:
-        rate, decay = unwrap(hp["rate"]), unwrap(hp["decay"])
-        return _of_moments(0.0, lambda g, m: 2 * (decay * m - rate * g,))
-
-    proof = assert_proved(plain, inside, REALS, hyper_params=NUMBERS)
-    assert "= -rate * " in str(proof.cases[0].induction.relation)
-
-
-def test_a_relation_of_ones_own():
-    minus = _of_moments(0.0, lambda g, m: 2 * (0.5 * m - 0.1 * g,))
-
-    def relation(carry: Any) -> Any:
-        count, params, state = carry
-        return count, params, jax.tree.map(lambda trace: -0.1 * trace, state[0].trace)
-
-    assert_proved(optax.sgd(0.1, momentum=0.5), minus, REALS, relation=relation)
 
 
 def _stepping(init: Any, step: Callable[..., Any]) -> Any:
@@ -105,68 +49,74 @@ def _stepping(init: Any, step: Callable[..., Any]) -> Any:
     return lambda params: (jnp.zeros((), jnp.int32), jax.tree.map(init, params)), whole
 
 
-def _moment(of: Callable[..., Any]) -> Any:
-    """Momentum whose moment is what a function makes of count, moment and gradient."""
-    return _stepping(jnp.zeros_like, lambda n, p, m, g: (p - 0.1 * of(n, m, g), of(n, m, g)))
-
-
-def _stack_rows(axis: int) -> Any:
-    """Adam with both moments in one array."""
-
-    def step(n: Any, p: Any, both: Any, g: Any) -> Any:
-        m, v = (jnp.squeeze(part, axis) for part in jnp.split(both, 2, axis))
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        root = jnp.sqrt(v / (1 - 0.999 ** (n + 1))) + 1e-8
-        return p - 1e-3 * m / (1 - 0.9 ** (n + 1)) / root, jnp.stack([m, v], axis)
-
-    return _stepping(lambda p: jnp.stack([jnp.zeros_like(p)] * 2, axis), step)
+def _adam_in_one_array(n: Any, p: Any, both: Any, g: Any) -> Any:
+    """A step of Adam whose moments are stacked behind all other axes."""
+    m, v = (jnp.squeeze(part, -1) for part in jnp.split(both, 2, -1))
+    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    root = jnp.sqrt(v / (1 - 0.999 ** (n + 1))) + 1e-8
+    return p - 1e-3 * m / (1 - 0.9 ** (n + 1)) / root, jnp.stack([m, v], -1)
 
 
 _MOMENTUM = optax.sgd(0.1, momentum=0.9)
-# What else is found: sums of others, other layouts, and states that are related after a step alone.
-LAID_OUT: dict[str, tuple[Any, Any, str]] = {
-    "two places": (
-        _stepping(lambda p: p, lambda n, p, old, g: (p - 0.1 * g + 0.9 * (p - old), p)),
-        _MOMENTUM,
-        "state[0].trace['k'] = ",
-    ),
+OF_OTHER_LEAVES: dict[str, tuple[Any, Any, str]] = {
     "two averages": (
         optax.chain(optax.ema(0.9, debias=False), optax.ema(0.5, debias=False)),
         optax.chain(optax.ema(0.5, debias=False), optax.ema(0.9, debias=False)),
         "= 9 * state[0].ema['k'] - 8 * state[1].ema['k']",
     ),
-    "flat": (optax.flatten(_MOMENTUM), _MOMENTUM, "state[0].trace['k']] in a row"),
-    "stacked": (_stack_rows(0), optax.adam(1e-3), "nu['k'] = state[1]['k'][1]"),
-    "stacked behind": (_stack_rows(-1), optax.adam(1e-3), "in a row along axis 2"),
+    "stacked behind": (
+        _stepping(lambda p: jnp.zeros((*p.shape, 2)), _adam_in_one_array),
+        optax.adam(1e-3),
+        "in a row along axis 2",
+    ),
     "turned": (
-        _stepping(lambda p: jnp.zeros_like(p.T), lambda n, p, m, g: (
-            p - 0.1 * (0.9 * m + g.T).T, 0.9 * m + g.T
-        )),
+        _stepping(
+            lambda p: jnp.zeros_like(p.T),
+            lambda n, p, m, g: (p - 0.1 * (0.9 * m + g.T).T, 0.9 * m + g.T),
+        ),
         _MOMENTUM,
         ".transpose(1, 0)",
     ),
-    "the first gradient copied": (
-        _moment(lambda n, m, g: jnp.where(n == 0, g, 0.5 * m + 0.5 * g)),
-        _stepping(lambda p: p, lambda n, p, m, g: (
-            p - 0.1 * jnp.where(n > 0, (m + g) / 2, g), jnp.where(n > 0, (m + g) / 2, g)
-        )),
-        "from the first step on:",
-    ),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("name", LAID_OUT)
-def test_states_that_are_laid_out_otherwise(name: str):
-    left, right, expected = LAID_OUT[name]
+@pytest.mark.parametrize("name", [*RELATED, *OF_OTHER_LEAVES])
+def test_relations_are_found_by_trying(name: str):
     params = {"k": jnp.ones((2, 3))} if name == "turned" else PARAMS
+    if name in RELATED:
+        (left, right), expected = EQUAL_PAIRS[name](), RELATED[name]
+    else:
+        left, right, expected = OF_OTHER_LEAVES[name]
     proof = prove_equivalence(left, right, params)
     assert proof.verdict == REALS, proof
     relation = proof.cases[0].induction.relation
     assert any(expected in text for text in relation), relation
     checked = check(proof.to_json(), left, right, params)
     assert checked.forms > 0 and not checked.skipped
-    if name == "the first gradient copied":
+    if expected == "from the first step on:":
         assert "whole numbers do not overflow" in proof.assumptions
+
+
+def test_a_relation_may_have_hyper_params():
+    def plain(hp: Any) -> Any:
+        return optax.sgd(hp["rate"], momentum=hp["decay"])
+
+    def inside(hp: Any) -> Any:
+        rate, decay = unwrap(hp["rate"]), unwrap(hp["decay"])
+        return rule(lambda t, g, p, m: 2 * (decay * m - rate * g,), 0.0)
+
+    proof = assert_proved(plain, inside, REALS, hyper_params=NUMBERS)
+    assert "= -rate * " in str(proof.cases[0].induction.relation)
+
+
+def test_a_relation_of_ones_own():
+    def relation(carry: Any) -> Any:
+        count, params, state = carry
+        moments = jax.tree.map(lambda trace: -0.1 * trace, state[0].trace)
+        return count, params, (count, moments)
+
+    minus = rule(lambda t, g, p, m: 2 * (0.5 * m - 0.1 * g,), 0.0)
+    assert_proved(optax.sgd(0.1, momentum=0.5), minus, REALS, relation=relation)
 
 
 def _clock(after: Callable[[Any], Any], dtype: Any = jnp.int32) -> Any:

@@ -209,6 +209,7 @@ _READS = frozenset({"shape", "ndim", "size", "nbytes", "__len__"})
 # A type as a whole can be compared and hashed unseen, so reading it counts as a question.
 _TYPE_READS = frozenset({"typeof", "aval"})
 _TEXTS = frozenset({"__str__", "__repr__", "__format__"})
+_COMPARISONS = frozenset({"__eq__", "__hash__"})
 _ANSWERS = frozenset(
     {"__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"}
     | {"__int__", "__index__", "__float__", "__bool__"}
@@ -260,13 +261,17 @@ class _Watch:
             return lambda frame: self._note(self.questions, _asker(frame))
         if name in _READS:
             return lambda frame: self._note(self.reads, _asker(frame))
-        return None
+        return self._comparison if name in _COMPARISONS else None
 
     def _property(self, frame: FrameType) -> None:
         name = str(frame.f_locals.get("name", ""))
         if name in _READS | _TYPE_READS:
             places = self.reads if name in _READS else self.questions
             self._note(places, _asker(frame))
+
+    def _comparison(self, frame: FrameType) -> None:
+        if isinstance(frame.f_locals.get("self"), jax.ShapeDtypeStruct):  # sizes and all
+            self._note(self.questions, _asker(frame))
 
     def _size(self, frame: FrameType) -> None:
         name = frame.f_code.co_name

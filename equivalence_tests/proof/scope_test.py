@@ -11,6 +11,8 @@ import pytest
 import legacy_optim
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import CertificateError, check
+from equivalence_tests.proof.result import IDENTICAL, REALS
+from equivalence_tests.proof.testing import leafwise
 from optax_bridge import from_legacy
 
 PARAMS = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
@@ -18,12 +20,9 @@ PARAMS = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
 
 def doubled_where(condition: Callable[[Any], bool]) -> optax.GradientTransformation:
     """Gradient descent at 0.1, at 0.2 for the gradients for which Python says so."""
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        del params
-        return jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), updates), state
-
-    return optax.GradientTransformation(lambda params: (), update)
+    return optax.stateless(
+        lambda grads, params: jax.tree.map(lambda g: -0.1 * g * (2 if condition(g) else 1), grads)
+    )
 
 
 ONE_RANK = {
@@ -46,6 +45,12 @@ ONE_SIZE = {
     "getattr": lambda g: getattr(g, "sha" + "pe") == (640,),
     "text of the array": lambda g: "640" in repr(g),
     "type": lambda g: jax.typeof(g) == jax.ShapeDtypeStruct((640,), g.dtype),
+    "shape and dtype": lambda g: (
+        jax.ShapeDtypeStruct(g.shape, g.dtype) == jax.ShapeDtypeStruct((640,), g.dtype)
+    ),
+    "in a set of shapes and dtypes": lambda g: (
+        jax.ShapeDtypeStruct(g.shape, g.dtype) in {jax.ShapeDtypeStruct((640,), g.dtype)}
+    ),
     "aval": lambda g: str(g.aval) == "float32[640]",
     "square": lambda g: g.ndim == 2 and g.shape[0] == g.shape[1],
     "np.shape": lambda g: np.shape(g) == (640,),
@@ -67,6 +72,20 @@ def test_a_side_that_asks_for_a_size_is_proved_for_the_shapes_given(name: str):
     assert proof.verdict == "identical"
     assert proof.scope.coverage == "given"
     assert "for these shapes alone: ['bias'] [3], ['kernel'] [4, 3]" in str(proof)
+
+
+OF_SHAPES = {
+    "number": lambda p, g: p - g / g.size * 6,
+    "constant": lambda p, g: p - g * jnp.asarray(g.ndim - 1),
+    "power": lambda p, g: p - g ** (g.ndim - 1),
+}
+
+
+@pytest.mark.parametrize("name", OF_SHAPES)
+def test_what_is_computed_of_a_shape_is_for_that_shape(name: str):
+    sides = leafwise(OF_SHAPES[name]), leafwise(lambda p, g: p - g)
+    proof = prove_equivalence(*sides, {"k": jnp.ones((2, 3))})
+    assert proof.verdict in (IDENTICAL, REALS) and not proof.general
 
 
 @pytest.mark.parametrize("name", ["Adam", "Momentum"])

@@ -107,6 +107,14 @@ def rule(f: Callable[..., tuple[Leaf, ...]], *starts: float) -> optax.GradientTr
     return transformation(init, update)
 
 
+def leafwise(step: Callable[[Leaf, Leaf], Leaf]) -> tuple[Callable[..., PyTree], ...]:
+    """A pair of functions without a state, of a leaf's step: from parameter and gradient."""
+    return lambda params: (), lambda grads, state, params: (
+        jax.tree.map(step, params, grads),
+        state,
+    )
+
+
 def direct(f: Callable[[Leaf], Leaf]) -> optax.GradientTransformation:
     """An optimizer of the gradients alone, leaf by leaf."""
     return optax.stateless(lambda grads, params: jax.tree.map(f, grads))

@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from optax_bridge._text import did_you_mean
 from optax_bridge.cli.installed import MissingExtraError, require, versions
-from optax_bridge.cli.signals import INTERRUPTED, end, interrupt
+from optax_bridge.cli.signals import end, interrupt
 
 GROUP = "optax_bridge.commands"
 Context = Any  # of Click, which Typer may have within
@@ -72,8 +72,8 @@ class Subcommands(TyperGroup):
             _explain(error)
             raise
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            sys.stdout.flush()
+            end(signal.SIGINT, None)  # at once: threads of JAX crash where Python is taken apart
         return value
 
 

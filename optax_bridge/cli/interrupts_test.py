@@ -34,12 +34,16 @@ main()
 """
 
 
-def interrupted(when: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command, interrupted when it imports a module, or writes."""
+def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _PROGRAM, when, *arguments],
+        [sys.executable, "-c", program, *arguments],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
+
+
+def interrupted(when: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command, interrupted when it imports a module, or writes."""
+    return run(_PROGRAM, when, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +71,26 @@ cli.Subcommands.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["optax-bridge", "check"]
 start.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run(program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_interrupt_ends_at_once_whatever_threads_still_do() -> None:
+    program = """
+import atexit, os, signal, sys
+atexit.register(os._exit, 139)  # for a thread of XLA that crashes where Python is taken apart
+from optax_bridge.cli import app as cli, start
+
+def work(name):
+    print("so far")
+    raise KeyboardInterrupt
+
+cli._load = work
+sys.argv = ["optax-bridge", "check"]
+start.main()
+"""
+    done = run(program)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "so far\n", "interrupted\n")
 
 
 @pytest.mark.parametrize("when", ["jaxlib.", "write"], ids=["import", "write"])
@@ -105,7 +125,5 @@ from optax_bridge.cli.signals import interrupt
 cli.main = work
 start.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run(program)
     assert done.returncode == -signal.SIGINT  # nothing here has a line to say instead

@@ -5,12 +5,13 @@ import signal
 import sys
 import time
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED = 130  # the exit code of shells for it
 _heard = 0  # interrupts that reached `interrupt`
 
 
-def end(number: int, frame: FrameType | None) -> None:
+def end(number: int, frame: FrameType | None) -> NoReturn:
     """Ends the process with one line, as long as no command has anything to clean up."""
     del number, frame
     print("interrupted", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 from flax.core import meta
 from jax.tree_util import KeyPath
 
@@ -306,16 +307,8 @@ def _names(box: Leaf) -> tuple[AxisName, ...] | None:
 
 def nested_dict(leaves: Sequence[tuple[KeyPath, Leaf]]) -> PyTree:
     """Paths and leaves as a nested dict by the names in the paths; a lone leaf itself."""
-    tree: dict[str, PyTree] = {}
-    for path, leaf in leaves:
-        *above, last = key_names(path) or ("",)
-        if not path:
-            return leaf
-        node = tree
-        for name in above:
-            node = node.setdefault(name, {})
-        node[last] = leaf
-    return tree
+    flat = {key_names(path): leaf for path, leaf in leaves}
+    return flat[()] if () in flat else traverse_util.unflatten_dict(flat)
 
 
 def _check_index(index: object) -> None:

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from optax_bridge.checks import check_one_copy
 from optax_bridge.metadata.axis_metadata import boxed_as
 from optax_bridge.metadata.trees import Extra, Leaf, Params, PyTree, Updates
-from optax_bridge.training.train_state import NOT_GIVEN, TrainState, check_gradients, strong
+from optax_bridge.training.train_state import NOT_GIVEN, TrainState, strong
 
 
 class FullTrainState(TrainState, kw_only=True):
@@ -141,13 +140,9 @@ class FullTrainState(TrainState, kw_only=True):
 
     def _accumulate(self, grads: Updates, kwargs: dict[str, Extra]) -> Self:
         """Adds gradients up, and takes the step with their mean at the last call."""
-        check_one_copy(self.step)
-        check_gradients(grads, self.params)
+        replaced, extra = self._checked(grads, kwargs)
         grads = boxed_as(self.params, grads)  # with boxes where the parameters have them
         total = jax.tree.map(jnp.add, self.accumulated, grads)
-        names = {field for field in self.__dataclass_fields__ if field in kwargs}
-        replaced = {name: kwargs[name] for name in names}
-        extra = {name: value for name, value in kwargs.items() if name not in names}
 
         def wait(state: Self) -> Self:
             return state.replace(accumulated=total, micro_step=state.micro_step + 1)
@@ -161,7 +156,6 @@ class FullTrainState(TrainState, kw_only=True):
             new = new.replace(accumulated=zeros, micro_step=jnp.zeros_like(state.micro_step))
             return state._with_average(new)
 
-        self._check(grads, replaced, extra)
         last = self.micro_step == self.accumulate_every - 1
         return jax.lax.cond(last, go, wait, self).replace(**replaced)
 

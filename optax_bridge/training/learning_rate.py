@@ -50,9 +50,8 @@ def learning_rate(
     in_state = optax.tree.get_all_with_path(opt_state, "learning_rate")
     rates = [(path, value) for path, value in in_state if not isinstance(value, tuple)]
     if len(rates) == 1:
-        if (
-            len(in_state) > 1
-        ):  # a schedule has its count there, and the rate is that of the last step
+        # A schedule has its count there, and the rate is that of the last step.
+        if len(in_state) > 1:
             return _rate_of_schedule(tx, opt_state, params, rates[0][0]) * _plateau(opt_state)
         return rates[0][1] * _plateau(opt_state)
     ours = [] if rates else _in_last_place(tx, opt_state, params)

@@ -88,13 +88,7 @@ class TrainState(train_state.TrainState):
         if misplaced or grads is NOT_GIVEN:
             method = f"{type(self).__name__}.apply_gradients"
             raise misplaced_gradients(method, bool(misplaced), kwargs)
-        check_one_copy(self.step)
-        fields = {field.name for field in dataclasses.fields(self)}
-        extra = {name: value for name, value in kwargs.items() if name not in fields}
-        replaced = {name: value for name, value in kwargs.items() if name in fields}
-        check_gradients(grads, self.params)
-        check_no_text(extra, "apply_gradients, argument ")
-        self._check(grads, replaced, extra)
+        replaced, extra = self._checked(grads, kwargs)
         own_grads, own_params = _part_for_tx(grads), _part_for_tx(self.params)
         tx = self._transformation(own_grads)
         params, opt_state = take_step(tx, own_grads, self.opt_state, own_params, **extra)
@@ -387,7 +381,16 @@ class TrainState(train_state.TrainState):
         """The one that takes these gradients, with boxes or without."""
         return boxes_handled(self.tx) if has_boxes((self.params, grads)) else self.tx
 
-    def _check(self, grads: Updates, replaced: dict[str, Extra], extra: dict[str, Extra]) -> None:
+    def _checked(
+        self, grads: Updates, arguments: Mapping[str, Extra]
+    ) -> tuple[dict[str, Extra], dict[str, Extra]]:
+        """The arguments of a step that replace fields, and those for the transformation."""
+        check_one_copy(self.step)
+        check_gradients(grads, self.params)
+        names = {field.name for field in dataclasses.fields(self)}
+        replaced = {name: value for name, value in arguments.items() if name in names}
+        extra = {name: value for name, value in arguments.items() if name not in names}
+        check_no_text(extra, "apply_gradients, argument ")
         set_here = [name for name in replaced if name in _SET_BY_THE_STEP]
         if set_here:
             raise TypeError(
@@ -395,18 +398,19 @@ class TrainState(train_state.TrainState):
                 "state.replace(...) before or after the step"
             )
         if not extra:
-            return
+            return replaced, extra
         grads, params = _part_for_tx(grads), _part_for_tx(self.params)
         unused = unused_arguments(self._transformation(grads), grads, self.opt_state, params, extra)
         if unused:
             accepted = accepted_arguments(self.tx)
-            names = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
-            fields = sorted({f.name for f in dataclasses.fields(self)} - {"tx", *_SET_BY_THE_STEP})
+            taken = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
+            fields = sorted(names - {"tx", *_SET_BY_THE_STEP})
             raise TypeError(
                 f"apply_gradients got {', '.join(unused)}, which is neither a field of "
                 f"{type(self).__name__} ({', '.join(fields)}) nor an argument that the "
-                f"transformation makes use of per call ({names})"
+                f"transformation makes use of per call ({taken})"
             )
+        return replaced, extra
 
 
 fit_on_restore(TrainState)

@@ -109,11 +109,14 @@ def exact_values(
 ) -> Iterator[Candidate]:
     """Yields gradients, then parameters, that are exactly a number that a program compares with.
 
-    They are in the dtypes of the parameters, in which the program has its number as well.
+    Or lie half-way between two of these. They are in the dtypes of the parameters, in which the
+    program has its number as well.
     """
     dtypes = [leaf.dtype for leaf in shapes]
     numbers = {n for side in sides for n in compared_numbers(side)}
-    for number in sorted(numbers, key=lambda n: (abs(n), n))[:_MOST_VALUES]:
+    smallest = sorted(numbers, key=lambda n: (abs(n), n))[:_MOST_VALUES]
+    between = [(a + b) / 2 for a, b in itertools.pairwise(sorted(smallest))]
+    for number in dict.fromkeys((*smallest, *between)):
         arrays = full_arrays(shapes, lambda leaf, number=number: number)
         with np.errstate(over="ignore"):  # in float16 some are infinite
             exactly = [a.astype(dtype) for a, dtype in zip(arrays, dtypes, strict=True)]

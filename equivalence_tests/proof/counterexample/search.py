@@ -153,8 +153,9 @@ class Search:
         """
         pair = self.pair if self.one_program else self.native
         with pair.context():
+            steps = blocks(pair)
             for run in long_runs(pair):
-                for first, last in blocks(pair):
+                for first, last in steps:
                     run.advance(max(first - run.at, 0))
                     if (example := self._around(run, last)) is not None:
                         return example

@@ -1,4 +1,3 @@
-# pyright: strict
 """Checks that a side is the same program with numbers as with symbols in their place."""
 
 import math

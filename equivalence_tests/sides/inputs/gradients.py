@@ -39,11 +39,11 @@ def resolve(gradients: Gradients, params: Params, steps: int | None) -> tuple[St
     if callable(gradients):
         return gradients, steps or _DEFAULT_STEPS
     if isinstance(gradients, str):
-        if gradients not in problems.DESCRIPTIONS:
+        if gradients not in problems.NAMES:
             raise EquivalenceError(
-                f"gradients={gradients!r}: expected one of {', '.join(problems.DESCRIPTIONS)}, a "
+                f"gradients={gradients!r}: expected one of {', '.join(problems.NAMES)}, a "
                 "tree, or a function of step and parameters"
-                f"{did_you_mean(gradients, problems.DESCRIPTIONS)}"
+                f"{did_you_mean(gradients, problems.NAMES)}"
             )
         steps = steps or _DEFAULT_STEPS
         tree = problems.gradients(params, steps, gradients)

@@ -11,15 +11,34 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 STREAMS = ("normal", "hostile", "poisoned")
 
 # Name -> what is tried, for reports.
-DESCRIPTIONS = {
-    "normal": "unit normal",
-    "hostile": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6 (32 in float16), the last one "
-    "negated, denormal",
-    "poisoned": "normal; in the second half a NaN and an infinity in each leaf",
-    "all": "in turn 1e-6, 0 and -0, normal, sparse, 1e-20, 1e6 (32 in float16), the last one "
-    "negated, denormal, and of every third number all normal; towards the end an infinity, then a "
-    "NaN in each leaf",
+NAMES = ("normal", "hostile", "poisoned", "all")  # of the streams that `gradients` makes
+_LARGE = "1e6 (32 in float16)"
+# Of the hostile steps, in turn. First where an epsilon inside a root and one outside are far apart;
+# 0 is of both signs.
+_FACTORS = {
+    "1e-6": 1e-6,
+    "0 and -0": 0.0,
+    "normal": 1.0,
+    "sparse": 1.0,
+    "1e-20": 1e-20,
+    _LARGE: 1e6,
+    "the last one negated": 1.0,
+    "denormal": 1e-41,
 }
+_LATE = 16  # steps from which on the stream `all` ends with what is not finite
+
+
+def description(stream: str, steps: int) -> str:
+    """Returns what the gradients of a stream are in that many steps."""
+    hostile = ", ".join(list(_FACTORS)[:steps])
+    if stream == "poisoned" and steps > 1:
+        return "normal; in the second half a NaN and an infinity in each leaf"
+    if stream in ("normal", "poisoned"):
+        return "unit normal"
+    if stream == "hostile":
+        return f"in turn {hostile}"
+    poison = "; towards the end an infinity, then a NaN in each leaf" if steps >= _LATE else ""
+    return f"in turn {hostile}, and of every third number all normal{poison}"
 
 
 def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, PyTree]:
@@ -59,7 +78,7 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
     Args:
       params: the parameters.
       steps: number of steps.
-      stream: a name in `DESCRIPTIONS`, which say what each is.
+      stream: one of `NAMES`; `description` says what each is.
       seed: of the values.
 
     Returns:
@@ -80,7 +99,7 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
         if stream == "poisoned" and steps > 1 and np.size(param):
             flat[steps // 2, 0] = np.nan
             flat[3 * steps // 4, -1] = np.inf
-        if stream == "all" and steps >= 16 and np.size(param):
+        if stream == "all" and steps >= _LATE and np.size(param):
             flat[-steps // 16, -1] = np.inf  # late, as nothing is finite after it
             flat[-steps // 32, 0] = np.nan
         return values.astype(dtype)
@@ -89,8 +108,7 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
 
 
 def _make_hostile(values: np.ndarray, rng: np.random.Generator, large: int) -> None:
-    # First where an epsilon inside a root and one outside are far apart; 0 is of both signs.
-    factors = (1e-6, 0.0, 1.0, 1.0, 1e-20, large, 1.0, 1e-41)
+    factors = list((_FACTORS | {_LARGE: large}).values())
     for step in range(len(values)):
         kind = step % len(factors)
         values[step] *= factors[kind]

@@ -57,11 +57,23 @@ def test_poison_comes_late_and_in_every_leaf():
 @pytest.mark.parametrize("compact", [False, True])
 def test_the_problem_has_all_streams(compact: bool):
     params, grads = problems.problem(16, compact=True) if compact else problems.problem(16)
-    assert params.keys() == grads.keys() == set(problems.STREAMS) <= problems.DESCRIPTIONS.keys()
+    assert params.keys() == grads.keys() == set(problems.STREAMS) <= {*problems.NAMES}
     assert len(jax.tree.leaves(params["normal"])) == (3 if compact else 11)
     jax.tree.map(lambda p, g: np.testing.assert_equal(g.shape, (16, *p.shape)), params, grads)
     finite = {n: all(np.isfinite(g).all() for g in jax.tree.leaves(grads[n])) for n in grads}
     assert finite == {"normal": True, "hostile": True, "poisoned": False}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 7, 8, 15, 16, 160])
+@pytest.mark.parametrize("stream", problems.NAMES)
+def test_what_is_said_of_a_stream_occurs_in_its_steps(stream: str, steps: int):
+    (values,) = jax.tree.leaves(problems.gradients({"w": np.ones(6, np.float32)}, steps, stream))
+    said = problems.description(stream, steps)
+    assert ("infinity" in said) == np.isinf(values).any()
+    assert ("NaN" in said) == np.isnan(values).any()
+    assert ("denormal" in said) == ((values != 0) & (abs(values) < 1e-38)).any()
+    assert ("1e-20" in said) == (abs(values[values != 0]) < 1e-15).any()
+    assert ("1e6" in said) == (abs(values[np.isfinite(values)]) > 1e4).any()
 
 
 def test_the_rate_warms_up_and_decays_to_a_tenth():

@@ -121,14 +121,10 @@ def _with_sources(text: str, changed: dict[int, str]) -> str:
       text: of the file.
       changed: number of a cell, from 0 -> its source.
     """
-    spans_of_cells = {
-        path[1]: (start, end)
-        for path, start, end in spans(text)
-        if len(path) == 3 and path[0] == "cells" and path[2] == "source"
-    }
+    spans = source_spans(text)
     ascii_only = text.isascii() and "\\u" in text
     for number, source in sorted(changed.items(), reverse=True):
-        start, end = spans_of_cells[number]
+        start, end = spans[number]
         text = text[:start] + _as_json(source, text[start:end], ascii_only) + text[end:]
     return text
 
@@ -155,46 +151,35 @@ def _as_json(source: str, old: str, ascii_only: bool) -> str:
 
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+)')
-
-JsonPath = tuple[str | int, ...]
+_SPACE = re.compile(r"\s*")
 
 
-def spans(text: str, deepest: int = 3) -> Iterator[tuple[JsonPath, int, int]]:
-    """Yields the path of each value that is complete, and where it begins and ends.
-
-    Args:
-      text: valid JSON, nested as deep as it likes.
-      deepest: the length of the longest paths that are looked for.
-
-    Yields:
-      The path, of indices and of keys as they are written, without their quotes; start; end.
-    """
-    # Of each open container: its path, None where it is too long; its start; the key or index of
-    # the value to come.
-    opened: list[tuple[JsonPath | None, int, str | int | None]] = []
-    position = 0
-    while (match := _TOKEN.match(text, position)) is not None:
-        token, start, position = match[1], match.start(1), match.end()
-        path, begin, key = opened[-1] if opened else ((), 0, None)
-        if token in "[{":
-            opened.append((_below(path, key, deepest), start, 0 if token == "[" else None))
-        elif token in "]}":
-            opened.pop()
-            if path is not None:
-                yield path, begin, position
-        elif token == ",":
-            opened[-1] = (path, begin, key + 1 if isinstance(key, int) else None)
-        elif token == ":":
-            continue
-        elif opened and key is None:
-            opened[-1] = (path, begin, token[1:-1])  # a key
-        elif (path_of_value := _below(path, key, deepest)) is not None:
-            yield path_of_value, start, position
+def source_spans(text: str) -> dict[str | int, tuple[int, int]]:
+    """Returns where the source of each cell of a notebook begins and ends, by the cell's number."""
+    cells = next(start for key, start, _ in _members(text, _begin(text, 0)) if key == "cells")
+    return {
+        number: (start, end)
+        for number, cell, _ in _members(text, cells)
+        for key, start, end in _members(text, cell)
+        if key == "source"
+    }
 
 
-def _below(path: JsonPath | None, key: str | int | None, deepest: int) -> JsonPath | None:
-    if path is None or key is None:
-        return path
-    return (*path, key) if len(path) < deepest else None
+def _members(text: str, start: int) -> Iterator[tuple[str | int, int, int]]:
+    """Yields key or index of each value of a container, and where the value begins and ends."""
+    decoder, position, index = json.JSONDecoder(), _begin(text, start + 1), 0
+    while text[position] not in "]}":
+        key: str | int = index
+        if text[start] == "{":
+            key, position = decoder.raw_decode(text, position)
+            position = _begin(text, _begin(text, position) + 1)  # behind the colon
+        _, end = decoder.raw_decode(text, position)
+        yield key, position, end
+        position, index = _begin(text, end), index + 1
+        position = _begin(text, position + 1) if text[position] == "," else position
+
+
+def _begin(text: str, position: int) -> int:
+    """Returns where the white space at a position ends."""
+    space = _SPACE.match(text, position)
+    return space.end() if space is not None else position

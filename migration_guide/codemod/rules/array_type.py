@@ -25,7 +25,7 @@ import itertools
 import libcst as cst
 
 from legacy_optim import gone
-from migration_guide.codemod.reading.tree import last_name, with_commas
+from migration_guide.codemod.reading.tree import last_name
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, New
 
@@ -114,7 +114,7 @@ def _isinstance(
     value = _inspected_value(operand)
     if value is None or not asked or (others and not _is_plain(value)):
         return None
-    args = with_commas([cst.Arg(value), cst.Arg(asked[0])])
+    args = [cst.Arg(value), cst.Arg(asked[0])]
     new: cst.BaseExpression = cst.Call(cst.Name("isinstance"), args)
     negated = isinstance(operator, cst.IsNot | cst.NotEqual | cst.NotIn)
     if others:

@@ -17,7 +17,7 @@ apart on the spot, it is left for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import attribute, keyword, method_call, with_commas
+from migration_guide.codemod.reading.tree import attribute, keyword, method_call
 from migration_guide.codemod.writing.context import Context, Line, New
 
 _NAMES = ("compute_gradient", "compute_gradients")
@@ -78,7 +78,7 @@ def value_and_grad(
 ) -> cst.Call:
     """`jax.value_and_grad(loss_fn)(holder.params)`."""
     args = [cst.Arg(loss_fn), *([keyword("has_aux", cst.Name("True"))] if aux else [])]
-    function = cst.Call(context.reference("jax.value_and_grad"), with_commas(args))
+    function = cst.Call(context.reference("jax.value_and_grad"), args)
     return cst.Call(function, [cst.Arg(attribute(holder, "params"))])
 
 

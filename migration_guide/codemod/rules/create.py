@@ -25,7 +25,7 @@ they are.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
-from migration_guide.codemod.reading.tree import keyword, keyword_of, with_commas, with_keyword
+from migration_guide.codemod.reading.tree import keyword, keyword_of, with_keyword
 from migration_guide.codemod.writing import public_optax, standalone
 from migration_guide.codemod.writing.context import Context, New
 
@@ -76,7 +76,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         args[1] = args[1].with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
     old = original.args[updated.args.index(params)].value
     function = train_state(context, original, old)
-    new = updated.with_changes(func=function, args=with_commas(args))
+    new = updated.with_changes(func=function, args=args)
     context.keep_comments(original, new)
     return new
 
@@ -89,9 +89,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         return None
     above = context.parent(original)
     around = context.parent(above) if above is not None else None
-    if not isinstance(around, cst.Call) or any(
-        arg.keyword is not None and arg.keyword.value == "focus" for arg in around.args
-    ):
+    if not isinstance(around, cst.Call) or "focus" in map(keyword_of, around.args):
         context.by_hand(
             original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
         )

@@ -26,7 +26,7 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
-from migration_guide.codemod.reading.tree import index_of, last_name, text_of, with_commas
+from migration_guide.codemod.reading.tree import index_of, keyword_of, last_name, text_of
 from migration_guide.codemod.writing.context import Context, New
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
@@ -61,7 +61,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     is_copy = func.attr.value == "copy" and not context.name(old)
     if is_copy and _adds(old.value, original.args[0]):
         added = updated.args[0].with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-        args = with_commas([cst.Arg(func.value), added])
+        args = [cst.Arg(func.value), added]
         return updated.with_changes(func=context.reference("flax.core.copy"), args=args)
     if func.attr.value != "pop":
         return None
@@ -71,7 +71,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     return updated.with_changes(
         func=context.reference("flax.core.pop"),
-        args=with_commas([cst.Arg(func.value), updated.args[0]]),
+        args=[cst.Arg(func.value), updated.args[0]],
     )
 
 
@@ -137,7 +137,7 @@ def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode
 
 def _adds(holder: cst.BaseExpression, arg: cst.Arg) -> bool:
     """True if `copy` is given a mapping, written out or by a name that such things have."""
-    if arg.star or (arg.keyword is not None and arg.keyword.value != "add_or_replace"):
+    if arg.star or keyword_of(arg) not in ("", "add_or_replace"):
         return False
     by_call = isinstance(arg.value, cst.Call) and last_name(arg.value.func) in (
         "dict",

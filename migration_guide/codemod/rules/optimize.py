@@ -19,7 +19,6 @@ from migration_guide.codemod.reading.tree import (
     keyword,
     keyword_of,
     method_call,
-    with_commas,
     with_keyword,
 )
 from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_and_grad
@@ -66,7 +65,7 @@ def rewrite_statement(
     gradients = average_gradients(context, call.func.value, gradients)
     step = cst.Call(
         cst.Attribute(holder, cst.Name("apply_gradients")),
-        with_commas([keyword("grads", gradients), *rest]),
+        [keyword("grads", gradients), *rest],
     )
     holder_name = targets[0]
     assert isinstance(holder_name, cst.BaseAssignTargetExpression)

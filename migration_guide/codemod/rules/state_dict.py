@@ -16,7 +16,6 @@ place for; so it is given without what the program takes from the dict itself.
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import with_commas
 from migration_guide.codemod.rules.restoring import CONVERTING, needs_converting, reads_nothing_old
 from migration_guide.codemod.writing.context import Context, New
 from migration_guide.codemod.writing.lookups import without_taken
@@ -42,6 +41,6 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
             home = "flax.serialization"
         return updated.with_changes(
             func=context.reference(f"{home}.from_state_dict"),
-            args=with_commas([holder, state]),
+            args=[holder, state],
         )
     return None

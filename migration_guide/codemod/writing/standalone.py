@@ -26,7 +26,6 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import with_commas
 from migration_guide.codemod.writing.context import Context
 
 TRAIN_STATE = "flax.training.train_state.TrainState"
@@ -47,7 +46,7 @@ def with_hyper_params(
     name = context.function(HELPER, _SOURCE)
     context.needed.add("jax")
     args = [cst.Arg(state), *(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in values)]
-    return cst.Call(cst.Name(name), with_commas(args))
+    return cst.Call(cst.Name(name), args)
 
 
 _LABELS = "group_labels"
@@ -78,6 +77,6 @@ def partition(
     elements = [
         cst.DictElement(cst.SimpleString(f'"{name}"'), tx) for name, tx in [*moved, ("rest", rest)]
     ]
-    selectors = with_commas([cst.Arg(selector) for selector, _ in groups])
+    selectors = [cst.Arg(selector) for selector, _ in groups]
     args = [cst.Arg(cst.Dict(elements)), cst.Arg(cst.Call(cst.Name(labels), selectors))]
-    return cst.Call(context.reference("optax.partition"), with_commas(args))
+    return cst.Call(context.reference("optax.partition"), args)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from migration_guide.codemod.reading.tree import comments, keyword, with_commas, with_keyword
+from migration_guide.codemod.reading.tree import comments, keyword, with_keyword
 from migration_guide.codemod.writing.context import Context
 from optax_bridge.correspondence import Call, Entry
 from optax_bridge.correspondence.recipe import Setting, Source, render, resolve
@@ -107,7 +107,7 @@ def in_place(
     arguments = _laid_out(updated, args, added)
     if arguments is None:
         return None
-    return updated.with_changes(func=context.reference(recipe.target), args=with_commas(arguments))
+    return updated.with_changes(func=context.reference(recipe.target), args=arguments)
 
 
 def _laid_out(updated: cst.Call, args: list[cst.Arg], added: list[cst.Arg]) -> list[cst.Arg] | None:

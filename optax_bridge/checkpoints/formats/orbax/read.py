@@ -76,7 +76,7 @@ class ArrayFolder:
                 place, "a path within the checkpoint's folder", brief(name),
                 "Nothing outside the checkpoint is ever read.",
             )  # fmt: skip
-        base = {"driver": "file", "path": f"{self.folder.absolute()}/"}
+        base = {"driver": "file", "path": f"{self.folder.resolve()}/"}
         store = base | {"path": f"{base['path']}{name}/"}
         if self.has_one_store:
             store = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
