@@ -179,9 +179,9 @@ def _():
     return rule(first), rule(second)
 
 
-@pair("clipped by value with absolute values")
+@pair("the rate within the momentum")
 def _():
-    return optax.clip(1.0), direct(lambda g: (jnp.abs(g + 1) - jnp.abs(g - 1)) / 2)
+    return optax.sgd(0.1, momentum=0.9), rule(lambda t, g, p, v: (0.9 * v - 0.1 * g,) * 2, 0.0)
 
 
 @pair("adan with the difference by a product")
