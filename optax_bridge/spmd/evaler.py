@@ -1,6 +1,7 @@
 """Evaluation in the course of a training, and the forward pass of both."""
 
 import contextlib
+import inspect
 import logging
 import time
 import traceback
@@ -54,10 +55,18 @@ def forward_pass(
       Loss, aux and what it added to its context.
 
     Raises:
-      ValueError: it asks for what the batch does not have, or returns something else than a scalar
-        loss and aux.
+      ValueError: it takes no `input_batch`, asks for what the batch does not have, or returns
+        something else than a scalar loss and aux.
     """
     where = f"{model.path()}.{method}"
+    signature = inspect.signature(getattr(model, method))
+    try:
+        signature.bind(input_batch=batch)
+    except TypeError:
+        raise ValueError(
+            f"{where}: expected one argument, input_batch, which is given by its name, found "
+            f"{type(model).__name__}.{method}{signature}."
+        ) from None
     try:
         outputs, collection = functional(
             model, prng_key, params, {"input_batch": batch}, method=method, is_training=is_training

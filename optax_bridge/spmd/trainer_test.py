@@ -362,9 +362,18 @@ class _OtherKey(regression.Regression):
         return jnp.mean(self.first(input_batch["images"])), {}
 
 
+class _OtherName(regression.Regression):
+    def forward(self, batch):
+        return jnp.mean(self.first(batch["x"])), {}
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (
+            _OtherName,
+            r"forward: expected one argument, input_batch.*found _OtherName.forward\(batch",
+        ),
         (_Vector, r"forward: expected a scalar loss .*found float32\[16\]"),
         (_NoAux, r"forward: expected \(loss, aux\).*found float32\[\]"),
         (_OtherKey, r"forward: there is no 'images' \(trainer_test.py, line .*has 'x', 'y'"),

@@ -200,24 +200,20 @@ class Fits:
 
     def _laid_out(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """Others in a row, in another shape, or with their axes in another order."""
-        dtype = self._aval(slot).dtype
+        dtype, shape = self._aval(slot).dtype, tuple(self._aval(slot).shape)
         fit = [at for at in sources if at[0] != slot[0] and self._aval(at).dtype == dtype]
-        shape = self._aval(slot).shape
-        for other in fit:
+        orders = itertools.permutations(range(len(shape))) if len(shape) <= _MOST_AXES else ()
+        for order, other in itertools.product([*orders][1:], fit):  # all but the order as it is
             theirs = self._aval(other).shape
-            if sorted(theirs) != sorted(shape) or not 1 < len(shape) <= _MOST_AXES:
+            if len(theirs) != len(shape) or tuple(theirs[axis] for axis in order) != shape:
                 continue
-            for order in itertools.permutations(range(len(shape))):
-                if tuple(theirs[axis] for axis in order) != shape:
-                    continue
-                rows = [row.transpose(order) for row in self._rows(other)]
-                if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
-                    yield self._derive(
-                        slot,
-                        (other,),
-                        f"{{0}}.transpose{order}",
-                        lambda _, hyper, leaf, order=order: leaf.transpose(order),
-                    )
+            if _all_equal(self._rows(slot), [row.transpose(order) for row in self._rows(other)]):
+                yield self._derive(
+                    slot,
+                    (other,),
+                    f"{{0}}.transpose{order}",
+                    lambda _, hyper, leaf, order=order: leaf.transpose(order),
+                )
         for axis in range(len(shape)):
             row = self._in_a_row(slot, fit, axis)
             if row is not None:
@@ -229,13 +225,11 @@ class Fits:
         rest = math.prod(shape) // shape[axis]
 
         def concatenation(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
-            return jnp.concatenate(
-                [
-                    leaf.reshape(*shape[:axis], leaf.size // rest, *shape[axis + 1 :])
-                    for leaf in leaves
-                ],
-                axis,
-            )
+            parts = [
+                leaf.reshape(*shape[:axis], leaf.size // rest, *shape[axis + 1 :])
+                for leaf in leaves
+            ]
+            return jnp.concatenate(parts, axis)
 
         names = ", ".join(f"{{{index}}}" for index in range(len(sources)))
         text = f"[{names}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
@@ -244,18 +238,18 @@ class Fits:
 
     def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
         """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
-        shape = self._aval(slot).shape
+        shape = tuple(self._aval(slot).shape)
         rest = (*shape[:axis], *shape[axis + 1 :])
         mine = [np.moveaxis(row, axis, 0).ravel() for row in self._rows(slot)]
         parts: dict[Slot, list[np.ndarray]] = {}
         for other in sources:
-            theirs, rows = self._aval(other).shape, self._rows(other)
-            if axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0:
-                parts[other] = [row.ravel() for row in rows]  # of any axes
-            elif theirs == rest:
-                parts[other] = [row.ravel() for row in rows]
-            elif len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest:
-                parts[other] = [np.moveaxis(row, axis, 0).ravel() for row in rows]
+            theirs = tuple(self._aval(other).shape)
+            of_any_axes = axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0
+            across = len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest
+            if of_any_axes or across or theirs == rest:
+                at = axis if across and not of_any_axes else 0
+                moved = (np.moveaxis(row, at, 0) if at else row for row in self._rows(other))
+                parts[other] = [row.ravel() for row in moved]
         segments: list[Slot] = []
         at = 0
         while at < mine[0].size:

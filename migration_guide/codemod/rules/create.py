@@ -89,9 +89,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         return None
     above = context.parent(original)
     around = context.parent(above) if above is not None else None
-    if not isinstance(around, cst.Call) or any(
-        arg.keyword is not None and arg.keyword.value == "focus" for arg in around.args
-    ):
+    if not isinstance(around, cst.Call) or "focus" in map(keyword_of, around.args):
         context.by_hand(
             original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
         )

@@ -303,6 +303,24 @@ def test_what_is_no_transformation():
             learner_of(optimizer=optimizer)
 
 
+@pytest.mark.parametrize(
+    "optimizer, warned",
+    [
+        (config_for_function(optax.sgd).set(learning_rate=None), True),
+        (optax.scale_by_adam(), True),
+        (optax_bridge.sgd(-0.1), True),
+        (optax.adam(0.1), False),
+        (optax.identity(), True),
+        (optax.adam(optax.linear_schedule(0.0, 0.1, 9)), False),  # which is 0 at first
+    ],
+)
+def test_an_optimizer_that_climbs_is_said(optimizer, warned, caplog):
+    learner_of(optimizer=optimizer).create_state_partition_specs(specs())
+    assert [r.getMessage().split(", ")[0] for r in caplog.records] == warned * [
+        "learner.optimizer: its steps have the gradient's sign"
+    ]
+
+
 def test_splitting_and_differentiating():
     keep = {"w": True, "b": False, "stats": {"mean": False}}
     fun, split = _split_gradients(forward, should_compute_gradients=keep)

@@ -1,5 +1,6 @@
 """Transformations of updates, as modules: what a learner's optimizer is."""
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -30,8 +31,11 @@ from optax_bridge.spmd.optimizers.from_optax import (
     ExactPartitionedTransformation,
     Transformation,
     as_partitioned,
+    climbs,
 )
 from optax_bridge.spmd.trees import prune_empty, tree_paths
+
+_log = logging.getLogger(__name__)
 
 
 class LearnerModule(Module):
@@ -88,9 +92,20 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
         """
         super().__init__(cfg, parent=parent)
         self.transformation = as_partitioned(cfg.transformation, self.path())
+        self._climbs: bool | None = None  # not known before the parameters are
 
     def create_state_partition_specs(self, model_param_specs: PyTree) -> OptState:
         """The transformation's own specs."""
+        if self._climbs is None:
+            self._climbs = climbs(self.transformation, model_param_specs)
+            if self._climbs:
+                _log.warning(
+                    "%s: its steps have the gradient's sign, so the loss will climb. With "
+                    "learning_rate=None Optax's optimizers have neither rate nor sign, as its "
+                    "parts, scale_by_adam say, never have: set a learning rate, or chain "
+                    "optax.scale_by_learning_rate behind.",
+                    self.path(),
+                )
         return self.transformation.partition(model_param_specs)
 
     def init(self, model_params: Params) -> OptState:

@@ -167,6 +167,27 @@ def as_partitioned(transformation: Transformation, where: str) -> PartitionedGra
     return tx
 
 
+def climbs(tx: PartitionedGradientTransformation, specs: PyTree) -> bool:
+    """True if the first step from 0 has the gradient's sign, as where nothing turns it round.
+
+    False where that is not known.
+
+    Args:
+      tx: the transformation.
+      specs: of the parameters; in place of each there is one number, of as many axes.
+    """
+    values = jax.tree.map(lambda spec: jnp.zeros([1] * len(spec.shape)), specs)
+    params = jax.tree.map(lambda value: OptParam(value, None, None), values)
+    grads = jax.tree.map(jnp.ones_like, values)
+    take_step = tx.step if isinstance(tx, ExactPartitionedTransformation) else tx.update
+    try:
+        changes, _ = take_step(grads, tx.init(params), params)
+        signs = [float(change.sum()) for change in jax.tree.leaves(changes)]
+    except Exception:  # whatever a user's function raises of these shapes
+        return False
+    return min(signs, default=0.0) >= 0 < max(signs, default=0.0)
+
+
 def with_learning_rate(
     optimizer: Callable[..., optax.GradientTransformation]
     | InstantiableConfig[optax.GradientTransformation],
