@@ -17,6 +17,7 @@ import numpy as np
 from flint import arb, arb_mat, fmpq
 
 from equivalence_tests.proof.dtypes import Aval, is_float, is_key
+from equivalence_tests.proof.induction.counters import counter_of
 from equivalence_tests.proof.induction.derived import (
     Derived,
     Factor,
@@ -25,7 +26,7 @@ from equivalence_tests.proof.induction.derived import (
     progression_of,
     recognise,
 )
-from equivalence_tests.proof.induction.world import Slot
+from equivalence_tests.proof.induction.world import Slot, World
 from equivalence_tests.proof.interpreter.balls import balls, precise
 from equivalence_tests.proof.interpreter.run import run
 from equivalence_tests.proof.reading.sides import Inputs, Program
@@ -53,6 +54,12 @@ class Fits:
           Unclear: a comparison is too close.
         """
         self.sides = sides
+        world = World(inputs)
+        self.counters = {
+            (number, leaf): counter_of(world, side, leaf)
+            for number, side in enumerate(sides)
+            for leaf in range(len(side.paths))
+        }
         with precise():
             rng = np.random.default_rng(5)
             arrays = {name: balls(np.asarray(n)) for name, n in inputs.numbers.items()}
@@ -92,6 +99,7 @@ class Fits:
             for slot in self._all()
             if not any(
                 self._aval(slot).shape == self._aval(other).shape
+                and self.counters[slot] == self.counters[other]
                 and all(_are_equal(a, b) for a, b in _pairs(self._rows(slot), self._rows(other)))
                 for other in self._all()
                 if other[0] != slot[0]
@@ -100,6 +108,7 @@ class Fits:
 
     def _guesses(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         counts = [at for at in sources if self._aval(at).shape == () and not self._is_float(at)]
+        yield from self._counter(slot, counts)
         yield from self._multiple(slot, None, counts)
         if not self._is_float(slot):
             return
@@ -109,7 +118,24 @@ class Fits:
                 yield from self._multiple(slot, other, counts)
                 yield from self._root(slot, other)
         yield from self._laid_out(slot, sources)
+        yield from self._row(slot, sources, counts)
         yield from self._sum(slot, sources)
+
+    def _counter(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
+        """A counter that goes round or stops, of one that does not."""
+        counter = self.counters[slot]
+        if counter is None:
+            return
+        for count in counts:
+            first = self._numbers(count)[0] - 1
+            is_count = self._numbers(count) == [first + n + 1 for n in range(len(_SIZES))]
+            if is_count and self.counters[count] is None:
+                yield self._derive(
+                    slot,
+                    (count,),
+                    counter.text.format(f"({{0}} - {first})" if first else "{0}"),
+                    lambda _, hyper, count, first=first: counter.of(count - first),
+                )
 
     def _multiple(
         self, slot: Slot, other: Slot | None, counts: Sequence[Slot]
@@ -263,6 +289,35 @@ class Fits:
             else:
                 return None
         return segments
+
+    def _row(
+        self, slot: Slot, sources: Sequence[Slot], counts: Sequence[Slot]
+    ) -> Iterator[Derived]:
+        """A row of another: always the same one, or one after the other."""
+        shape = tuple(self._aval(slot).shape)
+        for other in sources:
+            length, *rest = (*self._aval(other).shape, 0)
+            if tuple(rest[:-1]) != shape or rest == [] or other[0] == slot[0]:
+                continue
+            pairs = list(zip(self._rows(slot), self._rows(other), strict=True))
+            places = [
+                {at for at in range(length) if _all_equal([mine], [np.asarray(rows[at])])}
+                for mine, rows in pairs
+            ]
+            for at in range(length):
+                if all(at in here for here in places):
+                    yield self._derive(
+                        slot, (other,), f"{{0}}[{at}]", lambda _, hyper, leaf, at=at: leaf[at]
+                    )
+            for count, by in itertools.product(counts, range(length)):
+                numbers = self._numbers(count)
+                if all((n + by) % length in p for n, p in zip(numbers, places, strict=True)):
+                    yield self._derive(
+                        slot,
+                        (other, count),
+                        f"{{0}}[({{1}} + {by}) % {length}]",
+                        lambda _, hyper, leaf, count, by=by: leaf[(count + by) % len(leaf)],
+                    )
 
     def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """A sum of two or three others or their squares, each times a constant.
