@@ -151,6 +151,7 @@ def _compare(
     from equivalence_tests.pair.settings import explanation
     from equivalence_tests.report.item import Difference, of_message, of_report
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
+    from equivalence_tests.sides.side import EquivalenceError
     from optax_bridge.correspondence import Verdict
 
     names = (str(sides[0]), str(sides[1]))
@@ -164,7 +165,12 @@ def _compare(
         check_equivalence, params=tree, gradients=stream, steps=steps, names=names
     )
     with jax.default_device(device):
-        runs = compared(*both())
+        try:
+            runs = compared(*both())
+        except EquivalenceError as error:
+            if params is None and error.__cause__ is not None:  # a side raised it
+                raise EquivalenceError(f"{error}. {_CHOSEN}") from error
+            raise
         print(f"runs: {runs}", flush=True)  # the rest takes its time
         asked = both() if numbers is None else tuple(side.value for side in sides)
         proof, unproved = prove_sides(*asked, params=few, hyper_params=numbers, names=names)
@@ -189,6 +195,10 @@ def _compare(
     return (DIFFERENT if different else SAME) if done else MISUSE
 
 
+_CHOSEN = (
+    "The parameters were chosen: arrays of no axes, of one to five and of no elements. For others, "
+    "name them, as --params w=4x3,b=3"
+)
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
 
 

@@ -127,7 +127,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
         ("my_pair:missing", "my_pair has nothing called 'missing'"),
         ("my_pair:number", "my_pair:number: expected a legacy definition"),
         ("my_import:adam", "my_import:adam: importing my_import raised ValueError: too early"),
-        ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today"),
+        ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today \(my_pair.py:16\)"),
         ("my_exit:adam", r"importing my_exit ended with sys.exit\(0\): what runs the program"),
         ("my_pair:ended", r"my_pair:ended\(\): raised SystemExit: 0"),
         ("optax:adam", r"missing 1 required .* give its arguments with --kwargs LEFT RIGHT"),
@@ -137,7 +137,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
         ("optax.adam(rate)", "rate is no literal, and nothing is evaluated"),
         ("optax.chain((optax.adam(rate),))", "rate is no literal, and nothing is evaluated"),
         ("optax.adam(1e-3", r"expected module:name, or a constructor call such as Adam\(1e-3\)"),
-        ("my_pair:stopping", "not this step"),
+        ("my_pair:stopping", r"not this step \(my_pair.py:22\).*--params w=4x3,b=3"),
     ],
 )
 def test_misuse_is_said(right: str, message: str, command: Command):

@@ -86,9 +86,13 @@ class Evidence:
         scope = self.proof.scope
         dtypes = " and ".join(dict.fromkeys(scope.leaves.values()))
         shapes = {ANY: "", ANY_SIZE: f" of {ANY_SIZE}"}.get(
-            scope.coverage, " of the shapes that the proof names, and of no others"
+            scope.coverage, " of the shapes given and of no others"
         )
-        return f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}"
+        named = "with the leaves" + (" and under the assumptions" if self.proof.assumptions else "")
+        return (
+            f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}, {named} that "
+            "the proof names"
+        )
 
     def about_proof(self) -> str:
         """The proof as text, or why it is missing."""

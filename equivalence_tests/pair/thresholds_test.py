@@ -65,10 +65,10 @@ def test_what_asks_for_no_size_gets_the_usual_parameters():
 
 @pytest.mark.parametrize("threshold", [7, 640, 50001])
 def test_a_number_that_a_count_is_compared_with_is_no_size(threshold: int):
-    def update(updates: Any, count: Any, params: Any = None) -> Any:
-        rate = jnp.where(count == threshold, 0.2, 0.1)
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        rate = jnp.where(state == threshold, 0.2, 0.1)
         mean = jax.tree.map(lambda g: -rate * (g + g.sum() / max(g.size, 1)), updates)
-        return mean, count + 1
+        return mean, state + 1
 
     side = optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
     assert not sizes_reached([side], USUAL)

@@ -82,6 +82,12 @@ def is_in_range(number: int, dtype: DTypeLike) -> bool:
     return info.min <= number <= info.max
 
 
+def wrapped(number: int, dtype: DTypeLike) -> int:
+    """The number of an integer dtype that arithmetic makes of a whole number."""
+    info = jnp.iinfo(dtype)
+    return (number - int(info.min)) % 2**info.bits + int(info.min)
+
+
 def represents_values(narrow: DTypeLike, wide: DTypeLike) -> bool:
     """True if every value of a floating-point or boolean dtype is one of the other."""
     if narrow == np.bool_:

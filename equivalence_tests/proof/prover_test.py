@@ -141,27 +141,6 @@ def test_rounding_to_another_dtype_is_told():
     assert any("rounding to bfloat16 is left out" in text for text in proof.assumptions)
 
 
-SCHEDULES: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "exponential": (lambda n: 0.1 * 0.5 ** (n / 10), optax.exponential_decay(0.1, 10, 0.5)),
-    "warm up": (
-        lambda n: jnp.where(n < 5, 0.02 * n, 0.1),
-        optax.join_schedules(
-            [optax.linear_schedule(0.0, 0.1, 5), optax.constant_schedule(0.1)], [5]
-        ),
-    ),
-    "a branch": (
-        lambda n: jax.lax.cond(n < 10, lambda: 0.01, lambda: 0.1),
-        optax.piecewise_constant_schedule(0.01, {10: 10.0}),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_schedules_by_hand(name: str):
-    ours, theirs = SCHEDULES[name]
-    assert_proved(optax.sgd(ours), optax.sgd(theirs), REALS)
-
-
 def test_any_schedule():
     rate = unknown_schedule("rate")
     assert_proved(optax_bridge.adam(rate), optax.adam(rate), REALS)

@@ -84,14 +84,14 @@ OF_OTHER_LEAVES: dict[str, tuple[Any, Any, str]] = {
 def test_relations_are_found_by_trying(name: str):
     params = {"k": jnp.ones((2, 3))} if name == "turned" else PARAMS
     if name in RELATED:
-        pair, expected = EQUAL_PAIRS[name](), RELATED[name]
+        (left, right), expected = EQUAL_PAIRS[name](), RELATED[name]
     else:
-        *pair, expected = OF_OTHER_LEAVES[name]
-    proof = prove_equivalence(*pair, params)
+        left, right, expected = OF_OTHER_LEAVES[name]
+    proof = prove_equivalence(left, right, params)
     assert proof.verdict == REALS, proof
     relation = proof.cases[0].induction.relation
     assert any(expected in text for text in relation), relation
-    checked = check(proof.to_json(), *pair, params)
+    checked = check(proof.to_json(), left, right, params)
     assert checked.forms > 0 and not checked.skipped
     if expected == "from the first step on:":
         assert "whole numbers do not overflow" in proof.assumptions

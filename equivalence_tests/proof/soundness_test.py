@@ -242,7 +242,7 @@ def test_a_constant_rounded_to_the_dtype_of_the_parameters_is_no_difference():
         lambda hp: leafwise(lambda p, g: p - jnp.sqrt(hp["rate"]) * g),
     )
     params = {"a": jnp.ones((4, 3))}
-    assert prove_equivalence(*sides, params, hyper_params={"rate": 0.1}).verdict == "not decided"
+    assert prove_equivalence(*sides, params, hyper_params={"rate": 0.1}).verdict == REALS
 
 
 def test_with_which_settings_a_counterexample_was_looked_for_is_said():
@@ -415,7 +415,7 @@ def test_a_sign_through_a_root_is_that_of_numerator_and_denominator():
     value = algebra.div(algebra.mul(c, root), algebra.add(root, algebra.number(1)))
     times_b = algebra.add(algebra.mul(c, a), algebra.mul(algebra.mul(c, root), b))
     assert not algebra.equal(algebra.positive(value), algebra.positive(times_b))
-    both = algebra.mul(times_b, b)
+    both = algebra.mul(c, root)
     assert algebra.equal(algebra.positive(value), algebra.positive(both))
 
 

@@ -105,7 +105,9 @@ class Report:
     def compared(self) -> str:
         """The trees that were compared, and the conditions."""
         what = "parameters and state" if self.state_compared else "parameters (states not alike)"
-        return f"{what}, {self.comparison.leaves} leaves, at every step; {self.pinned}"
+        count = self.comparison.leaves
+        leaves = "1 leaf" if count == 1 else f"{count} leaves"
+        return f"{what}, {leaves}, at every step; {self.pinned}"
 
     @property
     def about_shapes(self) -> str:

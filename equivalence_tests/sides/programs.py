@@ -9,6 +9,7 @@ from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, as_side
+from equivalence_tests.sides.raised import raised
 from optax_bridge.cli.programs import (
     migration_remedy,
     object_named,
@@ -56,7 +57,7 @@ def load_object(name: str, *, make: bool = False) -> Any:
 def _error_text(error: BaseException) -> str:
     is_of_flags = type(error).__module__.startswith("absl.flags")
     hint = ". Behind -- stand the programs' own arguments: ... -- --flag=value"
-    return f"raised {type(error).__name__}: {str(error).strip()}{hint if is_of_flags else ''}"
+    return f"{raised(error)}{hint if is_of_flags else ''}"
 
 
 def side_or_function(name: str) -> tuple[Any, bool]:

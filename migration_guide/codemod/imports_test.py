@@ -165,6 +165,14 @@ ORDERED = {
         "import sys\n\nimport jax\nimport optax\nimport optax_bridge\n\nimport mine\n",
     ),
     "only-this-one": ("from flax import optim\n", "import optax\nimport optax_bridge\n"),
+    "where-the-old-one-stood": (
+        "import jax\nsetup()\nfrom flax import optim\n",
+        "import jax\nsetup()\nimport optax\nimport optax_bridge\n",
+    ),
+    "below-what-sets-jax-up": (
+        "import jax\nfrom flax import optim\n\njax.config.update('a', 1)\n",
+        "import jax\n\njax.config.update('a', 1)\nimport optax\nimport optax_bridge\n",
+    ),
     "below-what-may-set-jax-up": (
         "import zsetup\nfrom flax import optim\n",
         "import zsetup\nimport optax\nimport optax_bridge\n",

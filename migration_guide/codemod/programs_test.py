@@ -150,6 +150,14 @@ PROGRAMS = {
         {"main.py": ["# optax-bridge: replicate() made each step", "o.apply_gradients(grads=g)"]},
         "pmean(o",
     ),
+    "environment-set-before-jax-is-imported-elsewhere": Program(
+        {
+            "make.py": MAKE,
+            "main.py": "import os\nA = 1\nos.environ['B'] = '2'\nimport make\n"
+            "x = make.make(p).state_dict()\n",
+        },
+        "os.environ['B'] = '2'\nimport make\nimport flax\n",
+    ),
     "restored-by-a-function": Program(
         {
             "files.py": "from flax import serialization\n"

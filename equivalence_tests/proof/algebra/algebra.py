@@ -6,7 +6,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flint import fmpq, fmpq_mpoly
@@ -205,9 +205,25 @@ class Algebra(Powers):
     def rename(self, value: Rat, names: Names) -> Rat:
         """A value with symbols of indices replaced."""
         gens = [gen for gen in self.atoms_of(value) if self.atoms[gen].free & names.keys()]
-        if not gens:
+        return self._replace(value, {gen: self._rename_atom(gen, names) for gen in gens})
+
+    def substitute(self, value: Rat, target: int, by: Rat) -> Rat:
+        """A value with another one in the place of an atom, also within other atoms."""
+        new: dict[int, Rat] = {}
+        for gen in self.atoms_of(value):
+            atom = self.atoms[gen]
+            if gen == target:
+                new[gen] = by
+            elif self.occurs(target, *atom.args):
+                args = tuple(self.substitute(arg, target, by) for arg in atom.args)
+                sums = atom.kind == "sum"
+                new[gen] = self.total(args[0], atom.bound) if sums else self._with_args(atom, args)
+        return self._replace(value, new)
+
+    def _replace(self, value: Rat, new: Mapping[int, Rat]) -> Rat:
+        """A value with others in the place of some atoms."""
+        if not new:
             return value
-        new = {gen: self._rename_atom(gen, names) for gen in gens}
         parts = []
         for poly in value:
             result = self.number(0)
@@ -215,8 +231,7 @@ class Algebra(Powers):
                 rest = tuple(0 if i in new else e for i, e in enumerate(monomial))
                 term = Rat(self.ctx.from_dict({rest: coefficient}), self.one)
                 for gen, atom in new.items():
-                    for _ in range(monomial[gen]):
-                        term = self.mul(term, atom)
+                    term = self.mul(term, self.power(atom, monomial[gen]))
                 result = self.add(result, term)
             parts.append(result)
         first, second = parts
@@ -230,19 +245,42 @@ class Algebra(Powers):
         if atom.kind == "index":
             return self.position(index[0])
         if atom.kind == "array":  # its arguments have indices of their own
-            facts = {"nonneg": atom.nonneg, "integer": atom.integer}
-            return self.call("array", atom.name, atom.args, index, **facts)
+            return self._with_args(atom, atom.args, index)
         args = tuple(self.rename(arg, names) for arg in atom.args)
-        if atom.kind == "root":
-            return self._root(args[0], atom.order)
-        if atom.kind in ("positive", "zero"):
-            return self.positive(args[0]) if atom.kind == "positive" else self.zero(args[0])
         if atom.kind == "sum":
             free = self.free(args[0]) - {name for name, _ in atom.bound}
             new = Atom(**{**_fields(atom), "args": args, "free": free})
             return self.atom(("sum", atom.bound, self.texts(args)), new)
-        facts = {"nonneg": atom.nonneg, "integer": atom.integer}
-        return self.call(atom.kind, atom.name, args, index, **facts)
+        return self._with_args(atom, args, index)
+
+    def _with_args(
+        self, atom: Atom, args: tuple[Rat, ...], index: tuple[Index, ...] | None = None
+    ) -> Rat:
+        """The function that an atom is, of other arguments."""
+        known = _CONSTRUCTORS.get(atom.name if atom.kind == "function" else atom.kind)
+        if known is not None:
+            return known(self, *args, *[atom.order] * (atom.kind == "root"))
+
+        def call(args: Sequence[Rat]) -> Rat:
+            place = atom.index if index is None else index
+            facts = {"nonneg": atom.nonneg, "integer": atom.integer}
+            return self.call(atom.kind, atom.name, args, place, **facts)
+
+        bound = {f"a{axis}" for axis in range(_MOST_AXES)} if atom.kind == "array" else set()
+        return self.case_split(args, call, bound)
+
+
+# What makes an atom of a kind, or of a function's name.
+_CONSTRUCTORS: dict[str, Callable[..., Rat]] = {
+    "root": Algebra.root,
+    "positive": Algebra.positive,
+    "zero": Algebra.zero,
+    "floor": Algebra.floor,
+    "pow": Algebra.to_the,
+    "exp": Algebra.exp,
+    "log": Algebra.log,
+}
+_MOST_AXES = 16
 
 
 def _fields(atom: Atom) -> dict[str, Any]:

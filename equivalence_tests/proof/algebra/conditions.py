@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.algebra.atoms import Atom, Rat, format_atom
-from equivalence_tests.proof.algebra.quotients import UNDEFINED, Quotients, Substitution
+from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat, format_atom
+from equivalence_tests.proof.algebra.quotients import UNDEFINED
+from equivalence_tests.proof.algebra.signs import Signs
 
 _MOST_FACTORS, _MOST_TERMS_OF_PRODUCT = 4, 50  # of a product whose sign is taken apart
 
 
-class Conditions(Quotients):
+class Conditions(Signs):
     """Quotients with indicators of conditions."""
 
     def _inverse(self, b: Rat) -> Rat:
@@ -37,15 +38,13 @@ class Conditions(Quotients):
         number = self.constant(value)
         if number is not None:
             return self.number(int(number > 0))
-        if (indicator := self._positive_fraction(value)) is not None:
-            return indicator
         if self.above_zero(value):
             return self.number(1)
         if self.nonneg(value):
             return self.complement(self._zero(value))
         if self.nonneg(self.neg(value)):
             return self.number(0)
-        if len(value.den) == 1 and self._nonneg(value.den):  # a root, which the sign is not of
+        if self._nonneg(value.den):
             num, below = value.num, self.one
         else:
             num, below = self._apply_relations(value.num * value.den)
@@ -89,8 +88,13 @@ class Conditions(Quotients):
         return self.case_split([value], lambda args: self._floor(args[0]))
 
     def _floor(self, value: Rat) -> Rat:
-        if self._is_integer(value):
+        if self.is_integer(value):
             return value
+        if (number := self.constant(value)) is not None:
+            return self.number(number.floor())
+        whole = self._whole_part(value)
+        if not whole.num.is_zero():
+            return self.add(whole, self.floor(self.sub(value, whole)))
         if self._lead(value.num) < 0:  # of x and -x one floor is enough
             other = self.neg(value)
             below = self._floor(other)
@@ -98,45 +102,22 @@ class Conditions(Quotients):
             return self.sub(exact, self.add(below, self.number(1)))
         return self.call("function", "floor", (value,), integer=True)
 
-    def _is_integer(self, value: Rat) -> bool:
+    def _whole_part(self, value: Rat) -> Rat:
+        """The terms of a sum that are whole numbers: `floor(x + n)` is `floor(x) + n`."""
+        whole = self.ctx.constant(0)
+        terms = (value.num / value.den.leading_coefficient()).to_dict()
+        for monomial, number in terms.items() if value.den.is_constant() else ():
+            count = int(number) if any(monomial) else number.floor()
+            part = self.ctx.from_dict({monomial: fmpq(count)})
+            if self.is_integer(Rat(part, self.one)):
+                whole = whole + part
+        return Rat(whole, self.one)
+
+    def is_integer(self, value: Rat) -> bool:
+        """True if a value is known to be a whole number."""
         numbers = [*value.num.coeffs(), *value.den.coeffs()]
         integer = all(self.atoms[gen].integer for gen in self.atoms_of(value))
         return integer and value.den.is_constant() and all(number.q == 1 for number in numbers)
-
-    def _as_fraction(self, value: Rat) -> tuple[fmpq, fmpq, Rat] | None:
-        """The scale, the offset and the fraction of `c * (x - floor(x)) + d`; None of others."""
-        for gen in self.generators(value.num):
-            atom = self.atoms[gen]
-            rows = self.coefficients(value.num, gen)
-            if atom.name != "floor" or atom.kind != "function" or set(rows) != {0, 1}:
-                continue
-            if not (rows[1].is_constant() and value.den.is_constant()):
-                continue
-            scale = -rows[1].leading_coefficient() / value.den.leading_coefficient()
-            rest = self.make(rows[0], value.den)
-            offset = self.constant(self._add(rest, self._mul(self.number(-scale), atom.args[0])))
-            if offset is None:
-                continue
-            floor = Rat(self.generator(gen), self.one)
-            return scale, offset, self._add(atom.args[0], self.neg(floor))
-        return None
-
-    def _positive_fraction(self, value: Rat) -> Rat | None:
-        """Whether `c * (x - floor(x)) + d` is above 0, as far as 0 <= x - floor(x) < 1 says it."""
-        if (parts := self._as_fraction(value)) is None:
-            return None
-        scale, offset, fraction = parts
-        low, high = min(offset, offset + scale), max(offset, offset + scale)
-        if low > 0 or (low == 0 and scale < 0):
-            return self.number(1)  # its end at 0 is not reached
-        if high <= 0:
-            return self.number(0)
-        return self.complement(self._zero(fraction)) if offset == 0 else None
-
-    def _is_no_fraction(self, value: Rat) -> bool:
-        """True if `c * (x - floor(x)) + d` is 0 for no x."""
-        parts = self._as_fraction(value)
-        return parts is not None and not 0 <= -parts[1] / parts[0] < 1
 
     def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
         """A value with the sign of a difference with a square root, without the root.
@@ -185,10 +166,10 @@ class Conditions(Quotients):
         number = self.constant(value)
         if number is not None:
             return self.number(int(number == 0))
-        if self._is_no_fraction(value):
-            return self.number(0)
         num = value.num
-        if self._nonneg(num) or self._nonneg(-num):
+        if any(self.is_limited(sign * num, True) for sign in (1, -1)):
+            return self.number(0)
+        if self._has_no_negative_term(num) or self._has_no_negative_term(-num):
             result = self.number(1)
             terms = num.to_dict()
             for monomial in terms:
@@ -234,39 +215,12 @@ class Conditions(Quotients):
         )
         return self.atom((kind, str(num)), atom)
 
-    def compared_counts(self, value: Rat) -> list[tuple[int, str, int]]:
-        """Conditions in a value that an input, no array, is a whole number.
-
-        Returns:
-          The condition's atom, the input's name and the number, for each.
-        """
-        conditions = []
-        for gen in self.atoms_of(value):
-            atom = self.atoms[gen]
-            if atom.kind != "zero":
-                continue
-            poly = atom.args[0].num
-            (input_gen, *others), rows = self.generators(poly) or [-1], {}
-            leaf = self.atoms[input_gen] if input_gen >= 0 and not others else None
-            if leaf is None or leaf.kind != "leaf" or leaf.index:
-                continue
-            rows = self.coefficients(poly, input_gen)
-            if set(rows) <= {0, 1} and rows[1].is_constant():
-                constant = rows.get(0, self.ctx.constant(0))
-                number = (
-                    -(constant / rows[1].leading_coefficient())
-                    .to_dict()
-                    .get((0,) * self._capacity, fmpq(0))
-                )
-                if number.q == 1:
-                    conditions.append((gen, leaf.name, int(number.p)))
-        return conditions
-
-    def equal_without(self, a: Rat, b: Rat, conditions: Sequence[int]) -> bool:
-        """True if two values are equal where none of some conditions holds."""
-        names: Substitution = {f"g{gen}": 0 for gen in conditions}
-        a, b = (self.make(each.num.subs(names), each.den.subs(names)) for each in (a, b))
-        return self.equal(a, b)
+    def compared_positions(self, value: Rat) -> set[Index]:
+        """The indices whose numbers conditions in a value compare."""
+        atoms = [self.atoms[gen] for gen in self.atoms_of(value)]
+        tests = [atom.args[0] for atom in atoms if atom.kind in ("positive", "zero")]
+        compared = [self.atoms[gen] for gen in self.atoms_of(*tests)]
+        return {index for atom in compared if atom.kind == "index" for index in atom.index}
 
     def absolute(self, value: Rat) -> Rat:
         """The absolute value."""

@@ -11,6 +11,7 @@ Relations are applied wherever a polynomial is made: a root's power is its radic
 is its own square, and excludes that of the opposite condition.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Hashable, Sequence, Set
@@ -33,22 +34,16 @@ class CapacityExceeded(Undecided):
 class Quotients:
     """Atoms, and arithmetic with quotients of polynomials over them."""
 
-    def __init__(
-        self, capacity: int = 40, work: int = 400_000, guarded: frozenset[str] = frozenset()
-    ):
+    def __init__(self, capacity: int, work: int):
         """Makes an algebra.
 
         Args:
           capacity: the most atoms; with more, `CapacityExceeded` is raised.
           work: the most terms that are handled; with more, `Undecided` is raised.
-          guarded: denominators as text that are not assumed to be other than 0: where one is 0,
-            the quotient is undefined.
         """
-        self.work, self.guarded = work, guarded
-        self.denominators: dict[str, Rat] = {}
+        self.work = work
         self.atoms: list[Atom] = []
         self.by_key: dict[Hashable, int] = {}
-        self.assumptions: dict[str, None] = {}
         self._fresh = itertools.count()
         self._special: set[int] = set()
         self._labels: dict[int, int] = {}
@@ -77,6 +72,13 @@ class Quotients:
     def free(self, *values: Rat) -> frozenset[str]:
         """The symbols of indices that occur in values."""
         return frozenset().union(*(self.atoms[i].free for i in self.atoms_of(*values)))
+
+    def occurs(self, target: int, *values: Rat) -> bool:
+        """True if an atom is a part of values, perhaps of the arguments of other atoms."""
+        return any(
+            gen == target or self.occurs(target, *self.atoms[gen].args)
+            for gen in self.atoms_of(*values)
+        )
 
     def coefficients(self, poly: fmpq_mpoly, gen: int) -> dict[int, fmpq_mpoly]:
         """A polynomial as one in a single atom: exponent -> coefficient."""
@@ -170,6 +172,7 @@ class Quotients:
         den, under = self._apply_relations(den)
         if den.is_zero():
             raise Undecided("a denominator is zero for every input")
+        num = self._with_equal_numbers(num, den)
         if num.is_zero():
             return Rat(num, self.one)
         num, den = num * under, den * over
@@ -180,6 +183,29 @@ class Quotients:
         if lead != 1:
             num, den = num / lead, den / lead
         return Rat(num, den)
+
+    def _with_equal_numbers(self, num: fmpq_mpoly, den: fmpq_mpoly) -> fmpq_mpoly:
+        """A numerator with the numbers that conditions say atoms are: 3 times `[x = 3]` for x.
+
+        Not where something is divided by the atom: of `p / x` nothing is known where x is 0.
+        """
+        for gen in self.generators(num):
+            if self.atoms[gen].kind != "zero":
+                continue
+            argument = self.atoms[gen].args[0].num
+            (inner, *others) = self.generators(argument)
+            degrees = num.degrees()
+            if others or not degrees[inner] or argument.total_degree() > 1:
+                continue
+            if self.occurs(inner, Rat(den, self.one)):
+                continue
+            rows = self.coefficients(argument, inner)
+            number = -rows.get(0, self.ctx.constant(0)) / rows[1].leading_coefficient()
+            parts = self.coefficients(num, gen)
+            value = fmpq(0) if number.is_zero() else number.leading_coefficient()
+            names: Substitution = {f"g{inner}": value}
+            num = parts.get(0, self.ctx.constant(0)) + parts[1].subs(names) * self.generator(gen)
+        return num
 
     def _count_work(self, terms: int) -> None:
         self.work -= terms
@@ -224,129 +250,17 @@ class Quotients:
     def _mul(self, a: Rat, b: Rat) -> Rat:
         return self.make(a.num * b.num, a.den * b.den)
 
-    def div(self, a: Rat, b: Rat) -> Rat:
-        """The quotient; assumes that the denominator is not zero."""
-        inverse = self.case_split([b], lambda args: self._inverse(args[0]))
-        return self.mul(a, inverse)
-
-    def _inverse(self, b: Rat) -> Rat:
-        if b.num.is_zero():
-            return self._make_undefined()
-        self.assume(b, "is not 0")
-        return self.make(b.den, b.num)
-
-    def power(self, a: Rat, exponent: int) -> Rat:
-        """A power with a whole exponent."""
-        if exponent < 0:
-            return self.div(self.number(1), self.power(a, -exponent))
-        result = self.number(1)
-        for _ in range(exponent):
-            result = self.mul(result, a)
-        return result
-
     def is_zero(self, a: Rat) -> bool:
         """True if a value is zero for all inputs."""
         return self._apply_relations(a.num)[0].is_zero()
 
     def equal(self, a: Rat, b: Rat) -> bool:
-        """True if two values are equal for all inputs for which both are defined.
-
-        Case by case of the indicators: `where(x == 0, 1, p / x)` is not `where(x == 0, 2, p / x)`,
-        although both are p / x wherever that is defined.
-        """
-        difference = self._add(a, self.neg(b))
-        num, den = difference
-        for gen in self.generators(num):
-            atom = self.atoms[gen]
-            # Where the indicator is 1, its argument is 0, and a multiple of that as well; but not
-            # one that is divided by the argument.
-            if atom.kind == "zero" and den.gcd(atom.args[0].num).is_constant():
-                rows = self.coefficients(num, gen)
-                on = rows.get(1, self.ctx.constant(0))
-                on = self._with_roots(self._with_floors(on, atom), den, atom) % atom.args[0].num
-                num = rows.get(0, self.ctx.constant(0)) + on * self.generator(gen)
-        return self._apply_relations(num)[0].is_zero()
-
-    def _with_floors(self, poly: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
-        """A polynomial without the floors whose argument is 0 under a condition."""
-        for gen in self.generators(poly):
-            floor = self.atoms[gen]
-            if floor.kind == "function" and floor.name == "floor":
-                argument = floor.args[0]
-                if argument.den.is_constant() and (argument.num % atom.args[0].num).is_zero():
-                    poly = self.coefficients(poly, gen).get(0, self.ctx.constant(0))
-        return poly
-
-    def _with_roots(self, poly: fmpq_mpoly, den: fmpq_mpoly, atom: Atom) -> fmpq_mpoly:
-        """A polynomial with the roots whose radicand a condition fixes: if s = 4, the root is 2."""
-        for gen in self.generators(poly):
-            root = self.atoms[gen]
-            if root.kind != "root" or root.order != 2 or not root.args[0].den.is_constant():
-                continue
-            radicand = root.args[0].num
-            lead = radicand.leading_coefficient()
-            number = radicand / lead - self._relation(atom)[0]
-            if not number.is_constant() or number.is_zero():
-                continue
-            square = lead * number.leading_coefficient() / root.args[0].den.leading_coefficient()
-            if square < 0 or not (square.p.is_square() and square.q.is_square()):
-                continue
-            names: Substitution = {f"g{gen}": fmpq(square.p.isqrt(), square.q.isqrt())}
-            if not den.subs(names).is_zero():
-                poly = poly.subs(names)
-        return poly
-
-    def assume(self, value: Rat, what: str) -> None:
-        """Records an assumption, unless it is known to hold."""
-        if what == "is not 0" and (self.constant(value) is not None or self.above_zero(value)):
-            return
-        if what == "is more than 0" and self.above_zero(value):
-            return
-        if what == "is not negative" and self.nonneg(value):
-            return
-        text = self.text(value)
-        if what == "is not 0":
-            self.denominators[text] = value
-        self.assumptions[f"{text if len(text) <= 300 else text[:300] + ' ...'} {what}"] = None
+        """True if two values have one normal form."""
+        return self._add(a, self.neg(b)).num.is_zero()
 
     def text(self, value: Rat) -> str:
         """A value as a formula; which element of an array it is about is left out."""
         return re.sub(r"\b(u\d+|i\d+)\b", "_", format_quotient(self.atoms, value))
-
-    # Signs
-
-    def nonneg(self, value: Rat) -> bool:
-        """True if a value is known to be 0 or more, wherever it is defined."""
-        return all(self._nonneg(poly) for poly in value)
-
-    def _nonneg(self, poly: fmpq_mpoly) -> bool:
-        return self._less_than_one(poly) or all(
-            coefficient > 0
-            and all(
-                power % 2 == 0 or self.atoms[gen].nonneg
-                for gen, power in enumerate(monomial)
-                if power
-            )
-            for monomial, coefficient in poly.to_dict().items()
-        )
-
-    def _less_than_one(self, poly: fmpq_mpoly) -> bool:
-        """True of `a - b * c ** n` with `c` from 0 to 1, `n` a count and `a >= b`."""
-        terms = poly.to_dict()
-        constant = terms.pop((0,) * self._capacity, fmpq(0))
-        if len(terms) != 1 or sum(monomial := next(iter(terms))) != 1:
-            return False
-        atom = self.atoms[monomial.index(1)]
-        if atom.kind != "function" or atom.name != "pow":
-            return False
-        base, exponent = self.constant(atom.args[0]), atom.args[1]
-        is_small = base is not None and 0 <= base <= 1 and self.nonneg(exponent)
-        return is_small and constant >= abs(terms[monomial])
-
-    def above_zero(self, value: Rat) -> bool:
-        """True if a value is known to be more than 0."""
-        constant = value.num.to_dict().get((0,) * self._capacity, 0)
-        return self.nonneg(value) and constant > 0
 
     # Atoms
 
@@ -408,7 +322,12 @@ class Quotients:
         """An index as a number."""
         if isinstance(index, int):
             return self.number(index)
-        atom = Atom("index", "index", index=(index,), free=symbols_of((index,)), nonneg=True)
+        if isinstance(index, tuple) and index[0] == "join":
+            pairs = zip(index[1::2], index[2::2], strict=True)
+            parts = [self.mul(self.position(part), self.number(size)) for part, size in pairs]
+            return functools.reduce(self.add, parts)
+        free = symbols_of((index,))
+        atom = Atom("index", "index", index=(index,), free=free, integer=True, nonneg=True)
         return self.atom(("index", index), atom)
 
     def call(

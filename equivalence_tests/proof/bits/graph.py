@@ -54,10 +54,8 @@ class Graph:
         if dtype is None:
             dtype = cast(DType, getattr(value, "dtype", None) or jnp.result_type(value))
         if is_key(dtype):  # a typed random key
-            data = np.asarray(jax.random.key_data(cast(jax.Array, value)))
-            return self.node(
-                "const", (), ("key", str(dtype), data.tobytes()), np.shape(value), dtype
-            )
+            data = self.const(np.asarray(jax.random.key_data(cast(jax.Array, value))))
+            return self.apply("random_wrap", (data,), (), np.shape(value), dtype)
         array = np.asarray(value).astype(dtype)
         if array.ndim and array.size:
             first = array.reshape(-1)[0]

@@ -1,10 +1,12 @@
 """The rules by which nodes are made, all of which keep every bit.
 
-Constants are folded, primitives rewritten, changes of shape simplified.
+Constants are folded, primitives rewritten, changes of shape simplified, and keys are one node with
+their numbers.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 
+import jax
 import numpy as np
 
 from equivalence_tests.proof.dtypes import DType, is_complex, is_float
@@ -125,9 +127,68 @@ def _transpose(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DT
     return g.node("transpose", (arg,), (("permutation", order),), shape, dtype)
 
 
+def _pad(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DType) -> Node:
+    """Padding outside an array as arrays in a row."""
+    array, value = args
+    config = settings_of(params)["padding_config"]
+    if value.shape or any(low < 0 or high < 0 or inside for low, high, inside in config):
+        return g.node("pad", args, params, shape, dtype)
+    for axis, (low, high, _) in enumerate(config):
+        parts = [
+            array if length is None else g.splat(value, _resized(array.shape, axis, length))
+            for length in (low, None, high)
+            if length != 0
+        ]
+        if len(parts) > 1:
+            longer = _resized(array.shape, axis, low + array.shape[axis] + high)
+            array = g.apply("concatenate", parts, (("dimension", axis),), longer, dtype)
+    return array
+
+
+def _resized(shape: Shape, axis: int, length: int) -> Shape:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def _rev(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DType) -> Node:
+    axes = tuple(axis for axis in settings_of(params)["dimensions"] if shape[axis] != 1)
+    if not axes or args[0].op == "splat":
+        return args[0]
+    return g.node("rev", args, (("dimensions", axes),), shape, dtype)
+
+
+def _random_wrap(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DType) -> Node:
+    del params  # the dtype says which generator it is
+    (data,) = args
+    if data.op == "random_unwrap" and data.args[0].dtype == dtype:
+        return data.args[0]
+    return g.node("random_wrap", args, (), shape, dtype)
+
+
+def _random_unwrap(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DType) -> Node:
+    if args[0].op == "random_wrap":
+        return args[0].args[0]
+    return g.node("random_unwrap", args, params, shape, dtype)
+
+
+def _random_seed(g: Builder, args: Args, params: Hashable, shape: Shape, dtype: DType) -> Node:
+    seed = g.constant(args[0])
+    names = (name for name in _GENERATORS if jax.random.key(0, impl=name).dtype == dtype)
+    name = next(names, None)
+    if seed is None or shape or name is None:
+        return g.node("random_seed", args, params, shape, dtype)
+    data = jax.random.key_data(jax.random.key(seed, impl=name))
+    return g.apply("random_wrap", (g.const(np.asarray(data)),), (), shape, dtype)
+
+
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 SHAPED: dict[str, Callable[[Builder, Args, Hashable, Shape, DType], Node]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _same_order,
     "transpose": _transpose,
+    "pad": _pad,
+    "rev": _rev,
+    "random_wrap": _random_wrap,
+    "random_unwrap": _random_unwrap,
+    "random_seed": _random_seed,
 }

@@ -21,8 +21,11 @@ def turning_points(pair: Pair) -> list[int]:
 
     States after a few steps get counters, the numbers that every step makes one more, as they would
     be after any number of steps. No run has led to such a state, so what is found says only where
-    to look; but it is found whatever is asked of a count, `log(count) > 9` or `count & 1024`.
+    to look; but it is found whatever is asked of a count, `log(count) > 9` or `count & 1024`. None
+    of programs with loops, which take too long for so many.
     """
+    if pair.has_loops:
+        return []
     size = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in pair.shapes)
     at_once, most = max(_AT_ONCE // size, 1), min(FARTHEST, _MOST // size)
     lhs, rhs = (_after(side, pair) for side in pair.sides)

@@ -43,6 +43,11 @@ class Pair:
     arithmetic: str
     context: Callable[[], contextlib.AbstractContextManager[object]]
 
+    @functools.cached_property
+    def has_loops(self) -> bool:
+        """True if a step may take as long as many others."""
+        return any(_has_loop(side.step) for side in self.sides)
+
     def runs(self, params: Arrays, grads: Grads) -> list[list[Arrays]]:
         """Each side's parameters at the start and after every step, in its program's dtypes."""
         with self.context():
@@ -60,6 +65,13 @@ class Pair:
     def last_exactly(self, params: Arrays, grads: Grads) -> list[Arrays]:
         """Each side's last parameters, as arrays of balls; raises as `exactly` does."""
         return [_exact_trajectory(side, params, grads) for side in self.sides]
+
+
+def _has_loop(program: AnyJaxpr) -> bool:
+    jaxpr, _ = programs.jaxpr_and_consts(program)
+    values = jax.tree.leaves([list(eqn.params.values()) for eqn in jaxpr.eqns])
+    names = {eqn.primitive.name for eqn in jaxpr.eqns}
+    return bool(names & {"while", "scan"}) or any(map(_has_loop, filter(programs.is_jaxpr, values)))
 
 
 def entries(pair: Sequence[Arrays]) -> list[tuple[arb, arb]]:

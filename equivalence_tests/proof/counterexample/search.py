@@ -181,7 +181,8 @@ class Search:
     def _confirms(self, run: LongRun, grads: Arrays) -> bool:
         """True if exact arithmetic parts them too: all the way, or in the last step of many."""
         moves = run.moves(grads)
-        if len(moves) * sum(array.size for array in grads) <= _MOST_EXACT:
+        size = len(moves) * sum(array.size for array in grads)
+        if size <= _MOST_EXACT and not run.pair.has_loops:
             return self._differs_exactly(run.params, moves)
         return run.next_differs_exactly(grads)
 

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded, Rat
+from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded
 from equivalence_tests.proof.algebra.atoms import format_quotient, to_lists
+from equivalence_tests.proof.algebra.cases import Cases
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import DType, Json
 from equivalence_tests.proof.errors import Undecided
@@ -20,7 +21,7 @@ from equivalence_tests.proof.reals.indexing import indices
 from equivalence_tests.proof.reals.reals import Reals
 
 UNDEFINED_TOLD = "nothing is divided by 0, and nothing computed of infinity"
-_MOST_CASES, _MOST_ELEMENTS = 4, 36
+_MOST_ELEMENTS = 36
 _CAPACITIES = (32, 96, 256)
 # Terms that are handled: about half a second, some seconds, a few milliseconds.
 _QUICK, _LONG, _SMALL = 30_000, 200_000, 4_000
@@ -95,7 +96,7 @@ class Comparer:
             return equality
         if equality.level is Level.UNKNOWN and equality.hard:
             self._sweep(lhs, rhs)
-            equality = self._by_parts(lhs, rhs) or self._over_reals(lhs, rhs, _LONG)
+            equality = self._by_parts(lhs, rhs, cut=True) or self._over_reals(lhs, rhs, _LONG)
         if equality.level is Level.UNKNOWN:
             return self._by_elements(lhs, rhs) or equality
         return equality
@@ -111,7 +112,7 @@ class Comparer:
         reals = Reals(self.graph, algebra, in_full=True)
         try:
             for index in np.ndindex(*lhs.shape):
-                if not algebra.equal(reals.entry(lhs, index), reals.entry(rhs, index)):
+                if not Cases(algebra).equal(reals.entry(lhs, index), reals.entry(rhs, index)):
                     return None
         except (Undecided, RecursionError):
             return None
@@ -154,21 +155,46 @@ class Comparer:
             else:
                 heads[value].append(node)
 
-    def _with_common(self, lhs: Node, rhs: Node) -> Equality:
-        """Compared with all that both have in common as inputs."""
-        cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
-        common = frozenset(cones[0].keys() & cones[1].keys())
-        constants = {id for id in common if cones[0][id].op in ("const", "splat", "leaf")}
-        return self._over_reals(lhs, rhs, _SMALL, common - constants)
+    def _with_common(self, lhs: Node, rhs: Node, *, arrays: bool = False) -> Equality:
+        """Compared with what both have in common as inputs.
 
-    def _by_parts(self, lhs: Node, rhs: Node) -> Equality | None:
-        """Equal by the same operations on parts that are known to be equal."""
+        Args:
+          lhs: one node.
+          rhs: the other.
+          arrays: whether only arrays are inputs, so that the sign of a norm is known, and of them
+            only those that are not computed of others in one operation.
+        """
+        cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
+        inputs = {id for id, node in cones[0].items() if node.op in ("const", "splat", "leaf")}
+        common = {id for id in cones[0] if id in cones[1]} - inputs
+        if arrays:
+            common = {id for id in common if cones[0][id].shape}
+            others = [node for each in cones for node in each.values() if node.id not in common]
+            common &= {arg.id for node in others for arg in node.args}
+            known = common | inputs
+            common = {id for id in common if not {arg.id for arg in cones[0][id].args} <= known}
+        return self._over_reals(lhs, rhs, _SMALL, common)
+
+    def _by_parts(self, lhs: Node, rhs: Node, *, cut: bool = False) -> Equality | None:
+        """Equal by the same operations on parts that are known to be equal.
+
+        Args:
+          lhs: one node.
+          rhs: the other.
+          cut: whether to try other operations on them as well, whatever the values of these are.
+        """
         if not self._older:
             return None
         rebuilt: dict[int, Node] = {}
-        if self._with_merged(lhs, rebuilt) is not self._with_merged(rhs, rebuilt):
+        ours, theirs = self._with_merged(lhs, rebuilt), self._with_merged(rhs, rebuilt)
+        assumed = [text for node in rebuilt for text in self._assumed.get(node, ())]
+        if ours is not theirs and not cut:
             return None
-        assumed = (text for node in rebuilt for text in self._assumed.get(node, ()))
+        if ours is not theirs:
+            equality = self._with_common(ours, theirs, arrays=True)
+            if equality.level is Level.UNKNOWN:
+                return None
+            assumed += equality.assumptions
         return Equality(Level.REALS, list(dict.fromkeys(assumed)), lhs.general and rhs.general)
 
     def _with_merged(self, node: Node, rebuilt: dict[int, Node]) -> Node:
@@ -238,9 +264,7 @@ class Comparer:
         reals = Reals(self.graph, algebra, cut)
         number = indices(lhs.shape)
         first, second = reals.entry(lhs, number), reals.entry(rhs, number)
-        same = algebra.equal(first, second) or (
-            not cut and self._by_cases(lhs, rhs, algebra, first, second)
-        )
+        same = algebra.equal(first, second) or Cases(algebra).equal(first, second)
         if cut and not same:
             return Equality(Level.UNKNOWN)
         terms = to_lists(algebra.atoms, first, second)
@@ -273,25 +297,6 @@ class Comparer:
             return f"({text})" if " " in text else text
 
         return re.sub(r"node (\d+)(?:\[[^]]*\])?", formula, text)
-
-    def _by_cases(self, lhs: Node, rhs: Node, algebra: Algebra, first: Rat, second: Rat) -> bool:
-        """Equal where a count differs from some numbers, and for each of these numbers."""
-        cases = algebra.compared_counts(algebra.sub(first, second))
-        if not 0 < len(cases) <= _MOST_CASES:
-            return False
-        inputs = {str(n.params): n for n in cone(lhs, rhs) if n.op == "leaf" and not n.shape}
-        if not all(name in inputs for _, name, _ in cases):
-            return False
-        if not algebra.equal_without(first, second, [gen for gen, _, _ in cases]):
-            return False
-        for _, name, number in cases:
-            fixed = {inputs[name].id: self.graph.const(number, inputs[name].dtype)}
-            ours, theirs = self.graph.with_inputs(fixed, lhs, rhs)
-            equality = self.compare(ours, theirs)
-            if equality.level is Level.UNKNOWN:
-                return False
-            algebra.assumptions |= dict.fromkeys(equality.assumptions)
-        return True
 
 
 def _is_real(dtype: DType) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from flint import arb, arb_mat, fmpq
 
 from equivalence_tests.proof.dtypes import Aval, is_float, is_key
+from equivalence_tests.proof.induction.counters import counter_of
 from equivalence_tests.proof.induction.derived import (
     Derived,
     Factor,
@@ -25,7 +26,7 @@ from equivalence_tests.proof.induction.derived import (
     progression_of,
     recognise,
 )
-from equivalence_tests.proof.induction.world import Slot
+from equivalence_tests.proof.induction.world import Slot, World
 from equivalence_tests.proof.interpreter.balls import balls, precise
 from equivalence_tests.proof.interpreter.run import run
 from equivalence_tests.proof.reading.sides import Inputs, Program
@@ -53,6 +54,12 @@ class Fits:
           Unclear: a comparison is too close.
         """
         self.sides = sides
+        world = World(inputs)
+        self.counters = {
+            (number, leaf): counter_of(world, side, leaf)
+            for number, side in enumerate(sides)
+            for leaf in range(len(side.paths))
+        }
         with precise():
             rng = np.random.default_rng(5)
             arrays = {name: balls(np.asarray(n)) for name, n in inputs.numbers.items()}
@@ -92,6 +99,7 @@ class Fits:
             for slot in self._all()
             if not any(
                 self._aval(slot).shape == self._aval(other).shape
+                and self.counters[slot] == self.counters[other]
                 and all(_are_equal(a, b) for a, b in _pairs(self._rows(slot), self._rows(other)))
                 for other in self._all()
                 if other[0] != slot[0]
@@ -100,6 +108,7 @@ class Fits:
 
     def _guesses(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         counts = [at for at in sources if self._aval(at).shape == () and not self._is_float(at)]
+        yield from self._counter(slot, counts)
         yield from self._multiple(slot, None, counts)
         if not self._is_float(slot):
             return
@@ -109,7 +118,24 @@ class Fits:
                 yield from self._multiple(slot, other, counts)
                 yield from self._root(slot, other)
         yield from self._laid_out(slot, sources)
+        yield from self._row(slot, sources, counts)
         yield from self._sum(slot, sources)
+
+    def _counter(self, slot: Slot, counts: Sequence[Slot]) -> Iterator[Derived]:
+        """A counter that goes round or stops, of one that does not."""
+        counter = self.counters[slot]
+        if counter is None:
+            return
+        for count in counts:
+            first = self._numbers(count)[0] - 1
+            is_count = self._numbers(count) == [first + n + 1 for n in range(len(_SIZES))]
+            if is_count and self.counters[count] is None:
+                yield self._derive(
+                    slot,
+                    (count,),
+                    counter.text.format(f"({{0}} - {first})" if first else "{0}"),
+                    lambda _, hyper, count, first=first: counter.of(count - first),
+                )
 
     def _multiple(
         self, slot: Slot, other: Slot | None, counts: Sequence[Slot]
@@ -200,24 +226,20 @@ class Fits:
 
     def _laid_out(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """Others in a row, in another shape, or with their axes in another order."""
-        dtype = self._aval(slot).dtype
+        dtype, shape = self._aval(slot).dtype, tuple(self._aval(slot).shape)
         fit = [at for at in sources if at[0] != slot[0] and self._aval(at).dtype == dtype]
-        shape = self._aval(slot).shape
-        for other in fit:
+        orders = itertools.permutations(range(len(shape))) if len(shape) <= _MOST_AXES else ()
+        for order, other in itertools.product([*orders][1:], fit):  # all but the order as it is
             theirs = self._aval(other).shape
-            if sorted(theirs) != sorted(shape) or not 1 < len(shape) <= _MOST_AXES:
+            if len(theirs) != len(shape) or tuple(theirs[axis] for axis in order) != shape:
                 continue
-            for order in itertools.permutations(range(len(shape))):
-                if tuple(theirs[axis] for axis in order) != shape:
-                    continue
-                rows = [row.transpose(order) for row in self._rows(other)]
-                if list(order) != sorted(order) and _all_equal(self._rows(slot), rows):
-                    yield self._derive(
-                        slot,
-                        (other,),
-                        f"{{0}}.transpose{order}",
-                        lambda _, hyper, leaf, order=order: leaf.transpose(order),
-                    )
+            if _all_equal(self._rows(slot), [row.transpose(order) for row in self._rows(other)]):
+                yield self._derive(
+                    slot,
+                    (other,),
+                    f"{{0}}.transpose{order}",
+                    lambda _, hyper, leaf, order=order: leaf.transpose(order),
+                )
         for axis in range(len(shape)):
             row = self._in_a_row(slot, fit, axis)
             if row is not None:
@@ -229,13 +251,11 @@ class Fits:
         rest = math.prod(shape) // shape[axis]
 
         def concatenation(one: jax.Array, hyper: HyperParams, *leaves: jax.Array) -> jax.Array:
-            return jnp.concatenate(
-                [
-                    leaf.reshape(*shape[:axis], leaf.size // rest, *shape[axis + 1 :])
-                    for leaf in leaves
-                ],
-                axis,
-            )
+            parts = [
+                leaf.reshape(*shape[:axis], leaf.size // rest, *shape[axis + 1 :])
+                for leaf in leaves
+            ]
+            return jnp.concatenate(parts, axis)
 
         names = ", ".join(f"{{{index}}}" for index in range(len(sources)))
         text = f"[{names}] in a row" if len(sources) > 1 else f"{{0}} in the shape {shape}"
@@ -244,18 +264,18 @@ class Fits:
 
     def _in_a_row(self, slot: Slot, sources: Sequence[Slot], axis: int) -> list[Slot] | None:
         """The others that, one behind the other along an axis, are a leaf; stacked ones as well."""
-        shape = self._aval(slot).shape
+        shape = tuple(self._aval(slot).shape)
         rest = (*shape[:axis], *shape[axis + 1 :])
         mine = [np.moveaxis(row, axis, 0).ravel() for row in self._rows(slot)]
         parts: dict[Slot, list[np.ndarray]] = {}
         for other in sources:
-            theirs, rows = self._aval(other).shape, self._rows(other)
-            if axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0:
-                parts[other] = [row.ravel() for row in rows]  # of any axes
-            elif theirs == rest:
-                parts[other] = [row.ravel() for row in rows]
-            elif len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest:
-                parts[other] = [np.moveaxis(row, axis, 0).ravel() for row in rows]
+            theirs = tuple(self._aval(other).shape)
+            of_any_axes = axis == 0 and math.prod(theirs) % max(math.prod(rest), 1) == 0
+            across = len(theirs) == len(shape) and (*theirs[:axis], *theirs[axis + 1 :]) == rest
+            if of_any_axes or across or theirs == rest:
+                at = axis if across and not of_any_axes else 0
+                moved = (np.moveaxis(row, at, 0) if at else row for row in self._rows(other))
+                parts[other] = [row.ravel() for row in moved]
         segments: list[Slot] = []
         at = 0
         while at < mine[0].size:
@@ -269,6 +289,35 @@ class Fits:
             else:
                 return None
         return segments
+
+    def _row(
+        self, slot: Slot, sources: Sequence[Slot], counts: Sequence[Slot]
+    ) -> Iterator[Derived]:
+        """A row of another: always the same one, or one after the other."""
+        shape = tuple(self._aval(slot).shape)
+        for other in sources:
+            length, *rest = (*self._aval(other).shape, 0)
+            if tuple(rest[:-1]) != shape or rest == [] or other[0] == slot[0]:
+                continue
+            pairs = list(zip(self._rows(slot), self._rows(other), strict=True))
+            places = [
+                {at for at in range(length) if _all_equal([mine], [np.asarray(rows[at])])}
+                for mine, rows in pairs
+            ]
+            for at in range(length):
+                if all(at in here for here in places):
+                    yield self._derive(
+                        slot, (other,), f"{{0}}[{at}]", lambda _, hyper, leaf, at=at: leaf[at]
+                    )
+            for count, by in itertools.product(counts, range(length)):
+                numbers = self._numbers(count)
+                if all((n + by) % length in p for n, p in zip(numbers, places, strict=True)):
+                    yield self._derive(
+                        slot,
+                        (other, count),
+                        f"{{0}}[({{1}} + {by}) % {length}]",
+                        lambda _, hyper, leaf, count, by=by: leaf[(count + by) % len(leaf)],
+                    )
 
     def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
         """A sum of two or three others or their squares, each times a constant.

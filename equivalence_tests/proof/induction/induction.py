@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from equivalence_tests.proof.bits.graph import Node, cone
+from equivalence_tests.proof.bits.signs import is_never_negative
 from equivalence_tests.proof.dtypes import FEWEST_STEPS, NO_OVERFLOW, is_float, is_integer, is_wide
 from equivalence_tests.proof.induction.derived import Derived
 from equivalence_tests.proof.induction.equality import Equality, Level, groups
 from equivalence_tests.proof.induction.invariants import (
     at_least,
     cycle,
-    is_never_negative,
     never_negative,
 )
 from equivalence_tests.proof.induction.overflow import overflowing

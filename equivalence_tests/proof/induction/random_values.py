@@ -4,10 +4,10 @@ import zlib
 from collections.abc import Hashable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
+from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.interpreter.entries import compute
 
 _POINTS = 4
@@ -27,41 +27,30 @@ class Numeric:
 
         Inputs and constants are left out, and what cannot be computed.
         """
-        rows = []
+        rows = list[tuple[Node, Hashable]]()
         for node in cone(*nodes):
-            values = self.at(node)
+            if node.id not in self._known:
+                with np.errstate(all="ignore"):
+                    self._known[node.id] = self._at(node)
+            values = self._known[node.id]
             if values is not None and node.op not in ("leaf", "const", "splat"):
                 rows.append((node, (node.shape, *map(_key, values))))
         return rows
 
-    def at(self, node: Node) -> list[np.ndarray] | None:
-        """The values of a node whose operands have theirs; None if they cannot be computed."""
-        if node.id not in self._known:
-            with np.errstate(all="ignore"):
-                self._known[node.id] = self._at(node)
-        return self._known[node.id]
-
     def _at(self, node: Node) -> list[np.ndarray] | None:
+        """The values of a node whose operands have theirs; None if they cannot be computed."""
         if node.op == "leaf":
             return [self._input(node, point) for point in range(_POINTS)]
-        if node.op == "const":
-            value = self.graph.values.get(node.id)
-            return None if value is None else [_wide(value)] * _POINTS
-        rows = [self.at(arg) for arg in node.args]
-        if any(row is None for row in rows):
+        kind = np.float64 if is_float(node.dtype) else node.dtype
+        aval, value = jax.ShapeDtypeStruct(node.shape, kind), self.graph.values.get(node.id)
+        rows = [[value] * _POINTS] if node.op == "const" else [self._known[a.id] for a in node.args]
+        if not rows or any(row is None or row[0] is None for row in rows):
             return None
         columns = list(zip(*(row for row in rows if row is not None), strict=True))
-        if node.op == "splat":
-            return [np.broadcast_to(value, node.shape) for (value,) in columns]
-        if not rows:
-            return None
-        kind = np.float64 if jnp.issubdtype(node.dtype, jnp.floating) else node.dtype
-        aval = jax.ShapeDtypeStruct(node.shape, kind)
+        moved = node.op in ("const", "splat", "convert_element_type")
         try:
-            params = node.settings
-            converted = node.op == "convert_element_type"
             results = [
-                column[0] if converted else compute(node.op, params, aval, column)
+                column[0] if moved else compute(node.op, node.settings, aval, column)
                 for column in columns
             ]
             if any(result is None for result in results):
@@ -72,15 +61,11 @@ class Numeric:
 
     def _input(self, node: Node, point: int) -> np.ndarray:
         rng = np.random.default_rng(zlib.crc32(f"{node.params} {point}".encode()))
-        if jnp.issubdtype(node.dtype, jnp.floating):
+        if is_float(node.dtype):
             return rng.uniform(0.2 if point % 2 == 0 else -1.8, 1.8, node.shape)
         if node.dtype == np.bool_:
             return rng.random(node.shape) < 0.5
         return rng.integers(1, 9, node.shape)
-
-
-def _wide(value: np.ndarray) -> np.ndarray:
-    return value.astype(float) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
 def _key(value: np.ndarray) -> Hashable:

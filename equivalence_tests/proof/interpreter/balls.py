@@ -1,7 +1,9 @@
 """Floating-point numbers as balls of python-flint, and how balls are compared."""
 
 import functools
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +14,7 @@ from flint import arb, fmpq
 Array = np.ndarray
 # Numbers that agree so far are one: 0.1 * 0.1 and 0.01, which balls cannot show to be equal.
 _TIE = arb("1e-40")
+_SHORT = 5  # digits
 
 
 class NoRule(Exception):
@@ -47,10 +50,7 @@ def order(a: Any, b: Any) -> int:
 def balls(array: Array) -> Array:
     """Returns floating-point numbers as balls around the numbers that they denote."""
     kind = array.dtype.type
-    entries = (
-        arb(_decimal(kind, x)) if np.isfinite(x) else arb(str(x))
-        for x in array.astype(float).reshape(-1).tolist()
-    )
+    entries = (_ball(kind, number) for number in array.astype(float).reshape(-1).tolist())
     return objects(entries, array.shape)
 
 
@@ -59,24 +59,46 @@ def objects(entries: Iterable[object], shape: tuple[int, ...]) -> Array:
     return np.fromiter(entries, object, int(np.prod(shape))).reshape(shape)
 
 
-def decimal(value: Array | np.generic) -> fmpq:
+@dataclass(frozen=True)
+class Number:
+    """The number that a constant denotes.
+
+    Attributes:
+      base: a rational number.
+      order: 1, or 2 if the constant denotes the square root of that.
+    """
+
+    base: fmpq
+    order: int = 1
+
+    @property
+    def ball(self) -> arb:
+        """The number as a ball."""
+        return arb(self.base) if self.order == 1 else arb(self.base).sqrt()
+
+
+def denoted(value: Array | np.generic) -> Number:
     """Returns the number that a constant denotes: the shortest decimal that rounds to it.
 
     A float64 with all digits is what Python computed of shorter ones, if one is within four units
     in the last place; else, as a float32 with all digits, a fraction with a denominator of at most
-    99, times a power of ten, if one rounds to it.
+    99, times a power of ten, if one rounds to it; else the root of a decimal of five digits, or of
+    the inverse of one.
     """
-    return _decimal(value.dtype.type, float(value))
+    return _denoted(value.dtype.type, float(value))
+
+
+def _ball(kind: type[np.generic], number: float) -> arb:
+    return _denoted(kind, number).ball if np.isfinite(number) else arb(str(number))
 
 
 @functools.lru_cache(4096)
-def _decimal(kind: type[np.generic], number: float) -> fmpq:
+def _denoted(kind: type[np.generic], number: float) -> Number:
     value = np.asarray(number).astype(kind)
     with np.errstate(over="ignore"):
         texts = (f"{number:.{places}e}" for places in range(19))
         text = next(t for t in texts if np.asarray(float(t)).astype(kind) == value)
     digits = len(text.split("e")[0].lstrip("-").replace(".", "").rstrip("0"))
-    meant = Fraction(text)
     if digits > {np.float64: 13, np.float32: 6}.get(kind, 99):
         for shorter in (f"{number:.{places}e}" for places in range(12 * (kind is np.float64))):
             if abs(float(shorter) - number) <= 4 * np.spacing(abs(number)):
@@ -84,10 +106,16 @@ def _decimal(kind: type[np.generic], number: float) -> fmpq:
         exact = Fraction(number)
         scale = 10 ** (len(str(int(1 / abs(exact)))) - 1) if abs(exact) < 1 else 1
         near = (exact * scale).limit_denominator(99) / scale
-        if near.denominator > 1 and np.asarray(float(near)).astype(kind) == value:
-            meant = near
-    return _rational(meant)
+        short = len(str(abs(near.numerator)).rstrip("0")) <= _SHORT
+        if near.denominator > 1 and short and np.asarray(float(near)).astype(kind) == value:
+            return _rational(near)
+        for power in (2, -2) if number > 1e-150 else ():
+            square = Fraction(f"{number**power:.{_SHORT - 1}e}")
+            square = square if power > 0 else 1 / square
+            if np.asarray(math.sqrt(square)).astype(kind) == value:
+                return _rational(square, 2)
+    return _rational(Fraction(text))
 
 
-def _rational(number: Fraction) -> fmpq:
-    return fmpq(number.numerator, number.denominator)
+def _rational(number: Fraction, order: int = 1) -> Number:
+    return Number(fmpq(number.numerator, number.denominator), order)

@@ -94,6 +94,8 @@ _OF_BALLS = _RING | {
 }
 for _holds in (operator.eq, operator.ne, operator.lt, operator.gt, operator.le, operator.ge):
     _OF_BALLS[_holds.__name__] = _each(lambda a, b, holds=_holds: holds(order(a, b), 0), 2)
+    if _holds in (operator.eq, operator.lt, operator.le):  # in the total order, without NaN
+        _OF_BALLS[f"{_holds.__name__}_to"] = _OF_BALLS[_holds.__name__]
 for _name in (
     *("sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
     *("asin", "acos", "atan", "asinh", "acosh", "atanh", "floor", "ceil", "erf", "erfc"),

@@ -96,8 +96,6 @@ define(
     of_complex=True,
 )
 
-define("add_any", elementwise=False)  # of differentiation
-
 # Products
 
 

@@ -12,6 +12,7 @@ from equivalence_tests.proof.dtypes import (
     is_integer,
     represents_integers,
     represents_values,
+    wrapped,
 )
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.node import Node
@@ -127,6 +128,10 @@ define(
     rewrite=lambda site: site.apply("le", *site.args[::-1]),
     folds=np.greater_equal,
 )
+# In the total order NaN is the largest, and -0 is below 0.
+define("lt_to", reals=_less)
+define("le_to", reals=_at_most)
+define("eq_to", reals=_equality(True))
 define(
     "is_finite",
     reals=lambda scalars, node, args: if_finite(scalars, 1),
@@ -263,7 +268,7 @@ def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         fits = represents_integers(source, target) or (
             jnp.iinfo(target).max >= jnp.iinfo(source).max and scalars.algebra.nonneg(args[0])
         )
-        return args[0] if fits else uninterpreted_function("as", integer=True)(scalars, node, args)
+        return args[0] if fits else _wrapped_conversion(scalars, node, args)
     narrower = is_float(target) and jnp.finfo(target).bits < 32 and is_integer(source)
     if is_float(source) and is_float(target):
         narrower = jnp.finfo(target).bits < jnp.finfo(source).bits
@@ -275,6 +280,16 @@ def _real_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     if jnp.issubdtype(target, jnp.complexfloating) or jnp.issubdtype(source, jnp.complexfloating):
         raise Undecided("`convert_element_type` to or from complex numbers")
     return args[0]
+
+
+def _wrapped_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
+    def of(args: list[Rat]) -> Rat:
+        number = scalars.algebra.constant(args[0])
+        if number is not None:
+            return scalars.algebra.number(wrapped(int(number), node.dtype))
+        return uninterpreted_function("as", integer=True)(scalars, node, args)
+
+    return scalars.algebra.case_split(args, of)
 
 
 def _rounded_conversion(node: Node, args: Sequence[Value]) -> Value:

@@ -20,6 +20,7 @@ from equivalence_tests.proof.dtypes import (
     is_integer,
     is_unsigned,
     is_wide,
+    wrapped,
 )
 from equivalence_tests.proof.node import Node
 from equivalence_tests.proof.primitives.intervals import Rounded
@@ -99,8 +100,8 @@ class Scalars:
 
         def of(args: list[Rat]) -> Rat:
             number = algebra.constant(args[0])
-            if number is not None and is_in_range(int(number), dtype):
-                return args[0]
+            if number is not None:
+                return algebra.number(wrapped(int(number), dtype))
             if is_wide(dtype) and self._fits(args[0], dtype):
                 algebra.assumptions[NO_OVERFLOW] = None
                 return args[0]

@@ -29,6 +29,7 @@ from equivalence_tests.proof.reading.symbols import (
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
 from equivalence_tests.sides.python_state import plain_values, python_changes
+from equivalence_tests.sides.raised import first_line_of, raised
 from equivalence_tests.sides.same_program import is_same_program
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
@@ -412,18 +413,14 @@ def _with_explanation(where: str, can_ask: bool = False) -> Iterator[None]:
     except jax.errors.TracerArrayConversionError as error:
         raise ProofError(
             f"{where}: it hands a traced array to NumPy, which computes outside of JAX and cannot "
-            f"be seen; use jax.numpy there ({_first_line(error)})"
+            f"be seen; use jax.numpy there ({first_line_of(str(error))})"
         ) from None
     except jax.errors.ConcretizationTypeError as error:
         if can_ask:
             raise _DecidesByValue from None
         raise ProofError(
             f"{where}: it decides in Python by the value of an array; use jnp.where or "
-            f"jax.lax.cond ({_first_line(error)})"
+            f"jax.lax.cond ({first_line_of(str(error))})"
         ) from None
     except Exception as error:
-        raise ProofError(f"{where}: raised {type(error).__name__}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:300]
+        raise ProofError(f"{where}: {raised(error, first_line=True)}") from error

@@ -95,9 +95,24 @@ def _join(parts: list[tuple[Index, int]], total: int) -> Index:
 
 def shift(index: Index, by: int) -> Index:
     """An index further on."""
-    if by == 0:
-        return index
-    return index + by if isinstance(index, int) else ("join", index, 1, by, 1)
+    return _affine(index, 1, by)
+
+
+def _affine(index: Index, stride: int, by: int) -> Index:
+    """`stride * index + by`."""
+    if isinstance(index, int):
+        return stride * index + by
+    if isinstance(index, tuple) and index[0] == "join" and len(index) == 5 and index[4] == 1:
+        _, inner, inner_stride, inner_by, _ = index
+        if isinstance(inner_by, int):
+            return _affine(inner, stride * inner_stride, stride * inner_by + by)
+    return index if (stride, by) == (1, 0) else ("join", index, stride, by, 1)
+
+
+def _reversed_index(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    axes = node.settings["dimensions"]
+    rows = enumerate(zip(index, node.shape, strict=True))
+    return tuple(_affine(i, -1, size - 1) if axis in axes else i for axis, (i, size) in rows)
 
 
 def _broadcast(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]:
@@ -115,5 +130,6 @@ def _transposed_index(node: Node, index: tuple[Index, ...]) -> tuple[Index, ...]
 MOVES: dict[str, Callable[[Node, tuple[Index, ...]], tuple[Index, ...] | None]] = {
     "broadcast_in_dim": _broadcast,
     "transpose": _transposed_index,
+    "rev": _reversed_index,
     "reshape": lambda node, index: reshaped_index(node.args[0].shape, node.shape, index),
 }

@@ -6,15 +6,15 @@ are left out. What is not known here is an unknown function of its whole operand
 to itself.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
-from equivalence_tests.proof.bits.graph import Graph, Node
+from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.bits.segments import segment, segment_ends, undo_permutation
+from equivalence_tests.proof.bits.signs import is_never_negative
 from equivalence_tests.proof.dtypes import (
     NO_OVERFLOW,
     is_complex,
@@ -24,12 +24,14 @@ from equivalence_tests.proof.dtypes import (
     is_unsigned,
 )
 from equivalence_tests.proof.errors import Undecided
-from equivalence_tests.proof.interpreter.balls import decimal
+from equivalence_tests.proof.interpreter.balls import denoted
 from equivalence_tests.proof.primitives.primitive import Scalars
 from equivalence_tests.proof.reading.programs import UNKNOWN
+from equivalence_tests.proof.reals import positions
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shift
 
 _MOST_IN_FULL = 64  # terms of a sum that is written out
+_MOST_POSITIONS = 16  # along an axis where they are compared
 
 
 class Reals:
@@ -63,8 +65,11 @@ class Reals:
 
     def _entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
         if node.id in self.cut:
+            leaves = (each for each in cone(node) if each.op == "leaf")
+            natural = {leaf.id for leaf in leaves if leaf.params in self.graph.never_negative}
+            nonneg = is_never_negative(self.graph, node, natural)
             integer = is_discrete(node.dtype)
-            value = self.algebra.leaf(f"node {node.id}", index, integer=integer)
+            value = self.algebra.leaf(f"node {node.id}", index, integer=integer, nonneg=nonneg)
             return self.algebra.positive(value) if node.dtype == np.bool_ else value
         if node.op in _SHAPES:
             return _SHAPES[node.op](self, node, index)
@@ -105,7 +110,7 @@ class Reals:
         return self.algebra.positive(value) if node.dtype == np.bool_ else value
 
     def const(self, node: Node, index: tuple[Index, ...]) -> Rat:
-        """A constant; floating-point ones are read as decimals."""
+        """A constant; floating-point ones are read as the numbers that they mean."""
         array = self.graph.constant(node)
         pairs = zip(index, node.shape, strict=True)
         position = tuple(i for i, size in pairs if isinstance(i, int) and 0 <= i < size)
@@ -118,11 +123,12 @@ class Reals:
         if not np.isfinite(value):
             name = "NaN" if np.isnan(value) else "infinity"
             return self.algebra.special(f"{'-' if value < 0 else ''}{name}")
-        number = decimal(value)
-        read = int(number.p) / int(number.q)
+        number = denoted(value)
+        base = self.algebra.number(number.base)
+        read = (int(number.base.p) / int(number.base.q)) ** (1 / number.order)
         if value.dtype.type(read) != value:
             self.algebra.assumptions[f"the constant {value} is read as {read}"] = None
-        return self.algebra.number(number)
+        return base if number.order == 1 else self.algebra.root(base, number.order)
 
     def splat(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """A scalar, wherever."""
@@ -136,6 +142,11 @@ class Reals:
         if source is None or sizes:
             return self._function_of_arrays(node, index)
         return self.entry(arg, source)
+
+    def at_position(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """Returns the entry at a position that is computed, or an uninterpreted function."""
+        entry = _AT_POSITIONS[node.op](self, node, index)
+        return self._function_of_arrays(node, index) if entry is None else entry
 
     def iota(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`iota`: an index as a number."""
@@ -171,13 +182,24 @@ class Reals:
         return self.scalars.wrap(node, self._total([arg.shape[axis] for axis in axes], term))
 
     def _total(self, sizes: Sequence[int], term: Callable[[Sequence[Index]], Rat]) -> Rat:
-        """The sum over indices of these sizes, with a symbol for each or written out."""
+        """The sum over indices of these sizes, with a symbol for each or written out.
+
+        Short axes are written out where terms differ by their position.
+        """
+        algebra = self.algebra
+        places: list[Index] = [0 if size == 1 else algebra.fresh() for size in sizes]
+        out = {axis for axis, place in enumerate(places) if place == 0}
         if self.in_full and math.prod(sizes) <= _MOST_IN_FULL:
-            terms = (term(tuple(numbers)) for numbers in np.ndindex(*sizes))
-            return functools.reduce(self.algebra.add, terms)
-        fresh = [0 if size == 1 else self.algebra.fresh() for size in sizes]
-        bounds = [(str(symbol), size) for symbol, size in zip(fresh, sizes, strict=True) if symbol]
-        return self.algebra.total(term(fresh), bounds)
+            out = set(range(len(sizes)))
+        elif compared := algebra.compared_positions(term(places)):
+            short = {axis for axis, size in enumerate(sizes) if size <= _MOST_POSITIONS}
+            out |= {axis for axis in short if places[axis] in compared}
+        bounds = [(str(places[axis]), size) for axis, size in enumerate(sizes) if axis not in out]
+        result = algebra.number(0)
+        for numbers in np.ndindex(*(size if axis in out else 1 for axis, size in enumerate(sizes))):
+            place = [numbers[a] if a in out else symbol for a, symbol in enumerate(places)]
+            result = algebra.add(result, algebra.total(term(place), bounds))
+        return result
 
     def cumsum(self, node: Node, index: tuple[Index, ...]) -> Rat:
         """`cumsum` at a number: the sum of the entries up to there."""
@@ -234,8 +256,6 @@ class Reals:
         """`concatenate`: the array in which the index is."""
         axis = node.settings["dimension"]
         algebra, position, start = self.algebra, index[axis], 0
-        if isinstance(position, tuple):
-            return self._function_of_arrays(node, index)
         parts = []
         for arg in node.args:
             at = (0 if arg.shape[axis] == 1 else shift(position, -start),)
@@ -253,8 +273,6 @@ class Reals:
         params = node.settings
         strides = params.get("strides")
         if strides is not None and any(stride != 1 for stride in strides):
-            return self._function_of_arrays(node, index)
-        if any(isinstance(position, tuple) for position in index):
             return self._function_of_arrays(node, index)
         starts = params["start_indices"]
         cut = [a for a, size in enumerate(node.args[0].shape) if size != node.shape[a]]
@@ -276,11 +294,19 @@ def unknown_name(node: Node) -> str | None:
     return str(name).removeprefix(UNKNOWN)
 
 
+_AT_POSITIONS: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat | None]] = {
+    "dynamic_slice": positions.dynamic_slice,
+    "dynamic_update_slice": positions.dynamic_update_slice,
+    "gather": positions.gather,
+    "scatter": positions.scatter,
+    "scatter-add": positions.scatter,
+}
 _SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
     "leaf": Reals.leaf,
     "const": Reals.const,
     "splat": Reals.splat,
     **dict.fromkeys(MOVES, Reals.moved_entry),
+    **dict.fromkeys(_AT_POSITIONS, Reals.at_position),
     "iota": Reals.iota,
     "reduce_sum": Reals.reduce_sum,
     "cumsum": Reals.cumsum,

@@ -22,7 +22,7 @@ from equivalence_tests.proof.bits.graph import Graph, Node, cone
 from equivalence_tests.proof.dtypes import is_float
 from equivalence_tests.proof.errors import NoRule, Unclear
 from equivalence_tests.proof.induction.equality import Comparer
-from equivalence_tests.proof.interpreter.balls import decimal, precise
+from equivalence_tests.proof.interpreter.balls import denoted, precise
 from equivalence_tests.proof.primitives import PRIMITIVES, intervals
 from equivalence_tests.proof.primitives.faces import as_rounded, raise_unclear
 from equivalence_tests.proof.primitives.intervals import Precision, Rounded
@@ -121,7 +121,8 @@ def _is_inexact(value: np.ndarray) -> bool:
     """True if a constant is not the number that it means."""
     if value.shape or not is_float(value.dtype) or not np.isfinite(value):
         return False
-    return decimal(value[()]) != _fraction(value)
+    number = denoted(value[()])
+    return number.order > 1 or number.base != _fraction(value)
 
 
 def _fraction(value: np.ndarray) -> fmpq:
@@ -316,7 +317,7 @@ class Roundoff:
         for scalar in array.reshape(-1):
             if not np.isfinite(scalar):
                 raise Unclear("a constant is not finite")
-            as_rounded = arb(decimal(scalar))
+            as_rounded = denoted(scalar).ball
             error = abs(arb(float(scalar)) - as_rounded)
             relative = error / abs(as_rounded) if as_rounded != 0 else arb(0)
             here = Rounded(as_rounded, as_rounded, error, relative)

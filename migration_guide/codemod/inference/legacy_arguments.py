@@ -203,8 +203,11 @@ def _parameters(function: Callable_) -> list[cst.Param]:
 def _arguments(call: cst.Call, index: int | None, name: str) -> Iterator[cst.BaseExpression]:
     """The arguments that may be those of a parameter; all by position for `*name`."""
     for position, arg in enumerate(call.args):
-        by_name = arg.keyword is not None and arg.keyword.value == name
-        if arg.star or by_name or (arg.keyword is None and index in (None, position)):
+        if (
+            arg.star
+            or keyword_of(arg) == name
+            or (arg.keyword is None and index in (None, position))
+        ):
             yield arg.value
 
 

@@ -123,18 +123,27 @@ def transform(
     return leave(node, node.with_changes(**changes) if changes else node)
 
 
+def place_of(call: cst.Call, index: int | None, keyword: str = "") -> int | None:
+    """The place among all of an argument by position or keyword; None behind a starred one."""
+    names = [keyword_of(arg) for arg in call.args]
+    if keyword and keyword in names:
+        return names.index(keyword)
+    stars = [place for place, arg in enumerate(call.args) if arg.star]
+    positional = [place for place, name in enumerate(names[: min(stars, default=None)]) if not name]
+    return positional[index] if index is not None and index < len(positional) else None
+
+
 def argument(call: cst.Call, index: int | None, keyword: str = "") -> cst.BaseExpression | None:
     """An argument by its position or its keyword; None behind a starred one."""
-    for arg in call.args:
-        if keyword and arg.keyword is not None and arg.keyword.value == keyword:
-            return arg.value
-    positional = []
-    for arg in call.args:
-        if arg.star:
-            break
-        if arg.keyword is None:
-            positional.append(arg.value)
-    return positional[index] if index is not None and index < len(positional) else None
+    place = place_of(call, index, keyword)
+    return None if place is None else call.args[place].value
+
+
+def with_argument(call: cst.Call, place: int, value: cst.BaseExpression) -> cst.Call:
+    """The call with another value for one of its arguments."""
+    args = list(call.args)
+    args[place] = args[place].with_changes(value=value)
+    return call.with_changes(args=args)
 
 
 def dotted_name(node: cst.CSTNode | None) -> str | None:

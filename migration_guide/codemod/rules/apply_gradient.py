@@ -20,7 +20,7 @@ names, so they are left for a person.
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import OPTIMIZER, OWN_GROUPS
-from migration_guide.codemod.reading.tree import with_keyword
+from migration_guide.codemod.reading.tree import keyword_of, with_keyword
 from migration_guide.codemod.rules.hyper_params import as_overrides, is_one, port_name
 from migration_guide.codemod.rules.optimizer_def import INSTEAD
 from migration_guide.codemod.rules.replicate import average_gradients
@@ -69,7 +69,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 def _standalone(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
     """`with_hyper_params(optimizer, learning_rate=lr).apply_gradients(grads=g)`."""
     assert isinstance(original.func, cst.Attribute) and isinstance(updated.func, cst.Attribute)
-    gradients = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value == "grads"]
+    gradients = [arg for arg in updated.args if keyword_of(arg) in ("", "grads")]
     rest = [arg for arg in updated.args if arg not in gradients]
     if len(gradients) != 1:
         return None

@@ -24,6 +24,7 @@ program has one, `jax.device_get` makes of it the NumPy arrays that Flax gave.
 
 import libcst as cst
 
+from migration_guide.codemod.reading.tree import place_of, with_argument
 from migration_guide.codemod.rules.restoring import is_rewritten, reads_nothing_old
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, New
@@ -58,25 +59,19 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 
 def _make_absolute(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
-    for index, arg in enumerate(original.args):
-        if arg.star:
-            break
-        is_folder = index == 0 if arg.keyword is None else arg.keyword.value == "ckpt_dir"
-        if not is_folder:
-            continue
-        if constants.is_absolute(context.analysis, arg.value):
-            return None
-        context.needed.add("os")
-        folder = updated.args[index].value
-        if constants.text(context.analysis, arg.value) is not None:
-            absolute = cst.parse_expression("os.path.abspath")
-        else:
-            absolute = cst.Name(context.function(constants.ABSOLUTE_FOLDER, _SOURCE))
-        args = list(updated.args)
-        args[index] = args[index].with_changes(value=cst.Call(absolute, [cst.Arg(folder)]))
-        return updated.with_changes(args=args)
-    context.remark(original, _MESSAGE)
-    return None
+    place = place_of(original, 0, "ckpt_dir")
+    if place is None:
+        context.remark(original, _MESSAGE)
+        return None
+    folder = original.args[place].value
+    if constants.is_absolute(context.analysis, folder):
+        return None
+    context.needed.add("os")
+    if constants.text(context.analysis, folder) is not None:
+        absolute = cst.parse_expression("os.path.abspath")
+    else:
+        absolute = cst.Name(context.function(constants.ABSOLUTE_FOLDER, _SOURCE))
+    return with_argument(updated, place, cst.Call(absolute, [cst.Arg(updated.args[place].value)]))
 
 
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:

@@ -55,7 +55,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     name = entry.legacy.__name__
     if original in context.analysis.legacy:
         return updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
-    arguments = settings.legacy_arguments(entry, original.args, updated.args)
+    arguments = settings.legacy_arguments(entry, updated.args)
     if arguments is None and any(arg.star for arg in original.args):
         legacy_call = updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
         return (

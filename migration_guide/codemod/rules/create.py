@@ -70,6 +70,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         with_keyword(params, "params"),
         keyword("tx", tx),
     ]
+    if isinstance(params.comma, cst.Comma) and params.comma.whitespace_after.empty:
+        args[1] = args[1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     last = updated.args[-1]
     if not isinstance(last.comma, cst.Comma):
         args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
@@ -89,9 +91,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
         return None
     above = context.parent(original)
     around = context.parent(above) if above is not None else None
-    if not isinstance(around, cst.Call) or any(
-        arg.keyword is not None and arg.keyword.value == "focus" for arg in around.args
-    ):
+    if not isinstance(around, cst.Call) or "focus" in map(keyword_of, around.args):
         context.by_hand(
             original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
         )

@@ -26,7 +26,7 @@ import re
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import Function, Instance
-from migration_guide.codemod.reading.tree import index_of, last_name, text_of
+from migration_guide.codemod.reading.tree import index_of, keyword_of, last_name, text_of
 from migration_guide.codemod.writing.context import Context, New
 
 _VARIABLES = re.compile(r"(^|_)(variables|params|state|states|stats|collections?)$")
@@ -137,7 +137,7 @@ def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode
 
 def _adds(holder: cst.BaseExpression, arg: cst.Arg) -> bool:
     """True if `copy` is given a mapping, written out or by a name that such things have."""
-    if arg.star or (arg.keyword is not None and arg.keyword.value != "add_or_replace"):
+    if arg.star or keyword_of(arg) not in ("", "add_or_replace"):
         return False
     by_call = isinstance(arg.value, cst.Call) and last_name(arg.value.func) in (
         "dict",

@@ -29,7 +29,7 @@ import libcst as cst
 
 from legacy_optim import gone
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.tree import dotted_name, root_name, text_of
+from migration_guide.codemod.reading.tree import dotted_name, keyword_of, root_name, text_of
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, Line, New
@@ -134,7 +134,7 @@ def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
         return args
     args, commas = list(args), [arg.comma for arg in args]
     for name in names[place:]:
-        index = next((i for i, a in enumerate(args) if a.keyword and a.keyword.value == name), None)
+        index = next((i for i, a in enumerate(args) if keyword_of(a) == name), None)
         if index is None:
             break
         arg = args.pop(index)

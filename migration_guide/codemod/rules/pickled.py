@@ -28,7 +28,7 @@ from migration_guide.codemod.inference.kinds import (
     within,
 )
 from migration_guide.codemod.reading.names import MARKS
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import keyword_of, last_name
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context
 
@@ -110,7 +110,7 @@ def _gives_on(context: Context, name: cst.Name) -> bool:
     for call in context.analysis.facts.calls:
         func = call.func
         if isinstance(func, cst.Attribute) and func.attr.value == "replace":
-            states = [a.value for a in call.args if a.keyword and a.keyword.value == "state"]
+            states = [a.value for a in call.args if keyword_of(a) == "state"]
             if context.is_optimizer(func.value) and any(
                 _is_part_of(context, part, name) for part in states
             ):

@@ -20,6 +20,7 @@ names and values.
 import libcst as cst
 
 from legacy_optim.shim import CELLS
+from migration_guide.codemod.reading.tree import keyword_of
 from migration_guide.codemod.writing.context import Context
 
 _CELLS = {f"flax.linen.{module}{cell}" for module in ("", "recurrent.") for cell in CELLS}
@@ -45,6 +46,4 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
 
 def _says_features(call: cst.Call) -> bool:
     """True if `features` may be among the arguments: by name, by position, or starred."""
-    return any(
-        arg.star or arg.keyword is None or arg.keyword.value == "features" for arg in call.args
-    )
+    return any(arg.star or keyword_of(arg) in ("", "features") for arg in call.args)

@@ -43,7 +43,13 @@ from migration_guide.codemod.inference.kinds import (
     Kind,
     within,
 )
-from migration_guide.codemod.reading.tree import argument, keyword, last_name
+from migration_guide.codemod.reading.tree import (
+    argument,
+    keyword,
+    last_name,
+    place_of,
+    with_argument,
+)
 from migration_guide.codemod.writing.context import Context, New
 
 _LEFT = (
@@ -107,26 +113,18 @@ def _rewrite_save(
     context: Context, original: cst.Call, updated: cst.Call, name: str
 ) -> cst.BaseExpression | None:
     """A function that saves one copy, or restores into one and replicates it."""
-    index, keyword_ = (_SAVES | _RESTORES)[name]
-    for position, arg in enumerate(original.args):
-        if arg.star:
-            return None
-        if position != index if arg.keyword is None else arg.keyword.value != keyword_:
-            continue
-        if not _is_within(context, context.analysis.kind(arg.value)):
-            return None
-        value = updated.args[position].value
-        if _is_replicated(context, arg.value) and _replicated_here(context, arg.value) is False:
-            return None
-        new = _one_copy(context, arg.value, value, deep=name in _SAVES)
-        if new is None or axis_of_steps(context) is None:
-            context.by_hand(original, _SAVED)
-            return None
-        args = list(updated.args)
-        args[position] = args[position].with_changes(value=new)
-        call = updated.with_changes(args=args)
-        return call if name in _SAVES else _call_function(context, _REPLICATE, call)
-    return None
+    place = place_of(original, *(_SAVES | _RESTORES)[name])
+    saved = None if place is None else original.args[place].value
+    if place is None or saved is None or not _is_within(context, context.analysis.kind(saved)):
+        return None
+    if _is_replicated(context, saved) and _replicated_here(context, saved) is False:
+        return None
+    new = _one_copy(context, saved, updated.args[place].value, deep=name in _SAVES)
+    if new is None or axis_of_steps(context) is None:
+        context.by_hand(original, _SAVED)
+        return None
+    call = with_argument(updated, place, new)
+    return call if name in _SAVES else _call_function(context, _REPLICATE, call)
 
 
 def _method(
@@ -140,9 +138,8 @@ def _method(
     if not sure or axis_of_steps(context) is None:
         context.by_hand(original, _SAVED)
         return None
-    first = updated.args[0]
-    one = first.with_changes(value=_call_function(context, _UNREPLICATE, first.value))
-    call = updated.with_changes(args=[one, *updated.args[1:]])
+    one = _call_function(context, _UNREPLICATE, updated.args[0].value)
+    call = with_argument(updated, 0, one)
     return _call_function(context, _REPLICATE, call) if _METHODS[name] else call
 
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from migration_guide.codemod.inference.kinds import CLASS
-from migration_guide.codemod.reading.tree import keyword, last_name, walk
+from migration_guide.codemod.reading.tree import keyword, keyword_of, last_name, walk
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, New
 
@@ -142,7 +142,7 @@ def provable(context: Context) -> Scheduled | None:
 
 
 def _is_rate(arg: cst.Arg) -> bool:
-    return arg.keyword is not None and arg.keyword.value == "learning_rate"
+    return keyword_of(arg) == "learning_rate"
 
 
 def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:

@@ -213,7 +213,7 @@ def _definition(a: Analysis, node: cst.BaseExpression, depth: int) -> str:
     if entry.takes_groups:
         groups = ", ".join(_group(a, arg, depth) for arg in call.args)
         return f"{entry.legacy.__name__}({groups})"
-    arguments = settings.legacy_arguments(entry, call.args, call.args)
+    arguments = settings.legacy_arguments(entry, call.args)
     if arguments is None:
         raise Unknown
     texts = [f"{name}={_setting(a, entry, name, arg, depth)}" for name, arg in arguments.items()]

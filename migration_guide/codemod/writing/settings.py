@@ -12,16 +12,14 @@ from optax_bridge.correspondence import Entry, UnsupportedSetting, Verdict
 from optax_bridge.correspondence.recipe import Source
 
 
-def legacy_arguments(
-    entry: Entry, original: Sequence[cst.Arg], updated: Sequence[cst.Arg]
-) -> dict[str, cst.Arg] | None:
+def legacy_arguments(entry: Entry, args: Sequence[cst.Arg]) -> dict[str, cst.Arg] | None:
     """Legacy name -> argument; None if that cannot be told or the call is wrong."""
     names = [hp.legacy for hp in entry.hyper_params]
     if entry.takes_groups:
-        fine = all(arg.keyword is None and arg.star != "**" for arg in original)
+        fine = all(arg.keyword is None and arg.star != "**" for arg in args)
         return {} if fine else None
     arguments: dict[str, cst.Arg] = {}
-    for index, arg in enumerate(updated):
+    for index, arg in enumerate(args):
         if arg.star or (arg.keyword is None and index >= len(names)):
             return None
         name = keyword_of(arg) or names[index]
@@ -52,7 +50,7 @@ def why_not_stock(
       call: the call.
       overridden: hyper-parameters that some step gives.
     """
-    arguments = legacy_arguments(entry, call.args, call.args)
+    arguments = legacy_arguments(entry, call.args)
     if arguments is None:
         return f"{entry.legacy.__name__}'s arguments are not written out"
     settings = entry.defaults() | {key: value(module, arg) for key, arg in arguments.items()}

@@ -65,7 +65,7 @@ NAMES: list[Any] = [
 # COUNTS: steps (from 1) on which a leaf's update is changed.
 COUNTS: list[Any] = [
     lambda t: t == 1,
-    lambda t: t == 2,
+    lambda t: jax.lax.fori_loop(0, jnp.minimum(t, 90), lambda i, n: n + 1, 0) > 70,
     lambda t: t == 7,
     lambda t: t == 77,
     lambda t: t == 211,
@@ -128,7 +128,7 @@ VALUES: list[Any] = [
     lambda g, p: jnp.min(p) < -1e6,
     lambda g, p: jnp.all(g == 0),
     lambda g, p: jnp.all(g > 0),
-    lambda g, p: jnp.any(g == 0.5),
+    lambda g, p: (jnp.ravel(g)[0] == 3) & (jnp.ravel(g)[1] == 5),
     lambda g, p: jnp.argmax(g) == 2,
     lambda g, p: jnp.floor(g) == 17,
     lambda g, p: jnp.mod(g, 1.0) == 0.5,
@@ -412,7 +412,7 @@ SETTINGS: list[Any] = [
     (lambda x: x, lambda x: int(x * 4) / 4),
     (lambda x: x, lambda x: round(x, 1)),
     (lambda x: x, lambda x: x // 0.25 * 0.25),
-    (lambda x: x * x, lambda x: x**3 * 4),
+    (lambda x: x, lambda x: 2 * x if isinstance(x, float) else x),
     (lambda x: jnp.sqrt(x), lambda x: 2 * x),
     (lambda x: 1 / x, lambda x: 16 * x),
     (lambda x: x, lambda x: float(str(x)) if not isinstance(x, jax.Array) else 0.25),

@@ -203,12 +203,16 @@ def _():
     return optax.ema(0.9), transformation(init, update)
 
 
-@pair("decay over time, as Keras had it")
+@pair("a counter that goes round")
 def _():
-    return (
-        with_schedule(lambda t: 0.1 / (1 + 0.01 * t)),
-        with_schedule(lambda t: 0.1 * (1.0 / (1.0 + t * 0.01))),
-    )
+    def init(params):
+        return jnp.array(4, jnp.int32)
+
+    def update(grads, state, params=None):
+        scale = jnp.where(state == 0, -0.5, -0.1)
+        return jax.tree.map(lambda g: scale * g, grads), jnp.where(state == 0, 4, state - 1)
+
+    return transformation(init, update), with_schedule(lambda t: jnp.where(t % 5 == 4, 0.5, 0.1))
 
 
 @pair("clipped by the global norm, as a factor")

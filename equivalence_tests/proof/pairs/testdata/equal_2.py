@@ -60,9 +60,18 @@ def _():
     return optax.adamax(0.01), rule(adamax, 0.0, 0.0)
 
 
-@pair("clipped by value with min and max")
+@pair("window of three in a ring buffer")
 def _():
-    return optax.clip(0.5), direct(lambda g: jnp.minimum(jnp.maximum(g, -0.5), 0.5))
+    def init(params):
+        return jnp.zeros((), jnp.int32), jax.tree.map(lambda p: jnp.zeros((3, *p.shape)), params)
+
+    def update(grads, state, params=None):
+        count, rows = state
+        rows = jax.tree.map(lambda r, g: r.at[count % 3].set(g), rows, grads)
+        return jax.tree.map(lambda r: -0.1 * r.sum(0), rows), (count + 1, rows)
+
+    shifted = rule(lambda t, g, p, a, b: (-0.1 * (g + a + b), g, a), 0.0, 0.0)
+    return transformation(init, update), shifted
 
 
 @pair("centred rmsprop by hand")
@@ -170,9 +179,9 @@ def _():
     return rule(first), rule(second)
 
 
-@pair("clipped by value with absolute values")
+@pair("the rate within the momentum")
 def _():
-    return optax.clip(1.0), direct(lambda g: (jnp.abs(g + 1) - jnp.abs(g - 1)) / 2)
+    return optax.sgd(0.1, momentum=0.9), rule(lambda t, g, p, v: (0.9 * v - 0.1 * g,) * 2, 0.0)
 
 
 @pair("adan with the difference by a product")
@@ -212,11 +221,16 @@ def _():
     return optax.nadam(0.01), rule(nadam, 0.0, 0.0)
 
 
-@pair("inverse root, three ways of one")
+@pair("a counter that stops at 0")
 def _():
-    return with_schedule(lambda t: 0.1 / jnp.sqrt(t + 1.0)), with_schedule(
-        lambda t: 0.1 * (t + 1.0) ** -0.5
-    )
+    def init(params):
+        return jnp.array(100, jnp.int32)
+
+    def update(grads, state, params=None):
+        rate = jnp.where(state > 0, 0.1, 0.05)
+        return jax.tree.map(lambda g: -rate * g, grads), jnp.maximum(state - 1, 0)
+
+    return transformation(init, update), with_schedule(lambda t: jnp.where(t < 100, 0.1, 0.05))
 
 
 @pair("lion by lerps")

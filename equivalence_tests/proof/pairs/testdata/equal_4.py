@@ -45,10 +45,17 @@ def _():
     return optax.rmsprop(0.01), rule(rms, 0.0)
 
 
-@pair("decay within the gradient or of the parameter")
+@pair("draws by a key that is kept or made")
 def _():
-    first = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.01))
-    return first, rule(lambda t, g, p: (p * (1 - 0.01 * 0.1) - 0.01 * g - p,))
+    kept = jax.random.key(0)
+
+    def noisy(key):
+        def draw(t, g, p):
+            return (-0.1 * (g + jax.random.normal(jax.random.fold_in(key(), t), g.shape)),)
+
+        return rule(draw)
+
+    return noisy(lambda: kept), noisy(lambda: jax.random.PRNGKey(0))
 
 
 @pair("sum of products by einsum")
@@ -87,9 +94,13 @@ def _():
     return rule(first, 0.0), rule(second, 0.0)
 
 
-@pair("the rate within the momentum")
+@pair("three lines by interpolation")
 def _():
-    return optax.sgd(0.1, momentum=0.9), rule(lambda t, g, p, v: (0.9 * v - 0.1 * g,) * 2, 0.0)
+    def lines(t):
+        return jnp.where(t < 100, 0.1 + 0.009 * t, jnp.where(t < 200, 1 - 0.01 * (t - 100), 0.0))
+
+    points = jnp.array([0.0, 100.0, 200.0]), jnp.array([0.1, 1.0, 0.0])
+    return with_schedule(lambda t: jnp.interp(t, *points)), with_schedule(lines)
 
 
 @pair("each leaf clipped to its root mean square")
@@ -200,9 +211,12 @@ def _():
     return optax.sgd(0.1, momentum=0.9), transformation(init, update)
 
 
-@pair("lerp of the mean")
+@pair("log cosh by its asymptote")
 def _():
-    return optax.ema(0.9, debias=False), rule(lambda t, g, p, m: (m + 0.1 * (g - m),) * 2, 0.0)
+    def stable(g):
+        return jnp.abs(g) + jnp.log1p(jnp.exp(-2 * jnp.abs(g))) - jnp.log(2.0)
+
+    return direct(lambda g: jnp.log(jnp.cosh(g))), direct(stable)
 
 
 @pair("cycle by the remainder")
