@@ -55,6 +55,11 @@ def test_what_is_lost_is_a_failure_in_every_file(checkpoint: Path, command: Comm
 MISUSE = {
     "no checkpoint": (("none",), "none: there is no such file or folder"),
     "no program": (("checkpoint_5",), "Missing option '--program'"),
+    "a function with arguments": (
+        ("checkpoint_5", "--program", "wide.py:Of", "--optimizer", ADAM),
+        "It is called without arguments: name a function that needs none, such as def make(): "
+        "return Of(...)",
+    ),
     "neither": (("checkpoint_5", "--program", "new.py:make_state"), "expected either --old"),
     "another shape": (
         ("checkpoint_5", "--program", "wide.py:make_state", "--optimizer", ADAM),
@@ -93,7 +98,7 @@ def test_misuse_exits_two_and_is_said(case: str, checkpoint: Path, command: Comm
     arguments, message = MISUSE[case]
     program(checkpoint.parent, EXACT)
     wide = (checkpoint.parent / "new.py").read_text().replace("(3, 2)", "(3, 4)")
-    (checkpoint.parent / "wide.py").write_text(wide)
+    (checkpoint.parent / "wide.py").write_text(f"{wide}\nclass Of(State): ...\n")
     if case == "no checkpoint":
         arguments = (*arguments, "--program", "new.py:make_state")
     done = command("check-resume", *arguments)

@@ -147,6 +147,7 @@ def _compare(
     from equivalence_tests.environment import environment
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
+    from equivalence_tests.pair.known import known_recipe
     from equivalence_tests.pair.settings import explanation
     from equivalence_tests.report.item import Difference, of_message, of_report
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
@@ -175,9 +176,11 @@ def _compare(
         proof, unproved = prove_sides(*asked, params=few, hyper_params=numbers, names=names)
         evidence = Evidence(runs, proof, unproved)
         print(f"proof: {evidence.about_proof()}", flush=True)
-        if runs.verdict is Verdict.DIFFERENT and numbers is None:
-            why = explanation(sides[0], sides[1], compared)
-            evidence = Evidence(runs, proof, unproved, "" if why is None else str(why))
+        if evidence.verdict is Verdict.DIFFERENT and numbers is None:
+            different = runs.verdict is Verdict.DIFFERENT
+            settings = explanation(sides[0], sides[1], compared) if different else None
+            why = str(settings or known_recipe(sides, tree))
+            evidence = Evidence(runs, proof, unproved, why)
     print("\n".join(evidence.remarks()))
     different = evidence.verdict is Verdict.DIFFERENT
     remarks = filter(None, (evidence.explanation, evidence.disagreement))

@@ -135,6 +135,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
         ("Adan(1e-3)", "is no call of a legacy optimizer.*is Adam meant"),
         ("os.system('true')", "is no call of a legacy optimizer"),
         ("optax.adam(rate)", "rate is no literal, and nothing is evaluated"),
+        ("optax.chain((optax.adam(rate),))", "rate is no literal, and nothing is evaluated"),
         ("optax.adam(1e-3", r"expected module:name, or a constructor call such as Adam\(1e-3\)"),
         ("my_pair:stopping", r"not this step \(my_pair.py:22\).*--params w=4x3,b=3"),
     ],
@@ -259,3 +260,23 @@ def test_a_step_reads_the_flags_of_its_own_program(name: str, tmp_path: Path, co
     assert done.code == 1, done
     done = command("compare", f"old.py:{name}", f"new.py:{name}", *SHORT, "--", "--rate=0.125")
     assert done.code == 0, done
+
+
+@pytest.mark.filterwarnings("ignore:multi_optimizer, group 0. none of")
+def test_groups_may_be_written_out_and_those_that_hold_nothing_are_said(command: Command):
+    for pattern, closing in (
+        ("*/bias", "identical: the same bits in what ran, and proved"),
+        ("*/none", "identical: the same bits in what ran, where no parameter moves, and proved"),
+    ):
+        old = f'MultiOptimizer(("{pattern}", Adam(0.1)))'
+        new = f'optax_bridge.multi_optimizer(("{pattern}", optax_bridge.adam(0.1)))'
+        done = command("compare", old, new, "--params", "bias=3,kernel=4x3", "--steps", "3")
+        assert done.code == 0
+        assert closing in done.out
+        assert "of 2 parameters" in done.out or "at rest on both sides: all" in done.out
+
+
+def test_a_difference_that_no_setting_explains_names_what_is_the_same(command: Command):
+    done = command("compare", "LAMB(0.1)", "optax.lamb(0.1)", "--params", "w=2", "--steps", "2")
+    assert done.code == 1
+    assert "LAMB(0.1) in Optax is optax_bridge.lamb(learning_rate=0.1): identical" in done.out

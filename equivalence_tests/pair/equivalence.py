@@ -106,9 +106,11 @@ def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
     """Returns the report of the runs, and of those in float64 where these decide."""
     poisoned = setup.steps_with_poison(params)
     here, started = compare_sides(setup, params, poisoned), ""
+    at_rest = here.at_rest
     if here.moved < _SEEN and here.both.within(bound) is not Verdict.DIFFERENT:
         smaller = jax.tree.map(lambda leaf: leaf * leaf.dtype.type(_SMALLER), params)
         again = compare_sides(setup, smaller, poisoned)
+        at_rest &= again.at_rest
         started = f"parameters / {1 / _SMALLER:.0f}, as those given hardly move"
         if not again.both.identical:
             here, params = again, smaller
@@ -129,6 +131,7 @@ def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
         about_wide=why,
         closed_loop=setup.closed_loop,
         started=started,
+        at_rest=tuple(path for path in signature(params, "params") if path in at_rest),
         finite=here.finite if here.finite < min([setup.steps, *poisoned.values()]) else None,
         parameters=here.parameters,
         parameters_wide=there and there.parameters,

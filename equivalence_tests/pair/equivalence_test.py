@@ -380,3 +380,19 @@ def test_rounding_of_single_elements_is_laid_to_the_compiler_that_does_so(
     assert "as one function" not in str(check_equivalence(*pair, more, steps=20))
     other = str(check_equivalence(pair[0], optax.adam(0.2), params, steps=20))
     assert "as one function" not in other
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("*/none", "at rest on both sides: all parameters, so nothing is compared"),
+        ("*/b", "at rest on both sides: 1 of 2 parameters, of which nothing is known: params['a']"),
+        ("*", None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:multi_optimizer, group 0. none of")
+def test_parameters_that_no_step_moves_are_said(pattern: str, said: str | None):
+    left, right = (optax_bridge.multi_optimizer((pattern, optax.sgd(0.1))) for _ in range(2))
+    report = check_equivalence(left, right, PARAMS, gradients="normal", steps=3)
+    assert report.verdict is Verdict.IDENTICAL
+    assert (said or "") in str(report) and ("at rest" in str(report)) == (said is not None)

@@ -75,7 +75,8 @@ class Evidence:
             text = " and ".join(by)
         else:
             shown = "the same bits" if ran is Verdict.IDENTICAL else "no more than that"
-            text = f"{shown} in what ran{self._scope()}"
+            where = ", where no parameter moves" if self.runs.nothing_moves else ""
+            text = f"{shown} in what ran{where}{self._scope()}"
         return f"{self.verdict.value}: {text}"
 
     def _scope(self) -> str:

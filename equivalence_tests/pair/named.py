@@ -295,6 +295,9 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
 def _call_value(node: ast.expr, text: str) -> object:
     if isinstance(node, ast.Call) and _library(ast.unparse(node.func)):
         return _library_side(node, ast.unparse(node)).build()
+    if isinstance(node, ast.Tuple | ast.List):
+        parts = [_call_value(part, text) for part in node.elts]
+        return tuple(parts) if isinstance(node, ast.Tuple) else parts
     return _literal(node, text)
 
 

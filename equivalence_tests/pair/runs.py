@@ -32,6 +32,16 @@ def _part_moved(leaf: np.ndarray) -> float:
     return float((rows[1:] != rows[:-1]).any(axis=1).mean()) if rows.size and len(rows) > 1 else 1.0
 
 
+def _at_rest(params: Params, runs: Sequence[Params]) -> frozenset[str]:
+    """The paths of parameters that no step of any run moves, those without elements aside."""
+    leaves, after = jax.tree.leaves(params), [jax.tree.leaves(run) for run in runs]
+    return frozenset(
+        path
+        for path, leaf, *rows in zip(signature(params, "params"), leaves, *after, strict=True)
+        if np.size(leaf) and all((np.asarray(leaf) == each).all() for each in rows)
+    )
+
+
 class Outcome(NamedTuple):
     """The outcome of comparing two runs.
 
@@ -41,6 +51,7 @@ class Outcome(NamedTuple):
       state_compared: whether `both` covers the state.
       relations: of the states, where all their leaves are linearly related.
       moved: the part of the steps at which the parameters that move least changed.
+      at_rest: the paths of the parameters that no step moves on either side.
       finite: the number of steps before the first after which a parameter is not finite.
       counts: counts that one state has in a dtype that goes no further than the text says.
     """
@@ -50,6 +61,7 @@ class Outcome(NamedTuple):
     state_compared: bool
     relations: Mapping[str, Relation]
     moved: float
+    at_rest: frozenset[str]
     finite: int
     counts: tuple[str, ...] = ()
 
@@ -103,17 +115,18 @@ def compare_sides(setup: Setup, params: Params, poisoned: Mapping[str, int]) -> 
     except ValueError as error:
         raise EquivalenceError(f"{names[0]} and {names[1]} side: {error}") from None
     moved = min(map(_part_moved, jax.tree.leaves(runs[0]["params"])))
+    at_rest = _at_rest(params, [run["params"] for run in runs])
     finite = _finite([run["params"] for run in runs])
     if not comparable:
         counts = [
             text for run, name in zip(runs, names, strict=True) for text in _counts(run, name)
         ]
-        return Outcome(parameters, parameters, False, {}, moved, finite, tuple(counts))
+        return Outcome(parameters, parameters, False, {}, moved, at_rest, finite, tuple(counts))
     # Only what comes before a number that is not finite can be related.
     until = _finite(runs)
     related = relations(*(jax.tree.map(lambda leaf: leaf[:until], run["state"]) for run in runs))
     return Outcome(
-        compare(*runs, poisoned=poisoned), parameters, True, related or {}, moved, finite
+        compare(*runs, poisoned=poisoned), parameters, True, related or {}, moved, at_rest, finite
     )
 
 

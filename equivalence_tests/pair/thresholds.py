@@ -8,6 +8,7 @@ source and settings; of these the smallest count at which one of the two is anot
 import itertools
 import math
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -111,9 +112,9 @@ class _Outlines:
             return self.side.view(self.side.step(self.side.init(params), grads))
 
         tree = {"w": jax.ShapeDtypeStruct(shape, jnp.float32)}
-        return tuple(
-            _operations(jax.make_jaxpr(take_first_step)(tree, tree).jaxpr, _follows_from(shape))
-        )
+        with warnings.catch_warnings(action="ignore"):  # of a parameter that no user has
+            program = jax.make_jaxpr(take_first_step)(tree, tree)
+        return tuple(_operations(program.jaxpr, _follows_from(shape)))
 
 
 def _are_alike(one: Outline | None, other: Outline | None) -> bool:

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ class Report:
         left one's.
       tried: the gradients in words, where they have a name.
       started: other parameters that the sides were started from as well, in words.
+      at_rest: paths of the parameters that no step moves on either side.
       finite: the number of steps until a parameter is not finite, where the gradients still are;
         None if there is no such step.
       counts: counts of one side in a dtype in which they do not go far, in words.
@@ -59,6 +61,7 @@ class Report:
     pinned: str = ""
     tried: str = ""
     started: str = ""
+    at_rest: tuple[str, ...] = ()
     finite: int | None = None
     parameters: Comparison | None = None
     parameters_wide: Comparison | None = None
@@ -102,12 +105,29 @@ class Report:
     def compared(self) -> str:
         """The trees that were compared, and the conditions."""
         what = "parameters and state" if self.state_compared else "parameters (states not alike)"
-        return f"{what}, {self.comparison.leaves} leaves, at every step; {self.pinned}"
+        count = self.comparison.leaves
+        leaves = "1 leaf" if count == 1 else f"{count} leaves"
+        return f"{what}, {leaves}, at every step; {self.pinned}"
 
     @property
     def about_shapes(self) -> str:
         """The dtypes and shapes of the parameters, in words."""
         return shapes_text(self.signature.values())
+
+    @property
+    def about_rest(self) -> str:
+        """The parameters that no step moves, in words."""
+        if self.nothing_moves:
+            return "all parameters, so nothing is compared: give some that the two move"
+        named = textwrap.shorten(", ".join(self.at_rest), 200, placeholder=" ...")
+        number = f"{len(self.at_rest)} of {len(self.signature)}"
+        return f"{number} parameters, of which nothing is known: {named}"
+
+    @property
+    def nothing_moves(self) -> bool:
+        """True if no step moves any parameter on either side."""
+        shapes = [shape for shape, _ in self.signature.values() if math.prod(shape)]
+        return bool(shapes) and len(shapes) == len(self.at_rest)
 
     @property
     def _loop(self) -> str:
@@ -164,6 +184,8 @@ class Report:
             lines.append(f"  gradients: {self.tried}")
         if self.started:
             lines.append(f"  started as well from: {self.started}")
+        if self.at_rest:
+            lines.append(f"  at rest on both sides: {self.about_rest}")
         if self.finite is not None:
             lines.append(f"  NaN or infinity from step {self.finite + 1} on, which hides the rest")
         lines += [f"  {text}" for text in self.counts]
@@ -214,6 +236,7 @@ class Report:
             "headline": self.headline,
             "gradients": self.tried,
             "started": self.started,
+            "at_rest": list(self.at_rest),
             "finite_steps": self.finite,
             "counts": list(self.counts),
             "states": self.about_states,

@@ -130,9 +130,14 @@ class Resumed:
         if self.other_differences:
             lines.append(self.other_differences)
         if self.neither:
-            names = ", ".join(_fold_paths(self.neither))
+            names = ", ".join(map(_not_a_number, _fold_paths(self.neither)))
             lines.append(f"in the checkpoint, restored by neither program: {names}")
         return "\n".join(lines)
+
+
+def _not_a_number(path: str) -> str:
+    """The path of a leaf; that of a part of a tuple in quotes, as it is read as a count else."""
+    return repr(path) if path.isdigit() else path
 
 
 def resume(

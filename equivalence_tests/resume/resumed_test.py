@@ -1,5 +1,6 @@
 """Resuming: old checkpoints, restored both ways, go on alike; what is lost is found."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,8 @@ def test_what_the_old_program_does_not_restore_either_is_no_loss(checkpoint: Pat
     else:
         assert (resumed.verdict, resumed.neither) == (Verdict.IDENTICAL, names)
         assert "restored by neither program: epoch, model_state/mean" in str(resumed)
+        as_tuple = dataclasses.replace(resumed, neither=["1"])
+        assert str(as_tuple).endswith("restored by neither program: '1'")
 
 
 def test_what_only_the_migrated_program_has_is_said():

@@ -3,8 +3,9 @@
 
 import contextlib
 import importlib.util
+import inspect
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import legacy_optim
@@ -51,7 +52,25 @@ def load_object(name: str, *, make: bool = False) -> Any:
         with with_own_arguments(module):
             return value()
     except (Exception, SystemExit) as error:
-        raise EquivalenceError(f"{name}(): {_error_text(error)}") from error
+        remedy = "" if _takes_nothing(value) else _WITHOUT_ARGUMENTS.format(attribute)
+        raise EquivalenceError(f"{name}(): {_error_text(error)}{remedy}") from error
+
+
+_WITHOUT_ARGUMENTS = (
+    ". It is called without arguments: name a function that needs none, such as "
+    "def make(): return {}(...)"
+)
+
+
+def _takes_nothing(function: Callable[..., object]) -> bool:
+    """False of a function that cannot be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # of one that is not Python's nothing is known
+        pass
+    return True
 
 
 def _error_text(error: BaseException) -> str:

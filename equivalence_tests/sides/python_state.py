@@ -139,7 +139,8 @@ def _measures(path: str, value: object) -> Reached:
     if kind is not None:  # of the class of Python: a class of the user's may count another way
         yield f"len({path})", kind.__len__(value)  # pyright: ignore[reportArgumentType]
     if isinstance(value, _BUFFERS):
-        yield path, zlib.crc32(memoryview(value).tobytes())  # pyright: ignore[reportArgumentType]
+        content = memoryview(value).tobytes()  # pyright: ignore[reportArgumentType]
+        yield path, content.hex() if len(content) <= 16 else f"{zlib.crc32(content):x}"
     elif isinstance(value, io.StringIO | io.BytesIO):
         yield path, f"{hash(value.getvalue()):x} at {value.tell()}"
     elif isinstance(value, np.ndarray):

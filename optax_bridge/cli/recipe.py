@@ -91,7 +91,7 @@ def print_recipe(
     Args:
       expression: a legacy constructor call as text.
       kind: which recipe; None for both the exact one and that of public Optax.
-      dtypes: of the parameters, for the kind "stock".
+      dtypes: of the parameters; where public Optax is not the same, that is said first.
       console: where to print; standard output if None.
 
     Returns:
@@ -117,7 +117,7 @@ def print_recipe(
     if kind == "stock":
         _print_choice(console, kind, described, choose_recipe(described, kind, dtypes))
     if kind in (None, "standalone"):
-        code = _print_public(console, described)
+        code = _print_public(console, described, dtypes)
     for remark in described.remarks():
         _print_prose(console, remark)
     for entry in _entries(described):
@@ -126,7 +126,7 @@ def print_recipe(
     return code
 
 
-def _print_public(console: Console, described: Described) -> int:
+def _print_public(console: Console, described: Described, dtypes: Sequence[str]) -> int:
     """Prints the recipe of public Optax, with a name for a rate that every call gave."""
     from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
@@ -141,6 +141,9 @@ def _print_public(console: Console, described: Described) -> int:
     except UnsupportedSetting as error:
         _print_prose(console, f"none. {error}", "standalone")
         return NO_EQUAL
+    lacking = [name for name in dtypes if choice.dtypes and name not in choice.dtypes]
+    elsewhere = f"not the same in {', '.join(lacking)}; elsewhere" if lacking else ""
+    prefix = "; ".join(filter(None, [prefix, elsewhere]))
     _print_choice(console, "standalone", described, choice, prefix)
     return FOUND
 

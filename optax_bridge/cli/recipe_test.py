@@ -136,6 +136,11 @@ def test_what_the_command_prints_runs():
     [
         (["--recipe", "stock"], "tx = optax.adam(", "optax_bridge.adam("),
         (["--recipe", "stock", "--dtype", "bfloat16"], "tx = optax_bridge.adam(", "optax.adam("),
+        (
+            ["--dtype", "bfloat16", "--dtype", "float32"],
+            "standalone: not the same in bfloat16; elsewhere: rounding only",
+            "not the same in bfloat16, float32",
+        ),
         (["--recipe", "standalone"], "holds for parameters in float32. Adam: public", "exact: "),
         (
             ["--recipe", "exact"],

@@ -19,7 +19,7 @@ _MOST_CASES, _MOST_WHOLE = 300, 9
 
 @dataclass(frozen=True)
 class Region:
-    """What holds in a case.
+    """The conditions of a case.
 
     Attributes:
       rows: polynomials that are 0 or more, or if True, more than 0.

@@ -1,4 +1,4 @@
-"""What is known of the signs of values, what is assumed of them, and division, which assumes.
+"""The signs of values, known or assumed; division, which assumes.
 
 Beside sums of what is never negative it is found by linear programming, of atoms with limits: a
 floor is at most its argument, and more than that less 1.

@@ -70,6 +70,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         with_keyword(params, "params"),
         keyword("tx", tx),
     ]
+    if isinstance(params.comma, cst.Comma) and params.comma.whitespace_after.empty:
+        args[1] = args[1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     last = updated.args[-1]
     if not isinstance(last.comma, cst.Comma):
         args[-1] = args[-1].with_changes(whitespace_after_arg=last.whitespace_after_arg)
