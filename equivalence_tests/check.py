@@ -85,7 +85,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What runs: whose optimizers, on which device, and the recording to compare with."""
+    """The cases to run: whose they are, on which device, and the recording to compare with."""
 
     cases: Sequence[Case]
     device: Device

@@ -201,7 +201,7 @@ def compare(
 
 
 def as_data(comparison: Comparison, wide: Comparison | None) -> dict[str, object]:
-    """What JSON says of a comparison, and of the same runs in float64 where they were made."""
+    """A comparison as JSON has it, and the same runs in float64 where they were made."""
     return {
         "leaves": comparison.leaves,
         "ulp": as_json(comparison.ulp),
@@ -274,7 +274,7 @@ def _eps(dtype: DTypeLike) -> float:
 
 
 def _powers(distance: np.ndarray) -> dict[float, int]:
-    """How many elements are within each power of two; infinity counts as one."""
+    """The number of elements within each power of two; infinity counts as one."""
     powers = np.where(distance == 0, _ZERO, np.ceil(np.log2(np.maximum(distance, 1.0))))
     return {float(power): int(n) for power, n in zip(*np.unique_counts(powers), strict=True)}
 

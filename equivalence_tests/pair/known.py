@@ -1,4 +1,4 @@
-"""What the correspondence knows of a named side: its recipe, and why not the obvious one."""
+"""A named side in the correspondence: its recipe, and why not the obvious one."""
 
 from collections.abc import Sequence
 

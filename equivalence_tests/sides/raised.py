@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a user's program has raised, for messages."""
+"""The error that a user's program has raised, for messages."""
 
 import sysconfig
 import traceback

@@ -169,7 +169,7 @@ def by_position(function: str) -> tuple[str, ...]:
 
 
 def alike_by_position(function: str) -> int | None:
-    """How many arguments a function's new name takes by position as it did; None: all of them."""
+    """The number of arguments that a function's new name takes by position as before; None: all."""
     return remedies.ALIKE_BY_POSITION.get(function, (None, ""))[0]
 
 

@@ -138,6 +138,22 @@ def test_a_checkpoint_in_sight_is_checked_next(tmp_path: Path, monkeypatch: pyte
     assert shlex.split(last)[1:] == [*expected, "--optimizer", "Adam(learning_rate=0.1)"]
 
 
+def test_where_the_source_does_not_say_what_is_restored_into_a_person_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
+    path.write_text(
+        f"{HEAD}o = optim.Adam(1e-2).create(p)\nfor folder in folders:\n"
+        "    o, step = checkpoints.restore_checkpoint(folder, (o, 0))\n"
+    )
+    report = driver.migrate([path], Options())
+    text = summary.summary(report, Options(), written=True)
+    assert "check-resume CHECKPOINT --program train.py:FUNCTION --old OLD_PROGRAM" in text
+    assert "takes its place" not in text
+    assert "check-resume" not in summary.summary(report, Options())
+
+
 def _migrated(case: str, recipe: str) -> list[str]:
     name, program = PROGRAMS[case]
     (old,) = (path for path in (SAVED / name).rglob("*") if path.is_file())

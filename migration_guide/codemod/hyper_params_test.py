@@ -1,6 +1,7 @@
 """Hyper-parameters that are read, changed and given back: as mappings, of one and of several."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,3 +170,25 @@ def test_what_another_file_reads_is_kept_by_what_this_one_makes(tmp_path: Path):
     assert "return optax_bridge.adam(0.1)" in by_file["made.py"].code
     assert 'd.hyper_params["learning_rate"], 0.1' in by_file["used.py"].code
     assert [m.text[:31] for m in by_file["used.py"].messages] == ["which class a definition has ca"]
+
+
+OVERRIDES = """
+import jax.numpy as jnp
+from flax import optim
+def step(overrides):
+    o = optim.Adam(0.1).create({"w": jnp.zeros(1)})
+    return o.apply_gradient({"w": jnp.ones(1)}, **overrides).target["w"]
+"""
+
+
+def test_overrides_stay_and_a_name_that_is_another_now_is_an_error():
+    done = rewrite(OVERRIDES, Options())
+    assert [(m.by_hand, "b1 for beta1" in m.text) for m in done.messages] == [(False, True)]
+    names: dict[str, Any] = {}
+    exec(done.code, names)
+    assert float(names["step"]({"learning_rate": 0.5})[0]) == pytest.approx(-0.5, rel=1e-4)
+    with pytest.raises(TypeError, match="beta1"):
+        names["step"]({"beta1": 0.5})
+    standalone = rewrite(OVERRIDES, Options(recipe="standalone"))
+    assert "optax_bridge.adam(0.1)" in standalone.code  # public Optax takes none at a step
+    assert "**overrides" in standalone.code

@@ -104,7 +104,7 @@ BY_HAND = {
     "pattern": ("match x:\n    case optim.Optimizer(target=t):\n        pass", "in a pattern"),
     "method-of-a-definition": ("optim.Adam(1.0).derive_axes(p)", ".derive_axes of a definition"),
     "wrong-argument": ("x = optim.Adam(momentum=1)", "takes other arguments"),
-    "overrides": ("optim.Adam(1.0).create(p).apply_gradient(g, **kw)", "write out which"),
+    "overrides": ("optim.Adam(1.0).create(p).apply_gradient(g, *kw)", "write out which"),
     "moments": ("optim.Adam(1.0).create(p).state.param_states", "split up"),
     "replace-state": ("optim.Adam(1.0).create(p).replace(state=s)", "parts of the TrainState"),
     "class-compared": ("type(d) is optim.Adam", "cannot be asked of a transformation"),

@@ -19,9 +19,11 @@ _RANDOM_NUMBERS = (
 )
 
 
-_NEXT = (
-    "Next, see that the new optimizers take the same steps as the old ones (where the program "
-    f"computes a learning rate, {RATE} takes its place):"
+_NEXT = "Next, see that the new optimizers take the same steps as the old ones"
+_COMPUTED = f" (where the program computes a learning rate, {RATE} takes its place)"
+_RESUMING = (
+    "Where it restores a checkpoint, see as well that it goes on as before: optax-bridge "
+    "check-resume CHECKPOINT --program {program}:{function} --old OLD_PROGRAM:{function}, {fill_in}"
 )
 
 
@@ -45,7 +47,11 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
         parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
     commands = next_commands(report) if written else []
     if commands:
-        parts += [_NEXT, *(f"  {command}" for command in commands)]
+        has_rate = any(f"learning_rate={RATE}" in command for command in commands)
+        parts.append(f"{_NEXT}{_COMPUTED if has_rate else ''}:")
+        parts += [f"  {command}" for command in commands]
+    if written:
+        parts += _resuming(report)
     return "\n".join(parts)
 
 
@@ -126,6 +132,22 @@ def next_commands(report: Report) -> list[str]:
                     parts += ["--optimizer", f"{path}={call}" if path else call]
                 commands[shlex.join(parts)] = None
     return list(commands)
+
+
+def _resuming(report: Report) -> Iterator[str]:
+    """Yields how to check what is restored into where the source does not say how it is made."""
+    restoring = [
+        result.path
+        for result in report.changed_files
+        if dict(result.counts).get("restoring")
+        and not any(restored.template and restored.optimizers for restored in result.checkpoints)
+    ]
+    if restoring:
+        yield _RESUMING.format(
+            program=short_path(restoring[0]) if len(restoring) == 1 else "PROGRAM",
+            function=UNKNOWN_TEMPLATE,
+            fill_in=FILL_IN,
+        )
 
 
 def _draws(report: Report) -> bool:

@@ -76,7 +76,7 @@ def squares(legacy: str, exact: str, stock: tuple[str, ...] = ()) -> StateField:
 
 
 def adamax_note(library: str, eps: str) -> str:
-    """What to know when moving from a library's Adamax, whose epsilon it calls `eps`."""
+    """The note on moving from a library's Adamax, whose epsilon it calls `eps`."""
     return (
         "`optax.adamax` is another optimizer: it adds `eps` to each gradient before the maximum, "
         f"{library} to the largest one. Where gradients are far above `{eps}` the two train alike. "

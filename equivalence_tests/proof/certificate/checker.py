@@ -103,8 +103,8 @@ def check_programs(
             if case["verdict"] not in PROVED:
                 continue
             check_induction(case, programs)
-            given = certificate["scope"]["coverage"] == "given"
-            for axes in () if given else (5, 0, 2)[:shapes]:
+            is_narrow = certificate["scope"]["coverage"] == "given"
+            for axes in () if is_narrow else (5, 0, 2)[:shapes]:
                 shape = tuple(int(n) for n in rng.integers(1, 3 if axes > 2 else 6, axes))
                 other = _Run(case, trace(case["fixed"], shape, False), checked, rng, True, False)
                 checked.shapes += bool(other.follow(steps))

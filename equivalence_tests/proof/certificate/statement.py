@@ -1,4 +1,4 @@
-"""What a certificate has to say: all parts of one, the sides' scope, and a whole induction."""
+"""The parts that a certificate has to have: verdicts, the sides' scope, a whole induction."""
 
 import contextlib
 from collections.abc import Iterator
@@ -72,8 +72,8 @@ def check_scope(certificate: Case, case: Case, programs: Programs) -> None:
         "the parameters of its proof",
     )
     general = all(row.get("general", True) for row in case["obligations"])
-    given = scope["coverage"] == "given"
-    require(general or given, "scope: its proof is for the shapes given alone")
+    is_narrow = scope["coverage"] == "given"
+    require(general or is_narrow, "scope: its proof is for the shapes given alone")
     free = {*programs.numbers, *case["fixed"]} - {*scope["fixed"]}
     require({*scope["settings"]} == free, f"scope: the settings are {', '.join(sorted(free))}")
     for name, number in (pair for side in programs.sides for pair in side.comparisons):
@@ -89,14 +89,14 @@ def check_induction(case: Case, programs: Programs) -> None:
     for row in case["obligations"]:
         fits = row["when"] != "step" or row.get("where", []) in wheres
         require(fits, f"{row['leaf']}: no state of the counters is {row.get('where', [])}")
-        known = row["level"] in ("identical", "reals")
-        require(known, "a proof with obligations that are open")
+        closed = row["level"] in ("identical", "reals")
+        require(closed, "a proof with obligations that are open")
     expected = [("start", []), *(("step", where) for where in wheres)]
     expected += [("first step", [])] if case["after_first"] is not None else []
     rows = [row for row in case["obligations"] if row.get("params")]
-    found = [(row["leaf"], row["when"], row.get("where", [])) for row in rows]
+    rows_of = [(row["leaf"], row["when"], row.get("where", [])) for row in rows]
     for path in programs.paths:
         for when, where in expected:
-            require((path, when, where) in found, f"{path}: no obligation for the {when} {where}")
+            require((path, when, where) in rows_of, f"{path}: no obligation for the {when} {where}")
     exact = case["verdict"] != "identical" or all(row["level"] == "identical" for row in rows)
     require(exact, "identical, by obligations that are equal over the reals")

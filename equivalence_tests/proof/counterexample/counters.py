@@ -20,27 +20,27 @@ def turning_points(pair: Pair) -> list[int]:
     """Returns the first numbers of steps at which a step's results begin to differ, or cease to.
 
     States after a few steps get counters, the numbers that every step makes one more, as they would
-    be after any number of steps. No run has led to such a state, so what is found says only where
-    to look; but it is found whatever is asked of a count, `log(count) > 9` or `count & 1024`. None
-    of programs with loops, which take too long for so many.
+    be after any number of steps. No run has led to such a state, so these say only where to look;
+    but any condition on a count turns there, `log(count) > 9` or `count & 1024`. None of programs
+    with loops, which take too long for so many.
     """
     if pair.has_loops:
         return []
     size = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in pair.shapes)
     at_once, most = max(_AT_ONCE // size, 1), min(FARTHEST, _MOST // size)
     lhs, rhs = (_after(side, pair) for side in pair.sides)
-    found, differed = list[int](), False
+    turns, differed = list[int](), False
     for first in range(_STEPS, most, at_once):
         numbers = np.arange(first, min(first + at_once, most))
         a, b = lhs(numbers), rhs(numbers)
         with np.errstate(all="ignore"):
             far = abs(a - b) > pair.clear * np.maximum(abs(a), abs(b))
         differs = [differed, *(far | (np.isnan(a) != np.isnan(b))).any(axis=1).tolist()]
-        found += numbers[np.diff(differs)].tolist()
+        turns += numbers[np.diff(differs)].tolist()
         differed = differs[-1]
-        if len(found) >= _MOST_FOUND:
+        if len(turns) >= _MOST_FOUND:
             break
-    return found[:_MOST_FOUND]
+    return turns[:_MOST_FOUND]
 
 
 def _after(side: Program, pair: Pair) -> Callable[[np.ndarray], np.ndarray]:

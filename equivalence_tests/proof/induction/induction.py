@@ -418,7 +418,7 @@ class _Search:
     def _relation(
         self,
     ) -> Iterator[tuple[str, Places, Callable[[Leaves, Leaves], tuple[Node, Node]]]]:
-        """What is related: its name, the places of both leaves, and how to get these."""
+        """Each related pair: its name, the places of both leaves, and how to get these."""
         for members in self.classes:
             slots = [self.slots[i] for i in members]
             ours, theirs = ([leaf for number, leaf in slots if number == side] for side in (0, 1))

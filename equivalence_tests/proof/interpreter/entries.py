@@ -1,4 +1,4 @@
-"""What primitives compute of balls, and where they move the entries of any arrays."""
+"""Tables of the functions that primitives compute, of numbers and of balls, and of their moves."""
 
 import functools
 import operator

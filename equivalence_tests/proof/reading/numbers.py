@@ -78,7 +78,7 @@ def _agree(make: MakeSide, program: Program, inputs: Inputs, rounding: float) ->
 
 
 def _results(program: Program, inputs: Inputs) -> list[np.ndarray]:
-    """What a side holds at its start and after some steps."""
+    """The state of a side at its start and after some steps."""
     rng = np.random.default_rng(0)
     avals: Sequence[Any] = program.start.in_avals  # those of the symbols come first
     symbols = [

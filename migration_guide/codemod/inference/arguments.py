@@ -25,6 +25,7 @@ from migration_guide.codemod.inference.kinds import (
     only,
 )
 from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.names import shared_name
 from migration_guide.codemod.reading.tree import argument, last_name
 
 _KNOWN_LIBRARIES = ("flax", "jax", "optax", "numpy", "optax_bridge", "legacy_optim")
@@ -243,7 +244,7 @@ def _expect_result(a: Expressions, call: cst.Call, what: str, deep: int) -> None
                 expect(a, returned, deep + 1)
     name = a.names.of(call.func)
     if name is not None and not _is_external(a, name):
-        a.shared.expected.setdefault(".".join(name.split(".")[-2:]), what)
+        a.shared.expected.setdefault(shared_name(name), what)
 
 
 def _is_external(a: Expressions, name: str) -> bool:

@@ -26,7 +26,7 @@ from migration_guide.codemod.inference.kinds import (
     join_kinds,
     only,
 )
-from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.names import OPTIM, shared_name
 from migration_guide.codemod.reading.tree import argument, last_name, text_of
 
 # Last part of the name of a function -> the argument that it returns in the same shape.
@@ -107,7 +107,7 @@ def call_kind(a: Expressions, node: cst.Call) -> Kind:
             results.append(only(FOREIGN))
     imported = a.names.of(node.func)
     if imported is not None:
-        results.append(a.project.returns.get(".".join(imported.split(".")[-2:]), NOTHING))
+        results.append(a.project.returns.get(shared_name(imported), NOTHING))
     kind = join_kinds(results)
     return kind - {LEGACY} if CLASS in called else kind  # which a bridge is around
 

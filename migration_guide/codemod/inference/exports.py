@@ -9,8 +9,8 @@ from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.kinds import CLASS, HYPER_PARAMS, OPTIMIZER
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.names import is_legacy
-from migration_guide.codemod.reading.tree import dotted_name, keyword_of, method_call
+from migration_guide.codemod.reading.names import is_legacy, shared_name
+from migration_guide.codemod.reading.tree import keyword_of, method_call
 
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
 
@@ -100,17 +100,14 @@ def _reexports(a: Expressions) -> Iterator[tuple[str, str]]:
     """Yields what is there of other files of the program: the name there, and the name here."""
     project = a.project
     for node in a.facts.imports:
-        if not isinstance(node, cst.ImportFrom):
-            continue
-        home = (dotted_name(node.module) or "").split(".")[-1] if node.module is not None else ""
-        if isinstance(node.names, cst.ImportStar):
+        if module := imports.star(node):
+            home = f"{module.rpartition('.')[2]}."
             for origin in (*project.definitions, *project.returns):
-                if origin.startswith(f"{home}."):
-                    yield origin, f"{a.key}.{origin.removeprefix(f'{home}.')}"
-            continue
-        for alias in node.names:
-            name = dotted_name(alias.name)
-            yield f"{home}.{name}", f"{a.key}.{imports.bound(alias)}"
+                if origin.startswith(home):
+                    yield origin, f"{a.key}.{origin.removeprefix(home)}"
+        elif isinstance(node, cst.ImportFrom):
+            for name, bound, _ in imports.aliases(node):
+                yield shared_name(name), f"{a.key}.{bound}"
     top = a.scopes[a.module]
     for target, value in a.facts.assignments:  # `Groups = base.Groups`
         if isinstance(target, cst.Name) and a.scopes.get(target) is top:

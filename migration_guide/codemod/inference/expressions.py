@@ -30,7 +30,7 @@ from migration_guide.codemod.inference.kinds import (
 )
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.names import OPTIM, Names
+from migration_guide.codemod.reading.names import OPTIM, Names, shared_name
 from migration_guide.codemod.reading.scopes import scopes
 from migration_guide.codemod.reading.tree import (
     index_of,
@@ -169,8 +169,7 @@ class Expressions(abc.ABC):
         return self._derives(
             node,
             lambda base, name: (
-                name == f"{OPTIM}.MultiOptimizer"
-                or ".".join(name.split(".")[-2:]) in self.project.own_groups
+                name == f"{OPTIM}.MultiOptimizer" or shared_name(name) in self.project.own_groups
             ),
         )
 
@@ -192,7 +191,7 @@ class Expressions(abc.ABC):
 
     def is_own_definition(self, name: str) -> bool:
         """True if an imported name is a definition class of another file of the project."""
-        return ".".join(name.split(".")[-2:]) in self.project.definitions
+        return shared_name(name) in self.project.definitions
 
     def is_plain_name(self, node: cst.BaseExpression) -> bool:
         """True if an expression is a name that is not imported, such as that of a builtin."""
@@ -227,7 +226,7 @@ class Expressions(abc.ABC):
         name = self.names.of(call.func)
         if name is None or name.startswith(("jax.", "flax.")):
             return None
-        return ".".join(name.split(".")[-2:])
+        return shared_name(name)
 
     def function_name(self, function: Callable_) -> str:
         """Returns the name by which other files refer to a function."""

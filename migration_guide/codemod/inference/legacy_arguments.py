@@ -22,7 +22,7 @@ from migration_guide.codemod.inference.kinds import (
     Function,
     within,
 )
-from migration_guide.codemod.reading.names import OPTIM
+from migration_guide.codemod.reading.names import OPTIM, shared_name
 from migration_guide.codemod.reading.tree import keyword_of, last_name, method_call, names_bound
 
 _CONTAINERS = (
@@ -61,7 +61,7 @@ def _results_of_alternatives(a: Expressions) -> Iterator[cst.CSTNode]:
                 yield from a.facts.returns.get(atom.node, ())
         imported = a.names.of(node) if isinstance(node, cst.Name | cst.Attribute) else None
         if imported is not None:
-            module_function = ".".join(imported.split(".")[-2:])
+            module_function = shared_name(imported)
             a.shared.legacy_results |= {module_function} & a.project.returns.keys()
         elif isinstance(node, cst.Attribute):
             callees += _field_sources(a, node.attr.value)

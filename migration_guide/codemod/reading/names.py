@@ -48,6 +48,11 @@ def canonical(name: str) -> str:
     return name
 
 
+def shared_name(name: str) -> str:
+    """Returns the name by which files of a program know what one has: `module.name`."""
+    return ".".join(name.split(".")[-2:])
+
+
 class Names:
     """Resolves expressions of one module to what they were imported as.
 

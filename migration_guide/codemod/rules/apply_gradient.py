@@ -13,8 +13,8 @@ After:
     optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
 
 Per-call values keep working with this project's transformations, under the names of Optax; the rule
-for constructors chooses those wherever a step gives one. `**overrides` can hold any of the legacy
-names, so they are left for a person.
+for constructors chooses those wherever a step gives one. `**overrides` stay, with a note: a legacy
+name in them that is another one in Optax is an error when the step runs, never passed over.
 """
 
 import libcst as cst
@@ -28,6 +28,11 @@ from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.rules.unclear import UNCLEAR
 from migration_guide.codemod.writing.context import Context, New
 from migration_guide.codemod.writing.standalone import with_hyper_params
+
+_OVERRIDES = (
+    "the names in these overrides are those of optax_bridge's transformation now, e.g. b1 for "
+    "beta1; learning_rate is the same, and a name that nothing takes is an error"
+)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
@@ -62,6 +67,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
             "transformation; a definition of your own keeps its names",
         )
         return None
+    if not plain:
+        context.note(original, _OVERRIDES)
     func = updated.func.with_changes(attr=cst.Name("apply_gradients"))
     return updated.with_changes(func=func, args=[arg for arg in args if arg is not None])
 
@@ -90,7 +97,8 @@ def _argument(
     context: Context, holder: cst.BaseExpression, index: int, old: cst.Arg, new: cst.Arg
 ) -> cst.Arg | None:
     if old.star:
-        return None
+        is_standalone = context.is_standalone  # whose steps take none
+        return new if old.star == "**" and not is_standalone else None
     if old.keyword is None or old.keyword.value == "grads":
         if index > 0 and old.keyword is None:
             return None
