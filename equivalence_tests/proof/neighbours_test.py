@@ -48,6 +48,16 @@ OF_GRADIENTS: dict[str, tuple[Callable[[Leaf], Leaf], Callable[[Leaf], Leaf]]] =
     ),
     "a constant near a root": (lambda g: g * 0.044194, lambda g: g * lax.rsqrt(512.0)),
     "a power near another": (lambda g: g * 1000**-1.5, lambda g: g * 1001**-1.5),
+    "largest or first": (
+        lambda g: jnp.where(g == g.max(), g, 0),
+        lambda g: g * jax.nn.one_hot(g.argmax(), g.size).reshape(g.shape),
+    ),
+    "largest or smallest": (lambda g: g[g[:, 0].argmax()], lambda g: g[g[:, 0].argmin()]),
+    "the first or the last of two": (
+        lambda g: g[jnp.argmax(g[:, 0])],
+        lambda g: g[1 - jnp.argmax(g[::-1, 0])],
+    ),
+    "more than one maximum": (lambda g: 1.0 * (g >= g.max()), lambda g: 1.0 * (2 * g >= g.max())),
     "padded with 1": (
         lambda g: jnp.pad(g, 1, constant_values=1.0).sum() * g,
         lambda g: g.sum() * g,
@@ -87,6 +97,10 @@ OF_COUNTS: dict[str, tuple[Callable[[Leaf], Leaf], Callable[[Leaf], Leaf]]] = {
     "a branch beyond the last": (
         lambda t: lax.switch(t, [lambda: 0.3, lambda: 0.2]),
         lambda t: jnp.where(t == 1, 0.2, 0.3),
+    ),
+    "a power that goes on": (
+        lambda t: 0.5 ** jnp.minimum(t // 30, 3),
+        lambda t: jnp.where(t < 30, 1.0, jnp.where(t < 60, 0.5, 0.25)),
     ),
     "interpolated beyond the end": (
         lambda t: jnp.interp(t, jnp.array([0.0, 90_000.0]), jnp.array([0.1, 0.01])),

@@ -14,7 +14,7 @@ from equivalence_tests.proof.algebra.atoms import Rat
 from equivalence_tests.proof.algebra.signs import Inequality
 from equivalence_tests.proof.errors import Undecided
 
-_MOST_CASES = 300
+_MOST_CASES, _MOST_WHOLE = 300, 9
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,27 @@ class Cases:
         if self.algebra.is_special(value):
             return False
         _, factors = value.num.factor()
-        return any(
-            self._is_empty(region, (factor, True)) and self._is_empty(region, (-factor, True))
-            for factor, _ in factors
-        )
+        if any(self._is_forced(region, factor) for factor, _ in factors):
+            return True
+        zero = self._whole_number(value, region)
+        return zero is not None and self._is_zero(*self._with_zero(value, region, zero))
+
+    def _is_forced(self, region: Region, poly: fmpq_mpoly) -> bool:
+        """True if a polynomial is seen to be 0 in a case."""
+        return all(self._is_empty(region, (sign * poly, True)) for sign in (1, -1))
+
+    def _whole_number(self, value: Rat, region: Region) -> fmpq_mpoly | None:
+        """A floor in an exponent less the small number that it is in a case; None without any."""
+        algebra = self.algebra
+        powers = [algebra.atoms[gen] for gen in algebra.generators(value.num, value.den)]
+        exponents = [atom.args[1] for atom in powers if atom.name == "pow"]
+        for gen in algebra.atoms_of(*exponents):
+            if algebra.atoms[gen].name == "floor":
+                for number in range(_MOST_WHOLE):
+                    zero = algebra.generator(gen) - number
+                    if self._is_forced(region, zero):
+                        return zero
+        return None
 
 
 def _branches(kind: str, argument: fmpq_mpoly) -> list[tuple[bool, Inequality | None]]:

@@ -202,6 +202,8 @@ class Quotients:
             rows = self.coefficients(argument, inner)
             number = -rows.get(0, self.ctx.constant(0)) / rows[1].leading_coefficient()
             parts = self.coefficients(num, gen)
+            if 1 not in parts:  # gone with another condition
+                continue
             value = fmpq(0) if number.is_zero() else number.leading_coefficient()
             names: Substitution = {f"g{inner}": value}
             num = parts.get(0, self.ctx.constant(0)) + parts[1].subs(names) * self.generator(gen)

@@ -5,7 +5,7 @@ floor is at most its argument, and more than that less 1.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flint import fmpq, fmpq_mpoly
 
@@ -142,11 +142,25 @@ class Signs(Quotients):
         waiting = [*(poly for poly, _ in rows), *zeros]
         while waiting:
             for gen in set(self.generators(waiting.pop())) - seen:
+                limits = [*self.limits_of(gen), *self._of_maximum(gen, seen)]
                 seen.add(gen)
-                limits = self.limits_of(gen)
                 sign = signs.get(gen, self._sign_of(gen))
                 result += [*limits, *[(self.generator(gen), sign)] * (sign is not None)]
                 waiting += [poly for poly, _ in limits]
+        return result
+
+    def _of_maximum(self, gen: int, others: Collection[int]) -> list[Inequality]:
+        """That the largest entry of an array, or the smallest, is so beside other entries."""
+        result: list[Inequality] = []
+        for one, other in [*((gen, each) for each in others), *((each, gen) for each in others)]:
+            extreme, entry = self.atoms[one], self.atoms[other]
+            sign = {"reduce_max": 1, "reduce_min": -1}.get(extreme.name.split(" ")[0])
+            if sign is None or extreme.index or entry.kind != "leaf":
+                continue
+            names = {f"a{axis}": index for axis, index in enumerate(entry.index)}
+            num, den = self.rename(extreme.args[0], names)
+            if num == self.generator(other) and den == self.one:
+                result.append((sign * (self.generator(one) - num), False))
         return result
 
     def _solved(

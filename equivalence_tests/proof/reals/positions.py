@@ -67,6 +67,21 @@ def scatter(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
     return _choose_at(reals, _numbers(reals, numbers, axes), index, new, before)
 
 
+def argmax(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
+    """The position of the first of the largest entries along a short axis, or of the smallest."""
+    (arg,), (axis,) = node.args, node.settings["axes"]
+    if not 0 < arg.shape[axis] <= _MOST_POSITIONS:
+        return None
+    algebra, sign = reals.algebra, reals.algebra.number(1 if node.op == "argmax" else -1)
+    best, place = None, algebra.number(0)
+    for at in range(arg.shape[axis]):
+        entry = algebra.mul(sign, reals.entry(arg, (*index[:axis], at, *index[axis:])))
+        larger = algebra.number(1) if best is None else algebra.positive(algebra.sub(entry, best))
+        best = entry if best is None else algebra.choose(larger, entry, best)
+        place = algebra.choose(larger, algebra.number(at), place)
+    return place
+
+
 def _numbers(reals: "Reals", numbers: Node, axes: Sequence[int]) -> dict[int, Rat]:
     """The positions along axes, one entry of an array for each."""
     return {axis: reals.entry(numbers, (number,)) for number, axis in enumerate(axes)}

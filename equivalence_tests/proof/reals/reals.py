@@ -300,6 +300,8 @@ _AT_POSITIONS: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat | None]]
     "gather": positions.gather,
     "scatter": positions.scatter,
     "scatter-add": positions.scatter,
+    "argmax": positions.argmax,
+    "argmin": positions.argmax,
 }
 _SHAPES: dict[str, Callable[[Reals, Node, tuple[Index, ...]], Rat]] = {
     "leaf": Reals.leaf,
