@@ -18,6 +18,7 @@ from equivalence_tests import prove_equivalence
 from equivalence_tests.proof import CertificateError, check
 from equivalence_tests.proof.certificate import checker, normal_forms, programs, statement
 from equivalence_tests.proof.interpreter import balls, entries, run
+from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.testing import transformation
 
 PARAMS = {"k": jnp.ones((2, 3))}
@@ -51,10 +52,37 @@ def test_what_only_rounds_is_not_identical():
     data["cases"][0]["verdict"] = data["verdict"] = "identical"
     with pytest.raises(CertificateError, match="identical, by obligations that are equal over"):
         check(data, left, right, PARAMS)
-    for row in data["cases"][0]["obligations"]:
-        row["level"] = "identical"
+    _say_identical(data)
     with pytest.raises(CertificateError, match="the certificate says identical"):
         check(data, left, right, PARAMS, points=4)
+
+
+def _say_identical(data: Any) -> None:
+    data["cases"][0]["verdict"] = data["verdict"] = "identical"
+    for row in data["cases"][0]["obligations"]:
+        row["level"] = "identical"
+
+
+def test_zeros_of_both_signs_are_tried_together():
+    sides = optax.sgd(0.1), optax.stateless(lambda g, p: jax.tree.map(lambda x: -0.1 * x + 0.0, g))
+    data = json.loads(prove_equivalence(*sides, PARAMS).to_json())
+    assert data["verdict"] == "equal over the reals"
+    _say_identical(data)
+    with pytest.raises(CertificateError, match="the certificate says identical"):
+        check(data, *sides, PARAMS)
+
+
+def test_settings_of_both_signs_are_tried():
+    def left(hp: Any) -> optax.GradientTransformation:
+        return optax.scale(-hp["rate"])
+
+    def right(hp: Any) -> optax.GradientTransformation:
+        return optax.scale(-jnp.abs(unwrap(hp["rate"])))
+
+    options: dict[str, Any] = {"hyper_params": {"rate": 0.1}}
+    data = prove_equivalence(left, left, PARAMS, **options).to_json()
+    with pytest.raises(CertificateError, match="after step"):
+        check(data, left, right, PARAMS, points=8, **options)
 
 
 def _with(data: Any, *path: Any, value: Any) -> None:

@@ -49,6 +49,7 @@ _OF_RELATION = ("by the certificate", "by the program")
 _DIGITS, _MOST_STEPS = 1e-30, 400
 _TRIALS = 4  # of random inputs, until comparisons of them have an answer
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -1e-30, 1.0)
+_ZEROS = (0.0, -0.0)
 TRUSTED = (
     "JAX: that a traced program is what runs; what it computes of whole numbers and random keys",
     "python-flint and NumPy: arithmetic with balls and with numbers",
@@ -56,6 +57,7 @@ TRUSTED = (
     "sides.adapt and proof.reading.sides: from a side to its programs",
     "the certificate's induction: that what holds of these inputs holds of all",
     "the certificate's scope: that what holds of arrays of a few more shapes holds of all",
+    "the certificate's assumptions: that it lists all of them",
 )
 
 
@@ -112,8 +114,8 @@ def check_programs(
             for _ in range(_TRIALS * points):
                 if checked.points < most:
                     compared |= _Run(case, programs, checked, rng, True).follow(steps)
-            for _ in range(points if case["verdict"] == "identical" else 0):
-                compared |= _Run(case, programs, checked, rng, False).follow(steps)
+            for zeros in (False, True) * points if case["verdict"] == "identical" else ():
+                compared |= _Run(case, programs, checked, rng, False, zeros=zeros).follow(steps)
             missing = [path for path in programs.paths if path not in compared]
             require(not missing, f"not checked: {', '.join((*missing, *checked.skipped))}")
     return checked
@@ -152,6 +154,7 @@ class _Run:
       states: how the certificate relates states; none where the shapes are others than those of its
         proof, for which its terms are.
       first: the first states that are related.
+      zeros: whether parameters and gradients are 0, of both signs.
     """
 
     def __init__(
@@ -162,10 +165,11 @@ class _Run:
         rng: np.random.Generator,
         exact: bool,
         own_shapes: bool = True,
+        zeros: bool = False,
     ):
         self.case, self.programs, self.checked = case, programs, checked
         self.rng, self.exact, self.own = rng, exact, own_shapes and exact
-        self.first: Pair | None = None
+        self.first, self.zeros = cast(Pair | None, None), zeros
         specs = [each for row in case["states"] for side in row["leaves"] for each in side]
         own_symbols = not any(isinstance(each, int) for each in specs)
         self.states: list[Case] = case["states"] if self.own or own_symbols else []
@@ -178,7 +182,8 @@ class _Run:
           The parameters of which a value was compared after a step, or which have none.
         """
         compared, numbers = set[str](), self.programs.numbers
-        shrunk = {name: numbers[name] * self.rng.integers(8, 17) / 16 for name in sorted(numbers)}
+        factors = {name: self.rng.choice((1, 1, 1, -1)) / 16 for name in sorted(numbers)}
+        shrunk = {name: numbers[name] * f * self.rng.integers(8, 17) for name, f in factors.items()}
         self.settings = {name: self._lift(n, jnp.result_type(float)) for name, n in shrunk.items()}
         settings = list(self.settings.values())
         try:
@@ -249,8 +254,9 @@ class _Run:
     def _input(self, shape: tuple[int, ...], dtype: Any) -> Array:
         if self.exact:
             return np.asarray(self._fractions(shape) * self.rng.choice([-1, 1], shape))
-        odd = self.rng.random(shape) < 0.3
-        values = np.where(odd, self.rng.choice(_SPECIAL, shape), self.rng.standard_normal(shape))
+        odd = self.rng.random(shape) < (1.0 if self.zeros else 0.3)
+        special = self.rng.choice(_ZEROS if self.zeros else _SPECIAL, shape)
+        values = np.where(odd, special, self.rng.standard_normal(shape))
         with np.errstate(all="ignore"):
             return values.astype(dtype)
 

@@ -1,28 +1,38 @@
 """Entries at positions that a program computes: each of a short axis is a case."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import jax
 
-from equivalence_tests.proof.algebra.algebra import Index, Rat
+from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
 from equivalence_tests.proof.node import Node
-
-if TYPE_CHECKING:
-    from equivalence_tests.proof.reals.reals import Reals
 
 _MOST_POSITIONS = 16
 Positions = Mapping[int, Rat]  # an axis -> the position along it
 _CLIP, _DROP = jax.lax.GatherScatterMode.CLIP, jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
-def dynamic_slice(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
+class Entries(Protocol):
+    """A graph's arrays, entry by entry, in an algebra."""
+
+    @property
+    def algebra(self) -> Algebra:
+        """Where the entries are made."""
+        ...
+
+    def entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
+        """Returns the entry of an array at an index."""
+        ...
+
+
+def dynamic_slice(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """An entry of `dynamic_slice`, of slices as long as an axis or of length 1; None of others."""
     arg, *starts = node.args
     return _read(reals, arg, _moved(reals, arg.shape, node.shape, starts), index)
 
 
-def gather(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
+def gather(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """An entry of `gather` at one position; None of others."""
     arg, numbers = node.args
     settings = node.settings
@@ -39,7 +49,7 @@ def gather(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
     return _read(reals, arg, {a: _clamped(reals, found[a], arg.shape[a] - 1) for a in axes}, places)
 
 
-def dynamic_update_slice(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
+def dynamic_update_slice(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """An entry of `dynamic_update_slice`, likewise."""
     arg, update, *starts = node.args
     positions = _moved(reals, arg.shape, update.shape, starts)
@@ -49,7 +59,7 @@ def dynamic_update_slice(reals: "Reals", node: Node, index: tuple[Index, ...]) -
     return _choose_at(reals, positions, index, here, reals.entry(arg, index))
 
 
-def scatter(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
+def scatter(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """An entry of `scatter` or of `scatter-add` at one position; None of others."""
     arg, numbers, update = node.args
     settings = node.settings
@@ -67,7 +77,7 @@ def scatter(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
     return _choose_at(reals, _numbers(reals, numbers, axes), index, new, before)
 
 
-def argmax(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
+def argmax(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """The position of the first of the largest entries along a short axis, or of the smallest."""
     (arg,), (axis,) = node.args, node.settings["axes"]
     if not 0 < arg.shape[axis] <= _MOST_POSITIONS:
@@ -82,13 +92,13 @@ def argmax(reals: "Reals", node: Node, index: tuple[Index, ...]) -> Rat | None:
     return place
 
 
-def _numbers(reals: "Reals", numbers: Node, axes: Sequence[int]) -> dict[int, Rat]:
+def _numbers(reals: Entries, numbers: Node, axes: Sequence[int]) -> dict[int, Rat]:
     """The positions along axes, one entry of an array for each."""
     return {axis: reals.entry(numbers, (number,)) for number, axis in enumerate(axes)}
 
 
 def _moved(
-    reals: "Reals", shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Node]
+    reals: Entries, shape: Sequence[int], sizes: Sequence[int], starts: Sequence[Node]
 ) -> Positions | None:
     """The positions along axes of which a slice has one; None where it has more, but not all."""
     positions: dict[int, Rat] = {}
@@ -101,14 +111,14 @@ def _moved(
     return positions
 
 
-def _clamped(reals: "Reals", number: Rat, most: int) -> Rat:
+def _clamped(reals: Entries, number: Rat, most: int) -> Rat:
     """A position that is moved to the nearest that there is."""
     algebra = reals.algebra
     return algebra.least(algebra.greatest(number, algebra.number(0)), algebra.number(most))
 
 
 def _read(
-    reals: "Reals", arg: Node, positions: Positions | None, index: tuple[Index, ...]
+    reals: Entries, arg: Node, positions: Positions | None, index: tuple[Index, ...]
 ) -> Rat | None:
     """The entry at positions, which are those of entries, and an index along the other axes."""
     if positions is None or any(arg.shape[axis] > _MOST_POSITIONS for axis in positions):
@@ -128,7 +138,7 @@ def _read(
 
 
 def _choose_at(
-    reals: "Reals", positions: Positions, index: Sequence[Index], new: Rat, before: Rat
+    reals: Entries, positions: Positions, index: Sequence[Index], new: Rat, before: Rat
 ) -> Rat:
     """One value where an index is at positions, and another elsewhere."""
     algebra, here = reals.algebra, reals.algebra.number(1)
