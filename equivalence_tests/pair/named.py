@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import legacy_optim
 from equivalence_tests.sides import frameworks
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, side_maker
+from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
-from equivalence_tests.sides.raised import raised
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import in_program, with_own_arguments
@@ -101,7 +101,7 @@ class NamedSide:
             if isinstance(error, TypeError) and not self.arguments:
                 hint = "; give its arguments with --kwargs LEFT RIGHT"
             raise EquivalenceError(
-                f"{self.name}({self.arguments}): {raised(error)}{hint}"
+                f"{self.name}({self.arguments}): {error_text(error)}{hint}"
             ) from error
 
     @property

@@ -12,10 +12,10 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.python_state import plain_values, python_changes
-from equivalence_tests.sides.raised import raised
 from equivalence_tests.sides.same_program import is_same_program
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
@@ -241,7 +241,7 @@ def _guard(call: Callable[[], Value], where: str) -> Value:
     except EquivalenceError:
         raise
     except Exception as error:
-        raise EquivalenceError(f"{where}: {raised(error)}") from error
+        raise EquivalenceError(f"{where}: {error_text(error)}") from error
 
 
 def compare_in_float64(

@@ -103,12 +103,10 @@ def _prove(
         except NotASymbol as error:
             fixed[error.name] = inputs.numbers[error.name]
             notes[error.name] = f"{error.name} = {inputs.numbers[error.name]!r}, since {error}"
-    leaves = zip(inputs.paths, inputs.shapes, strict=True)
     return Proof(
         names,
         kinds,
         symbols=tuple(name for name in inputs.numbers if name not in notes),
-        shapes={path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves},
         cases=tuple(cases),
         seconds=time.perf_counter() - started,
         notes=tuple(notes.values()),

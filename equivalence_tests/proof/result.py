@@ -81,7 +81,6 @@ class Proof:
       names: of the sides.
       kinds: what they are.
       symbols: the hyper-parameters that may be any number.
-      shapes: path of each parameter -> shape and dtype.
       cases: one proof for each case of the hyper-parameters.
       seconds: time taken.
       notes: which hyper-parameters had to stay numbers, and why.
@@ -91,11 +90,10 @@ class Proof:
     names: tuple[str, str]
     kinds: tuple[str, str]
     symbols: tuple[str, ...]
-    shapes: Mapping[str, str]
     cases: tuple[CaseProof, ...]
-    seconds: float = 0.0
-    notes: tuple[str, ...] = field(default=())
-    sides: tuple[MakeSide, MakeSide] | None = field(default=None, repr=False, compare=False)
+    seconds: float
+    notes: tuple[str, ...]
+    sides: tuple[MakeSide, MakeSide] = field(repr=False, compare=False)
 
     @property
     def verdict(self) -> str:
@@ -131,23 +129,20 @@ class Proof:
         is for the shapes that were given. Else it speaks for other shapes as far as the sides do
         not look at them.
         """
-        covered, looks = GIVEN, ()
-        if all(o.equality.general for o in self.obligations) and self.sides is not None:
-            covered, looks = ANY, ()
-            for inputs in {
-                id(case.induction.world.inputs): case.induction.world.inputs for case in self.cases
-            }.values():
-                here, places = coverage(self.sides, inputs)
+        covered, looks = GIVEN, dict[str, None]()
+        if all(o.equality.general for o in self.obligations):
+            covered = ANY
+            for case in self.cases:
+                here, places = coverage(self.sides, case.induction.world.inputs)
                 covered = max(covered, here, key=(ANY, ANY_SIZE, GIVEN).index)
-                looks = (*looks, *places)
+                looks |= dict.fromkeys(places)
         inputs = self.cases[0].induction.world.inputs
-        leaves = zip(inputs.paths, inputs.shapes, strict=True)
-        shapes = {path: (str(leaf.dtype), tuple(leaf.shape)) for path, leaf in leaves}
+        leaves = dict(zip(inputs.paths, inputs.shapes, strict=True))
         return Scope(
-            leaves={path: dtype for path, (dtype, _) in shapes.items()},
-            shapes={path: shape for path, (_, shape) in shapes.items()},
+            leaves={path: str(leaf.dtype) for path, leaf in leaves.items()},
+            shapes={path: tuple(leaf.shape) for path, leaf in leaves.items()},
             coverage=covered,
-            looks=tuple(dict.fromkeys(looks)),
+            looks=tuple(looks),
             settings=self.symbols,
             fixed=inputs.fixed,
         )
@@ -165,15 +160,15 @@ class Proof:
           number), `shapes`, `assumptions`, `counterexample`, and `cases`, each with its `relation`
           and `obligations`.
         """
-        example = self.counterexample
+        example, scope = self.counterexample, self.scope
         return {
             "version": VERSION,
             "verdict": self.verdict,
             "names": list(self.names),
             "kinds": list(self.kinds),
             "symbols": list(self.symbols),
-            "shapes": dict(self.shapes),
-            "scope": self.scope.as_dict(),
+            "shapes": {p: f"{scope.leaves[p]}{list(shape)}" for p, shape in scope.shapes.items()},
+            "scope": scope.as_dict(),
             "assumptions": list(self.assumptions),
             "counterexample": None if example is None else example.as_dict(),
             "seconds": self.seconds,

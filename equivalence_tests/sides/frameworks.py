@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.sides.raised import raised
+from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.side import EquivalenceError, Side
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
@@ -44,7 +44,7 @@ def make_instance(make: Callable[[], object], kind: type[Kind], expected: str, w
     try:
         result = make()
     except Exception as error:
-        raise EquivalenceError(f"{what} {raised(error)}") from None
+        raise EquivalenceError(f"{what} {error_text(error)}") from None
     if not isinstance(result, kind):
         raise EquivalenceError(f"{what} made a {type(result).__name__}; expected a {expected}")
     return result

@@ -10,7 +10,7 @@ from typing import Any
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, as_side
-from equivalence_tests.sides.raised import raised
+from equivalence_tests.sides.error_text import error_text
 from optax_bridge.cli.programs import (
     migration_remedy,
     object_named,
@@ -45,7 +45,7 @@ def load_object(name: str, *, make: bool = False) -> Any:
             "program belongs below if __name__ == '__main__'"
         ) from error
     except Exception as error:  # any error of the user's module when it is imported
-        raise EquivalenceError(f"{name}: importing {module} {_error_text(error)}") from error
+        raise EquivalenceError(f"{name}: importing {module} {_error_with_hint(error)}") from error
     if not make or not callable(value):
         return value
     try:
@@ -53,7 +53,7 @@ def load_object(name: str, *, make: bool = False) -> Any:
             return value()
     except (Exception, SystemExit) as error:
         remedy = "" if _takes_nothing(value) else _WITHOUT_ARGUMENTS.format(attribute)
-        raise EquivalenceError(f"{name}(): {_error_text(error)}{remedy}") from error
+        raise EquivalenceError(f"{name}(): {_error_with_hint(error)}{remedy}") from error
 
 
 _WITHOUT_ARGUMENTS = (
@@ -73,10 +73,10 @@ def _takes_nothing(function: Callable[..., object]) -> bool:
     return True
 
 
-def _error_text(error: BaseException) -> str:
+def _error_with_hint(error: BaseException) -> str:
     is_of_flags = type(error).__module__.startswith("absl.flags")
     hint = ". Behind -- stand the programs' own arguments: ... -- --flag=value"
-    return f"{raised(error)}{hint if is_of_flags else ''}"
+    return f"{error_text(error)}{hint if is_of_flags else ''}"
 
 
 def side_or_function(name: str) -> tuple[Any, bool]:

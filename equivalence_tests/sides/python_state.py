@@ -265,8 +265,9 @@ def _globals_of(function: types.FunctionType) -> Iterator[Part]:
 def _is_holder(value: object) -> bool:
     """True of what is followed where a function names it: arrays, and Python's and own objects."""
     root = type(value).__module__.partition(".")[0]
-    known = root in _STANDARD and root != "logging"  # a log counts for itself
-    return known or isinstance(value, _OF_ARRAYS) or _is_own(type(value))
+    if root in _STANDARD:
+        return root != "logging"  # a log counts for itself
+    return isinstance(value, _OF_ARRAYS) or _is_own(type(value))
 
 
 def _is_own(value: type | types.FunctionType) -> bool:

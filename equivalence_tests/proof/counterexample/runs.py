@@ -1,4 +1,4 @@
-"""Both sides along some steps, as XLA compiles them or in exact arithmetic; their distances."""
+"""Both sides along some steps, as JAX runs them or in exact arithmetic; their distances."""
 
 import contextlib
 import functools
@@ -48,10 +48,14 @@ class Pair:
         """True if a step may take as long as many others."""
         return any(_has_loop(side.step) for side in self.sides)
 
-    def runs(self, params: Arrays, grads: Grads) -> list[list[Arrays]]:
-        """Each side's parameters at the start and after every step, in its program's dtypes."""
+    def runs(self, params: Arrays, grads: Grads, compiled: bool = True) -> list[list[Arrays]]:
+        """Each side's parameters at the start and after every step, in its program's dtypes.
+
+        Operation by operation where it is not to be compiled, which takes longer than a few steps.
+        """
+        how = _compile if compiled else core.jaxpr_as_fun
         with self.context():
-            return [_trajectory(side, params, grads) for side in self.sides]
+            return [_trajectory(side, params, grads, how) for side in self.sides]
 
     def exactly(self, params: Arrays, grads: Grads) -> list[tuple[arb, arb]]:
         """Both sides' last parameters as balls, entry by entry.
@@ -124,9 +128,11 @@ def _compile(jaxpr: core.ClosedJaxpr) -> Callable[..., Arrays]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))
 
 
-def _trajectory(side: Program, params: Arrays, grads: Grads) -> list[Arrays]:
-    count, step = len(side.paths), _compile(side.step)
-    results = _compile(side.start)(*cast(params, side.start))
+def _trajectory(
+    side: Program, params: Arrays, grads: Grads, how: Callable[..., Callable[..., Arrays]]
+) -> list[Arrays]:
+    count, step = len(side.paths), how(side.step)
+    results = how(side.start)(*cast(params, side.start))
     seen = [results[count:]]
     for each in grads:
         results = step(*results[:count], *cast(each, side.step))

@@ -276,7 +276,9 @@ class Search:
         """Returns the first relative difference and its step; 0 if the sides do not differ."""
         self.tried += 1
         try:
-            for step, sizes_at_step in enumerate(step_distances(*self.pair.runs(params, grads))):
+            for step, sizes_at_step in enumerate(
+                step_distances(*self.pair.runs(params, grads, compiled=False))
+            ):
                 if (size := max(sizes_at_step, default=0.0)) > self.pair.faint:
                     return size, step
         except (OverflowError, ZeroDivisionError, ValueError):

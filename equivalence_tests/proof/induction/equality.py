@@ -1,9 +1,10 @@
 """The equality of two nodes of a graph: bit for bit, over the reals, or not known."""
 
 import enum
+import functools
 import math
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 
 import jax
@@ -220,9 +221,11 @@ class Comparer:
         stopped = ""
         for capacity in _CAPACITIES:
             try:
-                algebra = Algebra(capacity, work)
-                equality = self._in_algebra(lhs, rhs, algebra, cut)
-                return self._with_guards(lhs, rhs, algebra, capacity, work, equality, cut)
+                make = functools.partial(Algebra, capacity, work)
+                equality = self._in_algebra(lhs, rhs, algebra := make(), cut)
+                if equality.level is Level.REALS and not cut:
+                    equality = self._guarded(lhs, rhs, algebra, make) or equality
+                return equality
             except CapacityExceeded as error:
                 stopped = str(error)
             except Undecided as error:
@@ -231,32 +234,21 @@ class Comparer:
                 return Equality(Level.UNKNOWN, stopped="the program is too deep", hard=True)
         return Equality(Level.UNKNOWN, stopped=stopped, hard=True)
 
-    def _with_guards(
-        self,
-        lhs: Node,
-        rhs: Node,
-        algebra: Algebra,
-        capacity: int,
-        work: int,
-        equality: Equality,
-        cut: Set[int],
-    ) -> Equality:
+    def _guarded(
+        self, lhs: Node, rhs: Node, algebra: Algebra, make: Callable[..., Algebra]
+    ) -> Equality | None:
         """The equality without assumptions on denominators that the programs compare with 0.
 
-        `where(norm == 0, 1, x / norm)` needs no assumption on the norm.
+        `where(norm == 0, 1, x / norm)` needs no assumption on the norm. None if that does not help.
         """
-        if equality.level is not Level.REALS or cut:
-            return equality
         try:
             guards = algebra.guards()
-            if not guards:
-                return equality
-            other = Algebra(capacity, work, guards)
-            better = self._in_algebra(lhs, rhs, other, cut)
+            better = self._in_algebra(lhs, rhs, make(guards)) if guards else None
         except Undecided:
-            return equality
-        defined = UNDEFINED_TOLD not in better.assumptions
-        return better if better.level is Level.REALS and defined else equality
+            return None
+        if better is None or better.level is not Level.REALS:
+            return None
+        return None if UNDEFINED_TOLD in better.assumptions else better
 
     def _in_algebra(
         self, lhs: Node, rhs: Node, algebra: Algebra, cut: Set[int] = frozenset()

@@ -26,7 +26,7 @@ _ROUNDING_64 = 1e-6
 
 
 def check_numbers(make: MakeSide, program: Program, inputs: Inputs) -> None:
-    """Checks that a side does not tell numbers from what stands for them in a proof.
+    """Checks that a side does not tell numbers from the symbols of a proof.
 
     A side that asks `isinstance(rate, float)` is one program in a training and another in the
     proof. Both take some steps, and where they part by more than rounding does, again in float64.
@@ -78,7 +78,7 @@ def _agree(make: MakeSide, program: Program, inputs: Inputs, rounding: float) ->
 
 
 def _results(program: Program, inputs: Inputs) -> list[np.ndarray]:
-    """The state of a side at its start and after some steps."""
+    """The states and parameters of a side at its start and after some steps."""
     rng = np.random.default_rng(0)
     avals: Sequence[Any] = program.start.in_avals  # those of the symbols come first
     symbols = [

@@ -28,8 +28,8 @@ from equivalence_tests.proof.reading.symbols import (
     unwrap,
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
+from equivalence_tests.sides.error_text import error_text, first_line_of
 from equivalence_tests.sides.python_state import plain_values, python_changes
-from equivalence_tests.sides.raised import first_line_of, raised
 from equivalence_tests.sides.same_program import is_same_program
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
@@ -423,4 +423,4 @@ def _with_explanation(where: str, can_ask: bool = False) -> Iterator[None]:
             f"jax.lax.cond ({first_line_of(str(error))})"
         ) from None
     except Exception as error:
-        raise ProofError(f"{where}: {raised(error, first_line=True)}") from error
+        raise ProofError(f"{where}: {error_text(error, first_line=True)}") from error

@@ -1,5 +1,5 @@
 # pyright: strict
-"""The error that a user's program has raised, for messages."""
+"""An error of a user's program as text, with its place."""
 
 import sysconfig
 import traceback
@@ -17,11 +17,11 @@ _OTHERS = (
 )
 
 
-def raised(error: BaseException, first_line: bool = False) -> str:
-    """Returns what was raised, and the last line of the user's own that was reached.
+def error_text(error: BaseException, first_line: bool = False) -> str:
+    """Returns an error as text, with the last line of the user's own program that was reached.
 
     Args:
-      error: what was raised.
+      error: the error.
       first_line: whether the first line of its text is enough.
     """
     message = str(error).strip()
