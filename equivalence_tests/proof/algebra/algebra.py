@@ -6,7 +6,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from flint import fmpq, fmpq_mpoly
@@ -14,11 +14,12 @@ from flint import fmpq, fmpq_mpoly
 from equivalence_tests.proof.algebra.atoms import Atom, Index, Rat
 from equivalence_tests.proof.algebra.powers import Powers
 from equivalence_tests.proof.algebra.quotients import CapacityExceeded as CapacityExceeded
+from equivalence_tests.proof.algebra.signs import Inequality
 from equivalence_tests.proof.errors import Undecided
 
 Exponents = tuple[int, ...]  # of a monomial
 Bounds = tuple[tuple[str, int], ...]  # the indices of a sum and their sizes
-Names = Mapping[Any, str]  # index, or its symbol -> the symbol that replaces it
+Names = Mapping[Any, Index]  # index, or its symbol -> the index that replaces it
 
 
 class Algebra(Powers):
@@ -219,6 +220,20 @@ class Algebra(Powers):
                 sums = atom.kind == "sum"
                 new[gen] = self.total(args[0], atom.bound) if sums else self._with_args(atom, args)
         return self._replace(value, new)
+
+    def _of_maximum(self, gen: int, others: Collection[int]) -> list[Inequality]:
+        """That the largest entry of an array, or the smallest, is so beside other entries."""
+        result: list[Inequality] = []
+        for one, other in [*((gen, each) for each in others), *((each, gen) for each in others)]:
+            extreme, entry = self.atoms[one], self.atoms[other]
+            sign = {"reduce_max": 1, "reduce_min": -1}.get(extreme.name.split(" ")[0])
+            if sign is None or extreme.index or entry.kind != "leaf":
+                continue
+            names = {f"a{axis}": index for axis, index in enumerate(entry.index)}
+            num, den = self.rename(extreme.args[0], names)
+            if num == self.generator(other) and den == self.one:
+                result.append((sign * (self.generator(one) - num), False))
+        return result
 
     def _replace(self, value: Rat, new: Mapping[int, Rat]) -> Rat:
         """A value with others in the place of some atoms."""

@@ -150,18 +150,8 @@ class Signs(Quotients):
         return result
 
     def _of_maximum(self, gen: int, others: Collection[int]) -> list[Inequality]:
-        """That the largest entry of an array, or the smallest, is so beside other entries."""
-        result: list[Inequality] = []
-        for one, other in [*((gen, each) for each in others), *((each, gen) for each in others)]:
-            extreme, entry = self.atoms[one], self.atoms[other]
-            sign = {"reduce_max": 1, "reduce_min": -1}.get(extreme.name.split(" ")[0])
-            if sign is None or extreme.index or entry.kind != "leaf":
-                continue
-            names = {f"a{axis}": index for axis, index in enumerate(entry.index)}
-            num, den = self.rename(extreme.args[0], names)
-            if num == self.generator(other) and den == self.one:
-                result.append((sign * (self.generator(one) - num), False))
-        return result
+        """Inequalities of an atom and others, where one is the largest of many; of an algebra."""
+        raise NotImplementedError
 
     def _solved(
         self, rows: list[Inequality], zeros: Sequence[fmpq_mpoly]
