@@ -51,9 +51,9 @@ class Pair:
     def runs(self, params: Arrays, grads: Grads, compiled: bool = True) -> list[list[Arrays]]:
         """Each side's parameters at the start and after every step, in its program's dtypes.
 
-        Operation by operation where it is not to be compiled, which takes longer than a few steps.
+        Interpreted where it is not to be compiled, which takes longer than a few steps.
         """
-        how = _compile if compiled else core.jaxpr_as_fun
+        how = _compile if compiled else _interpret
         with self.context():
             return [_trajectory(side, params, grads, how) for side in self.sides]
 
@@ -126,6 +126,10 @@ def cast(arrays: Arrays, program: core.ClosedJaxpr) -> Arrays:
 @functools.lru_cache(8)
 def _compile(jaxpr: core.ClosedJaxpr) -> Callable[..., Arrays]:
     return jax.jit(core.jaxpr_as_fun(jaxpr))
+
+
+def _interpret(jaxpr: core.ClosedJaxpr) -> Callable[..., Arrays]:
+    return lambda *args: run(jaxpr, args)
 
 
 def _trajectory(
