@@ -12,7 +12,8 @@ from equivalence_tests.proof.counterexample.runs import Pair, cast
 from equivalence_tests.proof.reading.sides import Program
 
 _STEPS = 3  # from the start, by which a counter is known
-_AT_ONCE, _MOST = 2**22, 2**26  # entries of parameters, over all numbers of steps
+_AT_ONCE, _MOST = 2**22, 2**24  # entries of parameters, over all numbers of steps
+_ALL, _STRIDE = 2**17, 64  # so many numbers are all tried, of those above one in so many
 _MOST_FOUND = 6
 
 
@@ -27,20 +28,26 @@ def turning_points(pair: Pair) -> list[int]:
     if pair.has_loops:
         return []
     size = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in pair.shapes)
-    at_once, most = max(_AT_ONCE // size, 1), min(FARTHEST, _MOST // size)
     lhs, rhs = (_after(side, pair) for side in pair.sides)
-    turns, differed = list[int](), False
-    for first in range(_STEPS, most, at_once):
-        numbers = np.arange(first, min(first + at_once, most))
-        a, b = lhs(numbers), rhs(numbers)
-        with np.errstate(all="ignore"):
-            far = abs(a - b) > pair.clear * np.maximum(abs(a), abs(b))
-        differs = [differed, *(far | (np.isnan(a) != np.isnan(b))).any(axis=1).tolist()]
-        turns += numbers[np.diff(differs)].tolist()
-        differed = differs[-1]
-        if len(turns) >= _MOST_FOUND:
-            break
-    return turns[:_MOST_FOUND]
+
+    def differs(numbers: np.ndarray) -> np.ndarray:
+        rows = list[np.ndarray]()
+        for some in np.array_split(numbers, max(len(numbers) * size // _AT_ONCE, 1)):
+            a, b = lhs(some), rhs(some)
+            with np.errstate(all="ignore"):
+                far = abs(a - b) > pair.clear * np.maximum(abs(a), abs(b))
+            rows.append((far | (np.isnan(a) != np.isnan(b))).any(axis=1))
+        return np.concatenate(rows)
+
+    numbers = np.concatenate([np.arange(_STEPS, _ALL), np.arange(_ALL, FARTHEST, _STRIDE)])
+    numbers = numbers[: max(_MOST // size, 1)]
+    apart, turns = differs(numbers), list[int]()
+    if apart[0]:
+        turns.append(_STEPS)
+    for place in np.flatnonzero(np.diff(apart))[:_MOST_FOUND]:
+        between = np.arange(numbers[place], numbers[place + 1] + 1)
+        turns += between[1:][np.diff(differs(between))].tolist()
+    return turns
 
 
 def _after(side: Program, pair: Pair) -> Callable[[np.ndarray], np.ndarray]:
