@@ -114,6 +114,8 @@ def check_programs(
             for _ in range(_TRIALS * points):
                 if checked.points < most:
                     compared |= _Run(case, programs, checked, rng, True).follow(steps)
+            for _ in range(points if programs.numbers else 0):
+                _Run(case, programs, checked, rng, True, any_sign=True).follow(steps)
             for zeros in (False, True) * points if case["verdict"] == "identical" else ():
                 compared |= _Run(case, programs, checked, rng, False, zeros=zeros).follow(steps)
             missing = [path for path in programs.paths if path not in compared]
@@ -155,6 +157,7 @@ class _Run:
         proof, for which its terms are.
       first: the first states that are related.
       zeros: whether parameters and gradients are 0, of both signs.
+      any_sign: whether settings may have another sign than the given numbers.
     """
 
     def __init__(
@@ -166,10 +169,11 @@ class _Run:
         exact: bool,
         own_shapes: bool = True,
         zeros: bool = False,
+        any_sign: bool = False,
     ):
         self.case, self.programs, self.checked = case, programs, checked
         self.rng, self.exact, self.own = rng, exact, own_shapes and exact
-        self.first, self.zeros = cast(Pair | None, None), zeros
+        self.first, self.zeros, self.any_sign = cast(Pair | None, None), zeros, any_sign
         specs = [each for row in case["states"] for side in row["leaves"] for each in side]
         own_symbols = not any(isinstance(each, int) for each in specs)
         self.states: list[Case] = case["states"] if self.own or own_symbols else []
@@ -182,8 +186,9 @@ class _Run:
           The parameters of which a value was compared after a step, or which have none.
         """
         compared, numbers = set[str](), self.programs.numbers
-        factors = {name: self.rng.choice((1, 1, 1, -1)) / 16 for name in sorted(numbers)}
-        shrunk = {name: numbers[name] * f * self.rng.integers(8, 17) for name, f in factors.items()}
+        shrunk = {name: numbers[name] * self.rng.integers(8, 17) / 16 for name in sorted(numbers)}
+        if self.any_sign:
+            shrunk = {name: number * self.rng.choice((1, -1)) for name, number in shrunk.items()}
         self.settings = {name: self._lift(n, jnp.result_type(float)) for name, n in shrunk.items()}
         settings = list(self.settings.values())
         try:

@@ -45,7 +45,7 @@ def turning_points(pair: Pair) -> list[int]:
     if apart[0]:
         turns.append(_STEPS)
     for place in np.flatnonzero(np.diff(apart))[:_MOST_FOUND]:
-        between = np.arange(numbers[place], numbers[place + 1] + 1)
+        between = np.arange(int(numbers[place]), int(numbers[place + 1]) + 1)
         turns += between[1:][np.diff(differs(between))].tolist()
     return turns
 
