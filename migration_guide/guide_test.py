@@ -148,6 +148,7 @@ def test_the_packages_that_list_their_names_are_in_the_reference():
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     inner = {
         "__init__",
+        "_testing",
         "command",
         "terminal",
         "examples",

@@ -9,13 +9,13 @@ from jax.experimental import multihost_utils
 
 import optax_bridge
 from optax_bridge._unfinished import lock_folder
+from optax_bridge.spmd._testing import KEY, config, run
 from optax_bridge.spmd.config import (
     REQUIRED,
     RequiredFieldMissingError,
     UnknownFieldError,
 )
 from optax_bridge.spmd.examples import regression
-from optax_bridge.spmd.testing import KEY, config, run
 from optax_bridge.spmd.trainer import (
     SavingError,
 )

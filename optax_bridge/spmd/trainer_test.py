@@ -13,6 +13,7 @@ import pytest
 
 import legacy_optim
 import optax_bridge
+from optax_bridge.spmd._testing import KEY, config, run
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
 from optax_bridge.spmd.config import (
     config_for_class,
@@ -24,7 +25,6 @@ from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
-from optax_bridge.spmd.testing import KEY, config, run
 from optax_bridge.spmd.trainer import (
     SpmdTrainer,
     UndefinedLossException,
