@@ -67,6 +67,9 @@ def _results(eqn: JaxprEqn, args: list[Any], exact: bool) -> list[Array]:
     if name in _CALLS:
         inner = [value for value in params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]
         return run(inner[0], args, exact)
+    if name == "call_hi_primitive":  # of JAX 0.12 on, `searchsorted` say, which has a program
+        avals: list[Any] = [atom.aval for atom in eqn.invars]
+        return run(jax.make_jaxpr(params["_prim"].expand)(*avals), args, exact)
     if name in _BRANCHES:
         return _BRANCHES[name](params, args, exact)
     if name in _COPIES or (exact and name == "reduce_precision"):
