@@ -162,31 +162,31 @@ def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Search, "find_quickly", search)
 
 
-def _is_not_proved(left: Any, right: Any) -> None:
+def _assert_not_proved(left: Any, right: Any) -> None:
     proof = prove_equivalence(left, right, PARAMS)
     assert proof.verdict == UNDECIDED, proof
 
 
 def _one_in_three(names: Iterable[str]) -> list[Any]:
-    """All names, of which the others run under `--equivalence-full`."""
+    """All names; two of three run under `--equivalence-full` alone."""
     marks = ((), (pytest.mark.full,), (pytest.mark.full,))
     return [pytest.param(name, marks=marks[n % 3]) for n, name in enumerate(names)]
 
 
 @pytest.mark.parametrize("name", _one_in_three(OF_GRADIENTS))
-def test_what_differs_for_some_gradients_is_not_proved(name: str):
+def test_what_differs_for_some_gradients_assert_not_proved(name: str):
     pair = OF_GRADIENTS[name]
-    _is_not_proved(*(direct(lambda g, f=f: jnp.broadcast_to(f(g), g.shape)) for f in pair))
+    _assert_not_proved(*(direct(lambda g, f=f: jnp.broadcast_to(f(g), g.shape)) for f in pair))
 
 
 @pytest.mark.parametrize("name", _one_in_three(OF_COUNTS))
-def test_what_differs_at_some_steps_is_not_proved(name: str):
-    _is_not_proved(*map(with_schedule, OF_COUNTS[name]))
+def test_what_differs_at_some_steps_assert_not_proved(name: str):
+    _assert_not_proved(*map(with_schedule, OF_COUNTS[name]))
 
 
 @pytest.mark.parametrize("name", _one_in_three(OF_STATES))
-def test_what_differs_in_some_states_is_not_proved(name: str):
-    _is_not_proved(*OF_STATES[name])
+def test_what_differs_in_some_states_assert_not_proved(name: str):
+    _assert_not_proved(*OF_STATES[name])
 
 
 def test_what_is_0_at_the_start_is_not_above_0():

@@ -8,7 +8,7 @@ import jax
 from equivalence_tests.proof.algebra.algebra import Algebra, Index, Rat
 from equivalence_tests.proof.node import Node
 
-_MOST_POSITIONS = 16
+MOST_POSITIONS = 16  # along an axis where positions are compared
 Positions = Mapping[int, Rat]  # an axis -> the position along it
 _CLIP, _DROP = jax.lax.GatherScatterMode.CLIP, jax.lax.GatherScatterMode.FILL_OR_DROP
 
@@ -80,7 +80,7 @@ def scatter(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
 def argmax(reals: Entries, node: Node, index: tuple[Index, ...]) -> Rat | None:
     """The position of the first of the largest entries along a short axis, or of the smallest."""
     (arg,), (axis,) = node.args, node.settings["axes"]
-    if not 0 < arg.shape[axis] <= _MOST_POSITIONS:
+    if not 0 < arg.shape[axis] <= MOST_POSITIONS:
         return None
     algebra, sign = reals.algebra, reals.algebra.number(1 if node.op == "argmax" else -1)
     best, place = None, algebra.number(0)
@@ -121,7 +121,7 @@ def _read(
     reals: Entries, arg: Node, positions: Positions | None, index: tuple[Index, ...]
 ) -> Rat | None:
     """The entry at positions, which are those of entries, and an index along the other axes."""
-    if positions is None or any(arg.shape[axis] > _MOST_POSITIONS for axis in positions):
+    if positions is None or any(arg.shape[axis] > MOST_POSITIONS for axis in positions):
         return None
     if not positions:
         return reals.entry(arg, index)

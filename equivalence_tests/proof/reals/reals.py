@@ -31,7 +31,6 @@ from equivalence_tests.proof.reals import positions
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shift
 
 _MOST_IN_FULL = 64  # terms of a sum that is written out
-_MOST_POSITIONS = 16  # along an axis where they are compared
 
 
 class Reals:
@@ -192,7 +191,7 @@ class Reals:
         if self.in_full and math.prod(sizes) <= _MOST_IN_FULL:
             out = set(range(len(sizes)))
         elif compared := algebra.compared_positions(term(places)):
-            short = {axis for axis, size in enumerate(sizes) if size <= _MOST_POSITIONS}
+            short = {axis for axis, size in enumerate(sizes) if size <= positions.MOST_POSITIONS}
             out |= {axis for axis in short if places[axis] in compared}
         bounds = [(str(places[axis]), size) for axis, size in enumerate(sizes) if axis not in out]
         result = algebra.number(0)
