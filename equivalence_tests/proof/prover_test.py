@@ -22,6 +22,7 @@ from equivalence_tests.proof.testing import (
     direct,
     leafwise,
     train_state,
+    with_schedule,
 )
 
 
@@ -80,6 +81,13 @@ def test_settings_of_another_sign_size_or_value_are_tried(name: str):
     proof = prove_equivalence(left, right, params, hyper_params=NUMBERS)
     assert proof.verdict == DIFFERENT and settings in str(proof)
     assert check(proof.to_json(), left, right, params, hyper_params=NUMBERS).examples == 1
+
+
+def test_what_rounding_makes_0_in_time_is_assumed_not_to():
+    schedules = lambda t: 1.0 + 0 * t, lambda t: jnp.where(0.9**t == 0, 2.0, 1.0)
+    proof = prove_equivalence(*map(with_schedule, schedules), {"k": jnp.ones(2)})
+    assert proof.verdict == REALS
+    assert any("is not rounded to 0" in text for text in proof.assumptions)
 
 
 def test_a_comparison_by_size_keeps_a_number():

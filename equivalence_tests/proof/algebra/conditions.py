@@ -39,6 +39,7 @@ class Conditions(Signs):
         if number is not None:
             return self.number(int(number > 0))
         if self.above_zero(value):
+            self._assume_seen(value)
             return self.number(1)
         if self.nonneg(value):
             return self.complement(self._zero(value))
@@ -119,6 +120,12 @@ class Conditions(Signs):
         integer = all(self.atoms[gen].integer for gen in self.atoms_of(value))
         return integer and value.den.is_constant() and all(number.q == 1 for number in numbers)
 
+    def _assume_seen(self, value: Rat) -> None:
+        """Says that rounding does not make a power or an exponential 0: `0.9 ** n` is in time."""
+        names = {self.atoms[gen].name for gen in self.generators(value.num)}
+        if (0,) * self._capacity not in value.num.to_dict() and names & {"pow", "exp"}:
+            self.assume(value, "is not rounded to 0")
+
     def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
         """A value with the sign of a difference with a square root, without the root.
 
@@ -168,6 +175,7 @@ class Conditions(Signs):
             return self.number(int(number == 0))
         num = value.num
         if any(self.is_limited(sign * num, True) for sign in (1, -1)):
+            self._assume_seen(value)
             return self.number(0)
         if self._has_no_negative_term(num) or self._has_no_negative_term(-num):
             result = self.number(1)
