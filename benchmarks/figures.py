@@ -15,18 +15,7 @@ from optax_bridge.cli.installed import versions
 
 @dataclass(frozen=True)
 class Figure:
-    """One ratio.
-
-    Attributes:
-      section: name of the measurement.
-      subject: the thing measured, e.g. `adam, 16 x 1024x1024, float32`.
-      what: the two sides, e.g. `exact / legacy`.
-      ratio: of the measurements of the same turn.
-      base: the median of the second side.
-      unit: of `base`.
-      bar: the largest ratio that is promised; None where nothing is.
-      note: a remark.
-    """
+    """One ratio."""
 
     section: str
     subject: str
@@ -72,17 +61,7 @@ def ratios(
     seconds: float = 5.0,
     warm_up: int = 2,
 ) -> Iterator[Figure]:
-    """Lets candidates take turns and yields their ratios, taken turn by turn.
-
-    Args:
-      section: of the figures.
-      subject: of the figures.
-      candidates: name -> function that does the work once and returns the seconds it took.
-      pairs: the ratios wanted, each with its bar; those that name no candidate are left out.
-      repeats: turns that count, at most.
-      seconds: after which no turn is begun, once there are five.
-      warm_up: turns before those that count.
-    """
+    """Lets candidates take turns and yields their ratios, taken turn by turn."""
     times = in_turn(candidates, repeats, warm_up, seconds)
     for one, other, bar in pairs:
         if one in times and other in times:
@@ -102,12 +81,7 @@ def ratio_text(ratio: Spread) -> str:
 
 
 def to_markdown(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """Returns the page: the machine, how many figures are above their bar, a table a section.
-
-    Args:
-      outcomes: of a run.
-      seconds: that the run took.
-    """
+    """Returns the page: the machine, how many figures are above their bar, a table a section."""
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     figures = [outcome for outcome in outcomes if isinstance(outcome, Figure)]
     above = sum(not figure.is_within_bar for figure in figures)

@@ -66,12 +66,7 @@ def _group(count: int) -> dict[str, Transformation]:
 def _stages(
     subject: str, params: Params, sides: dict[str, Transformation], quick: bool
 ) -> Iterator[Outcome]:
-    """Yields compile, trace and step of the first side over each other one.
-
-    A program's step depends by some 3 % on when it was built in its process. So each is built
-    several times, by turns first and last, and the first builds are timed, each at the second of
-    two steps, as in a training loop.
-    """
+    """Yields compile, trace and step of the first side over each other one."""
     grads = problem.gradients(params)
     built: dict[str, list[Stepper]] = {name: [] for name in sides}
 

@@ -21,11 +21,7 @@ class Spread:
 
 
 def interval(values: list[float], confidence: float = 0.95) -> Spread:
-    """Returns the median, and the interval that holds the true one with that probability.
-
-    By ranks (the sign test turned around), for any distribution of the values; fewer than six
-    values give their whole range.
-    """
+    """Returns the median, and the interval that holds the true one with that probability."""
     ranked, count = sorted(values), len(values)
     outside, rank = 0.0, 0
     while (outside := outside + math.comb(count, rank) / 2**count) <= (1 - confidence) / 2:
@@ -35,22 +31,10 @@ def interval(values: list[float], confidence: float = 0.95) -> Spread:
 
 
 class Stepper:
-    """A training step, compiled, that continues from its own last state.
-
-    Attributes:
-      program: the compiled step.
-      trace_seconds: time to trace the step.
-      compile_seconds: time to compile what was traced.
-    """
+    """A training step, compiled, that continues from its own last state."""
 
     def __init__(self, step: Callable[[PyTree, Updates], PyTree], state: PyTree, grads: Updates):
-        """Compiles the step; the state's buffers are donated to it, as a training loop would.
-
-        Args:
-          step: (state, gradients) -> state.
-          state: the first state; copied, since donation destroys it.
-          grads: the gradients of every step.
-        """
+        """Compiles the step; the state's buffers are donated to it, as a training loop would."""
         self._state = jax.tree.map(lambda leaf: jax.numpy.array(leaf, copy=True), state)
         self._grads = grads
         start = time.perf_counter()
@@ -73,17 +57,7 @@ def in_turn(
     warm_up: int = 3,
     seconds: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Lets candidates take turns; the one that begins changes from turn to turn.
-
-    Args:
-      candidates: name -> function that does the work once and returns the seconds.
-      repeats: turns that count.
-      warm_up: turns before them.
-      seconds: after which no turn is begun, once five have counted.
-
-    Returns:
-      Name -> seconds of each counted turn.
-    """
+    """Lets candidates take turns; the one that begins changes from turn to turn."""
     names = list(candidates)
     times: dict[str, list[float]] = {name: [] for name in names}
     end = time.perf_counter() + seconds

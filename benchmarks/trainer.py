@@ -24,13 +24,7 @@ PAIRS = (("trainer", "bare TrainState", 1.05),)
 
 
 def sides(folder: Path, steps: int, quick: bool) -> dict[str, Callable[[], float]]:
-    """Returns the bare loop and the trainer, each as a turn of some steps.
-
-    Args:
-      folder: for the trainer's files.
-      steps: of a turn.
-      quick: a regression in place of a language model.
-    """
+    """Returns the bare loop and the trainer, each as a turn of some steps."""
     example = regression.trainer() if quick else language_model.trainer(dim=128)
     cfg: Any = example.set(evalers={}, max_step=0, dir=str(folder))
     cfg.learner.optimizer = config_for_function(optax_bridge.adam).set(learning_rate=1e-3)

@@ -38,23 +38,7 @@ def check(
     against: Path | None = None,
     origin: str = FLAX,
 ) -> int:
-    """Runs the suite and prints its table.
-
-    Args:
-      only: names of optimizers or problems; empty for all.
-      outputs: the files to write.
-      platform: `cpu`, `gpu` or `tpu`; the default platform if None. One that is not there is "not
-        run".
-      steps: number of steps of each run, at least 1.
-      full: whether to run the matrix as well.
-      against: a recording to compare with.
-      origin: whose optimizers: `flax`, or another one's name, which takes 12 steps and no other
-        option.
-
-    Returns:
-      The exit code: 0 if every claim held, 1 if one did not, 2 for misuse, 3 if the platform, or a
-      library of which nothing is recorded, is not there.
-    """
+    """Runs the suite and prints its table."""
     silence_deprecations()
     console, outputs = report.wide_console(), outputs or Outputs()
     try:
@@ -126,11 +110,7 @@ def _run(console: Console, outputs: Outputs, plan: _Plan) -> int:
 
 
 def _load_recording(against: Path | None, steps: int) -> recording.Recording | None:
-    """Returns the recording to compare with.
-
-    Raises:
-      ValueError: it is not a recording, or has another number of steps.
-    """
+    """Returns the recording to compare with."""
     if against is None:
         return None
     recorded = recording.load(against)
@@ -145,11 +125,7 @@ def _usable(device: Device) -> int:
 
 
 def _select(only: Sequence[str], full: bool, devices: int, origin: str) -> Sequence[Case]:
-    """Returns the cases that are asked for, without layouts where there are too few devices.
-
-    Raises:
-      ValueError: a name is unknown, or nothing is left; the message begins with the option.
-    """
+    """Returns the cases that are asked for, without layouts where there are too few devices."""
     try:
         if origin != FLAX:
             return witness_checks(_TABLES[origin], only)

@@ -22,11 +22,7 @@ class Device(Protocol):
 
 
 def first_device(platform: str | None) -> Any:
-    """Returns the first device of a platform, of the default one if None; None if it is missing.
-
-    Raises:
-      ValueError: it is no name of a platform.
-    """
+    """Returns the first device of a platform, of the default one if None; None if it is missing."""
     if platform not in (None, *PLATFORMS):
         meant = did_you_mean(str(platform), PLATFORMS)
         raise ValueError(f"--platform {platform}: expected one of {', '.join(PLATFORMS)}{meant}")

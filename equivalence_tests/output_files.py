@@ -12,11 +12,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def write_bytes_with(file: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Lets `write` fill a file that takes its place only when it is complete.
-
-    A link stays a link, and the file that it leads to is replaced; a device is written to. An
-    OSError has the file's name, and leaves nothing behind.
-    """
+    """Lets `write` fill a file that takes its place only when it is complete."""
     # What is in /dev is not replaced even where standard output goes to a file.
     is_own = (file.is_file() or not file.exists()) and Path("/dev") not in file.absolute().parents
     real = file.resolve()
@@ -49,10 +45,7 @@ def why_no_file(file: Path) -> str | None:
 
 
 def why_not_writable(folder: Path) -> str | None:
-    """Returns the reason why a report cannot be written into a folder; None if it can.
-
-    The folder is made if it is not there.
-    """
+    """Returns the reason why a report cannot be written into a folder; None if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

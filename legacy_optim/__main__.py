@@ -28,14 +28,7 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the program that the arguments name.
-
-    Args:
-      argv: arguments after `python -m legacy_optim`.
-
-    Returns:
-      The program's exit code; 2 if the arguments name none.
-    """
+    """Runs the program that the arguments name."""
     rest = list(argv)
     options = set()
     while rest and rest[0] in ("-q", "--quiet", "--todays-defaults"):

@@ -146,12 +146,7 @@ class Adafactor(OptimizerDef):
         return 1.0 - (jnp.array(i, jnp.float32) + 1.0) ** (-exponent)
 
     def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
-        """The second longest and the longest axis; None if they are too short to factor over.
-
-        The sort is stable, as NumPy's default was for such short arrays in the days of flax.optim:
-        of equally long axes the last one counts as the longest. With AVX-512 today's default may
-        swap them.
-        """
+        """The second longest and the longest axis; None if they are too short to factor over."""
         if not self.hyper_params.factored or len(shape) < 2:
             return None
         *_, second, largest = (int(axis) for axis in np.argsort(shape, kind="stable"))

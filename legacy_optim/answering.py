@@ -21,14 +21,7 @@ Explain = Callable[[str], str | None]
 
 
 class Answering(types.ModuleType):
-    """A module under a name that is gone.
-
-    Args:
-      name: the old name.
-      answer: for its attributes.
-      explain: for those that nothing answers for.
-      names: which there are, for `from name import *`.
-    """
+    """A module under a name that is gone."""
 
     def __init__(self, name: str, answer: Answer, explain: Explain, names: Names):
         super().__init__(name)
@@ -81,19 +74,7 @@ def value(dotted: str) -> Any:
 
 
 def answer_missing(owner: Any, dotted: str, answer: Answer, explain: Explain) -> Undo:
-    """Makes names answer where a module, or an object of a module, raises AttributeError.
-
-    Nothing else changes.
-
-    Args:
-      owner: the module, or the object.
-      dotted: its name.
-      answer: for its attributes.
-      explain: for those that nothing answers for.
-
-    Returns:
-      What undoes it.
-    """
+    """Makes names answer where a module, or an object of a module, raises AttributeError."""
     is_module = isinstance(owner, types.ModuleType)
     kind = f"module {dotted!r}" if is_module else f"{type(owner).__name__!r} object"
 
@@ -117,17 +98,7 @@ def accept_keywords(
     renamed: Mapping[str, str],
     by_position: tuple[str, ...] = (),
 ) -> Undo:
-    """Makes a function take keywords under their old names, too, and notes them.
-
-    Args:
-      module: which.
-      name: of the function.
-      renamed: old name -> new name.
-      by_position: old names of its first parameters, where they go by position alone today.
-
-    Returns:
-      What undoes it.
-    """
+    """Makes a function take keywords under their old names, too, and notes them."""
     function = vars(module)[name]
     full = f"{module.__name__}.{name}"
 
@@ -149,15 +120,7 @@ def accept_keywords(
 
 
 def override(module: types.ModuleType, table: Mapping[str, str]) -> Undo:
-    """Makes names of a module those of other modules, and notes them, from now on.
-
-    Args:
-      module: which.
-      table: name -> the other module's name.
-
-    Returns:
-      What undoes it.
-    """
+    """Makes names of a module those of other modules, and notes them, from now on."""
 
     def read(self: types.ModuleType, name: str) -> object:
         if name in table:
@@ -176,11 +139,7 @@ _MISSING = object()
 def _read(
     owner: str, name: str, answer: Answer, explain: Explain, frame: types.FrameType
 ) -> object:
-    """Returns what answers for a name, and notes it; _MISSING if the name is not one that is gone.
-
-    Raises:
-      AttributeError: it is gone, and nothing answers; says what to do.
-    """
+    """Returns the replacement of a removed name, and notes it; _MISSING for other names."""
     if name.startswith("__"):
         return _MISSING
     full = f"{owner}.{name}"

@@ -310,13 +310,7 @@ serialization.register_serialization_state(
 
 
 class ReplicatedOptimizer(OptimizerDef):
-    """A definition whose gradients are averaged over the devices of a `jax.pmap` first.
-
-    Attributes:
-      optimizer_def: the definition that takes the steps.
-      devices: where copies are.
-      axis_name: the pmap's axis.
-    """
+    """A definition whose gradients are averaged over the devices of a `jax.pmap` first."""
 
     def __init__(
         self,
@@ -449,11 +443,7 @@ class MultiOptimizer(OptimizerDef):
 
 
 def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -> Scalar:
-    """The learning rate of a step.
-
-    Raises:
-      ValueError: neither the constructor nor the step gives one.
-    """
+    """The learning rate of a step."""
     if hyper_params.learning_rate is None:
         name = type(definition).__name__
         raise ValueError(

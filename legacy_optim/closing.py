@@ -20,11 +20,7 @@ _KEYWORD = re.compile(
 
 
 def close(folder: str) -> None:
-    """Says it on the standard error, unless told to be quiet.
-
-    Args:
-      folder: the working folder that the program started in, to which paths are relative.
-    """
+    """Says it on the standard error, unless told to be quiet."""
     uses = {use for use, _ in uses_module.uses()} | set(uses_module.of_other_processes())
     if os.environ.get(settings.QUIET):
         return
@@ -105,10 +101,7 @@ def _defaults() -> list[str]:
 
 
 def _advice(files: list[str], folder: str) -> list[str]:
-    """Returns the lines that the command that started the run adds about some files.
-
-    In a process of its own, because the program may have changed anything in this one.
-    """
+    """Returns the lines that the command that started the run adds about some files."""
     module, _, function = os.environ.get(settings.ADVICE, "").partition(":")
     if not function:
         return []

@@ -32,11 +32,7 @@ def say_once(message: str) -> None:
 
 @contextlib.contextmanager
 def describing() -> Generator[None]:
-    """Within it nothing is said: an old definition says what a checkpoint was written with.
-
-    A program that takes an old checkpoint over uses nothing of the old API; should it do so
-    elsewhere, that is said there.
-    """
+    """Within it nothing is said: an old definition says what a checkpoint was written with."""
     before = _quiet.set(True)
     try:
         yield

@@ -13,14 +13,7 @@ from legacy_optim.typing import Array, PyTree, Scalar
 
 
 class DynamicScaleResult(NamedTuple):
-    """Result of a function that `DynamicScale.value_and_grad` made.
-
-    Attributes:
-      dynamic_scale: the scale to use next.
-      finite: whether all gradients were finite, bool scalar.
-      aux: the loss, or (loss, auxiliary output).
-      grad: the gradients, in float32.
-    """
+    """Result of a function that `DynamicScale.value_and_grad` made."""
 
     dynamic_scale: "DynamicScale"
     finite: Array

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """A finder for `sys.meta_path`: finds what the others find, and calls a function afterwards.
-
-    Args:
-      packages: the top-level packages that are meant, without their private modules.
-      after: called with each module of theirs when its own code has run.
-      stand_in: from a module's name to what is loaded in its place, or None.
-    """
+    """A finder for `sys.meta_path`: finds what the others find, and calls a function afterwards."""
 
     def __init__(
         self,
@@ -78,12 +72,7 @@ class _Loader:
 
 
 class SayingWhatIsGone:
-    """The last finder: fails to import some modules, and says why and what to do.
-
-    Args:
-      packages: the top-level packages that are meant.
-      gone: from a module's name to what to say, or None.
-    """
+    """The last finder: fails to import some modules, and says why and what to do."""
 
     def __init__(self, packages: "frozenset[str]", gone: "Callable[[str], str | None]"):
         self._packages = packages
@@ -92,11 +81,7 @@ class SayingWhatIsGone:
     def find_spec(
         self, fullname: str, path: "Path" = None, target: "ModuleType | None" = None
     ) -> None:
-        """See `importlib.abc.MetaPathFinder`.
-
-        Raises:
-          ModuleNotFoundError: the name is one of those.
-        """
+        """See `importlib.abc.MetaPathFinder`."""
         del path, target
         top = fullname.partition(".")[0]
         if top in self._packages and top != fullname and not is_being_imported(top):

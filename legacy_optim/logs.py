@@ -10,11 +10,7 @@ _NOTE = "Tensorflow library not found"
 
 
 def without_note_on_tensorflow() -> Callable[[], object]:
-    """Keeps Flax from logging that TensorFlow is not there, which only gs:// folders need.
-
-    Returns:
-      What undoes it.
-    """
+    """Keeps Flax from logging that TensorFlow is not there, which only gs:// folders need."""
     try:
         from absl import logging  # late: not every program that is run imports it
     except ImportError:

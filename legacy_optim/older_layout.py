@@ -44,16 +44,7 @@ def refuse_older_weight_norm(state: PyTree) -> None:
 def merge_groups(
     states: Sequence[StateDict], groups: Sequence[Sequence[int]], target: Params
 ) -> StateDict:
-    """The state dict of the last release, from the states of groups.
-
-    Args:
-      states: what `grouped_states` gave.
-      groups: for each group the indices of its leaves, in the order of its traversal.
-      target: the parameters that the groups were selected from.
-
-    Raises:
-      ValueError: there are other groups, or leaves in one, or steps than one.
-    """
+    """The state dict of the last release, from the states of groups."""
     sizes = [len(group["param_states"]) for group in states]
     if sizes != [len(group) for group in groups]:
         raise ValueError(

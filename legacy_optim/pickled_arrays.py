@@ -18,11 +18,7 @@ _OLD_ARRAY, _OLD_MAKES = "jax._src.device_array", "reconstruct_device_array"
 
 
 def read_old_arrays() -> Callable[[], object]:
-    """Makes today's JAX, which is imported already, read them; nothing else changes.
-
-    Returns:
-      What undoes it.
-    """
+    """Makes today's JAX, which is imported already, read them; nothing else changes."""
     module = sys.modules.get(_ARRAY)
     today = getattr(module, _MAKES, None)
     if module is None or today is None or _OLD_ARRAY in sys.modules:

@@ -25,21 +25,7 @@ def run(
     todays_defaults: bool = False,
     advice: str = "",
 ) -> int:
-    """Becomes a script's process, or a module's as `python -m` does.
-
-    Args:
-      program: path of a script or of a folder with `__main__.py`, `-` for the standard input, or
-        a module's dotted name.
-      args: the program's arguments, `sys.argv[1:]`.
-      as_module: `program` is a module's name.
-      quiet: do not say at the end which old names were used.
-      todays_defaults: leave the defaults of JAX and Flax as they are today.
-      advice: `module:function`, from the files that used old names to further lines for the end.
-
-    Returns:
-      The program's exit code, where a process cannot become another one (Windows); elsewhere this
-      does not return, but where the interpreter was started so that it cannot work.
-    """
+    """Becomes a script's process, or a module's as `python -m` does."""
     problem = _problem_of_python() or ("" if as_module else _problem_of_program(program))
     if problem:
         print(f"optax-bridge: {problem}", file=sys.stderr)

@@ -175,11 +175,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
 
 
 def _stand_in(name: str) -> "ModuleSpec | None":
-    """Returns what is loaded in place of a module that exists but cannot be imported.
-
-    Raises:
-      ModuleNotFoundError: nothing can be; says what to install.
-    """
+    """Returns what is loaded in place of a module that exists but cannot be imported."""
     if name != "flax.metrics.tensorboard":
         return None
     from importlib.util import find_spec, spec_from_file_location  # not at every start

@@ -17,16 +17,7 @@ class _Leaf:
 
 
 def flattened_like(treedef: TreeDef, tree: PyTree, name: str) -> list[PyTree]:
-    """The parts of a tree that stand where the parameters have their leaves.
-
-    Args:
-      treedef: structure of the parameters.
-      tree: a tree of that structure, whose parts may be trees themselves.
-      name: what the user calls it, "grads" or "optimizer.state.param_states".
-
-    Raises:
-      ValueError: the tree has another structure. The message says where.
-    """
+    """The parts of a tree that stand where the parameters have their leaves."""
     try:
         return treedef.flatten_up_to(tree)
     except (TypeError, ValueError) as error:
@@ -41,20 +32,7 @@ def flattened_like(treedef: TreeDef, tree: PyTree, name: str) -> list[PyTree]:
 def leaves_by_path(
     params: Params, tree: PyTree, needed: Collection[int], name: str
 ) -> list[PyTree]:
-    """The leaves of a tree that stand at the paths of the parameters' leaves.
-
-    Less strict than `flattened_like`, as the traversals of flax.optim were: a dict may be a
-    FrozenDict, and parameters that are left alone need nothing.
-
-    Args:
-      params: the parameters.
-      tree: a tree like them.
-      needed: indices of the leaves that must be there; the others may be None.
-      name: what the user calls the tree.
-
-    Raises:
-      ValueError: one is not there, or the tree has leaves where the parameters have none.
-    """
+    """The leaves of a tree that stand at the paths of the parameters' leaves."""
     rows, treedef = jax.tree_util.tree_flatten_with_path(params)
     if jax.tree.structure(tree) == treedef:
         return jax.tree.leaves(tree)

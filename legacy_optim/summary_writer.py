@@ -13,12 +13,7 @@ from numpy.typing import ArrayLike
 
 
 class SummaryWriter:
-    """Writes event files for TensorBoard.
-
-    Args:
-      log_dir: the folder for them; made where it does not exist.
-      auto_flush: write each value at once, not when a buffer is full.
-    """
+    """Writes event files for TensorBoard."""
 
     def __init__(self, log_dir: "str | os.PathLike[str]", auto_flush: bool = True):
         self._writer: Any = tensorboardX.SummaryWriter(os.fspath(log_dir))
@@ -37,11 +32,7 @@ class SummaryWriter:
         self._add("scalar", tag, float(np.asarray(value)), step)
 
     def text(self, tag: str, textdata: str | bytes, step: int) -> None:
-        """Writes a text, which TensorBoard shows as Markdown.
-
-        Raises:
-          ValueError: it is not a text.
-        """
+        """Writes a text, which TensorBoard shows as Markdown."""
         if not isinstance(textdata, str | bytes):
             raise ValueError(f"textdata: expected a text, found a {type(textdata).__name__}")
         text = textdata.decode() if isinstance(textdata, bytes) else textdata

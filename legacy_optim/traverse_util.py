@@ -252,19 +252,7 @@ class _Leaf:
 
 
 def leaf_indices(traversal: Traversal, tree: PyTree) -> list[int]:
-    """Returns the indices of the leaves that a traversal selects.
-
-    Args:
-      traversal: anything with `iterate(tree)`. A filter in it sees, in place of each leaf, an
-        object with the leaf's `shape`, `ndim`, `size` and `dtype`.
-      tree: any pytree.
-
-    Returns:
-      Indices into `jax.tree.leaves(tree)`, in the traversal's order.
-
-    Raises:
-      ValueError: it selects something that is not a leaf.
-    """
+    """Returns the indices of the leaves that a traversal selects."""
     leaves, treedef = jax.tree.flatten(tree)
     tagged = treedef.unflatten([_Leaf(index, leaf) for index, leaf in enumerate(leaves)])
     indices = []

@@ -15,13 +15,7 @@ _OWN = ("legacy_optim", "importlib", "<frozen importlib")
 
 
 class Use(NamedTuple):
-    """A use of an old name.
-
-    Attributes:
-      name: dotted, e.g. `flax.optim.Adam`.
-      file: of the line that used it.
-      line: its number, from 1.
-    """
+    """A use of an old name."""
 
     name: str
     file: str

@@ -5,21 +5,7 @@ import numpy as np
 
 
 def agree(old: object, new: object, *, ulp: float = 0.0) -> None:
-    """Prints how far two results are apart, and fails where that is further than the page says.
-
-        >>> agree({"w": np.ones(3)}, {"w": np.ones(3)})
-        Same to the last bit: 3 numbers in 1 array.
-
-    Args:
-      old: losses or parameters of the old half: a list, a dict or any other pytree of numbers.
-      new: the same of the new half, in containers with the same names; a `FrozenDict` is a dict.
-      ulp: how far apart they may be, in units in the last place at each array's largest magnitude;
-        0: not at all, in any bit.
-
-    Raises:
-      AssertionError: they are further apart, have other names, shapes or dtypes, are not finite, or
-        there is nothing to compare.
-    """
+    """Prints how far two results are apart, and fails where that is further than the page says."""
     old_arrays, new_arrays = _arrays(old), _arrays(new)
     assert old_arrays, "nothing to compare"
     assert old_arrays.keys() == new_arrays.keys(), sorted(old_arrays.keys() ^ new_arrays.keys())

@@ -48,14 +48,7 @@ _RETURNS = ("Returns:", "Yields:")
 
 @functools.cache
 def public_names(module_name: str) -> tuple[str, ...]:
-    """The public names of a module or package, sorted without regard to case.
-
-    Those of its `__all__`; without one, what is defined in it or below it. Submodules are not
-    among them: a page names the modules that it is about.
-
-    Args:
-      module_name: dotted name.
-    """
+    """The public names of a module or package, sorted without regard to case."""
     module = importlib.import_module(module_name)
     names = getattr(module, "__all__", None)
     if names is None:
@@ -80,11 +73,7 @@ def home(module_name: str, name: str) -> str:
 
 
 def api_markdown(module_name: str) -> str:
-    """Directives for all public names of a module; what another one documents is linked.
-
-    Args:
-      module_name: dotted name.
-    """
+    """Directives for all public names of a module; what another one documents is linked."""
     module = importlib.import_module(module_name)
     homes = {name: home(module_name, name) for name in public_names(module_name)}
     here, lines = module_name, [f".. py:currentmodule:: {module_name}", ""]
@@ -111,17 +100,7 @@ def _directive(module_name: str, name: str, value: object) -> Iterable[str]:
 
 
 def as_rest(lines: list[str]) -> list[str]:
-    r"""The lines of a docstring as Sphinx reads them: ours are Markdown, autodoc wants reST.
-
-    An indented block after an empty line is code, code in backticks may have letters behind it, and
-    what a function returns has no type in front of a colon:
-
-        >>> as_rest(["Two `Call`s:", "", "    x = f(1)"])
-        ['Two `Call`\\ s:', '', '.. code-block:: python', '', '    x = f(1)']
-
-    Args:
-      lines: the docstring without its common indentation.
-    """
+    r"""The lines of a docstring as Sphinx reads them: ours are Markdown, autodoc wants reST."""
     result: list[str] = []
     above = 0  # indentation of the last line of prose
     code: int | None = None

@@ -21,11 +21,7 @@ MISUSE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Builds the pages; warnings are errors, and so is a snippet that raises.
-
-    Returns:
-      0 if the guide stands, 1 if a page is wrong, 2 if a package to build it with is missing.
-    """
+    """Builds the pages; warnings are errors, and so is a snippet that raises."""
     parser = argparse.ArgumentParser(
         prog="python -m migration_guide.build",
         description=__doc__,

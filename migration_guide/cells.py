@@ -18,12 +18,7 @@ _COLOURS = ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
 
 @dataclass(frozen=True)
 class Cell:
-    """One code cell.
-
-    Attributes:
-      source: its Python code.
-      line: number of lines of the page above the code.
-    """
+    """One code cell."""
 
     source: str
     line: int
@@ -46,17 +41,7 @@ def cells(page: Path) -> Iterator[Cell]:
 
 
 def run(page: Path) -> dict[str, object]:
-    """Runs the cells of a page one after the other, as a reader would.
-
-    Args:
-      page: the page's file; tracebacks name it and its lines.
-
-    Returns:
-      The names that the cells defined.
-
-    Raises:
-      Exception: what a cell raises.
-    """
+    """Runs the cells of a page one after the other, as a reader would."""
     namespace: dict[str, object] = {"__name__": f"page_{page.stem}"}
     for cell in cells(page):
         exec(compile("\n" * cell.line + cell.source, str(page), "exec"), namespace)
@@ -64,29 +49,12 @@ def run(page: Path) -> dict[str, object]:
 
 
 def shell(command: str) -> None:
-    """Runs a command as in a terminal and prints both, for pages that show it.
-
-    Args:
-      command: see `shell_output`.
-
-    Raises:
-      RuntimeError: the command failed; says what it printed.
-    """
+    """Runs a command as in a terminal and prints both, for pages that show it."""
     print(f"$ {command}", shell_output(command), sep="\n")
 
 
 def shell_output(command: str) -> str:
-    """Runs a command as in a terminal.
-
-    Args:
-      command: the command line; programs of this Python's environment are found, active or not.
-
-    Returns:
-      What it printed, without spaces at the ends of lines and without the current folder's name.
-
-    Raises:
-      RuntimeError: the command failed; says what it printed.
-    """
+    """Runs a command as in a terminal."""
     environment = {name: value for name, value in os.environ.items() if name not in _COLOURS}
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     environment["PATH"] = os.pathsep.join(folders)

@@ -23,11 +23,7 @@ Losses = dict[str, dict[str, list[float]]]
 
 
 def run(program: str, *arguments: str) -> list[float]:
-    """The losses that a program prints.
-
-    Raises:
-      RuntimeError: it fails.
-    """
+    """The losses that a program prints."""
     command = [sys.executable, "-W", "ignore", str(HERE / f"{program}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -36,11 +32,7 @@ def run(program: str, *arguments: str) -> list[float]:
 
 
 def convert(*arguments: str) -> None:
-    """Runs `optax-bridge convert`.
-
-    Raises:
-      RuntimeError: it fails.
-    """
+    """Runs `optax-bridge convert`."""
     command = [sys.executable, "-m", "optax_bridge", "convert", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -48,14 +40,7 @@ def convert(*arguments: str) -> None:
 
 
 def convert_checkpoint(name: str, saved: Path, folder: Path, *, nnx: bool = False) -> Path:
-    """A checkpoint of PyTorch, converted.
-
-    Args:
-      name: of the example.
-      saved: the checkpoint.
-      folder: where it is written.
-      nnx: whether for the NNX module, where its parameters have other names.
-    """
+    """A checkpoint of PyTorch, converted."""
     kind = "_nnx" if nnx and (HERE / f"{name}_nnx.toml").exists() else ""
     out = folder / f"{name}{kind}"
     like = f"{HERE / f'{name}_flax.py'}:make{kind}_state"

@@ -27,12 +27,7 @@ _OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)(?!`)")
 
 
 def pages_markdown(start: str, *caption: str) -> str:
-    """A part of the menu: the pages whose paths start so, if there are any.
-
-    Args:
-      start: how their paths begin, from the guide's folder on.
-      *caption: words above them; by default the start itself.
-    """
+    """A part of the menu: the pages whose paths start so, if there are any."""
     paths = (page.relative_to(SOURCE).with_suffix("").as_posix() for page in SOURCE.rglob("*.md"))
     names = sorted(path for path in paths if path.startswith(start))
     options = [":hidden:", f":caption: {' '.join(caption) or start.capitalize()}", ""]
@@ -40,11 +35,7 @@ def pages_markdown(start: str, *caption: str) -> str:
 
 
 def install_markdown(where: str = "shell") -> str:
-    """Says how to install, from the repository that the package names as its own.
-
-    Args:
-      where: `shell`, or `notebook` for a cell.
-    """
+    """Says how to install, from the repository that the package names as its own."""
     urls = metadata.metadata("optax-bridge").get_all("Project-URL") or ()
     repository = dict(url.split(", ") for url in urls)["Repository"]
     if where == "notebook":
@@ -118,11 +109,7 @@ _MARK = re.compile(r"^<!-- generated: (\w+)((?: \S+)*) -->$", re.MULTILINE)
 
 
 def filled_in(page: str) -> str:
-    """Returns a page's source with its marks filled in.
-
-    Raises:
-      KeyError: a mark names nothing of `PARTS`.
-    """
+    """Returns a page's source with its marks filled in."""
     return _MARK.sub(lambda mark: PARTS[mark[1]](*mark[2].split()), page)
 
 

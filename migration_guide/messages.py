@@ -10,16 +10,7 @@ _FOLDERS = re.compile(r"\(/\S*/site-packages/")
 
 
 def raises(quoted: str, function: Callable[[], object], *, before: str | None = None) -> None:
-    """Prints the error that a function raises, and fails where it does not say what is quoted.
-
-    Args:
-      quoted: a part of the message, as the page's heading has it.
-      function: what raises it.
-      before: what older versions of the library that raises it say instead.
-
-    Raises:
-      AssertionError: nothing is raised, or the message is another.
-    """
+    """Prints the error that a function raises, and fails where it does not say what is quoted."""
     try:
         function()
     except Exception as error:

@@ -24,11 +24,7 @@ class Markdown(str):
 
 
 def figures(pictures: Mapping[str, str]) -> Html:
-    """SVG pictures side by side, as many as fit.
-
-    Args:
-      pictures: caption -> SVG. They are part of the page, so that `currentColor` is its colour.
-    """
+    """SVG pictures side by side, as many as fit."""
     parts = (
         f"<figure><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>"
         for caption, svg in pictures.items()
@@ -42,12 +38,7 @@ def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> Markdown:
 
 
 def program(file: str, text: str) -> Markdown:
-    """Writes a program into a file, and shows it as code.
-
-    Args:
-      file: its name.
-      text: what it says.
-    """
+    """Writes a program into a file, and shows it as code."""
     Path(file).write_text(text, encoding="utf-8")
     return listing(file)
 

@@ -19,15 +19,7 @@ _EXAMPLE = re.compile(
 
 @dataclass(frozen=True)
 class RuleText:
-    """The parts of a rule's docstring.
-
-    Attributes:
-      name: of the rule.
-      summary: its first line.
-      before: an old program's lines.
-      after: the same lines, rewritten.
-      why: what else there is to know.
-    """
+    """The parts of a rule's docstring."""
 
     name: str
     summary: str
@@ -37,11 +29,7 @@ class RuleText:
 
 
 def rule_text(name: str) -> RuleText:
-    """Reads the docstring of a rule.
-
-    Raises:
-      ValueError: it has no before and after.
-    """
+    """Reads the docstring of a rule."""
     text = inspect.getdoc(importlib.import_module(f"{rules.__name__}.{name}")) or ""
     summary, _, rest = text.partition("\n\n")
     match = _EXAMPLE.search(f"{rest}\n")

@@ -78,11 +78,7 @@ def _section(entry: Entry) -> str:
 
 
 def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
-    """For each claim of the stock recipes, the suite's first case that it is about.
-
-    Yields:
-      The legacy optimizer as data, the stock recipe or None, and what that is worth.
-    """
+    """For each claim of the stock recipes, the suite's first case that it is about."""
     seen: set[Any] = set()
     for case in entry.cases:
         described = describe(entry.definition(case, case.learning_rate))

@@ -65,11 +65,7 @@ def _require(name: str, feature: str) -> Any:
 
 
 def trace_state() -> object:
-    """Returns what JAX traces now, which differs within `jax.jit` or `jax.lax.cond`.
-
-    Raises:
-      MissingNameError: JAX does not tell.
-    """
+    """Returns what JAX traces now, which differs within `jax.jit` or `jax.lax.cond`."""
     feature = "an exact transformation within another transformation, such as optax.chain"
     return _require("trace_state", feature)()
 
@@ -80,20 +76,12 @@ def trace_state_if_known() -> object:
 
 
 def backends_are_initialized() -> bool:
-    """True if JAX has computed anything, so that XLA has read its flags.
-
-    Raises:
-      MissingNameError: JAX does not tell.
-    """
+    """True if JAX has computed anything, so that XLA has read its flags."""
     return _require("backends_are_initialized", "optax_bridge.one_loop")()
 
 
 def are_traced(*values: Leaf) -> bool:
-    """True if these are all arrays of a program that is being traced, by `jax.jit` say.
-
-    None may be among them. Arrays of `jax.vmap` or `jax.grad` are not: outside of `jax.jit` these
-    compute one operation after another.
-    """
+    """True if these are all arrays of a program that is being traced, by `jax.jit` say."""
     traced_array = _find("traced_array")
     if traced_array is None:
         return False
@@ -117,10 +105,7 @@ def mesh_in_with() -> Mesh | None:
 
 
 def path_predicate(traversal: object) -> Callable[[str, Leaf], object] | None:
-    """Returns the function on paths that a `ModelParamTraversal`, ours or Flax's, consists of.
-
-    None for a traversal that does more, a subclass with its own `iterate`; it is then asked itself.
-    """
+    """Returns the function on paths that a `ModelParamTraversal`, ours or Flax's, consists of."""
     flax_traversal = getattr(flax.traverse_util, "ModelParamTraversal", ModelParamTraversal)
     by_path = (ModelParamTraversal.iterate, flax_traversal.iterate)
     if getattr(type(traversal), "iterate", None) not in by_path:

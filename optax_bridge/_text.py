@@ -16,10 +16,7 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Returns "; is NAME meant?" for the name that is most like a word, or "".
-
-    See `nearest`.
-    """
+    """Returns "; is NAME meant?" for the name that is most like a word, or ""."""
     near = nearest(word, names)
     return f"; is {near} meant?" if near else ""
 

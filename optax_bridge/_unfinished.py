@@ -30,13 +30,7 @@ def part_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Generator[None, None, None]:
-    """Makes a folder and locks it as long as this process lives.
-
-    Between the two it looks abandoned, so whoever cleans up may remove it: then it is made again.
-
-    Args:
-      folder: of `part_folder`.
-    """
+    """Makes a folder and locks it as long as this process lives."""
     while True:
         folder.mkdir(exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -52,10 +46,7 @@ def locked_folder(folder: Path) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Generator[bool | None, None, None]:
-    """Locks a folder; returns True if it did, False if a process has it, None without locks.
-
-    Processes that are forked within do not hold the lock.
-    """
+    """Locks a folder; returns True if it did, False if a process has it, None without locks."""
     if fcntl is None:
         yield None
         return
@@ -86,14 +77,7 @@ if hasattr(os, "register_at_fork"):  # a worker may outlive the process that for
 
 
 def removed_rests(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Removes what runs that wrote into a folder left behind when they were killed.
-
-    What a living process writes is locked and stays, and so does the only copy of a checkpoint that
-    a killed run was to replace, which is logged.
-
-    Yields:
-      Each folder that was removed, and the names of what was in it.
-    """
+    """Removes what runs that wrote into a folder left behind when they were killed."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if not _PART.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue

@@ -14,26 +14,13 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 def is_legacy(
     value: object, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
 ) -> bool:
-    """Whether something is an instance of a class of the old API, without importing the class.
-
-    `legacy_optim.Optimizer` would import them all: 15 ms of the first step of who needs none.
-    """
+    """Whether something is an instance of a class of the old API, without importing the class."""
     base = sys.modules.get("legacy_optim.base")  # what is not imported has no instances
     return base is not None and isinstance(value, getattr(base, kind))
 
 
 def check_definition(value: object, where: str, *, or_transformation: bool = False) -> None:
-    """Checks that this is a definition, an instance of a class such as `legacy_optim.Adam`.
-
-    Args:
-      value: what the user gave.
-      where: the argument's name, for messages.
-      or_transformation: whether an Optax transformation is as good.
-
-    Raises:
-      TypeError: it is something else; says what was probably meant.
-      ValueError: it is a replicated optimizer.
-    """
+    """Checks that this is a definition, an instance of a class such as `legacy_optim.Adam`."""
     if is_legacy(value, "ReplicatedOptimizer"):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
@@ -47,12 +34,7 @@ def check_definition(value: object, where: str, *, or_transformation: bool = Fal
 
 
 def check_optimizer(value: Any) -> None:
-    """Checks that this is a legacy optimizer, parameters and state included, on one device.
-
-    Raises:
-      TypeError: it is something else; says what was probably meant.
-      ValueError: it is replicated.
-    """
+    """Checks that this is a legacy optimizer, parameters and state included, on one device."""
     if is_legacy(value, "OptimizerDef"):
         raise TypeError(
             f"optimizer: expected an Optimizer, found a definition, {type(value).__name__}, which "
@@ -97,11 +79,7 @@ def _is_transformation(value: object) -> bool:
 
 
 def check_one_copy(step: Leaf) -> None:
-    """Checks that a state has one step, not one for each of several devices.
-
-    Raises:
-      ValueError: it is replicated.
-    """
+    """Checks that a state has one step, not one for each of several devices."""
     shape = getattr(step, "shape", ())
     if shape:
         raise ValueError(
@@ -111,11 +89,7 @@ def check_one_copy(step: Leaf) -> None:
 
 
 def check_no_text(tree: PyTree, where: str) -> None:
-    """Checks that no leaf is text: a name, or a number that was read from a file or a flag.
-
-    Raises:
-      TypeError: one is; the message names the leaf.
-    """
+    """Checks that no leaf is text: a name, or a number that was read from a file or a flag."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if isinstance(leaf, str | bytes):
             raise TypeError(
@@ -125,11 +99,7 @@ def check_no_text(tree: PyTree, where: str) -> None:
 
 
 def check_like(tree: PyTree, params: Params, where: str, remedy: str) -> None:
-    """Checks that a tree has the structure of parameters, boxes being leaves.
-
-    Raises:
-      ValueError: it has another; the message names leaves that only one of the two has.
-    """
+    """Checks that a tree has the structure of parameters, boxes being leaves."""
     try:
         jax.tree.structure(params, is_leaf=is_box).flatten_up_to(tree)
     except (ValueError, TypeError):

@@ -70,19 +70,7 @@ def _with_checks(choice: Choice) -> Call:
 def only_in(
     tx: optax.GradientTransformation, dtypes: frozenset[str], reason: str
 ) -> optax.GradientTransformationExtraArgs:
-    """A transformation that refuses parameters in half precision, unless of some dtypes.
-
-    Args:
-      tx: any transformation.
-      dtypes: names of dtypes that it may be given.
-      reason: why it may not be given others, for the message.
-
-    Returns:
-      The transformation.
-
-    Raises:
-      UnsupportedSetting: by `init` and `update`, for such a parameter, which it names.
-    """
+    """A transformation that refuses parameters in half precision, unless of some dtypes."""
     refused = set(HALF_PRECISION) - dtypes
 
     def check(tree: PyTree) -> None:
@@ -167,18 +155,7 @@ class _Wrapped:
 def to_optax(
     optimizer: legacy_optim.Optimizer, exact: bool = True
 ) -> tuple[optax.GradientTransformationExtraArgs, OptState]:
-    """The transformation of a legacy optimizer, and its state in mid-training.
-
-    Args:
-      optimizer: parameters, state and step are read from it.
-      exact: see `from_legacy`.
-
-    Returns:
-      The transformation and the state; every `count` in it is the optimizer's step.
-
-    Raises:
-      ValueError: the optimizer is replicated, or its state does not fit its definition.
-    """
+    """The transformation of a legacy optimizer, and its state in mid-training."""
     check_optimizer(optimizer)
     definition = optimizer.optimizer_def
     tx = from_legacy(definition, exact)
@@ -202,20 +179,7 @@ def to_optax(
 def to_legacy(
     definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState, step: Leaf
 ) -> legacy_optim.Optimizer:
-    """The legacy optimizer for a state of the transformation that corresponds to its definition.
-
-    Args:
-      definition: the legacy definition.
-      params: the parameters.
-      opt_state: the state of the exact or of the stock recipe.
-      step: steps taken.
-
-    Returns:
-      The optimizer, ready for its next `apply_gradient`.
-
-    Raises:
-      ValueError: the state is not that of this definition's transformation.
-    """
+    """The legacy optimizer for a state of the transformation that corresponds to its definition."""
     check_definition(definition, "definition")
     check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)

@@ -47,16 +47,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Slot:
-    """A leaf of an Optax state, classified.
-
-    Attributes:
-      path: its path in the state, `("mu", "dense", "kernel")`.
-      leaf: the array, or its shape.
-      kind: what it is.
-      row: for a field, its key in the rows; else the key that it could have, if any.
-      sign: -1 where Optax keeps the legacy value negated.
-      within: the numbers that a field can have.
-    """
+    """A leaf of an Optax state, classified."""
 
     path: Names
     leaf: Leaf
@@ -74,12 +65,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class _Holding:
-    """A field of Optax's states: the legacy fields that it may hold, each with its possible signs.
-
-    Attributes:
-      exact: the legacy field, where the state is one of this project's own.
-      within: what its numbers can be, as far as an entry says it.
-    """
+    """A field of Optax's states: the legacy fields that it may hold, with their signs."""
 
     signs: Mapping[str, set[int]]
     exact: str | None
@@ -87,36 +73,14 @@ class _Holding:
 
 
 def slots(state: OptState, rows: Rows | None) -> list[Slot]:
-    """The leaves of an Optax state without boxes, in JAX's order, and what each is.
-
-    Args:
-      state: arrays or shapes.
-      rows: tell which of several legacy fields a leaf may be. None: only fields of this project's
-        own states are known, whose names say all.
-    """
+    """The leaves of an Optax state without boxes, in JAX's order, and what each is."""
     return [_slot(state, path, leaf, rows) for path, leaf in leaves_with_path(state)]
 
 
 def fill(
     template: OptState, rows: Rows, step: Leaf, take: Callable[[Slot, Leaf], Leaf] | None = None
 ) -> OptState:
-    """An Optax state from the rows of a legacy state.
-
-        >>> template = optax.sgd(0.1, momentum=0.9).init({"w": jnp.ones(2)})
-        >>> fill(template, {("w", "momentum"): jnp.full(2, 3.0)}, 7)[0].trace["w"].tolist()
-        [3.0, 3.0]
-
-    Args:
-      template: what `tx.init(params)` gives, or its shapes; the state comes in its boxes.
-      rows: see the module.
-      step: steps taken, which each count becomes.
-      take: `take(slot, value) -> leaf` for each leaf that is no count and no setting; the value is
-        that of the rows, None where they have none. Unless given, a ValueError names what is
-        missing, or of another shape or dtype.
-
-    Returns:
-      A state of the template's structure.
-    """
+    """An Optax state from the rows of a legacy state."""
     take = take or _take
 
     def leaf(slot: Slot) -> Leaf:
@@ -131,23 +95,7 @@ def fill(
 
 
 def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
-    """The rows of a legacy state from an Optax state, the inverse of `fill`.
-
-        >>> state = optax.sgd(0.1, momentum=0.9).init({"w": jnp.ones(2)})
-        >>> list(extract(state, {("w", "momentum"): jnp.zeros(2)}))
-        [('w', 'momentum')]
-
-    Args:
-      state: of a transformation that corresponds to the legacy optimizer, boxed or not.
-      fields: the rows that the legacy optimizer has for these parameters, arrays or shapes; None:
-        those that the state's own types tell, see `slots`.
-
-    Returns:
-      The rows; placeholders, which public Optax lacks, are left out.
-
-    Raises:
-      ValueError: the state has an array that the legacy optimizer lacks, or the reverse.
-    """
+    """The rows of a legacy state from an Optax state, the inverse of `fill`."""
     rows: dict[Names, Leaf] = {}
     others: list[Names] = []
     for slot in slots(unboxed(state), fields):
@@ -168,12 +116,7 @@ def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
 
 
 def rows_of(state: PyTree, params: Params) -> dict[Names, PyTree]:
-    """The rows of a legacy optimizer's state in memory.
-
-    Args:
-      state: an `OptimizerState`, arrays or shapes, in the boxes of the parameters or in none.
-      params: the parameters.
-    """
+    """The rows of a legacy optimizer's state in memory."""
     paths = [key_names(path) for path, _ in leaves_with_path(params)]
     each = jax.tree.structure(params).flatten_up_to(state.param_states)
     return {
@@ -195,14 +138,7 @@ def flat_rows(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
 def state_with(
     template: PyTree, rows: Rows, step: Leaf, params: Params
 ) -> legacy_optim.OptimizerState:
-    """The state of a legacy optimizer in memory, from rows.
-
-    Args:
-      template: `definition.init_state(params)` of shapes, for parameters without boxes.
-      rows: what they lack is zero, as before the first step.
-      step: steps taken.
-      params: the parameters, in whose boxes the states come.
-    """
+    """The state of a legacy optimizer in memory, from rows."""
 
     def leaf(path: KeyPath, shape: Leaf) -> Leaf:
         value = rows.get(key_names(path))
@@ -273,11 +209,7 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
 def _possible(
     holding: _Holding, rest: Names, wrapped: int, rows: Rows | None
 ) -> dict[Names, tuple[set[int], bool]]:
-    """The keys of the rows that a field may hold: the signs it may have, and whether it is there.
-
-    WeightNorm's directions and scales are parameters to what it wraps, one level further down for
-    each WeightNorm.
-    """
+    """The keys of the rows that a field may hold, with their signs and presence."""
     parts, parameter = rest[:wrapped], rest[wrapped:]
     below = tuple(f"{part}_state" for part in reversed(parts))
     fields = holding.signs

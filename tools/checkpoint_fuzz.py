@@ -98,12 +98,7 @@ Source = np.random.Generator | Choices
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of checkpoint.
-
-    Attributes:
-      bases: the files of undamaged ones.
-      read: reads what lies at a path, converts it and loads every array.
-    """
+    """A kind of checkpoint."""
 
     bases: list[Files]
     read: Callable[[Path], object]

@@ -44,11 +44,7 @@ def _argument(rng: Choices, depth: int) -> str:
 
 
 def survives_expression(text: str) -> str:
-    """`read`, or `refused` by an error that the commands show as a message.
-
-    Raises:
-      Exception: what would be a traceback.
-    """
+    """`read`, or `refused` by an error that the commands show as a message."""
     try:
         described = parse(text)
     except ExpressionError:

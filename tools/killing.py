@@ -39,12 +39,7 @@ def command(folder: Path, *, steps: int, save_every: int, devices: int) -> list[
 
 
 class Processes:
-    """The processes of one training.
-
-    Args:
-      line: the command line.
-      count: how many processes.
-    """
+    """The processes of one training."""
 
     def __init__(self, line: Sequence[str], count: int):
         environment = dict(os.environ, JAX_PLATFORMS="cpu", XLA_FLAGS="")
@@ -72,11 +67,7 @@ class Processes:
             process.communicate()
 
     def wait(self) -> None:
-        """Waits for all.
-
-        Raises:
-          RuntimeError: one failed.
-        """
+        """Waits for all."""
         messages = [process.communicate()[1] for process in self._processes]
         if any(process.returncode for process in self._processes):
             raise RuntimeError("\n".join(messages))
@@ -85,19 +76,7 @@ class Processes:
 def train_with_kills(
     folder: Path, line: list[str], processes: int, kills: int, seconds: float, seed: int = 0
 ) -> tuple[str, list[str]]:
-    """A training that is killed again and again, and at last let to its end.
-
-    Args:
-      folder: the training's.
-      line: its command line.
-      processes: how many.
-      kills: how often.
-      seconds: after its first step it lives that long at most.
-      seed: of the moments.
-
-    Returns:
-      Its losses, and where it was at each kill.
-    """
+    """A training that is killed again and again, and at last let to its end."""
     kills_so_far: list[str] = []
     chance = random.Random(seed)
     file = folder / "losses.csv"

@@ -17,10 +17,7 @@ def undisturbed(folder, *, devices, mesh_shape, steps, save_every):
 
 
 def test_two_processes_and_a_kill(tmp_path):
-    """Two processes, killed once, give the losses of one with two devices, to the bit.
-
-    Sums over the batch are sums of two terms, which no order rounds otherwise.
-    """
+    """Two processes, killed once, give the losses of one with two devices, to the bit."""
     fields = dict(steps=40, save_every=4)
     expected = undisturbed(tmp_path / "one", devices=2, mesh_shape=(-1, 1), **fields)
     line = killing.command(tmp_path / "two", devices=1, **fields)

@@ -55,13 +55,7 @@ OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A transformation whose step is a jaxpr without calls, in float64.
-
-    Attributes:
-      init: parameters -> state.
-      jaxpr: leaves of gradients, state and parameters -> leaves of the new parameters and state.
-      state: structure of the state.
-    """
+    """A transformation whose step is a jaxpr without calls, in float64."""
 
     init: Callable[[Params], OptState]
     jaxpr: core.ClosedJaxpr

@@ -94,11 +94,7 @@ def main() -> None:
 
 
 def _restart_if_argsort_is_not_stable() -> None:
-    """Starts this process again without NumPy's AVX-512 kernels where they sort unstably.
-
-    Adafactor picks the dimensions to factor with NumPy's default argsort. It was stable on such
-    short arrays in every NumPy of flax.optim's time; from 1.25 on, AVX-512 may swap equal ones.
-    """
+    """Starts this process again without NumPy's AVX-512 kernels where they sort unstably."""
     if np.argsort((3, 3, 2, 2)).tolist() == [2, 3, 0, 1]:
         return
     if "NPY_DISABLE_CPU_FEATURES" in os.environ:
@@ -166,14 +162,7 @@ def _entry(
 
 
 def _pack(members: dict[str, np.ndarray], name: str, steps: list[replay.Flat]) -> dict[str, Any]:
-    """Packs the leaves of every step into one array of bytes, shape (bytes of a step, steps).
-
-    One member instead of one a leaf keeps the files small, and so does the order: the exponents of
-    a number over time lie together.
-
-    Returns:
-        The member's name and, in the order of the bytes, each leaf's path, dtype and shape.
-    """
+    """Packs the leaves of every step into one array of bytes, shape (bytes of a step, steps)."""
     leaves = [[path, leaf.dtype.name, list(leaf.shape)] for path, leaf in steps[0].items()]
     for number, step in enumerate(steps):
         current = [[path, leaf.dtype.name, list(leaf.shape)] for path, leaf in step.items()]

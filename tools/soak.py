@@ -32,17 +32,7 @@ _CONSTANT_ONLY = ("weight_norm", "multi_optimizer")
 
 @dataclass(frozen=True)
 class Soak:
-    """One run.
-
-    Attributes:
-      entry: name of the correspondence entry.
-      kind: `"decaying rate"`, given per call, float32 and down to 0 at the last step; or
-        `"half precision"`, a constant rate, with leaves in bfloat16 and float32.
-      steps: the step of the first difference, the last one if nothing differs.
-      last: largest magnitude of the parameters at the end, which must be finite.
-      first: the first difference, as text; empty if every bit is the same.
-      seconds: time taken by both sides.
-    """
+    """One run."""
 
     entry: str
     kind: str

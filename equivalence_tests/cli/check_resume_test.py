@@ -119,10 +119,7 @@ FLAGS = flags.FLAGS
 def test_programs_with_the_same_flags_are_loaded_each_as_its_own(
     same_name: bool, checkpoint: Path, command: Command
 ):
-    """Their functions read the flags, which nobody has parsed; helpers beside them are their own.
-
-    The old one has its rate from a module beside it, of a name that the new one has as well.
-    """
+    """Their functions read unparsed flags; helpers beside them are their own."""
     folder = checkpoint.parent
     files = [folder / "old.py", folder / "new.py"]
     if same_name:

@@ -23,15 +23,7 @@ from optax_bridge.metadata.trees import PyTree
 
 @dataclass(frozen=True)
 class Difference:
-    """The place where two trajectories first differ.
-
-    Attributes:
-      step: number of the step, the first one being 1.
-      leaf: path of the leaf, e.g. `params['dense']['kernel']`.
-      index: position in the leaf.
-      left: the value there on the left side.
-      right: the value there on the right side.
-    """
+    """The place where two trajectories first differ."""
 
     step: int
     leaf: str
@@ -46,19 +38,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class LeafDistance:
-    """The distance of one leaf from its other side.
-
-    Attributes:
-      path: of the leaf.
-      elements: number of elements at each step.
-      eps: spacing of its dtype at 1, by which a distance in ULP becomes one relative to the
-        tensor's scale; 1 of a leaf without floating-point numbers, whose distance is 0 or infinite.
-      ulp_by_step: the largest distance at each step, float64 of shape (steps,).
-      relative_by_step: the same over the tensor's largest magnitude so far on either side.
-      poisoned_from: index of the first step with a NaN or an infinity among its inputs, the number
-        of steps if all are finite.
-      first: its first difference, which a distance of 0 has in the sign of a zero alone.
-    """
+    """The distance of one leaf from its other side."""
 
     path: str
     elements: int
@@ -71,19 +51,7 @@ class LeafDistance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of comparing two trajectories.
-
-    Attributes:
-      leaves: number of leaves compared.
-      ulp_by_step: the largest distance at each step, in units in the last place at the tensor's
-        scale, float64 of shape (steps,); inf where one side is NaN or infinite and the other is
-        not, or not in the same way.
-      worst_leaf: path of the leaf with the largest distance.
-      by_leaf: the leaves that are not the same to the bit, where any NaN equals any NaN.
-      histogram: number of elements, over all leaves and steps, at each distance: `"same bits"`,
-        `"0"` (equal but for the sign of zero), then `"<= 1"`, `"<= 2"`, `"<= 4"` and so on in ULP,
-        and `"not finite"` (or integers that differ).
-    """
+    """The outcome of comparing two trajectories."""
 
     leaves: int
     ulp_by_step: np.ndarray
@@ -156,21 +124,7 @@ _BUCKETS = {_SAME_BITS: "same bits", _ZERO: "0", math.inf: "not finite"}
 def compare(
     left: PyTree, right: PyTree, *, poisoned: Mapping[str, int] | None = None
 ) -> Comparison:
-    """Compares two trajectories.
-
-    Args:
-      left: tree of arrays of shape (steps, ...), one entry for each step.
-      right: the same.
-      poisoned: part of a leaf's path -> index of the first step at which what is given to such
-        leaves has a NaN or an infinity; an empty part is in every path. Reports keep what comes
-        from there on apart; the verdict does not.
-
-    Returns:
-      The comparison of all leaves at all steps.
-
-    Raises:
-      ValueError: the trees, shapes or dtypes do not match, with the leaf.
-    """
+    """Compares two trajectories."""
     paths, left_leaves, right_leaves = _align(left, right)
     by_step: list[np.ndarray] = []
     differing: list[LeafDistance] = []

@@ -17,17 +17,7 @@ from optax_bridge.metadata.trees import Updates
 
 @dataclass(frozen=True)
 class Extent:
-    """The distance of two trajectories in a part of what was compared.
-
-    Attributes:
-      leaf: path of the leaf that is farthest apart, a parameter's where one is.
-      ulp: its largest distance, in ULP at the tensor's scale.
-      relative: the largest one over the tensor's largest magnitude so far.
-      step: number of the first step, the first being 1, at which any leaf is apart by more than
-        what was asked for.
-      first_leaf: path of that leaf.
-      is_integer: whether the leaf has no floating-point numbers.
-    """
+    """The distance of two trajectories in a part of what was compared."""
 
     leaf: str
     ulp: float
@@ -49,12 +39,7 @@ class Extent:
 
 
 def extent_before_poison(comparison: Comparison, above: float = 0.0) -> Extent | None:
-    """The extent where no input had been a NaN or an infinity; None if nothing is apart.
-
-    Args:
-      comparison: the comparison.
-      above: a step counts as the first one from this distance on, in ULP.
-    """
+    """The extent where no input had been a NaN or an infinity; None if nothing is apart."""
     return _extent(comparison, lambda leaf, values: values[: leaf.poisoned_from], 0, above)
 
 
@@ -64,13 +49,7 @@ def extent_after_poison(comparison: Comparison) -> Extent | None:
 
 
 def poisoned_from(gradients: Updates, separate: Sequence[str] = ()) -> dict[str, int]:
-    """Returns the `poisoned` of `compare`: part of a path -> first step that is not finite.
-
-    Args:
-      gradients: tree of arrays of shape (steps, ...).
-      separate: keys at the top of the tree whose parts have nothing to do with one another; else
-        what one leaf has may come to all, as through a norm of all of them.
-    """
+    """Returns the `poisoned` of `compare`: part of a path -> first step that is not finite."""
     parts = {f"['{name}']": gradients[name] for name in separate} or {"": gradients}
     result = {}
     for name, part in parts.items():

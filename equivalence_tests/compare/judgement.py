@@ -41,16 +41,7 @@ class Nature(enum.Enum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A comparison, its verdict, and what decides whether a difference is rounding.
-
-    Attributes:
-      comparison: of the two sides.
-      verdict: under the claim, or the bound.
-      bound: the distance that counts as rounding, in ULP for 100 steps; None if nothing is claimed.
-      wide: the comparison of the same runs in float64, which decides; without it the growth has to.
-      about_wide: a remark on the float64 run, or why it is missing.
-      few: the distance in float64 that still counts as rounding, in ULP for 100 steps.
-    """
+    """A comparison, its verdict, and what decides whether a difference is rounding."""
 
     comparison: Comparison
     verdict: Verdict
@@ -76,10 +67,7 @@ class Judgement:
 
     @property
     def is_of_a_constant(self) -> bool:
-        """True if a difference is as little as a constant makes that one side holds in float32.
-
-        A moment or a step that is lost makes another update altogether.
-        """
+        """True if a difference is as little as a constant makes that one side holds in float32."""
         wide = self.wide
         is_other = self.nature is Nature.ALGORITHM
         return is_other and wide is not None and wide.relative <= _OF_A_CONSTANT

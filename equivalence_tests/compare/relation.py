@@ -19,13 +19,7 @@ _ROUNDING = 256.0
 
 
 class Relation(NamedTuple):
-    """A leaf of the right state as `factor * leaf + offset`, `leaf` of the left one.
-
-    Attributes:
-      leaf: path of a leaf of the left state.
-      factor: 1 where the two are equal.
-      offset: of integers that count.
-    """
+    """A leaf of the right state as `factor * leaf + offset`, `leaf` of the left one."""
 
     leaf: str
     factor: float = 1.0
@@ -37,16 +31,7 @@ class Relation(NamedTuple):
 
 
 def relations(left: PyTree, right: PyTree) -> Mapping[str, Relation] | None:
-    """The relation of each leaf of the right state to one of the left state.
-
-    Args:
-      left: a state's trajectory, each leaf of shape (steps, ...).
-      right: the other's, with the same leaves.
-
-    Returns:
-      Path -> relation, the same at all steps and elements up to rounding, with each leaf of the
-      left state used once; None if some leaf has none.
-    """
+    """The relation of each leaf of the right state to one of the left state."""
     lefts, rights = (
         {"state" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
         for leaves in map(jax.tree_util.tree_leaves_with_path, (left, right))

@@ -18,14 +18,7 @@ _PROVED = (IDENTICAL, REALS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The runs of two sides and the proof, and what both come to.
-
-    Attributes:
-      runs: the report of the runs.
-      proof: the proof; None if none could be tried.
-      unproved: why there is no proof.
-      explanation: the settings with which a difference is gone, where they are known.
-    """
+    """The runs of two sides and the proof, and what both come to."""
 
     runs: Report
     proof: Proof | None
@@ -124,12 +117,7 @@ class Evidence:
 
 
 def prove_sides(*sides: SideLike, **options: Any) -> tuple[Proof | None, str]:
-    """Returns the proof of two sides, or None and why none can be tried.
-
-    Args:
-      *sides: as for `prove_equivalence`.
-      **options: its other arguments.
-    """
+    """Returns the proof of two sides, or None and why none can be tried."""
     if options.get("hyper_params") is None:
         for side in sides:
             if runs_outside(side):

@@ -15,12 +15,7 @@ _MODULES = ("legacy_optim", *(table.origin for table in ORIGINS[1:]))
 
 
 def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
-    """Returns what a legacy side, or one of another library, is in Optax; empty where none is.
-
-    Args:
-      sides: the sides; of two that are known the first counts.
-      params: the parameters, whose dtypes count.
-    """
+    """Returns what a legacy side, or one of another library, is in Optax; empty where none is."""
     dtypes = {jnp.result_type(leaf).name for leaf in jax.tree.leaves(params)}
     for side in sides:
         module = side.name.partition(":")[0]

@@ -31,16 +31,7 @@ _LIBRARIES = ("optax", "optax_bridge", *(table.origin for table in ORIGINS[1:]))
 
 @dataclass(frozen=True)
 class NamedSide:
-    """A side by its name.
-
-    Attributes:
-      name: `module:name`.
-      function: what makes the side; None if the name is that of a side.
-      value: the side, where nothing makes it.
-      args: positional arguments.
-      kwargs: keyword arguments.
-      text: the call that the user wrote, where it is one.
-    """
+    """A side by its name."""
 
     name: str
     function: Callable[..., object] | None
@@ -61,10 +52,7 @@ class NamedSide:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """The function's arguments by name: those that are given, else their defaults.
-
-        What has no default and is not given is left out, and so are a torch class's tensors.
-        """
+        """The function's arguments by name: those that are given, else their defaults."""
         if self.function is None:
             return {}
         try:
@@ -83,11 +71,7 @@ class NamedSide:
         }
 
     def build(self, **changes: object) -> SideLike:
-        """Returns the side, with some keyword arguments changed.
-
-        Raises:
-          EquivalenceError: it cannot be made so.
-        """
+        """Returns the side, with some keyword arguments changed."""
         if self.function is None:
             return self._in_its_program(self.value)
         if changes:
@@ -154,20 +138,7 @@ class ObjectSide:
 
 
 def named_pair(left: tuple[str, str], right: tuple[str, str]) -> tuple[NamedSide, NamedSide]:
-    """Returns both sides of names or calls and their arguments.
-
-    A side that needs a learning rate, and was given none, gets that of the other side.
-
-    Args:
-      left: name and arguments of one side. The name is `module:name` of a side, of a function that
-        makes one (`optax:adamw`), or of a class of `torch.optim`; or a constructor call,
-        `Adam(1e-3)` of flax.optim or `optax.adamw(1e-3)`. The arguments are those of the function,
-        written as in a call. These and a constructor call are parsed, never evaluated.
-      right: the other side.
-
-    Raises:
-      EquivalenceError: a name is something else, or does not take the arguments.
-    """
+    """Returns both sides of names or calls and their arguments."""
     one, other = _unchecked_side(*left), _unchecked_side(*right)
     return _check(_with_rate_of(one, other)), _check(_with_rate_of(other, one))
 
@@ -212,10 +183,7 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
 
 
 def _import_framework(name: str) -> str:
-    """Imports the library of a name; returns the name, or that of this project's own class.
-
-    Where that is not installed, the definition of the same name in its arithmetic replaces it.
-    """
+    """Imports the library of a name; returns the name, or that of this project's own class."""
     module, _, attribute = name.partition(":")
     for table in ORIGINS[1:]:
         entry = entries_by_class(table).get(attribute) if table.origin == module else None
@@ -302,15 +270,7 @@ def _call_value(node: ast.expr, text: str) -> object:
 
 
 def parsed_arguments(text: str, where: str) -> tuple[list[object], dict[str, object]]:
-    """Returns arguments from text such as `1e-3, nesterov=True`.
-
-    Args:
-      text: what stands between the brackets of a call; each value a Python literal.
-      where: what begins messages.
-
-    Raises:
-      EquivalenceError: it is not that.
-    """
+    """Returns arguments from text such as `1e-3, nesterov=True`."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -43,18 +43,7 @@ def _at_rest(params: Params, runs: Sequence[Params]) -> frozenset[str]:
 
 
 class Outcome(NamedTuple):
-    """The outcome of comparing two runs.
-
-    Attributes:
-      both: the comparison of parameters and, where the two have one structure, state.
-      parameters: that of the parameters alone.
-      state_compared: whether `both` covers the state.
-      relations: of the states, where all their leaves are linearly related.
-      moved: the part of the steps at which the parameters that move least changed.
-      at_rest: the paths of the parameters that no step moves on either side.
-      finite: the number of steps before the first after which a parameter is not finite.
-      counts: counts that one state has in a dtype that goes no further than the text says.
-    """
+    """The outcome of comparing two runs."""
 
     both: Comparison
     parameters: Comparison
@@ -68,15 +57,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """Two sides and what they are given.
-
-    Attributes:
-      sides: the two.
-      names: what messages call them.
-      stream: the gradients.
-      steps: number of steps.
-      closed_loop: whether each side makes its own gradients, from its own parameters.
-    """
+    """Two sides and what they are given."""
 
     sides: Sequence[Side]
     names: tuple[str, str]
@@ -85,10 +66,7 @@ class Setup:
     closed_loop: bool
 
     def steps_with_poison(self, params: Params) -> dict[str, int]:
-        """Returns the first step at which given gradients are not finite, for `compare`.
-
-        Of gradients of their own: that they are not finite is what the sides came to.
-        """
+        """Returns the first step at which given gradients are not finite, for `compare`."""
         for step in () if self.closed_loop else range(self.steps):
             leaves = jax.tree.leaves(self.stream(step, params))
             if any(not np.isfinite(leaf).all() for leaf in leaves):

@@ -47,13 +47,7 @@ Settings = NamedSide | ObjectSide
 
 @dataclass(frozen=True)
 class Explanation:
-    """Settings with which two sides no longer differ.
-
-    Attributes:
-      side: the side with them, as it would be called.
-      settings: what was changed: name or call -> value, and why that was tried.
-      verdict: of the two sides then.
-    """
+    """Settings with which two sides no longer differ."""
 
     side: str
     settings: Mapping[str, str]
@@ -85,15 +79,7 @@ def explanation(
     few: int = FEW,
     tries: int = TRIES,
 ) -> Explanation | None:
-    """Returns settings of one side with which the difference is gone; None if none is found.
-
-    Args:
-      left: a side.
-      right: the other, whose settings are tried first.
-      compare: compares two sides, as `check_equivalence` does, given `steps` and `decide`.
-      few: steps that tell most settings apart.
-      tries: of either side's settings.
-    """
+    """Returns settings of one side with which the difference is gone; None if none is found."""
     for fixed, varied in ((left, right), (right, left)):
         fixed, varied = _readable(fixed), _readable(varied)
 
@@ -112,15 +98,7 @@ def explanation(
 def of_objects(
     left: SideLike, right: SideLike, params: Params, options: Mapping[str, Any], steps: int
 ) -> Explanation | None:
-    """Returns what explains the difference of two sides that `check_equivalence` was given.
-
-    Args:
-      left: a side.
-      right: the other.
-      params: the parameters.
-      options: its other arguments.
-      steps: how many it took.
-    """
+    """Returns what explains the difference of two sides that `check_equivalence` was given."""
     names = options.get("names", ("left", "right"))
 
     def compare(one: SideLike, other: SideLike, **few: Any) -> Report:

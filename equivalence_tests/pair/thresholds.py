@@ -49,11 +49,7 @@ _PROVED: dict[str, Shape] = {"kernel": (4, 3), "bias": (3,), "scalar": ()}
 
 
 def default_params(*sides: SideLike) -> tuple[Params, Params]:
-    """Returns parameters that reach every branch on a size: for runs, and shapes for a proof.
-
-    Args:
-      *sides: whose branches are looked for.
-    """
+    """Returns parameters that reach every branch on a size: for runs, and shapes for a proof."""
     few: Params = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in _PROVED.items()}
     params = problems.odd_tree(dtypes=("float32",))
     shapes = sizes_reached(sides, [np.shape(leaf) for leaf in jax.tree.leaves(params)])
@@ -68,12 +64,7 @@ def default_params(*sides: SideLike) -> tuple[Params, Params]:
 
 
 def sizes_reached(sides: Iterable[SideLike], usual: Sequence[Shape]) -> list[Shape]:
-    """Returns shapes at which a side is another program than at any of the usual ones.
-
-    Args:
-      sides: the sides.
-      usual: shapes that are tried anyway.
-    """
+    """Returns shapes at which a side is another program than at any of the usual ones."""
     reached: list[Shape] = []
     for side in sides:
         functions = as_side(side)
@@ -189,10 +180,7 @@ def _smallest(outline: _Outlines, shape_of: Callable[[int], Shape], low: int, hi
 
 
 def _shapes_near(numbers: Sequence[int | Shape]) -> Iterator[Shape]:
-    """Yields shapes that a comparison with a number, or with a shape, may be about.
-
-    The likeliest of every number come first: of a side that cannot be traced few are tried.
-    """
+    """Yields shapes that a comparison with a number, or with a shape, may be about."""
     sizes = [number for number in numbers if isinstance(number, int)]
     shapes = [number for number in numbers if isinstance(number, tuple)]
     for size in sizes:

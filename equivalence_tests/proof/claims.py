@@ -36,19 +36,7 @@ from optax_bridge.correspondence import UnsupportedSetting
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for one claim, as plain data that goes from one process to another.
-
-    Attributes:
-      task: the claim.
-      claim: the verdict that the correspondence claims; None if there is no such recipe.
-      verdict: that of the weakest proof; None without a proof.
-      held: whether what is proved is what is claimed, or more.
-      note: why there is no proof.
-      seconds: time taken.
-      certificates: of the proofs.
-      text: the proofs as text.
-      remembered: how many of the certificates were checked instead of proved again.
-    """
+    """The result for one claim, as plain data that goes from one process to another."""
 
     task: Task
     claim: str | None
@@ -64,13 +52,7 @@ class Outcome:
 def prove_all(
     tasks: Sequence[Task], folder: Path | None = None, processes: int | None = None
 ) -> Iterator[Outcome]:
-    """Proves claims, and yields the outcome of each as soon as possible.
-
-    Args:
-      tasks: the claims.
-      folder: where certificates are kept; None to prove everything.
-      processes: how many to use, by default one for each core that this process may use.
-    """
+    """Proves claims, and yields the outcome of each as soon as possible."""
     count = min(processes or _cores(), len(tasks))
     prove_one = functools.partial(prove_task, folder=folder)
     if count <= 1:
@@ -94,13 +76,7 @@ def _cores() -> int:
 
 
 def prove_task(task: Task, folder: Path | None = None, *, certified: bool = True) -> Outcome:
-    """Proves one claim, or checks its stored certificates.
-
-    Args:
-      task: the claim.
-      folder: where certificates are kept; None to prove it.
-      certified: whether the outcome has the certificates, which take longer than most proofs.
-    """
+    """Proves one claim, or checks its stored certificates."""
     started = time.perf_counter()
     try:
         claim, asked = statements(task)
@@ -169,11 +145,7 @@ def _file_of(folder: Path, task: Task, number: int) -> Path:
 
 @functools.cache
 def sources_hash() -> str:
-    """Returns a hash of all that makes a claim's programs, and of the prover.
-
-    It is of this project's source and Optax's, and of the versions of the packages below them, so
-    that nothing has to be traced for it.
-    """
+    """Returns a hash of all that makes a claim's programs, and of the prover."""
     versions = [version(name) for name in ("jax", "jaxlib", "flax", "numpy", "python-flint")]
     options = [sys.version, *versions, str(jnp.result_type(float))]
     digest = hashlib.sha256(repr(options).encode())

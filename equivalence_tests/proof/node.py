@@ -12,18 +12,7 @@ Settings = dict[str, Any]  # a primitive's parameters by their names
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One array value.
-
-    Attributes:
-      id: number within its graph; operands have smaller ones.
-      op: name of the operation: a primitive's, or `leaf`, `const`, `splat` (a scalar spread).
-      args: operands.
-      params: what else decides the value.
-      shape: of the array.
-      dtype: of the array.
-      general: whether every element is computed alike, from elements at the same place and scalars:
-        what is proved of it holds for all shapes.
-    """
+    """One array value."""
 
     id: int
     op: str

@@ -31,15 +31,7 @@ _OF_LEVEL = {Level.IDENTICAL: IDENTICAL, Level.REALS: REALS, Level.UNKNOWN: UNDE
 
 @dataclass(frozen=True)
 class CaseProof:
-    """The proof for one case of a program's decisions in Python.
-
-    Attributes:
-      fixed: hyper-parameters that are this number in this case.
-      excluded: what symbols are not in this case.
-      induction: obligations and relation.
-      counterexample: an input on which both part.
-      stopped: what else stopped the proof.
-    """
+    """The proof for one case of a program's decisions in Python."""
 
     fixed: Mapping[str, float]
     excluded: tuple[str, ...]

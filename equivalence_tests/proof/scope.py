@@ -35,18 +35,7 @@ _COVERAGES = (ANY, ANY_SIZE, GIVEN)
 
 @dataclass(frozen=True)
 class Scope:
-    """The shapes, dtypes, leaves and settings for which a verdict holds.
-
-    Attributes:
-      leaves: path of each parameter -> its dtype. Sides that look at dtypes, or at the names or
-        the number of leaves, may differ for others.
-      shapes: path of each parameter -> its shape in the proof.
-      coverage: `any` for arrays of any shape that have elements; `0 to 5 axes` for any sizes of
-        these; `inputs` for the shapes in `shapes` alone.
-      looks: where a side reads a shape or asks for a size, which is why it is not `any`.
-      settings: the hyper-parameters that may be any number.
-      fixed: those that have to stay one number, and which.
-    """
+    """The shapes, dtypes, leaves and settings for which a verdict holds."""
 
     leaves: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
@@ -100,15 +89,7 @@ def _short(path: str) -> str:
 
 
 def coverage(sides: tuple[MakeSide, ...], inputs: Inputs) -> tuple[str, tuple[str, ...]]:
-    """For which shapes a proof about some shapes speaks, as far as the sides' Python decides it.
-
-    Args:
-      sides: from hyper-parameters to each side.
-      inputs: what both sides got in the proof.
-
-    Returns:
-      `any`, `0 to 5 axes` or `inputs`, and where the sides looked at shapes.
-    """
+    """For which shapes a proof about some shapes speaks, as far as the sides' Python decides it."""
     weakest, looks = ANY, dict[str, None]()
     for make in sides:
         kind, places = _coverage_of(make, inputs)
@@ -172,10 +153,7 @@ def _same_structure(lhs: list[Node], rhs: list[Node]) -> bool:
 
 
 def other_shapes(params: Params, numbers_of_axes: Iterable[int]) -> Iterator[Params]:
-    """Yields the same tree with axes whose sizes are symbols, and with two sets of numbers.
-
-    JAX itself treats axes of length 1 apart, so a tree of these is among them.
-    """
+    """Yields the same tree with axes whose sizes are symbols, and with two sets of numbers."""
 
     def tree(shape: Callable[[jax.ShapeDtypeStruct], tuple[object, ...]]) -> Params:
         def with_shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -217,12 +195,7 @@ _ANSWERS = frozenset(
 
 
 class _Watch:
-    """Records how code outside of JAX reads shapes while it is active.
-
-    Attributes:
-      reads: places that read a shape, a size or a number of axes.
-      questions: places that ask of a size what a symbol cannot answer, as `size == 640`.
-    """
+    """Records how code outside of JAX reads shapes while it is active."""
 
     def __init__(self):
         self.reads: dict[str, None] = {}

@@ -41,14 +41,7 @@ RECIPES = ("exact", "stock")
 
 @dataclass(frozen=True)
 class Task:
-    """One claim to prove.
-
-    Attributes:
-      entry: name of the entry.
-      case: index into its cases.
-      recipe: `exact` or `stock`.
-      dtype: of the parameters.
-    """
+    """One claim to prove."""
 
     entry: str
     case: int
@@ -60,15 +53,7 @@ class Task:
 
 
 def tasks(only: Sequence[str] = ()) -> list[Task]:
-    """All claims.
-
-    Args:
-      only: names, in any case, of entries, recipes, dtypes or origins, such as `torch`; empty for
-        all of flax.optim's.
-
-    Raises:
-      ValueError: an unknown name.
-    """
+    """All claims."""
     origins = {table.name: table for table in ORIGINS}
     names = {*all_entries(), *RECIPES, *DTYPES, *origins}
     only = names_of_entries(only, names)
@@ -115,14 +100,7 @@ def _choice(optimizer: legacy_optim.OptimizerDef, recipe: str) -> Choice:
 
 @dataclass(frozen=True)
 class Statement:
-    """Two sides, as `prove_equivalence` takes them.
-
-    Attributes:
-      legacy: the legacy optimizer.
-      recipe: the recipe.
-      params: shapes and dtypes.
-      hyper_params: numbers that are symbols; None where the sides are no functions of any.
-    """
+    """Two sides, as `prove_equivalence` takes them."""
 
     legacy: SideLike | MakeSide
     recipe: SideLike | MakeSide
@@ -131,14 +109,7 @@ class Statement:
 
 
 def statements(task: Task) -> tuple[Claim, list[Statement]]:
-    """Returns the claim of a task, and the statements that prove it.
-
-    The case with symbols for its numbers; where bits are claimed, with the numbers as well: what
-    Python computes of them before JAX does is rounded otherwise.
-
-    Raises:
-      UnsupportedSetting: there is no such recipe.
-    """
+    """Returns the claim of a task, and the statements that prove it."""
     entry = all_entries()[task.entry]
     case = entry.cases[task.case]
     definition = entry.definition(case, case.learning_rate)
@@ -177,14 +148,7 @@ def is_held(claim: Claim, verdict: str | None, dtype: str) -> bool:
 
 
 def _with_numbers(described: Any, change: Callable[[str, float], object], prefix: str = "") -> Any:
-    """An optimizer as data, with others for the numbers that may be symbols.
-
-    Args:
-      described: the optimizer; one that is no data, of a class of the user's, stays as it is.
-      change: the name and the value of a setting -> its new value. It is called for numbers other
-        than 0 that no recipe fixes; a nested optimizer's have its name in front of theirs.
-      prefix: what stands in front of all names.
-    """
+    """An optimizer as data, with others for the numbers that may be symbols."""
     if not isinstance(described, Described):
         return described
     fixed = {unsupported.name for unsupported in described.entry.unsupported}

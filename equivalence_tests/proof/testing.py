@@ -85,11 +85,7 @@ def transformation(init: Callable[..., OptState], update: UpdateFn) -> optax.Gra
 
 
 def rule(f: Callable[..., tuple[Leaf, ...]], *starts: float) -> optax.GradientTransformation:
-    """An optimizer of a leaf's rule, whose moments start as these numbers.
-
-    `f(count, gradient, parameter, *moments)` gives the step and the new moments; the count begins
-    with 1.
-    """
+    """An optimizer of a leaf's rule, whose moments start as these numbers."""
 
     def init(params: PyTree) -> OptState:
         return jnp.zeros((), jnp.int32), *(

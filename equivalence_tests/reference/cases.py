@@ -18,29 +18,7 @@ Spec = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One training run that is recorded from the genuine flax.optim.
-
-    Attributes:
-        name: `file/setting`; the file is `<file>.npz`.
-        optimizer: `{"class", "kwargs"}`, with `"wrapped"` for WeightNorm and `"groups"`, each
-            `{"match": regular expression on the path, "optimizer"}`, for MultiOptimizer.
-        tree: the parameter tree, a key of `reference_inputs.TREES`.
-        stream: the gradients, a key of `reference_inputs.STREAMS`.
-        rate: how each step gets its learning rate: "constructor" (it does not), "float" (a Python
-            float), "array" (a float32 array), or "groups" (`hyper_params=[...]`, one rate a group).
-        peak: the largest learning rate of the schedule, one a group; empty for "constructor".
-        overrides: other hyper-parameters given to every `apply_gradient`; for DynamicScale, the
-            arguments of `value_and_grad`.
-        focus: the regular expression of `create(params, focus=...)`, if any.
-        dtype: of parameters and gradients.
-        container: "dict" or "frozen_dict".
-        jit: whether the step runs under `jax.jit`, as nearly every legacy program ran it.
-        bits: whether today's replay must be equal bit for bit, on the recording's kind of
-            processor. It holds where a step is additions, multiplications, divisions and square
-            roots alone, each rounded in the one way of IEEE 754 (a multiplication and addition in
-            one where the processor can). It does not where there are powers (the bias corrections,
-            Adafactor's decay) or sums (norms, means): XLA has changed their last bit since.
-    """
+    """One training run that is recorded from the genuine flax.optim."""
 
     name: str
     optimizer: Spec
@@ -88,10 +66,7 @@ def _set(fields: Spec | None = None, /, **kwargs: Any) -> tuple[Spec, Spec]:
 def _family(
     file: str, name: str, rate: float, settings: Mapping[str, tuple], **shared: Any
 ) -> list[Case]:
-    """One case for each setting of a class, `rate` the learning rate where a setting has none.
-
-    A setting that takes its rate per call has `learning_rate=None`, as legacy programs wrote it.
-    """
+    """One case for each setting of a class, `rate` the learning rate where a setting has none."""
     table = {}
     for setting, (kwargs, fields) in settings.items():
         default = {} if fields.get("rate") else {"learning_rate": rate}
@@ -329,11 +304,7 @@ _HALF_PRECISION: dict[str, tuple[Spec, ...]] = {
 
 
 def _half_precision_cases() -> list[Case]:
-    """Returns each optimizer plain, with decay and with an array of rates, jitted and eagerly.
-
-    The array is float32, and so promotes bfloat16 parameters. Bits are equal in bfloat16 but for
-    Adafactor, whose mean of squares is a sum divided by its size: see README.md.
-    """
+    """Returns each optimizer plain, with decay and with an array of rates, jitted and eagerly."""
     cases = []
     for name, (plain, *decay) in _HALF_PRECISION.items():
         table = {name: (plain, {})}

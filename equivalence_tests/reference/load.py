@@ -22,20 +22,7 @@ class RecordingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """One training run of the genuine flax.optim.
-
-    Attributes:
-        case: what was run: optimizer, settings, dtype, and how the step was called.
-        initial: the parameters before the first step, by '/'-joined path.
-        gradients: by path, stacked over the steps, shape (steps, ...).
-        learning_rates: float32, shape (steps, groups); (steps, 0) where the constructor's was used.
-        params: the parameters after each step, by path, shape (steps, ...).
-        state: the arrays of the state's state dict after each step, by path, shape (steps, ...).
-        absent: the paths of the state that hold no array: "none" for None, "empty" for an empty
-            container.
-        recorded_with: versions and machine of the recording environment.
-        checkpoint: the msgpack file that the first step continues from, if not from `initial`.
-    """
+    """One training run of the genuine flax.optim."""
 
     case: Case
     initial: Mapping[str, np.ndarray]
@@ -49,14 +36,7 @@ class Recording:
 
 
 def recording(case: Case) -> Recording:
-    """Reads the recording of one case.
-
-    Args:
-        case: an entry of `CASES`, `HALF_PRECISION` or `CHECKPOINTS`.
-
-    Raises:
-        RecordingError: it was never recorded, or with another version of the case.
-    """
+    """Reads the recording of one case."""
     is_checkpoint = case.name.startswith("checkpoints/")
     stem = case.name if is_checkpoint else case.name.split("/")[0]
     path = FOLDER / f"{stem}.npz"

@@ -92,10 +92,7 @@ NAMES = {case.name for case in CASES}
 
 
 def _is_quick(case: Case) -> bool:
-    """True unless other cases show the same: "all" has every number off its default, on a schedule.
-
-    Half precision has a table of its own, with every optimizer; here Adam's is replayed.
-    """
+    """True unless other cases show the same."""
     family = case.name.partition("/")[0]
     if case.dtype != "float32":
         return family == "adam"

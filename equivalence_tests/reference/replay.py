@@ -27,11 +27,7 @@ Tree = Leaf = Optimizer = Any
 
 
 def flatten(tree: Tree) -> tuple[Flat, dict[str, str]]:
-    """Flattens a state dict to '/'-joined paths.
-
-    Returns:
-        The arrays by path, and what stands at the paths without one: "none" or "empty".
-    """
+    """Flattens a state dict to '/'-joined paths."""
     arrays: Flat = {}
     absent: dict[str, str] = {}
     flat = traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep="/")
@@ -50,12 +46,7 @@ def nest(arrays: Mapping[str, Leaf], container: str = "dict") -> Tree:
 
 
 def define(optim: ModuleType, spec: Mapping[str, Any]) -> Optimizer:
-    """Constructs the optimizer definition that `spec` describes.
-
-    Args:
-        optim: `flax.optim` or `legacy_optim`.
-        spec: as `Case.optimizer`.
-    """
+    """Constructs the optimizer definition that `spec` describes."""
     kwargs = dict(spec["kwargs"])
     if "dtype_momentum" in kwargs:
         kwargs["dtype_momentum"] = getattr(jnp, kwargs["dtype_momentum"])
@@ -68,13 +59,7 @@ def define(optim: ModuleType, spec: Mapping[str, Any]) -> Optimizer:
 
 
 def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> Optimizer:
-    """Creates the Optimizer of a case.
-
-    Args:
-        optim: `flax.optim` or `legacy_optim`.
-        case: the case.
-        initial: the parameters by path.
-    """
+    """Creates the Optimizer of a case."""
     definition = define(optim, case.optimizer)
     target = jax.tree_util.tree_map(jnp.asarray, nest(initial, case.container))
     if case.focus is None:
@@ -85,17 +70,7 @@ def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> 
 def train(
     case: Case, optimizer: Optimizer, gradients: Mapping[str, np.ndarray], rates: np.ndarray
 ) -> Iterator[Optimizer]:
-    """Applies every gradient in turn.
-
-    Args:
-        case: the case.
-        optimizer: an Optimizer of `case.optimizer`.
-        gradients: by path, stacked over the steps, shape (steps, ...).
-        rates: float32 learning rates, shape (steps, groups); (steps, 0) for the constructor's.
-
-    Yields:
-        The Optimizer after each step.
-    """
+    """Applies every gradient in turn."""
 
     def step(optimizer: Optimizer, gradient: Tree, rates: Tree) -> Optimizer:
         if case.rate == "constructor":
@@ -118,11 +93,7 @@ def train(
 
 
 def snapshot(optimizer: Optimizer) -> tuple[Flat, Flat, dict[str, str]]:
-    """Reads parameters and state of an Optimizer.
-
-    Returns:
-        The parameters by path, the state's arrays by path, and the state's paths without an array.
-    """
+    """Reads parameters and state of an Optimizer."""
     params, _ = flatten(serialization.to_state_dict(optimizer.target))
     state, absent = flatten(serialization.to_state_dict(optimizer.state))
     return params, state, absent
@@ -135,18 +106,7 @@ def trajectory(
     gradients: Mapping[str, np.ndarray],
     rates: np.ndarray,
 ) -> Iterator[tuple[Flat, Flat, dict[str, str]]]:
-    """Runs a case from its start.
-
-    Args:
-        optim: `flax.optim` or `legacy_optim`.
-        case: the case.
-        initial: the parameters by path.
-        gradients: by path, stacked over the steps.
-        rates: as for `train`.
-
-    Yields:
-        After each step what `snapshot` returns.
-    """
+    """Runs a case from its start."""
     if case.optimizer["class"] == "DynamicScale":
         yield from _dynamic_scale(optim, case, initial, gradients)
         return
@@ -164,11 +124,7 @@ def _dynamic_scale(
     initial: Mapping[str, np.ndarray],
     inputs: Mapping[str, np.ndarray],
 ) -> Iterator[tuple[Flat, Flat, dict[str, str]]]:
-    """Gradient descent on a float16 loss, linear in the parameters, with a dynamic loss scale.
-
-    The gradient of that loss is the step's input, so a large input times a large scale overflows
-    float16 as it does in mixed precision training.
-    """
+    """Gradient descent on a float16 loss, linear in the parameters, with a dynamic loss scale."""
     module = importlib.import_module(f"{optim.__name__}.dynamic_scale")
 
     def loss(params: Tree, inputs: Tree) -> Tree:

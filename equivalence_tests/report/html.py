@@ -20,14 +20,7 @@ NAME = "index.html"
 def page(
     title: str, items: Sequence[Item], environment: Mapping[str, object], headline: str = ""
 ) -> str:
-    """Returns the page as HTML; nothing in it comes from the network.
-
-    Args:
-      title: of the page.
-      items: the cases.
-      environment: what ran, and where.
-      headline: what the page says first; the items' outcomes unless given.
-    """
+    """Returns the page as HTML; nothing in it comes from the network."""
     template = (
         resources.files("equivalence_tests.report").joinpath("report.html").read_text("utf-8")
     )

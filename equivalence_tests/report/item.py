@@ -19,27 +19,7 @@ class Difference(str):
 
 @dataclass(frozen=True)
 class Item:
-    """One case.
-
-    Attributes:
-      id: of the case, its anchor on the page.
-      row: its row in the picture, the optimizer.
-      column: its column, what it is about.
-      outcome: `identical`, `rounding only`, `different`, `error` or `no such recipe`.
-      is_as_claimed: whether what was claimed held.
-      title: what is compared: the legacy constructor, or the names of two sides.
-      headline: what differs, from which step, by how much.
-      group: what it belongs to in JUnit's XML.
-      seconds: time taken.
-      failure: what was expected and found, where it did not hold.
-      claims: whether anything was claimed.
-      about: how it was compared, in a word each.
-      why: the reason for the outcome, where one is known.
-      after_poison: the effect of a NaN or an infinity among the gradients, where it is another.
-      pictures: HTML.
-      facts: label -> text.
-      sources: label -> code.
-    """
+    """One case."""
 
     id: str
     row: str

@@ -17,15 +17,7 @@ SAME, DIFFERENT, MISUSE, NOT_RUN = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files of a command; None for those that are not wanted.
-
-    Attributes:
-      json: the results.
-      junit: the results as JUnit's XML.
-      report: the folder of `index.html`.
-      svg: the table.
-      record: the trajectories.
-    """
+    """The files of a command; None for those that are not wanted."""
 
     json: Path | None = None
     junit: Path | None = None
@@ -34,11 +26,7 @@ class Outputs:
     record: Path | None = None
 
     def check(self) -> None:
-        """Finds out before a long run whether all can be written.
-
-        Raises:
-          ValueError: one cannot; the message begins with the option.
-        """
+        """Finds out before a long run whether all can be written."""
         if self.report is not None and (why := why_not_writable(self.report)):
             raise ValueError(f"--report {why}")
         for option in ("json", "svg", "junit", "record"):  # which may go into that folder
@@ -57,20 +45,7 @@ class Outputs:
         svg: str = "",
         record: Callable[[Path], None] | None = None,
     ) -> bool:
-        """Writes what is wanted; standard error says which files, or what failed.
-
-        Args:
-          content: what the JSON file gets: its text, or plain data.
-          items: the cases, for JUnit's XML and the page.
-          title: of the page; without a title no page is written.
-          about: what ran, and where, for the page.
-          headline: what the page says first; the items' outcomes unless given.
-          svg: the picture.
-          record: writes the recording.
-
-        Returns:
-          True if all could be written.
-        """
+        """Writes what is wanted; standard error says which files, or what failed."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
         writers: list[tuple[Path | None, Callable[[Path], object]]] = [
             (self.record if record else None, record or (lambda file: None)),

@@ -70,19 +70,7 @@ def loss_figure(old: Sequence[float], new: Sequence[float], name: str) -> list[s
 
 
 def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
-    """One line for each tensor that differs: its distance over its scale at each step.
-
-    The bound is drawn, and of the same runs in float64 the largest distance.
-
-    Args:
-      judgement: of the comparison.
-      title: for readers who cannot see the picture.
-      style: whether the picture brings its style along; a page may have it once.
-
-    Returns:
-      The picture, whose colours follow those of its page; empty if nothing
-      differs.
-    """
+    """One line for each tensor that differs: its distance over its scale at each step."""
     comparison, wide, bound = judgement.comparison, judgement.wide, judgement.bound
     leaves = _by_distance(comparison)
     if not leaves:

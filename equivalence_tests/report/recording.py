@@ -58,13 +58,7 @@ CLOSED_LOOP = rounding(16 * 256, "the same, amplified by the model through the g
 
 @dataclass(frozen=True)
 class Recording:
-    """The content of a recording.
-
-    Attributes:
-      environment: of the machine that recorded.
-      steps: of each run.
-      runs: id -> path of the leaf -> array of shape (steps, ...).
-    """
+    """The content of a recording."""
 
     environment: Mapping[str, object]
     steps: int
@@ -73,14 +67,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Against:
-    """One run here and the recorded one.
-
-    Attributes:
-      id: of the result.
-      comparison: None if one of the two does not have the run, or if their leaves do not match.
-      verdict: None if one of the two does not have the run.
-      note: why there is no comparison, or what it leaves out.
-    """
+    """One run here and the recorded one."""
 
     id: str
     comparison: Comparison | None
@@ -91,14 +78,7 @@ class Against:
 def save(
     file: Path, results: Sequence[Result], environment: Mapping[str, object], steps: int
 ) -> None:
-    """Writes every result's trajectory. The file holds plain arrays: no pickle.
-
-    Args:
-      file: to write.
-      results: those with a trajectory are written.
-      environment: as plain data.
-      steps: of each run.
-    """
+    """Writes every result's trajectory. The file holds plain arrays: no pickle."""
     arrays: list[np.ndarray] = []
     runs = {}
     for result in results:
@@ -123,11 +103,7 @@ def save(
 
 
 def load(file: Path) -> Recording:
-    """Reads what `save` wrote.
-
-    Raises:
-      ValueError: the file is no recording.
-    """
+    """Reads what `save` wrote."""
     try:
         with zipfile.ZipFile(file) as archive:
             index = json.loads(archive.read(_INDEX))

@@ -58,14 +58,7 @@ _NARROW = 100  # columns of a terminal, below which seconds are left out
 def table(
     results: Sequence[Result], title: str, width: int = _NARROW, library: str = "flax.optim"
 ) -> Table:
-    """One row for each optimizer, recipe and outcome.
-
-    Args:
-      results: of the suite.
-      title: what ran.
-      width: of the screen.
-      library: that Optax is compared with.
-    """
+    """One row for each optimizer, recipe and outcome."""
     is_wide = width >= _NARROW
     shown = Table(
         title=f"{library} against Optax: {title}", title_justify="left", box=box.SIMPLE_HEAD

@@ -23,16 +23,7 @@ _NAMED = 5
 
 
 def old_checkpoint(checkpoint: Path) -> Read:
-    """The checkpoint that both sides restore: one that a legacy program wrote.
-
-    Args:
-      checkpoint: the file, or a folder of which the latest counts.
-
-    Raises:
-      EquivalenceError: nothing is there, or the migrated program wrote it. Restoring would return
-        the template in the first case, on both sides, and they would be equal.
-      CheckpointError: it cannot be read.
-    """
+    """The checkpoint that both sides restore: one that a legacy program wrote."""
     latest = flax_checkpoints.latest_checkpoint
     path = path_restored(checkpoint.absolute(), None, PREFIX, latest)
     if path is None:
@@ -56,16 +47,7 @@ def old_checkpoint(checkpoint: Path) -> Read:
 
 
 def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
-    """Restores as the legacy program does: by Flax; formats that Flax does not read, by ours.
-
-    Args:
-      read: the checkpoint.
-      wanted: what the legacy program restores into; an optimizer alone may stand anywhere in the
-        checkpoint, as programs took it out themselves.
-
-    Returns:
-      A tree like that.
-    """
+    """Restores as the legacy program does: by Flax; formats that Flax does not read, by ours."""
     by_flax = functools.partial(flax_checkpoints.restore_checkpoint, str(read.path))
     is_within = isinstance(wanted, legacy_optim.Optimizer) and legacy_states(read.tree) is None
     if read.format in _OF_FLAX and not is_within:

@@ -39,17 +39,7 @@ from optax_bridge.metadata.trees import Leaf, PyTree
 
 @dataclass(frozen=True)
 class Resumed:
-    """The comparison of one checkpoint, restored both ways.
-
-    Attributes:
-      reports: path of each optimizer in the program's state -> the comparison of its two sides.
-      steps: path -> steps that the checkpoint had taken.
-      others: number of leaves outside of the optimizers, equal on both sides.
-      unequal: paths of those that are not.
-      dropped: paths of what the checkpoint holds and the migrated program does not restore.
-      added: paths of what the migrated program alone has.
-      neither: paths of what the checkpoint holds and neither program restores.
-    """
+    """The comparison of one checkpoint, restored both ways."""
 
     reports: Mapping[str, Report]
     steps: Mapping[str, int]
@@ -150,26 +140,7 @@ def resume(
     gradients: PyTree = "all",
     learning_rate: float | None = None,
 ) -> Resumed:
-    """Restores a checkpoint of `flax.optim` both ways, takes steps on both sides, and compares.
-
-    Args:
-      checkpoint: a file that the old program wrote, or the folder of them, of which the last
-        counts.
-      program: `file.py:make_state` or `module:make_state` of the migrated program: what it restores
-        into, or a function without arguments that makes it.
-      old: the same of the old program, which then says what the optimizers were.
-      optimizers: in place of `old`, constructor calls as text, `"Adam(learning_rate=1e-3)"`; with
-        several optimizers `"policy_optimizer=Adam(1e-3)"` for each.
-      steps: number of steps.
-      gradients: see `check_equivalence`.
-      learning_rate: the rate of each step, for optimizers that are given it per call.
-
-    Returns:
-      The comparison of each optimizer, and of all other leaves.
-
-    Raises:
-      EquivalenceError: something does not fit; the message says which side and where.
-    """
+    """Restores a checkpoint of `flax.optim` both ways, takes steps on both sides, and compares."""
     if bool(old) == bool(optimizers):
         raise EquivalenceError(
             "expected either --old train.py:make_state, the old program's own, or "
@@ -207,17 +178,7 @@ def _compare_restored(
     compared: Callable[..., Report],
     name: str,
 ) -> Resumed:
-    """Returns the comparison of what both sides restored, and of the steps that they take.
-
-    Args:
-      before: what the old program restored.
-      new: what the migrated one did.
-      dropped: paths that the migrated one left over.
-      neither: paths that the old one left over as well.
-      learning_rate: the rate of each step, where it is given per call.
-      compared: compares two sides from the same parameters.
-      name: of the old program, for messages.
-    """
+    """Returns the comparison of what both sides restored, and of the steps that they take."""
     states = _those(new, train_state.TrainState)
     legacy = _those(before, legacy_optim.Optimizer)
     reports, taken, unequal = {}, {}, []
@@ -335,11 +296,7 @@ def _with_injected_rate(state: PyTree, rate: jax.Array) -> Callable[[PyTree, PyT
 def _compare_others(
     before: PyTree, after: PyTree, copies: tuple[int | None, int | None]
 ) -> Resumed:
-    """Compares the leaves outside of the optimizers, each side with its copies for devices.
-
-    A new state that is the whole checkpoint has no other leaves: its fields have names of
-    their own, and restoring says what fills none.
-    """
+    """Compares the leaves outside of the optimizers, each side with its copies for devices."""
     kinds = (train_state.TrainState, legacy_optim.Optimizer)
 
     def others(tree: PyTree) -> dict[str, Leaf]:

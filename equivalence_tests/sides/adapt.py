@@ -41,11 +41,7 @@ EXPECTED = (
 
 
 def as_side(side: SideLike) -> Side:
-    """The side as functions.
-
-    Raises:
-      EquivalenceError: it is nothing that a side can be.
-    """
+    """The side as functions."""
     if isinstance(side, Side):
         return side
     side = _made_by_config(side)
@@ -129,10 +125,7 @@ def _train_state(state: train_state.TrainState) -> Side:
 
 
 def _like(state: PyTree, params: Params) -> PyTree:
-    """A state that was made elsewhere, for parameters that may be wider by now.
-
-    In float64 the moments have to be so too, or their rounding passes for another algorithm.
-    """
+    """A state that was made elsewhere, for parameters that may be wider by now."""
     double = any(leaf.dtype == np.float64 for leaf in jax.tree.leaves(params))
     return jax.tree.map(_to_float64, state) if double else state
 
@@ -143,11 +136,7 @@ def _to_float64(leaf: Leaf) -> jax.Array:
 
 
 def _carry_state(state: train_state.TrainState, params: Params) -> PyTree:
-    """The optimizer state of a TrainState, for parameters that may be wider by now.
-
-    A leaf that has its initial value, e.g. a learning rate among the hyper-parameters, is made
-    again in the wider dtype: 0.1 in float32 is another number in float64.
-    """
+    """The optimizer state of a TrainState, for parameters that may be wider by now."""
     carry = state.opt_state
     wide = _like(carry, params)
     if wide is carry:
@@ -220,12 +209,7 @@ def _functions(init: Callable[..., PyTree], step: Callable[..., PyTree]) -> Side
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """A tree with a copy of every array on the host; tensors of other libraries included.
-
-    A copy, because a side may work in place, as torch's optimizers do: what was seen at one step
-    must not change at the next. What is no array (a name, another library's object) stands as an
-    object.
-    """
+    """A tree with a copy of every array on the host; tensors of other libraries included."""
 
     def leaf(value: Leaf) -> np.ndarray:
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):

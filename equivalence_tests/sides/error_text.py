@@ -18,12 +18,7 @@ _OTHERS = (
 
 
 def error_text(error: BaseException, first_line: bool = False) -> str:
-    """Returns an error as text, with the last line of the user's own program that was reached.
-
-    Args:
-      error: the error.
-      first_line: whether the first line of its text is enough.
-    """
+    """Returns an error as text, with the last line of the user's own program that was reached."""
     message = str(error).strip()
     text = f"raised {type(error).__name__}: {first_line_of(message) if first_line else message}"
     lines = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename)]

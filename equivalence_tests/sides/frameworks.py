@@ -30,17 +30,7 @@ def arguments_text(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
 
 
 def make_instance(make: Callable[[], object], kind: type[Kind], expected: str, what: str) -> Kind:
-    """Makes an object and returns it, if it is of a class.
-
-    Args:
-      make: makes it.
-      kind: the class.
-      expected: its name, for messages.
-      what: the side and the optimizer, `torch_side: AdamW`, for messages.
-
-    Raises:
-      EquivalenceError: it cannot be made, or is something else.
-    """
+    """Makes an object and returns it, if it is of a class."""
     try:
         result = make()
     except Exception as error:
@@ -51,11 +41,7 @@ def make_instance(make: Callable[[], object], kind: type[Kind], expected: str, w
 
 
 def import_framework(module: str, title: str, where: str) -> ModuleType:
-    """Imports a framework.
-
-    Raises:
-      EquivalenceError: it is not installed; `where` begins the message.
-    """
+    """Imports a framework."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -65,11 +51,7 @@ def import_framework(module: str, title: str, where: str) -> ModuleType:
 
 
 def import_framework_of(module: str, where: str) -> None:
-    """Imports the framework that a module is of, if it is of one.
-
-    Raises:
-      EquivalenceError: it is not installed; `where` begins the message.
-    """
+    """Imports the framework that a module is of, if it is of one."""
     framework = {"torch": import_torch, "keras": import_keras}.get(module.partition(".")[0])
     if framework is not None:
         framework(where)
@@ -238,11 +220,7 @@ def is_keras_optimizer(value: object) -> bool:
 
 
 def import_keras(where: str) -> ModuleType:
-    """Keras, on JAX unless the user's settings or program have chosen.
-
-    Raises:
-      EquivalenceError: it is not installed, or has another backend; `where` begins the message.
-    """
+    """Keras, on JAX unless the user's settings or program have chosen."""
     os.environ.setdefault("KERAS_BACKEND", "jax")
     keras = import_framework("keras", "Keras", where)
     if keras.config.backend() != "jax":

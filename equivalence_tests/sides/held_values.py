@@ -21,10 +21,7 @@ Change = Mapping[tuple[str, object], object]  # (name, value) -> the new value
 
 
 def settings_of(*values: object) -> dict[str, object]:
-    """Returns the numbers and flags that functions and objects hold: name -> value.
-
-    Two of one name and unlike values are told apart as `decay` and `decay#2`.
-    """
+    """Returns the numbers and flags that functions and objects hold: name -> value."""
     named: dict[str, list[object]] = {}
     for name, value in _scalars(values, set(), 0):
         others = named.setdefault(name, [])
@@ -40,13 +37,7 @@ def settings_of(*values: object) -> dict[str, object]:
 def with_settings(
     value: object, before: Mapping[str, object], changes: Mapping[str, object]
 ) -> Any:
-    """Returns a copy of an object in which some of its settings have other values.
-
-    Args:
-      value: the object, which is not changed.
-      before: `settings_of` it.
-      changes: name in `before` -> new value.
-    """
+    """Returns a copy of an object in which some of its settings have other values."""
     change = {(name.partition("#")[0], before[name]): new for name, new in changes.items()}
     return _Copy(change).of(value, 0)
 

@@ -20,10 +20,6 @@ def float64(allowed: bool = True) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def pin_precision() -> Generator[str, None, None]:
-    """Within it, products of matrices are computed in full precision.
-
-    Yields:
-      What is pinned, for the report.
-    """
+    """Within it, products of matrices are computed in full precision."""
     with jax.default_matmul_precision(MATMUL_PRECISION):
         yield f"matmul precision {MATMUL_PRECISION}"

@@ -20,15 +20,7 @@ from optax_bridge.cli.programs import (
 
 
 def load_object(name: str, *, make: bool = False) -> Any:
-    """Returns the object of a name; modules of the current folder are found.
-
-    Args:
-      name: `module:name`, `package.module:name` or `path/to/file.py:name`.
-      make: whether a function is called, without arguments.
-
-    Raises:
-      EquivalenceError: there is no such thing, or it raised an error.
-    """
+    """Returns the object of a name; modules of the current folder are found."""
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise EquivalenceError(
@@ -80,11 +72,7 @@ def _error_with_hint(error: BaseException) -> str:
 
 
 def side_or_function(name: str) -> tuple[Any, bool]:
-    """Returns the object of a name, and True if it is a side; else it can be called to make one.
-
-    Raises:
-      EquivalenceError: it is neither.
-    """
+    """Returns the object of a name, and True if it is a side; else it can be called to make one."""
     value = load_object(name)
     try:
         as_side(value)

@@ -59,12 +59,7 @@ Reached = Iterator[tuple[str, object]]  # where -> what is there
 
 
 def plain_values(function: Callable[..., object]) -> dict[str, object]:
-    """The plain values that a function has at hand: where -> value.
-
-    Of a container its length is one, of an array of NumPy what its bytes come to, of an iterator
-    how much is left, of a generator of random numbers its state. What cannot be inspected, as an
-    object whose own methods raise, is left out.
-    """
+    """The plain values that a function has at hand: where -> value."""
     values: dict[str, object] = {
         "the state of random": _digest(repr(random.getstate())),
         "the state of np.random": _digest(digest_of(np.random.get_state(legacy=False))),
@@ -89,14 +84,7 @@ def plain_values(function: Callable[..., object]) -> dict[str, object]:
 def python_changes(
     before: Mapping[str, object], after: Mapping[str, object], *, new: bool
 ) -> dict[str, str]:
-    """Returns the values that changed: where -> both values as text.
-
-    Args:
-      before: of `plain_values`.
-      after: the same, later.
-      new: whether what was not there before counts, and another array of JAX. An array that
-        is kept, as the last gradients are, changes no program unless the next call reads it.
-    """
+    """Returns the values that changed: where -> both values as text."""
     return {
         path.rstrip("'"): f"{text_of(before.get(path, 'nothing'))} -> {text_of(value)}"
         for path, value in after.items()

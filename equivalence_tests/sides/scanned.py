@@ -5,11 +5,7 @@ from typing import Any
 
 
 def constants_and_carry(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the numbers of a scan's constants and of its carry; then come the rows.
-
-    Args:
-      params: of the equation; with jax 0.12 they hold a tree of the inputs in place of the counts.
-    """
+    """Returns the numbers of a scan's constants and of its carry; then come the rows."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     constants, carry, _ = params["ft_in"].unpack()

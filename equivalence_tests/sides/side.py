@@ -24,18 +24,7 @@ class EquivalenceError(ValueError):
 
 @dataclass(frozen=True)
 class Side:
-    """One way to train.
-
-    Attributes:
-      name: as reports show it: `legacy`, `exact`, or what was handed in, `GradientTransformation`.
-      init: parameters -> state, any object.
-      step: (state, what is given at this step...) -> state. Given are gradients and, where it is
-        not the side's own, the learning rate; or a batch to a side that makes its own gradients.
-      view: state -> what is compared, `{"params": ..., "state": ...}` of an optimizer.
-      source: how the side is written, for reports.
-      definition: the legacy definition, if the side is one.
-      compiled: whether the three are JAX functions, which a drive may compile.
-    """
+    """One way to train."""
 
     name: str
     init: Callable[[Params], PyTree]

@@ -35,12 +35,7 @@ Program = Callable[..., tuple[PyTree, PyTree]]  # (state, ...) -> (state, views)
 
 @dataclass(frozen=True)
 class Driven:
-    """A side under a drive; what is compiled is kept for the next trajectory.
-
-    Attributes:
-      init: parameters -> state.
-      steps: (state, inputs, first step, number of steps) -> (state, views of shape (steps, ...)).
-    """
+    """A side under a drive; what is compiled is kept for the next trajectory."""
 
     init: Callable[[Params], PyTree]
     steps: Callable[[PyTree, Inputs, int, int], tuple[PyTree, PyTree]]
@@ -55,19 +50,7 @@ def trajectory(
     parts: int = 1,
     resumed: bool = False,
 ) -> PyTree:
-    """Returns the view of a side after every step.
-
-    Args:
-      side: a side, whose steps are then taken in one program (`scan`), or a driven one.
-      params: initial parameters.
-      inputs: what is given at each step.
-      steps: number of steps; as many as the inputs have, which a function does not say.
-      parts: in how many runs of equal length the steps are taken.
-      resumed: whether the state goes through bytes between two parts.
-
-    Returns:
-      The views, each leaf of shape (steps, ...), on the host.
-    """
+    """Returns the view of a side after every step."""
     driven_side = driver(side) if isinstance(side, Side) else side
     if steps is None:
         steps = len(jax.tree.leaves(inputs)[0])
@@ -126,11 +109,7 @@ def driver(side: Side, drive: str = "scan") -> Driven:
 
 
 def per_device(grads: Updates, devices: int) -> PyTree:
-    """Gradients of each device, of shape (steps, devices, ...), whose sum has no rounding.
-
-    They are rounded to 8 bits and multiplied by 0, 1 or 2, so every order of summation gives the
-    same bits, and the claims need no allowance for it.
-    """
+    """Gradients of each device, of shape (steps, devices, ...), whose sum has no rounding."""
 
     def split(leaf: Leaf) -> PyTree:
         short = jnp.asarray(leaf).astype(jnp.bfloat16).astype(leaf.dtype)

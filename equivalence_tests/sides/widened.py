@@ -39,40 +39,14 @@ class NotWidened(ValueError):
 
 
 def in_float64(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> tuple[Side, bool]:
-    """The side to be run where float64 is enabled.
-
-    Args:
-      side: a compiled side.
-      params: parameters in the real dtypes.
-      inputs_of_step: what the side gets at one step, in the real dtypes.
-
-    Returns:
-      The side itself, and that its program is the same in both; else `widened(...)` of it.
-
-    Raises:
-      NotWidened: as `widened` does.
-      Exception: any error of the side while it is traced.
-    """
+    """The side to be run where float64 is enabled."""
     if _same_in_both(side, params, inputs_of_step):
         return side, True
     return widen_side(side, params, inputs_of_step), False
 
 
 def widen_side(side: Side, params: Params, inputs_of_step: Sequence[PyTree]) -> Side:
-    """The program of the real dtype, with all numbers in float64.
-
-    Args:
-      side: a compiled side.
-      params: parameters in the real dtypes.
-      inputs_of_step: what the side gets at one step, in the real dtypes.
-
-    Returns:
-      A side whose state has the real one's structure, in float64.
-
-    Raises:
-      NotWidened: the side looks at bits, or calls back into Python.
-      Exception: any error of the side while it is traced.
-    """
+    """The program of the real dtype, with all numbers in float64."""
     with float64(False):
         state = side.init(jax.tree.map(jnp.asarray, params))
         step, after = _trace(side.step, state, *inputs_of_step)
@@ -133,11 +107,7 @@ def _literal(atom: core.Literal) -> Leaf:
 
 
 def _constant(value: Leaf) -> Leaf:
-    """A constant of the program in float64; of a single number, what was meant by it.
-
-    0.1 in the program is what the dtype made of it, and another side may have rounded elsewhere.
-    Meant is the shortest decimal number that the dtype rounds so.
-    """
+    """A constant of the program in float64; of a single number, what was meant by it."""
     if not (hasattr(value, "dtype") and _is_float(value.dtype)):
         return value
     exact = np.asarray(value).astype(np.float64)

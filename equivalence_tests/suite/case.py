@@ -35,18 +35,7 @@ SYNTHETIC = "odd shapes"
 
 
 class Case:
-    """One recipe under one circumstance, of any part of the suite.
-
-    `str(case)` is its id, the same on every machine.
-
-    Attributes:
-      entry: name of the correspondence entry.
-      recipe: `"exact"` or `"stock"`.
-      problem: the problem that is trained: `SYNTHETIC`, or the name of a model.
-      rate: the source of the learning rate, e.g. `"constant"`.
-      axes: the fields whose values a user may name to select cases; names of the fields in one
-        tuple are alternatives, and a case has to fit in each tuple of which something is named.
-    """
+    """One recipe under one circumstance, of any part of the suite."""
 
     axes: ClassVar[tuple[tuple[str, ...], ...]]
     entry: str
@@ -75,25 +64,7 @@ def groups(cases: Iterable[AnyCase]) -> list[list[AnyCase]]:
 
 @dataclass
 class Result:
-    """The outcome of one recipe in one check.
-
-    Attributes:
-      case: the case.
-      settings: the legacy constructor's arguments, as text.
-      claim: what the entry says; None if it says that there is no such recipe.
-      comparison: the outcome; None if there was nothing to run.
-      seconds: time taken by this side, compilation included.
-      note: why nothing was run, or the error that stopped it.
-      failed: whether it stopped with an error.
-      source: the recipe as Optax code, where it has a source form.
-      extra: further figures for the JSON row.
-      trajectory: what the recipe's side held after every step.
-      wide: the comparison in float64, which decides whether a difference is rounding.
-      about_wide: a remark on it, or why it is missing.
-      proved: what is proved for all inputs; empty if nothing was tried.
-      proof_held: whether that is what is claimed.
-      losses: of a training, at each step: the legacy side's and the recipe's.
-    """
+    """The outcome of one recipe in one check."""
 
     case: Case
     settings: str
@@ -144,14 +115,7 @@ def measure(
     definition: legacy_optim.OptimizerDef,
     compare: Callable[[Result, Call], None],
 ) -> Result:
-    """The result of comparing a definition with a case's recipe; an error is in it.
-
-    Args:
-      case: the case.
-      settings: the constructor call of the original library.
-      definition: the legacy side.
-      compare: sets the comparison of a result, from the recipe.
-    """
+    """The result of comparing a definition with a case's recipe; an error is in it."""
     result = Result(case, settings)
     try:
         choice = choice_of(case.recipe, definition)
@@ -206,16 +170,7 @@ def decide_in_float64(
     drive: str,
     poisoned: Mapping[str, int],
 ) -> None:
-    """Compares the sides in float64 as well; without it the growth has to tell what it is.
-
-    Args:
-      result: gets the comparison, or the reason why it is missing.
-      sides: the two.
-      params: initial parameters, in their own dtypes.
-      inputs: what is given at each step, with a leading axis of steps.
-      drive: one of `trajectory.DRIVES`.
-      poisoned: as for `compare`.
-    """
+    """Compares the sides in float64 as well; without it the growth has to tell what it is."""
     first = jax.tree.map(lambda leaf: leaf[0], inputs)
     try:
         runs = [in_float64(side, params, first)[0] for side in sides]

@@ -34,11 +34,7 @@ from optax_bridge.metadata.trees import Params, PyTree
 
 @dataclass(frozen=True)
 class Check(Case):
-    """One claim on one of the entry's cases, by its index.
-
-    The rate is `"constant"`, given to the constructor, or `"per call"`, a schedule given at each
-    step.
-    """
+    """One claim on one of the entry's cases, by its index."""
 
     axes = (("entry", "problem"),)
 
@@ -86,15 +82,7 @@ TRAINED = (
 
 
 def run(group: Sequence[Check], steps: int = 100) -> list[Result]:
-    """Runs checks that share the legacy side, which runs once.
-
-    Args:
-      group: one of `groups`.
-      steps: number of steps.
-
-    Returns:
-      A result for each check. An error on a side is in its result and does not stop the others.
-    """
+    """Runs checks that share the legacy side, which runs once."""
     kind = _Synthetic if group[0].problem == SYNTHETIC else _Trained
     trial = kind(group[0], steps)
     return [_measure(trial, check) for check in group]

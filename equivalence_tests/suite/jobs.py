@@ -69,16 +69,7 @@ class Compilations:
 
 
 def select_cases(only: Sequence[str], full: bool) -> list[Case]:
-    """The cases that a command asks for.
-
-    Args:
-      only: names, in any case, of optimizers, problems or layouts; with `full`, of any value on an
-        axis of the matrix as well: cases must fit on every axis that is named.
-      full: whether the matrix is wanted, and training in several processes.
-
-    Raises:
-      ValueError: an unknown name.
-    """
+    """The cases that a command asks for."""
     kinds = [list(checks()), matrix() if full else [], sharded.cases(full)]
     values = {
         getattr(case, field)
@@ -114,18 +105,7 @@ def run_all(
     *,
     keep: bool = False,
 ) -> list[Result]:
-    """Runs cases, two groups at a time, with a progress bar on a terminal.
-
-    Args:
-      cases: the cases; those that share their programs follow one another.
-      device: where they run.
-      steps: of each check.
-      ended: is called with each result as soon as there is one.
-      keep: whether results hold their trajectories, for recording.
-
-    Returns:
-      The results, in the order of the cases.
-    """
+    """Runs cases, two groups at a time, with a progress bar on a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -158,13 +138,7 @@ def run_all(
 
 
 def prepare_process(devices: int | None) -> None:
-    """Prepares a process that runs many cases; before JAX first asks for its devices.
-
-    Compiled programs are kept between runs; JAX_COMPILATION_CACHE_DIR says where else.
-
-    Args:
-      devices: into how many the CPU is split; None for what the environment says.
-    """
+    """Prepares a process that runs many cases; before JAX first asks for its devices."""
     if devices is not None:
         os.environ["XLA_FLAGS"] = xla_flags(devices)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -80,15 +80,7 @@ _TINY, _HUGE = np.float32(1e-30), np.float32(1e30)
 
 @dataclass(frozen=True)
 class WitnessCheck(Case):
-    """One recipe against the library that the entry is of.
-
-    Attributes:
-      entry: name of the entry.
-      setting: index into its cases; beyond them, the seed that settings are drawn with.
-      problem: the parameters' dtype.
-      recipe: `"exact"` or `"stock"`.
-      rate: `RECORDED` or `LIVE`: where the library's numbers come from.
-    """
+    """One recipe against the library that the entry is of."""
 
     entry: str
     setting: int
@@ -106,15 +98,7 @@ class WitnessCheck(Case):
 
 
 def witness_checks(table: Table, only: Sequence[str] = ()) -> list[WitnessCheck]:
-    """All checks against a library, live ones where it is installed.
-
-    Args:
-      table: its optimizers.
-      only: names of optimizers, `adamw` or `torch.adamw`; empty for all.
-
-    Raises:
-      ValueError: no optimizer has this name.
-    """
+    """All checks against a library, live ones where it is installed."""
     prefix = f"{table.name}."
     names = {name.lower().removeprefix(prefix): name for name in table}
     asked = [name.lower().removeprefix(prefix) for name in only]

@@ -20,17 +20,7 @@ from legacy_optim.gone import remedies
 
 
 class Gone(NamedTuple):
-    """A name that is gone.
-
-    Attributes:
-      name: the name that was looked up; `jax.numpy.clip(a_max=)` for a keyword argument.
-      package: `jax`, whose releases the two following ones are.
-      last: the last release that was looked into and had it.
-      since: the first one after it without it.
-      new: its equal today, dotted, a builtin's name or a keyword; None where no single
-        name does.
-      remedy: what to do, in a few words.
-    """
+    """A name that is gone."""
 
     name: str
     package: str
@@ -49,16 +39,7 @@ class Gone(NamedTuple):
 
 
 def find(dotted: str) -> Gone | None:
-    """The entry of a name, or of the module or class that went with it.
-
-    Args:
-      dotted: as imported, `jax.api.jit` for `from jax import api` and `api.jit`. What is
-        below a name that is gone is gone as well.
-
-    Returns:
-      None where it is still there, was never public, or belongs to `flax.optim`, for which
-      `legacy_optim` itself stands.
-    """
+    """The entry of a name, or of the module or class that went with it."""
     if dotted == "flax.optim" or dotted.startswith("flax.optim."):
         return None
     positions = _positions()
@@ -76,15 +57,7 @@ def find(dotted: str) -> Gone | None:
 
 
 def find_keyword(function: str, keyword: str) -> Gone | None:
-    """The entry of a keyword argument that a function, a method or a class no longer takes.
-
-    Args:
-      function: dotted, as for `find`.
-      keyword: its name.
-
-    Returns:
-      None where it takes it, never took it, or is gone itself.
-    """
+    """The entry of a keyword argument that a function, a method or a class no longer takes."""
     at = _inventory()["keywords"].get(function, {}).get(keyword)
     if at is None:
         return None
@@ -160,11 +133,7 @@ def renamed_keywords(module: str) -> dict[str, dict[str, str]]:
 
 
 def by_position(function: str) -> tuple[str, ...]:
-    """The first parameters of a function that could be given by keyword, and cannot today.
-
-    Returns:
-      Their old names, in order; none where nothing changed or nothing is known.
-    """
+    """The first parameters of a function that could be given by keyword, and cannot today."""
     return remedies.BY_POSITION.get(function, ())
 
 

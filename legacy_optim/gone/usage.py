@@ -10,18 +10,7 @@ _PACKAGES = ("chex", "flax", "jax", "numpy", "optax", "orbax")
 
 
 def uses_gone_names(source: str) -> list[tuple[int, gone.Gone]]:
-    """The lines of a file that use names that are gone, and the names' entries.
-
-    Imports and what is reached through them count, under any name in the file, and so do
-    keyword arguments. Names that a file binds to something else in some other scope may count
-    as well: this is meant for telling which files to look at.
-
-    Args:
-      source: Python.
-
-    Returns:
-      Line, from 1, and entry, each entry once a line; nothing for what is not Python.
-    """
+    """The lines of a file that use names that are gone, and the names' entries."""
     if not any(package in source for package in _PACKAGES):
         return []
     try:

@@ -28,11 +28,7 @@ def _start() -> None:
 
 
 def _go_on() -> None:
-    """Imports the `sitecustomize` that would have been imported without this one.
-
-    Raises:
-      ImportError: no other exists; `site` expects this error then.
-    """
+    """Imports the `sitecustomize` that would have been imported without this one."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec("sitecustomize")

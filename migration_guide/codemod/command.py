@@ -51,23 +51,7 @@ def run(
     rename: bool = False,
     json: bool = False,
 ) -> int:
-    """Rewrites programs, or shows what would change.
-
-    Args:
-      paths: files and folders; if empty, those of the project's settings.
-      write: change the files; else show a diff.
-      check: change nothing and return 1 if anything would change.
-      only: names of the only rules to apply.
-      skip: names of rules not to apply; the settings' unless rules are named here.
-      recipe: `stock`, `exact` or `standalone`, see `Options`; the settings' if empty.
-      rename: call variables named `optimizer` `state`, where that is safe.
-      json: print results as JSON.
-
-    Returns:
-      0; 1 if something is left to do by hand, if `check` and something would change, or if a file
-      could not be read, rewritten or written, which keeps none of the others from it; 2 for misuse;
-      130 if it was interrupted.
-    """
+    """Rewrites programs, or shows what would change."""
     errors = plain_terminal(stderr=True)
     write = write and not check
     try:
@@ -184,12 +168,7 @@ def _no_file(paths: Sequence[Path]) -> str:
 
 
 def _save(report: Report, saved: list[Path]) -> Report:
-    """Writes the changed files; the report has what could not be written as refused.
-
-    Args:
-      report: what `driver.migrate` returned.
-      saved: gets the paths, one by one, so that they are known if this is interrupted.
-    """
+    """Writes the changed files; the report has what could not be written as refused."""
     failed = driver.save(report.results, saved)
     paths = {result.path for result in failed}
     others = [result for result in report.results if result.path not in paths]

@@ -26,19 +26,7 @@ _ROUNDS = 8  # what files tell each other settles in two, as a rule
 
 @dataclass
 class Candidate:
-    """A file that may be rewritten.
-
-    Attributes:
-      file: where it is.
-      data: its bytes.
-      uses_optim: whether it uses flax.optim, or has comments of an earlier run.
-      code: its source, of a notebook that of the code cells.
-      encoding: of the file.
-      book: the notebook that it is.
-      text: its text.
-      analysis: of the source, once there is one.
-      problem: why it cannot be rewritten, or "".
-    """
+    """A file that may be rewritten."""
 
     file: files.File
     data: bytes
@@ -72,19 +60,7 @@ def migrate(
     options: Options,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Report:
-    """Rewrites files in memory; nothing is written.
-
-    Args:
-      paths: files and folders.
-      options: what the user asked for.
-      progress: is told what is being done, with how many files, of how many; 0 for not known yet.
-
-    Returns:
-      The results.
-
-    Raises:
-      FileNotFoundError: a path that is not there.
-    """
+    """Rewrites files in memory; nothing is written."""
     # The trees are large and full of cycles; looking through all of them again and again takes
     # a fifth of the time.
     thresholds = gc.get_threshold()
@@ -162,15 +138,7 @@ def _read_all(
 
 
 def save(results: Iterable[FileResult], written: list[Path] | None = None) -> list[FileResult]:
-    """Writes the changed files, each in one step.
-
-    Args:
-      results: what `migrate` made.
-      written: gets the paths, one by one, so that they are known if this is interrupted.
-
-    Returns:
-      Those that could not be written, with why.
-    """
+    """Writes the changed files, each in one step."""
     unsaved: list[FileResult] = []
     for result in results:
         if not result.is_changed:
@@ -193,10 +161,7 @@ def _relevant_files(
     results: list[FileResult],
     progress: Callable[[str, int, int], None],
 ) -> list[tuple[Candidate, Project]]:
-    """The files of one program that may matter, and what they tell each other.
-
-    Adds those that cannot be read to the results.
-    """
+    """The files of one program that may matter, and what they tell each other."""
     rest = {candidate.file.path: candidate for candidate in group}
     modules = frozenset(n for c in group for n in files.module_names(c.file.path))
     start = Project(

@@ -37,17 +37,7 @@ HANDLERS = (*HANDLERS_OF.values(), "rewrite_reference", "rewrite_module")
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Attributes:
-      name: of its file.
-      summary: first line of its docstring.
-      handlers: handler name -> function.
-      runs_after: names of rules that come before this one.
-      in_definitions: whether it applies inside of the user's own definition classes.
-      removes: dotted names that are gone.
-      answers_for: dotted names that other rules leave to it, with what is below them.
-    """
+    """One rule."""
 
     name: str
     summary: str
@@ -59,11 +49,7 @@ class Rule:
 
 
 def order_rules(unordered: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules, each behind those that it runs after.
-
-    Raises:
-      ValueError: a rule runs after one that is not there, or two run after each other.
-    """
+    """The rules, each behind those that it runs after."""
     by_name = {rule.name: rule for rule in unordered}
     for rule in by_name.values():
         missing = set(rule.runs_after) - set(by_name)

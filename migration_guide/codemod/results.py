@@ -10,15 +10,7 @@ UNKNOWN_PATH = "OLD"
 
 @dataclass(frozen=True)
 class Options:
-    """The user's options.
-
-    Attributes:
-      recipe: `stock`: public Optax where it is the same but for rounding; `exact`: this project's
-        transformations there as well; `standalone`: public Optax and Flax alone, where that is the
-        same but for rounding.
-      rules: names of the rules to apply; all if None.
-      rename: call variables named `optimizer` `state`, where that is safe.
-    """
+    """The user's options."""
 
     recipe: str = "stock"
     rules: frozenset[str] | None = None
@@ -37,15 +29,7 @@ class Options:
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """A message for the user.
-
-    Attributes:
-      line: of the original file, or of a notebook's cell, from 1.
-      text: what was found and what to do.
-      by_hand: whether the code still needs a person; else it is only good to know.
-      cell: of a notebook, from 1, those of text counted as well; 0 in other files.
-      new_line: of the rewritten file, or of the cell in it.
-    """
+    """A message for the user."""
 
     line: int
     text: str
@@ -61,17 +45,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint that a program restores.
-
-    Attributes:
-      path: as the program has it, or `UNKNOWN_PATH`.
-      template: the function of the module that makes what it is restored into, or "".
-      optimizers: the path of each optimizer in it, "" for the root, and its constructor call of
-        flax.optim; empty if some call is not written out.
-      recipe: `exact` or `standalone` if all of them became that, else "".
-      format: what the program reads, `msgpack`, or "" for what `restore_checkpoint` does.
-      prefix: of the names of files in a folder, in front of the step.
-    """
+    """A checkpoint that a program restores."""
 
     path: str
     template: str = ""
@@ -103,16 +77,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The result of rewriting a module.
-
-    Attributes:
-      code: the new source; the old one where nothing changed or nothing is safe.
-      messages: for the user, by line.
-      counts: rule -> how often it applied.
-      refused: why the result was thrown away, or "".
-      checkpoints: files that the module restores.
-      compared: constructor calls of flax.optim, each with the call that took its place.
-    """
+    """The result of rewriting a module."""
 
     code: str
     messages: tuple[Message, ...] = ()
@@ -124,13 +89,7 @@ class Rewritten:
 
 @dataclass(frozen=True, kw_only=True)
 class FileResult(Rewritten):
-    """The result of the rewriting of one file; its code is the file's whole text.
-
-    Attributes:
-      path: where it is.
-      old: its text before.
-      encoding: of the file.
-    """
+    """The result of the rewriting of one file; its code is the file's whole text."""
 
     path: Path
     old: str
@@ -143,16 +102,7 @@ class FileResult(Rewritten):
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all files.
-
-    Attributes:
-      results: of the files with something to say.
-      seen: number of Python files and notebooks that were looked at, and of others that were named.
-      parsed: number of files that were parsed.
-      seconds: the whole took.
-      users: number of files that use flax.optim, or have comments of an earlier run.
-      migrated: number of files that use optax_bridge or legacy_optim.
-    """
+    """The results of all files."""
 
     results: tuple[FileResult, ...]
     seen: int

@@ -41,20 +41,7 @@ def rewrite(
     analysis: Analysis | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> Rewritten:
-    """Applies the rules to a module's source.
-
-    Args:
-      code: the source.
-      options: what the user asked for.
-      project: facts from other files.
-      path: of the file.
-      analysis: of this source with this project, if there is one already.
-      rules: all rules, in an order that suits them; `options` chooses among them.
-
-    Returns:
-      The result, checked: it parses, has no new undefined name, and a second run changes nothing.
-      If it cannot be rewritten, the original source, and the reason.
-    """
+    """Applies the rules to a module's source."""
     project = project or Project(
         half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.standalone
     )
@@ -146,11 +133,7 @@ def _apply_rules(
 
 
 def _may_go_on(context: Context, code: str) -> bool:
-    """True if a second round may find something in the result that the first did not.
-
-    What was left or bridged may be seen otherwise once the rest is rewritten, what is imported now
-    may give meaning to a name that had none, and a new name may lead to one that is gone as well.
-    """
+    """True if a second round may find something in the result that the first did not."""
     analysis = context.analysis
     top = analysis.scopes[analysis.module]
     roots = {name.split(".")[0] for name in context.needed}

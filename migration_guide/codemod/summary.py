@@ -28,13 +28,7 @@ _RESUMING = (
 
 
 def summary(report: Report, options: Options, written: bool = False) -> str:
-    """Returns the changes, the work for a person and the notes, with file and line.
-
-    Args:
-      report: of a run.
-      options: of that run.
-      written: whether the files were written; lines are those of the files as they are now.
-    """
+    """Returns the changes, the work for a person and the notes, with file and line."""
     parts = [
         *_changes(report, options, written),
         *_messages(report, written),

@@ -32,12 +32,7 @@ def printed_by(script: str, *args: str) -> Any:
 
 
 def outputs(mode: str, jobs: Mapping[Key, Sequence[str]]) -> dict[Key, str]:
-    """Runs programs one after another in a fresh process, and returns what each printed.
-
-    Args:
-      mode: `plain` or `shim`, see `worker`.
-      jobs: by any key, a program and its arguments.
-    """
+    """Runs programs one after another in a fresh process, and returns what each printed."""
     printed = printed_by("worker.py", mode, json.dumps([*jobs.values()]))
     return dict(zip(jobs, printed, strict=True))
 

@@ -11,11 +11,7 @@ from migration_guide.codemod.results import Options, Report
 def migrate_copies(
     programs: Iterable[Path], recipes: Sequence[str], folder: Path
 ) -> dict[Path, Report]:
-    """Writes each program, migrated by each recipe, to `folder/RECIPE/NAME`.
-
-    Returns:
-      The copies, each with what was said of it.
-    """
+    """Writes each program, migrated by each recipe, to `folder/RECIPE/NAME`."""
     reports: dict[Path, Report] = {}
     for recipe in recipes:
         (folder / recipe).mkdir()

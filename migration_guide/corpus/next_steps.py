@@ -53,14 +53,7 @@ OPTIMIZERS = {
 
 
 def after(path, folder, take):
-    """For each optimizer in the checkpoint below `folder`, what `take` gives.
-
-    Args:
-      path: the program.
-      folder: where its checkpoint lies, the only file in it; nothing else is written there.
-      take: called with the file, the part's path, the program's own optimizer and the keyword
-        arguments of each step.
-    """
+    """For each optimizer in the checkpoint below `folder`, what `take` gives."""
     (file,) = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
     name = os.path.splitext(os.path.basename(path))[0]
     before = sys.argv

@@ -85,11 +85,7 @@ def _record_examples(names):
 
 
 def _example(before):
-    """Trains, keeps the checkpoint of half-way, and sees that the program goes on from it.
-
-    Trains once more from parameters with another last bit: how far that leads from the first run
-    is how far rounding may lead.
-    """
+    """Trains, keeps the checkpoint of half-way, and sees that the program goes on from it."""
     saved = before.parent / "saved"
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as interrupted:
         lines = _lines(before, whole)

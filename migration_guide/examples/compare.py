@@ -47,17 +47,7 @@ _FIRST_TURNS = 5  # in which caches fill
 
 
 def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Runs an example's programs to their ends.
-
-    Args:
-      name: of the example.
-      rounds: how often, in processes of their own: where its memory lies makes one process a few
-        percent slower than another of the same program.
-
-    Returns:
-      For each program its loss, final metric, time and memory, the latter two as ratios to the
-      before-program's too; and what the recorded runs ended with.
-    """
+    """Runs an example's programs to their ends."""
     programs = ("before", "after", *pairs.further_steps(name))
     taken: list[dict[str, Run]] = []
     for _ in range(rounds):
@@ -102,11 +92,7 @@ def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
-    """The largest difference, relative to the largest value in its metric's curve.
-
-    Raises:
-      ValueError: other metrics, or at other steps.
-    """
+    """The largest difference, relative to the largest value in its metric's curve."""
     if {m: c["steps"] for m, c in metrics.items()} != {m: c["steps"] for m, c in expected.items()}:
         raise ValueError(f"expected {sorted(expected)} at the same steps, found {sorted(metrics)}")
     worst = 0.0

@@ -15,15 +15,7 @@ _STYLES = (
 
 
 def curves(series: Mapping[str, Sequence[float]], *, logarithmic: bool = False) -> str:
-    """Draws two curves, the second over the first.
-
-    Args:
-      series: what a curve is -> its value at each step; of two at most.
-      logarithmic: whether the axis is; what is 0 stands at its lower edge.
-
-    Returns:
-      The picture.
-    """
+    """Draws two curves, the second over the first."""
     positive = [v for values in series.values() for v in values if v > 0 or not logarithmic]
     scale = math.log10 if logarithmic else float
     low, high = (scale(edge(positive or [1.0])) for edge in (min, max))

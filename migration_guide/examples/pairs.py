@@ -25,14 +25,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Example:
-    """The facts of one example.
-
-    Attributes:
-      shows: what the program trains, and with what, for tables.
-      final: the metric that its last line is judged by.
-      rounding: why its after-program differs from the before-program in rounding, or "".
-      needs: packages beyond those of this project.
-    """
+    """The facts of one example."""
 
     shows: str
     final: str
@@ -57,13 +50,7 @@ NAMES = tuple(EXAMPLES)
 
 @dataclass(frozen=True)
 class Edit:
-    """A place that is changed by hand.
-
-    Attributes:
-      reason: why, for the guide's page.
-      old: the text that the program has there, once.
-      new: what takes its place.
-    """
+    """A place that is changed by hand."""
 
     reason: str
     old: str
@@ -90,11 +77,7 @@ def edits(name: str, step: str = "by_hand") -> list[Edit]:
 
 
 def edited(text: str, changes: Sequence[Edit]) -> str:
-    """The text with the changes.
-
-    Raises:
-      ValueError: the text does not have what a change replaces exactly once.
-    """
+    """The text with the changes."""
     for change in changes:
         times = text.count(change.old)
         if times != 1:
@@ -120,16 +103,7 @@ def programs(name: str) -> dict[str, str]:
 
 
 def recorded(name: str, program: str = "after", half_way: bool = False) -> dict[str, Any]:
-    """Returns what an example's program is compared with: metric -> steps and values.
-
-    It is the run of the before-program on the genuine flax 0.5.3; for a program on a mesh its run
-    on one device, as `imagenet/sharded.toml` explains.
-
-    Args:
-      name: of the example.
-      program: of the example.
-      half_way: whether it goes on from the checkpoint of half-way.
-    """
+    """Returns what an example's program is compared with: metric -> steps and values."""
     if program == "sharded":
         return _runs(name)["one_device_half_way" if half_way else "one_device"]
     return _runs(name)["metrics"]

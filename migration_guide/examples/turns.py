@@ -23,15 +23,7 @@ _MEGABYTE = 1e6
 
 @dataclass
 class Run:
-    """A program's output, time and memory.
-
-    Attributes:
-      seconds: that each line took.
-      cpu_seconds: of them, those of the process itself, in all its threads.
-      text: what it printed.
-      peak: of the process' memory, in megabytes.
-      arrays: what JAX's arrays held when a line was printed, in megabytes; the median.
-    """
+    """A program's output, time and memory."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
@@ -41,17 +33,7 @@ class Run:
 
 
 def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
-    """Runs programs in turns.
-
-    Args:
-      jobs: name -> what `corpus/worker.py` calls the mode, and the program with its arguments.
-
-    Returns:
-      What each did, by name.
-
-    Raises:
-      RuntimeError: a program failed; says what it printed.
-    """
+    """Runs programs in turns."""
     runs = {name: Run() for name in jobs}
     with contextlib.ExitStack() as stack:
         workers = {name: stack.enter_context(_worker(*job)) for name, job in jobs.items()}

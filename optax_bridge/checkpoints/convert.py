@@ -37,18 +37,7 @@ KEEP, FLAT = "keep", "flat"
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of `convert_file`.
-
-    Attributes:
-      read: what was read.
-      tree: the tree that was written.
-      definition: the legacy definition, or those by their paths; None if only parameters were
-        asked for, or a template says it.
-      step: steps taken by the one optimizer, or None; with a template those of all optimizers, if
-        they have taken as many.
-      choices: which recipe's state was written and why, by where each optimizer stands, "" for the
-        one of the whole; empty where a template, or a transformation, says it.
-    """
+    """The result of `convert_file`."""
 
     read: Read
     tree: PyTree

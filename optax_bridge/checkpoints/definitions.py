@@ -36,30 +36,12 @@ Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
 
 
 def parse_definition(expression: str) -> legacy_optim.OptimizerDef:
-    """The definition for `"Adam(learning_rate=1e-3)"`; the text is parsed, never evaluated.
-
-    A MultiOptimizer's traversals are patterns of paths here, with `*` and `?`:
-    `MultiOptimizer(("*/kernel", Adam(1e-3)), ("*/bias", Momentum(0.1)))`. A learning rate that is
-    no number, a schedule's name say, leaves the optimizer without one: it is given per call.
-
-    Raises:
-      ExpressionError: it is no call of a legacy optimizer, or has a setting that is no value.
-    """
+    """The definition for `"Adam(learning_rate=1e-3)"`; the text is parsed, never evaluated."""
     return build(_call(parse(expression), expression))
 
 
 def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.OptimizerDef]:
-    """The definitions of several optimizers of one checkpoint, by their paths in it.
-
-        >>> list(parse_definitions(["actor=Adam(1e-3)", "critic=Momentum(0.1)"]))
-        ['actor', 'critic']
-
-    Args:
-      expressions: `"PATH=CALL"`, or a call alone, whose path is "".
-
-    Raises:
-      ExpressionError: see `parse_definition`; or one path is given twice.
-    """
+    """The definitions of several optimizers of one checkpoint, by their paths in it."""
     definitions = {}
     for text in expressions:
         head, equals, rest = text.partition("=")
@@ -115,15 +97,7 @@ def path_pattern(pattern: str) -> legacy_optim.ModelParamTraversal:
 def focus_of(
     definition: legacy_optim.OptimizerDef, fields: Sequence[tuple[Names, Leaf, PyTree]]
 ) -> legacy_optim.OptimizerDef:
-    """The definition that made a state with unmatched leaves, from the one for the matched leaves.
-
-    A state from `create(target, focus=...)` has None at the leaves out of focus; which those are
-    is read from the state.
-
-    Args:
-      definition: the one given.
-      fields: each parameter with its state, see `locate.rows`.
-    """
+    """The definition of a state with unmatched leaves, from that of the matched leaves."""
     has_state = {"/" + "/".join(path): state is not None for path, _, state in fields}
     if isinstance(definition, legacy_optim.MultiOptimizer) or all(has_state.values()):
         return definition
@@ -134,11 +108,7 @@ def focus_of(
 def groups_of_definition(
     definition: legacy_optim.OptimizerDef, part: Part, place: Place
 ) -> list[list[Names]]:
-    """The leaves that each group of a definition holds, for the layout up to flax 0.3.2.
-
-    Raises:
-      CheckpointError: the checkpoint has another number of groups.
-    """
+    """The leaves that each group of a definition holds, for the layout up to flax 0.3.2."""
     if not isinstance(definition, legacy_optim.MultiOptimizer):
         definition = legacy_optim.MultiOptimizer((path_pattern("*"), definition))
     if len(definition.traversals) != len(part.param_states):
@@ -162,11 +132,7 @@ def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformatio
 def shape_of_state(
     init: Callable[[Params], OptState], params: Params, place: Place, name: str
 ) -> OptState:
-    """The state that a definition or a transformation makes for parameters, without data.
-
-    Raises:
-      CheckpointError: it refuses the parameters.
-    """
+    """The state that a definition or a transformation makes for parameters, without data."""
     wide = (np.float64, np.complex128)
     is_wide = any(is_array(leaf) and leaf.dtype in wide for leaf in jax.tree.leaves(params))
     try:
@@ -185,15 +151,7 @@ def shape_of_state(
 def check_axes_of_t5x(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params, place: Place
 ) -> None:
-    """Checks that T5X has the statistics of a transformation along the same axes.
-
-    T5X ignores a rule without a batch axis for parameters of rank 2 and below, and factors them by
-    size; `adafactor(as_in_t5x=True)` does as well. Of a square kernel the shapes are the same, so
-    that only this tells.
-
-    Raises:
-      CheckpointError: it has others; the message names the parameters.
-    """
+    """Checks that T5X has the statistics of a transformation along the same axes."""
     differing = differing_in_t5x(tx, opt_state, shapes_of(params))
     if differing:
         raise CheckpointError(

@@ -25,22 +25,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, None, None]:
-    """Gives a path next to the destination to write to, and moves it there at the end.
-
-    Args:
-      destination: a file or folder that is to appear; the folders above it are made with it.
-      force: replace the checkpoint that is there, see `check_replaceable`; it stays until the
-        moment the new one takes its place.
-
-    Yields:
-      The path to write a file or a folder to. After an error it is removed; after a kill it stays
-      behind, next to the destination, until the next `convert` or call for any destination in that
-      folder, see `remove_abandoned`.
-
-    Raises:
-      CheckpointError: the destination exists, and `force` is not set or it is no checkpoint; or
-        its parent is no folder.
-    """
+    """Gives a path next to the destination to write to, and moves it there at the end."""
     destination = Path(os.path.abspath(destination))  # `.` has no name
     remove_abandoned(destination.parent)
     _check(destination, force)
@@ -74,10 +59,7 @@ def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, 
 
 
 def _remove_for_good(folder: Path) -> None:
-    """Removes a folder into which threads of tensorstore may still write after it failed.
-
-    They make it again, and cannot be waited for, so a file takes its place for a moment.
-    """
+    """Removes a folder into which threads of tensorstore may still write after it failed."""
     until = time.monotonic() + _SECONDS_TO_FINISH
     while time.monotonic() < until:
         shutil.rmtree(folder, ignore_errors=True)
@@ -169,15 +151,7 @@ _REMEDY = (
 
 
 def check_replaceable(destination: Path) -> None:
-    """Checks that what is at a path is a checkpoint and nothing else, by its content.
-
-    Args:
-      destination: a path at which there is something.
-
-    Raises:
-      CheckpointError: it is a link, a device or the like; no checkpoint, or a damaged one; or there
-        are other files in its folder.
-    """
+    """Checks that what is at a path is a checkpoint and nothing else, by its content."""
     mode = os.lstat(destination).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         kind = "a link" if stat.S_ISLNK(mode) else "a device, a pipe or a socket"

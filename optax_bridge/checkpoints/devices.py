@@ -31,11 +31,7 @@ def on_device(leaf: Leaf, sharding: PyTree = None) -> Leaf:
 
 
 def outline_on_host(target: T) -> T:
-    """The target with NumPy's arrays for those that JAX may move from device to device.
-
-    Orbax commits what it restores into a JAX array to that array's device, also where the array
-    was not committed, and a committed key is refused by `pmap`, or together with arrays on a mesh.
-    """
+    """The target with NumPy's arrays for those that JAX may move from device to device."""
 
     def outline_of_leaf(leaf: Leaf) -> Leaf:
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
@@ -74,13 +70,7 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
 
 @contextlib.contextmanager
 def quiet_orbax(*, errors_too: bool = False) -> Generator[None, None, None]:
-    """Keeps Orbax from logging its progress; its errors are logged, and come as exceptions.
-
-    A program that wants the lines says so by `absl.logging.set_verbosity(absl.logging.INFO)`.
-
-    Args:
-      errors_too: log none of its errors either, nor those of its event loop.
-    """
+    """Keeps Orbax from logging its progress; its errors are logged, and come as exceptions."""
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")[: 1 + errors_too]]
     levels = [logger.level for logger in loggers]
     if not errors_too and levels[0] in (logging.INFO, logging.DEBUG):

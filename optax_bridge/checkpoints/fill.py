@@ -57,15 +57,7 @@ _BY_AXIS = (
 
 
 class LegacyFit(Fit):
-    """A fit that takes legacy optimizers over, and copies for devices off and on.
-
-    Attributes:
-      saved_copies: the size of the checkpoint's leading axis, if it was saved replicated.
-      copies: the size of the target's leading axis, if it is replicated.
-      by_hand: whether the program passed the dict itself: what it put in next to the optimizer's
-        parts, as T5X does with other collections, is then listed and no error, as in flax.optim.
-      is_by_definition: whether a legacy definition says what the state is, in place of a template.
-    """
+    """A fit that takes legacy optimizers over, and copies for devices off and on."""
 
     def __init__(
         self,
@@ -178,15 +170,7 @@ class LegacyFit(Fit):
     def opt_state(
         self, template: PyTree, params: Params, saved: PyTree, step: Leaf, path: Names
     ) -> OptState:
-        """The state of the template's transformation, from a legacy optimizer's.
-
-        Args:
-          template: a state whose arrays may be shapes.
-          params: the new parameters.
-          saved: the state dict of the legacy optimizer.
-          step: steps taken.
-          path: where it stands.
-        """
+        """The state of the template's transformation, from a legacy optimizer's."""
         if _has_own_state(template, saved):
             return self._own_state(template, params, saved["state"], (*path, "state"))
         states: PyTree = legacy_states(saved)
@@ -234,15 +218,7 @@ class LegacyFit(Fit):
         step: Leaf,
         path: Names,
     ) -> OptState:
-        """The state of a transformation from the fields that a legacy optimizer keeps.
-
-        Args:
-          template: the transformation's state, arrays or shapes.
-          params: the parameters that it is for.
-          fields: of each parameter, by its path in the checkpoint; None if no group holds it.
-          step: steps taken.
-          path: the optimizer's path in the checkpoint.
-        """
+        """The state of a transformation from the fields that a legacy optimizer keeps."""
         values, places = self._rows(params, fields, path)
         used: set[Names] = set()
 
@@ -286,11 +262,7 @@ class LegacyFit(Fit):
     def _rows(
         self, params: Params, fields: Iterable[tuple[Names, PyTree]], path: Names
     ) -> tuple[dict[Names, PyTree], dict[Names, Names]]:
-        """The rows of the checkpoint by the paths of the template's parameters.
-
-        Returns:
-          The rows, see `optax_bridge.states`, and the path of each in the checkpoint.
-        """
+        """The rows of the checkpoint by the paths of the template's parameters."""
         params = unboxed(params)
         flat = leaves_with_path(params)
         numbers = jax.tree.structure(params).unflatten(range(len(flat)))
@@ -339,11 +311,7 @@ class LegacyFit(Fit):
 
 
 def _has_own_state(template: PyTree, saved: PyTree) -> bool:
-    """True if a legacy optimizer's state is of the template's class, one that a user wrote.
-
-    What `init_state` of a wrapped definition makes need not be an `OptimizerState`: its state dict
-    then has the fields of that class, the step among them.
-    """
+    """True if a legacy optimizer's state is of the template's class, one that a user wrote."""
     state = saved.get("state") if isinstance(saved, Mapping) and "target" in saved else None
     is_plain = isinstance(template.opt_state, legacy_optim.OptimizerState)
     if is_plain or not isinstance(state, Mapping) or "step" not in state:

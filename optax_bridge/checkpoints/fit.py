@@ -97,11 +97,7 @@ REMEDY = (
 
 
 def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
-    """Checks the states of a tree that another library has restored, such as Orbax.
-
-    Raises:
-      CheckpointError: a parameter or a moment is not finite, and the template's is.
-    """
+    """Checks the states of a tree that another library has restored, such as Orbax."""
     fit = Fit(place)
     pairs = zip(*(jax.tree.leaves(t, is_leaf=is_state) for t in (restored_tree, template)))  # noqa: B905
     for new, old in pairs:
@@ -118,13 +114,7 @@ def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
 
 
 class Fit(Misfits):
-    """Fits state dicts to templates and keeps a list of all that does not fit.
-
-    Attributes:
-      allow_nan: whether parameters and moments may be NaN or infinite.
-      ranges: what the numbers of a leaf may be, by its path, where not any finite ones.
-      params: path, type expected and type there of each parameter of the state at hand.
-    """
+    """Fits state dicts to templates and keeps a list of all that does not fit."""
 
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
         super().__init__(place, keep=keep)
@@ -133,17 +123,7 @@ class Fit(Misfits):
         self.params: list[tuple[Names, np.dtype, np.dtype]] = []
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> PyTree:
-        """Fits a part.
-
-        Args:
-          expected: the `state_dict_of` the template.
-          saved: what `plain` made of the checkpoint.
-          path: where both stand.
-          owner: what they belong to; in a `TrainState` nothing may be left over.
-
-        Returns:
-          A state dict for the template.
-        """
+        """Fits a part."""
         if is_state(expected):
             return self.state(expected, saved, path)
         if isinstance(expected, Mapping):
@@ -210,12 +190,7 @@ class Fit(Misfits):
                 self.remedy = _OTHER_TYPE
 
     def opt_state_template(self, template: PyTree, params: PyTree) -> OptState:
-        """The template's optimizer state, with the types that parameters of the checkpoint have.
-
-        Args:
-          template: the state.
-          params: what `parameters` gave.
-        """
+        """The template's optimizer state, with the types that parameters of the checkpoint have."""
         if (
             not any(expected != actual for _, expected, actual in self.params)
             or self.wrong

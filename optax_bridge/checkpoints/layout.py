@@ -33,13 +33,7 @@ _KIND = re.compile(r"number|(?:array|scalar) (?:u?int(?:8|16|32|64)|float(?:16|3
 
 @dataclass(frozen=True)
 class Layout:
-    """The path of the optimizer in a legacy checkpoint, and the further copies of its step.
-
-    Attributes:
-      part: the path of the optimizer, `("models", "generator")`; empty if it was the whole.
-      steps: by name, the other entries that held the same step: `number` for Python's,
-        `array int32` and `scalar int64` for NumPy's.
-    """
+    """The path of the optimizer in a legacy checkpoint, and the further copies of its step."""
 
     part: Names = ()
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -81,23 +75,13 @@ def without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
 
 
 def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:
-    """The layout of a checkpoint.
-
-    Args:
-      part: where it has its optimizer.
-      others: what else it has.
-      step: the optimizer's.
-    """
+    """The layout of a checkpoint."""
     kinds = {name: _kind(others.get(name), step) for name in _STEPS}
     return Layout(part, {name: kind for name, kind in kinds.items() if kind})
 
 
 def read_layout(saved: PyTree, place: Place) -> Layout:
-    """The layout that a checkpoint remembers.
-
-    Raises:
-      CheckpointError: it is damaged.
-    """
+    """The layout that a checkpoint remembers."""
     part, steps = (saved.get(k) for k in ("part", "steps")) if is_layout(saved) else (None, None)
     numbers = [str(index) for index in range(len(part))] if isinstance(part, Mapping) else None
     texts = isinstance(part, Mapping) and all(isinstance(name, str) for name in part.values())
@@ -148,11 +132,7 @@ def original_name(name: str) -> str:
 
 
 def add_optimizer(others: PyTree, path: Names, tree: PyTree, place: Place) -> PyTree:
-    """The other entries with the optimizer added at a path.
-
-    Raises:
-      CheckpointError: something else is there.
-    """
+    """The other entries with the optimizer added at a path."""
     name, *rest = path
     if not isinstance(others, Mapping) or (name in others and not rest):
         raise CheckpointError(
@@ -164,10 +144,7 @@ def add_optimizer(others: PyTree, path: Names, tree: PyTree, place: Place) -> Py
 
 
 def with_lists(tree: PyTree) -> PyTree:
-    """The tree with a list where names are 0, 1, 2: what was a list or a tuple when it was saved.
-
-    Msgpack does not tell them from dicts, Orbax does; TrainStates have lists of their own already.
-    """
+    """The tree with a list where names are 0, 1, 2."""
     if not isinstance(tree, dict) or is_train_state(tree):
         return tree
     new = {name: with_lists(value) for name, value in tree.items()}
@@ -212,17 +189,7 @@ def entries_around(tree: PyTree, path: Names) -> dict[Names, PyTree]:
 def match_fields(
     names: Collection[str], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, PyTree], list[Names]]:
-    """The fields that a checkpoint fills, and what is left over of it.
-
-    Args:
-      names: the fields of the state other than step, parameters and optimizer state.
-      entries: the result of `entries_around`.
-      params: the parameters, nested dicts; an average has their paths and shapes.
-      step: the optimizer's; the same number under another name is not left over.
-
-    Returns:
-      Field -> value, and the paths of the leaves that fill none.
-    """
+    """The fields that a checkpoint fills, and what is left over of it."""
     filled: dict[str, PyTree] = {}
     unused: list[Names] = []
     for path in sorted(entries, key=lambda path: (-len(path), path)):  # the nearest come first

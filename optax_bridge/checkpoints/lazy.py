@@ -25,13 +25,7 @@ ERRORS = (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, Mem
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array that is read when NumPy asks for it; `np.asarray` returns a new copy.
-
-    Attributes:
-      place: how errors call it.
-      shape: its shape.
-      dtype: its dtype.
-    """
+    """An array that is read when NumPy asks for it; `np.asarray` returns a new copy."""
 
     place: str
     shape: tuple[int, ...]
@@ -57,11 +51,7 @@ class LazyArray:
         raise NotImplementedError
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """Reads the array.
-
-        Raises:
-          CheckpointError: it is damaged, or no longer what it was when the folder was opened.
-        """
+        """Reads the array."""
         del copy
         try:
             array = self.read()
@@ -81,11 +71,7 @@ class LazyArray:
 
 @dataclass(frozen=True)
 class ChunkedArray(LazyArray):
-    """An array that a msgpack file has in pieces; it is joined each time it is asked for.
-
-    Attributes:
-      pieces: of one axis each, in order.
-    """
+    """An array that a msgpack file has in pieces; it is joined each time it is asked for."""
 
     pieces: Sequence[np.ndarray]
 
@@ -111,11 +97,7 @@ def bytes_of(leaf: Leaf) -> Callable[[int, int], np.ndarray]:
 
 
 def release(leaf: Leaf) -> None:
-    """Gives the memory of a mapped file back to the system; what is read again is loaded again.
-
-    Args:
-      leaf: anything; only arrays that are views of a mapped file are affected, and that file.
-    """
+    """Gives the memory of a mapped file back to the system; what is read again is loaded again."""
     if isinstance(leaf, ChunkedArray):
         leaf = leaf.pieces[0]
     while isinstance(leaf, np.ndarray):
@@ -135,17 +117,7 @@ def is_shape(dims: object) -> bool:
 
 
 def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> None:
-    """Checks what the arrays of a checkpoint say they hold, before any is unpacked.
-
-    Args:
-      leaves: of the checkpoint; those in memory, or mapped, count for nothing.
-      path: the checkpoint.
-      requested: bytes that whoever reads has room for, those of a template.
-
-    Raises:
-      CheckpointError: they say more than a multiple of the checkpoint's size, and more than the
-        environment variable `OPTAX_BRIDGE_MAX_UNPACKED_BYTES` allows.
-    """
+    """Checks what the arrays of a checkpoint say they hold, before any is unpacked."""
     packed = (leaf for leaf in leaves if isinstance(leaf, LazyArray))
     unpacked = sum(leaf.nbytes for leaf in packed if not isinstance(leaf, ChunkedArray))
     if unpacked <= max(_UNPACKED_AT_LEAST, requested):
@@ -163,11 +135,7 @@ def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> No
 
 
 def own_files(folder: Path) -> int:
-    """The bytes of the files in a folder.
-
-    Raises:
-      CheckpointError: there is something other than files and folders, or a link that leads out.
-    """
+    """The bytes of the files in a folder."""
     total = 0
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):

@@ -35,16 +35,7 @@ Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fiel
 
 @dataclass(frozen=True)
 class Part:
-    """One legacy optimizer within a checkpoint.
-
-    Attributes:
-      path: its path in the tree; `()` if it is the whole.
-      target: the parameters, nested dicts.
-      param_states: nested dicts like the target with a dict of fields, or None, at each leaf; a
-        list of such states, one for each group, in MultiOptimizer's layout up to flax 0.3.2.
-      step: steps taken.
-      copies: the size of the leading device axis if it was saved replicated, else None.
-    """
+    """One legacy optimizer within a checkpoint."""
 
     path: Names
     target: Params
@@ -99,11 +90,7 @@ def at_path(tree: PyTree, path: Names) -> PyTree:
 
 
 def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
-    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2.
-
-    Returns:
-      A list of `{'step', 'param_states'}`, of one state from flax 0.3.3 on; None for other trees.
-    """
+    """The states of a legacy optimizer's state dict, one for each group up to flax 0.3.2."""
     state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
     if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
         return [state]
@@ -125,15 +112,7 @@ def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
 
 
 def find_parts(tree: PyTree, place: Place) -> list[Part]:
-    """Returns every legacy optimizer in a tree, in the order of the tree.
-
-    Args:
-      tree: nested dicts, as a reader returns them.
-      place: how errors call it, usually the file.
-
-    Raises:
-      CheckpointError: something has the outline of an optimizer, but not its contents.
-    """
+    """Returns every legacy optimizer in a tree, in the order of the tree."""
     return _parts(plain(tree), place)
 
 
@@ -202,17 +181,7 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
 def rows(
     part: Part, place: Place = "checkpoint", groups: Sequence[Sequence[Names]] = ()
 ) -> list[Row]:
-    """Each parameter with its state: path in the target, parameter, dict of fields or None.
-
-    Args:
-      part: the optimizer.
-      place: how errors call it.
-      groups: in the layout up to flax 0.3.2, which does not say it, the paths of the leaves in each
-        group, in the order of its state; without them there are no rows.
-
-    Raises:
-      CheckpointError: the state is no tree like the target, or has another number of leaves.
-    """
+    """Each parameter with its state: path in the target, parameter, dict of fields or None."""
     if part.is_grouped:
         return _rows_of_groups(part, groups, place) if groups else []
     return list(_rows(part.target, part.param_states, (), part, place))
@@ -260,12 +229,7 @@ def _rows_of_groups(part: Part, groups: Sequence[Sequence[Names]], place: Place)
 
 
 def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
-    """The legacy classes whose state has the fields of this one, most special first.
-
-    Returns:
-      Class names; several where fields cannot tell (`Adam`, `LAMB`, `AdaBelief`), none where no
-      class of `legacy_optim` has such fields, `["MultiOptimizer"]` where groups differ.
-    """
+    """The legacy classes whose state has the fields of this one, most special first."""
     if part.is_grouped:
         return ["MultiOptimizer"]
     kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
@@ -273,16 +237,7 @@ def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
 
 
 def refuse_older(param_states: PyTree, path: Names, place: Place) -> None:
-    """Refuses a state of an older release from which no later one goes on.
-
-    Args:
-      param_states: what the optimizer keeps of each parameter.
-      path: the optimizer's.
-      place: how errors call the checkpoint.
-
-    Raises:
-      CheckpointError: it is WeightNorm's of up to flax 0.3.6.
-    """
+    """Refuses a state of an older release from which no later one goes on."""
     if has_older_weight_norm(param_states):
         raise CheckpointError(
             f"{place}, {leaf_name((*path, 'state'))}", "a state of flax from 0.4.0 on",
@@ -326,17 +281,7 @@ def has_unmatched(part: Part, place: Place = "checkpoint") -> bool:
 
 
 def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
-    """The optimizer to convert.
-
-    Args:
-      tree: the checkpoint, as `plain` returns it.
-      place: how errors call it.
-      name: its path, `models/generator`; None if there is only one.
-
-    Raises:
-      CheckpointError: it has no such optimizer, or several and no name is given; its
-        parameters are no arrays of numbers in floating point.
-    """
+    """The optimizer to convert."""
     parts = _parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
@@ -372,11 +317,7 @@ _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.b
 
 
 def _check_parameters(part: Part, place: Place) -> None:
-    """Checks that the target has arrays of floating-point numbers only.
-
-    Raises:
-      CheckpointError: it has something else.
-    """
+    """Checks that the target has arrays of floating-point numbers only."""
     target_path = (*part.path, "target")
     for path, leaf in leaves(part.target):
         where = f"{place}, {leaf_name((*target_path, *path))}"
@@ -391,14 +332,7 @@ def _check_parameters(part: Part, place: Place) -> None:
 
 @describing()
 def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDef]:
-    """Definitions that a state may be of, the likeliest first: one class, settings that shape it.
-
-    Which settings have no part in the shapes, learning rates and decays, nothing says: they are
-    the class's own.
-
-    Raises:
-      CheckpointError: the fields fit several classes, or none.
-    """
+    """Definitions that a state may be of, the likeliest first."""
     names = candidates(part, place)
     entry = entry_of_class(names[0]) if len(names) == 1 else None
     if entry is not None and entry.parts is not None:

@@ -31,23 +31,7 @@ _REPLICATED = (
 
 
 class Misfits:
-    """All that does not fit, and what to do about it.
-
-    Attributes:
-      place: how errors call the checkpoint.
-      keep: whether leaves that the checkpoint lacks are taken from the template.
-      missing: leaves of the template that the checkpoint lacks.
-      surplus: leaves of the checkpoint that a `TrainState` has no place for.
-      unused: leaves of the checkpoint outside of the states that nothing has a place for.
-      wrong: what is otherwise not as it should be: path, expected, found.
-      converted: leaves that were taken as another type: path, type before, type now.
-      remedy: what to do about it.
-      requirement: what the checkpoint is to be, for the message about several leaves.
-      if_missing: what else to do where leaves are missing.
-      changed: whether anything was changed on the way.
-      replicated: of those that are wrong, how many have a copy for each device on one side alone.
-      beside: of those that are wrong, how many are of no state.
-    """
+    """All that does not fit, and what to do about it."""
 
     def __init__(self, place: Place, *, keep: bool = False):
         self.place, self.keep = place, keep
@@ -71,15 +55,7 @@ class Misfits:
         return f"{self.place}, {leaf_name(path)}" if path else str(self.place)
 
     def settle(self) -> None:
-        """Raises or warns of what does not fit.
-
-        Warns:
-          LeftOverWarning: something outside of the states is left over.
-          ConvertedWarning: something has another type in the checkpoint.
-
-        Raises:
-          CheckpointError: something is missing, too many or of another shape.
-        """
+        """Raises or warns of what does not fit."""
         if self.wrong or (not self.keep and (self.missing or self.surplus)):
             raise self.error()
         if self.converted:

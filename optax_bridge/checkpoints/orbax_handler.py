@@ -85,15 +85,7 @@ def _leaves(transforms: Any) -> Iterator[Any]:
 
 
 def check(folder: Path, item: PyTree) -> None:
-    """Compares a checkpoint of Orbax with a template.
-
-    Args:
-      folder: the checkpoint.
-      item: the template, a tree of arrays or of their shapes.
-
-    Raises:
-      CheckpointError: the checkpoint lacks a leaf, has one more, or one of another shape or type.
-    """
+    """Compares a checkpoint of Orbax with a template."""
     if not (folder / METADATA).is_file():  # in a bucket, or of a time without metadata
         return
     try:
@@ -115,10 +107,7 @@ def check(folder: Path, item: PyTree) -> None:
 
 
 def _check_types(folder: Path, item: PyTree, saved: PyTree) -> None:
-    """Refuses arrays of another type than the template's, which Orbax hands out as they are.
-
-    Integers of another width are let through: JAX makes them what it can hold.
-    """
+    """Refuses arrays of another type than the template's, which Orbax hands out as they are."""
     expected = {key_names(path): leaf for path, leaf in leaves_with_path(item) if is_array(leaf)}
     for path, leaf in leaves(saved):
         template = expected.get(path)

@@ -113,11 +113,7 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
 
 @functools.cache
 def formats() -> dict[str, Format]:
-    """Every format by its option, the general ones last.
-
-    Raises:
-      ValueError: two have the same option.
-    """
+    """Every format by its option, the general ones last."""
     all_formats: list[Format] = []
     for info in pkgutil.iter_modules(folder.__path__):
         if not info.name.endswith("_test"):
@@ -141,11 +137,7 @@ def writable() -> list[str]:
 
 
 def written_as(option: str) -> Format:
-    """The format to write of this option.
-
-    Raises:
-      ValueError: no format has it.
-    """
+    """The format to write of this option."""
     if option not in writable():
         raise ValueError(f"format: expected one of {', '.join(writable())}, found {option!r}")
     return formats()[option]
@@ -158,11 +150,7 @@ def format_of(path: Path) -> tuple[Format, Path] | None:
 
 
 def contents_of(format: Format, root: Path) -> Contents:
-    """Reads a checkpoint.
-
-    Raises:
-      CheckpointError: it is damaged; any error of a library becomes one of these.
-    """
+    """Reads a checkpoint."""
     try:
         return format.read(root)
     except (CheckpointError, OSError):
@@ -186,13 +174,7 @@ def item_of(folder: Path) -> Path | None:
 
 
 def latest(folder: Path) -> Path:
-    """The entry of a folder with the highest step in its name; by number, so 100 is after 20.
-
-    Of several series of names it is `checkpoint_N`, as for `flax.training.checkpoints`.
-
-    Raises:
-      CheckpointError: no name ends in a number, or several series do and none has a usual name.
-    """
+    """The entry of a folder with the highest step in its name; by number, so 100 is after 20."""
     series: dict[str, list[tuple[float, str, Path]]] = {}
     for entry in folder.iterdir():
         match = _NUMBERED.fullmatch(entry.name)

@@ -217,14 +217,7 @@ def path_restored(
     prefix: str,
     latest_checkpoint: Callable[[str, str], str | None],
 ) -> str | None:
-    """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is.
-
-    The folder of a step of Orbax's manager is one as well, which Flax would pass over.
-
-    Raises:
-      CheckpointError: the folder has only steps of Orbax's manager.
-      ValueError: there is no checkpoint of this step.
-    """
+    """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is."""
     folder = os.fspath(folder)
     if step is not None:
         path = os.path.join(folder, f"{prefix}{step}")
@@ -265,11 +258,7 @@ def as_arrays(tree: PyTree) -> PyTree:
 
 
 def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
-    """Does as `restore_checkpoint` with a tree that was read; its arrays may be read later.
-
-    Raises:
-      CheckpointError: as `restore_checkpoint`, or the target holds no `TrainState`.
-    """
+    """Does as `restore_checkpoint` with a tree that was read; its arrays may be read later."""
     if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,

@@ -48,18 +48,7 @@ from optax_bridge.states import extract
 def legacy_tree(
     params: Params, opt_state: OptState, step: Leaf, definition: Definition
 ) -> dict[str, PyTree]:
-    """The state dict of the legacy optimizer for a new state, the layout of its checkpoints.
-
-    Args:
-      params: the parameters; boxes, which `flax.optim` had not, are taken off.
-      opt_state: the state of the exact or of the stock recipe.
-      step: steps taken.
-      definition: the definition that the state's transformation corresponds to, or the
-        transformation itself; see `convert_tree`.
-
-    Raises:
-      CheckpointError: the state is not that of the definition's transformation.
-    """
+    """The state dict of the legacy optimizer for a new state, the layout of its checkpoints."""
     check_definition(definition, "optimizer_def", or_transformation=True)
     check_one_copy(step)
     if not is_transformation(definition):
@@ -79,11 +68,7 @@ def legacy_tree(
 def _fields_by_parameter(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
 ) -> PyTree:
-    """The legacy layout of a transformation's state: fields for each parameter, None for none.
-
-    Raises:
-      CheckpointError: it has none, or the state is not of this transformation.
-    """
+    """The legacy layout of a transformation's state: fields for each parameter, None for none."""
     _check_is_of(tx, opt_state, params)
     try:
         values = extract(opt_state, None)
@@ -127,19 +112,7 @@ def back(
     part: str | None = None,
     allow_nan: bool = False,
 ) -> tuple[PyTree, int]:
-    """The legacy tree for a TrainState's checkpoint, and its step.
-
-    Args:
-      read: the checkpoint.
-      definition: the legacy definition.
-      part: where the optimizer is to stand among what else there is, `models/generator`; where
-        it stood if None, else at `optimizer`, or alone if there is nothing else. In a checkpoint
-        with TrainStates at several places: which.
-      allow_nan: whether NaN and infinities in parameters and moments are let through.
-
-    Raises:
-      CheckpointError: it is no TrainState, or one of another optimizer.
-    """
+    """The legacy tree for a TrainState's checkpoint, and its step."""
     states = select_paths(find_states(read.tree), part)
     if len(states) > 1:
         raise CheckpointError(

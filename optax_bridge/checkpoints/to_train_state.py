@@ -63,18 +63,7 @@ _OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay
 
 @dataclass(frozen=True)
 class Converted:
-    """A training state without its functions.
-
-    Attributes:
-      definition: the legacy definition, or the transformation that was given in its place.
-      tx: the transformation that the state is of.
-      choice: the recipe for the definition, and why it; None for a transformation.
-      params: the parameters, nested dicts.
-      opt_state: the state of the definition's transformation, in its own NamedTuples.
-      step: steps taken.
-      others: the checkpoint's other entries, by name.
-      layout: where it held the optimizer, for the way back.
-    """
+    """A training state without its functions."""
 
     definition: Definition
     tx: optax.GradientTransformation
@@ -99,12 +88,7 @@ class Converted:
 
 
 def tree_of(converted: Sequence[Converted], place: Place = "state") -> PyTree:
-    """The tree that was converted, with the state of each optimizer where that stood.
-
-    Args:
-      converted: one after the other, each from what the one before left: its `others`.
-      place: how errors call the tree.
-    """
+    """The tree that was converted, with the state of each optimizer where that stood."""
     tree: PyTree = converted[-1].others
     for each in converted:
         if not each.layout.part:
@@ -123,26 +107,7 @@ def convert_tree(
     allow_nan: bool = False,
     place: Place = "state",
 ) -> Converted:
-    """Converts a legacy state dict, or a tree that holds one.
-
-    Args:
-      tree: nested dicts as `flax.serialization.to_state_dict` makes them.
-      optimizer_def: the definition that made the state; read from the state's fields if None. Or a
-        transformation of this package with a state for every parameter: `adafactor` by axis.
-      exact: see `optax_bridge.from_legacy`, whose transformation it becomes.
-      recipe: in place of `exact`, see `choose_recipe`, which is told the dtypes of the parameters.
-      part: which optimizer, where there are several: its '/'-joined path.
-      allow_nan: whether NaN and infinities in parameters and moments are let through.
-      place: how errors call the tree, usually the file.
-
-    Returns:
-      The converted state. Leaves of the exact recipe are the very arrays of `tree`.
-
-    Raises:
-      CheckpointError: the tree is not that of this optimizer.
-      UnsupportedSetting: `exact=False`, and public Optax is not the same in these dtypes; or
-        `recipe="standalone"`, and it has no equal.
-    """
+    """Converts a legacy state dict, or a tree that holds one."""
     if optimizer_def is not None:
         check_definition(optimizer_def, "optimizer_def", or_transformation=True)
     tree = plain(tree)

@@ -133,10 +133,7 @@ def paths_of(tree: PyTree, path: Names) -> list[Names]:
 
 
 def named_as_pytree(target: Params, saved: PyTree) -> bool:
-    """True if a tree has the leaves of a target, by their paths in JAX and with their shapes.
-
-    Orbax names leaves so. A program's container may have other names in Flax's state dicts.
-    """
+    """True if a tree has the leaves of a target, by their paths in JAX and with their shapes."""
     target_shapes = {
         key_names(leaf_path): np.shape(leaf) for leaf_path, leaf in leaves_with_path(target)
     }

@@ -37,12 +37,7 @@ def one_copy(array: Leaf) -> np.ndarray[Any, Any] | None:
 
 
 def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
-    """Returns what is wrong with the numbers of a leaf, "NaN" say; "" if nothing is.
-
-    Args:
-      leaf: an array, a number, or a shape, which has no numbers.
-      within: what they may be.
-    """
+    """Returns what is wrong with the numbers of a leaf, "NaN" say; "" if nothing is."""
     dtype = dtype_of(leaf)
     if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
         return ""

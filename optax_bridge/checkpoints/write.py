@@ -26,19 +26,7 @@ def write(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> None:
-    """Writes a tree, whole or not at all; see `written_whole`.
-
-    Args:
-      destination: a file for msgpack, a folder for Orbax.
-      tree: what is written.
-      file_format: one of `read.writable()`.
-      force: replace the destination if it is a checkpoint.
-      verify: read again what was written, and compare every leaf, bit for bit.
-      progress: called with the phase, the bytes done and the bytes in all.
-
-    Raises:
-      CheckpointError: it cannot be written, or something else was written.
-    """
+    """Writes a tree, whole or not at all; see `written_whole`."""
     format, tell = written_as(file_format), progress or (lambda phase, done, total: None)
     assert format.write is not None
     total = sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf))
@@ -51,18 +39,7 @@ def write(
 
 
 def compare(path: Path, tree: PyTree, name: Path, format: Format, tell: Progress) -> None:
-    """Reads again what was written and compares every leaf, bit for bit.
-
-    Args:
-      path: what was written.
-      tree: what it is to hold.
-      name: how errors call it.
-      format: it was written in.
-      tell: called with the phase, the bytes done and the bytes in all.
-
-    Raises:
-      CheckpointError: something differs.
-    """
+    """Reads again what was written and compares every leaf, bit for bit."""
     written = contents_of(format, path).tree
     expected = dict(leaves(serialization.to_state_dict(tree)))
     actual = dict(leaves(written))

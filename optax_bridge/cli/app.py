@@ -78,10 +78,7 @@ class Subcommands(TyperGroup):
 
 
 def _explain(error: typer.BadParameter) -> None:
-    """Rewrites the message of a refused value: in plain words, with the nearest of the values.
-
-    Typer has values checked by Pydantic, whose own words for it mean nothing to a user.
-    """
+    """Rewrites the message of a refused value: in plain words, with the nearest of the values."""
     message = error.message.removeprefix("Value error, ")
     choice = _CHOICE.fullmatch(message)
     if choice is not None:

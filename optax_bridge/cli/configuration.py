@@ -27,13 +27,7 @@ class ConfigurationError(ValueError):
 
 @dataclass(frozen=True)
 class Configuration:
-    """The settings of a project.
-
-    Attributes:
-      paths: files and folders to look at where none are given.
-      skip: names of rules not to apply.
-      recipe: one of `RECIPES`.
-    """
+    """The settings of a project."""
 
     paths: tuple[Path, ...] = ()
     skip: tuple[str, ...] = ()
@@ -41,15 +35,7 @@ class Configuration:
 
 
 def read_configuration(folder: Path, rules: Collection[str] | None = None) -> Configuration:
-    """Returns the settings of the nearest pyproject.toml that has some, in a folder or above it.
-
-    Args:
-      folder: where to begin.
-      rules: names of all rules; None: those that are skipped are not looked up.
-
-    Raises:
-      ConfigurationError: the file cannot be read, or a setting is unknown or has a wrong value.
-    """
+    """Returns the settings of the nearest pyproject.toml that has some, in a folder or above it."""
     for home in (folder, *folder.parents):
         file = home / "pyproject.toml"
         try:
@@ -87,17 +73,7 @@ def _configuration(file: Path, table: Any, rules: Collection[str] | None) -> Con
 def check_names(
     names: Iterable[str], valid: Collection[str], message: str, remedy: str = LIST
 ) -> None:
-    """Checks that all names are known.
-
-    Args:
-      names: what somebody wrote.
-      valid: the names that exist.
-      message: how the error begins: `no rule`.
-      remedy: where all names can be read.
-
-    Raises:
-      ConfigurationError: a name is not valid; the message has the valid name that is most similar.
-    """
+    """Checks that all names are known."""
     for name in names:
         if name not in valid:
             similar = nearest(name, valid)

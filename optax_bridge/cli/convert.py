@@ -332,11 +332,7 @@ def _warnings_to(errors: "Terminal") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
-    """Shows a progress bar on a terminal; ends by SIGTERM as by an error, so that nothing is left.
-
-    Yields:
-      A function of the phase, the bytes done and the bytes in all; None without a terminal.
-    """
+    """Shows a progress bar on a terminal; SIGTERM ends it as an error does."""
     import rich.progress
 
     columns = (

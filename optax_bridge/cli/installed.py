@@ -37,11 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def release_warning(installed: Mapping[str, str] | None = None) -> str:
-    """Returns what to say of releases that are not supported, one sentence; "" if all are.
-
-    Args:
-      installed: version of each package; None: those of this environment.
-    """
+    """Returns what to say of releases that are not supported, one sentence; "" if all are."""
     if installed is None:
         installed = {name: metadata.version(name) for name in NEWEST_TESTED}
     try:
@@ -90,15 +86,7 @@ def missing(extra: str) -> list[str]:
 
 
 def require(extra: str, what: str) -> None:
-    """Refuses to go on without an extra.
-
-    Args:
-      extra: its name in `pyproject.toml`.
-      what: what needs it, e.g. `optax-bridge migrate`.
-
-    Raises:
-      MissingExtraError: some of it is not installed.
-    """
+    """Refuses to go on without an extra."""
     if absent := missing(extra):
         raise MissingExtraError(
             f"{what} needs {' and '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not "

@@ -15,12 +15,7 @@ from optax_bridge.cli.signals import INTERRUPTED, interrupt
 
 
 class Interrupts:
-    """While it is open, an interrupt ends the command with one line and exit code 130.
-
-    Attributes:
-      destination: what the command makes, whole or not at all.
-      is_starting: whether nothing has been begun, so that there is nothing to clean up.
-    """
+    """While it is open, an interrupt ends the command with one line and exit code 130."""
 
     def __init__(self, destination: Path):
         self.destination, self.is_starting, self._seen = destination, True, False

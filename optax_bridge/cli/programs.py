@@ -33,11 +33,7 @@ _OLD_NAMES = {"flax", "optim"}
 
 @dataclass
 class _Neighbours:
-    """Modules that a program imports from its folder, and their flags.
-
-    Each file has its own: an old program and the migrated one may lie in one folder and import
-    modules that define the same flags. Modules that are named as such share theirs.
-    """
+    """Modules that a program imports from its folder, and their flags."""
 
     modules: dict[str, ModuleType] = field(default_factory=dict)
     away: dict[str, ModuleType] = field(default_factory=dict)  # while another program's are there
@@ -46,17 +42,7 @@ class _Neighbours:
 
 @dataclass(eq=False)
 class _Program:
-    """A program by its name.
-
-    Attributes:
-      name: as the user typed it, which is the name of a file's module as well.
-      folder: where it looks for modules first.
-      neighbours: the modules that it has found there.
-      module: what was imported; None before that.
-      flags: those that it defines itself: name -> absl's object.
-      parsed: the arguments that its flags have; None before that.
-      unknown: those of them that it has no flag for; None if it has no flags at all.
-    """
+    """A program by its name."""
 
     name: str
     folder: Path
@@ -95,14 +81,7 @@ def unknown_arguments() -> list[str]:
 
 @contextlib.contextmanager
 def with_own_arguments(name: str) -> Generator[None]:
-    """Within it a program sees its own command line, its own flags and its own modules.
-
-    Programs read `sys.argv` and their flags as they are imported, or as they make their state; the
-    options there are those of the command that names the program.
-
-    Args:
-      name: `package.module` or `path/to/file.py`.
-    """
+    """Within it a program sees its own command line, its own flags and its own modules."""
     program, before = _program(name), sys.argv
     sys.argv = [name, *_arguments]
     _enter(program, _absl_flags())
@@ -133,15 +112,7 @@ def in_program(name: str, function: Callable[P, R]) -> Callable[P, R]:
 
 
 def module_named(name: str) -> ModuleType:
-    """Imports a module by its name, or a file by its path; modules in its folder are found.
-
-    Args:
-      name: `package.module`, looked for in the current folder as well, or `path/to/file.py`.
-
-    Raises:
-      ImportError: there is no such file or module.
-      Exception: anything that the program raises when it is imported.
-    """
+    """Imports a module by its name, or a file by its path; modules in its folder are found."""
     without_note_on_tensorflow()
     program = _program(name)
     if program.module is not None:
@@ -159,13 +130,7 @@ def module_named(name: str) -> ModuleType:
 
 
 def object_named(module: str, attribute: str) -> Any:
-    """Returns what a program calls by a name; see `module_named`.
-
-    Raises:
-      ImportError: there is no such file or module.
-      AttributeError: the program has nothing of that name; says which name is most like it.
-      Exception: anything that the program raises when it is imported.
-    """
+    """Returns what a program calls by a name; see `module_named`."""
     program = module_named(module)
     try:
         return getattr(program, attribute)

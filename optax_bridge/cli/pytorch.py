@@ -71,11 +71,7 @@ def torch_lines(read: "Read", part: str | None) -> list[str]:
 
 
 def draft(read: "Read", template: "PyTree", part: str | None) -> str:
-    """The draft of a names file for a checkpoint of PyTorch.
-
-    Raises:
-      CheckpointError: it is of another format; or several models are in it and `part` names none.
-    """
+    """The draft of a names file for a checkpoint of PyTorch."""
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.torch.checkpoints.draft import draft_names
     from optax_bridge.torch.checkpoints.files import is_torch

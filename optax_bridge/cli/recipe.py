@@ -180,10 +180,7 @@ def _print_choice(
 
 
 def _proof(described: Described, choice: Choice) -> str:
-    """The relation that the command proves of this claim, for which inputs and dtypes.
-
-    Over the reals that may be more dtypes than the claim holds in: there rounding counts.
-    """
+    """The relation that the command proves of this claim, for which inputs and dtypes."""
     from optax_bridge.correspondence import ENTRIES, origin_of
     from optax_bridge.correspondence.claim import PROVED_FOR
 

@@ -9,11 +9,7 @@ from rich.segment import Segment
 
 
 class Terminal(Console):
-    """A console for text that is not ours: control characters in it are shown, not obeyed.
-
-    Names in a checkpoint, names of files and lines of programs may hold any character: one that
-    moves the cursor, sets a colour or a title, turns the direction of writing, is half of a pair.
-    """
+    """A console for text that is not ours: control characters in it are shown, not obeyed."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -30,12 +26,7 @@ def plain_terminal(*, stderr: bool = False) -> Terminal:
 
 
 def printable(text: str) -> str:
-    r"""A text with control characters as escapes; ends of lines and tabs stay.
-
-    Example:
-      >>> print(printable("a\x1b[31mb"))
-      a\x1b[31mb
-    """
+    r"""A text with control characters as escapes; ends of lines and tabs stay."""
     return "".join(
         char if _is_harmless(char) else char.encode("unicode_escape").decode("ascii")
         for char in text

@@ -102,11 +102,7 @@ def choose_recipe(
 
 
 def _names(dtypes: Iterable[str]) -> frozenset[str]:
-    """The names of floating-point dtypes.
-
-    Raises:
-      ValueError: one of them is no such name.
-    """
+    """The names of floating-point dtypes."""
     names = frozenset([dtypes] if isinstance(dtypes, str) else dtypes)
     if unknown := names - FULL_PRECISION.union(HALF_PRECISION):
         raise ValueError(

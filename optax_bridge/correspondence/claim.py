@@ -37,15 +37,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class StepBound:
-    """The distance that rounding alone can put between two steps, by analysis.
-
-    `equivalence_tests.proof.rounding_bound` finds it, the suite holds every case to it.
-
-    Attributes:
-      ulp: of the parameters, in units in the last place of 1, from equal states.
-      ranges: field of the legacy state -> its least and largest value; parameters and gradients
-        are as they are given here, or from -1 to 1.
-    """
+    """The distance that rounding alone can put between two steps, by analysis."""
 
     ulp: float
     ranges: Mapping[str, tuple[float, float]] = field(hash=False)
@@ -77,14 +69,7 @@ HALF_BOUND = 1.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """Whether a claim holds in one dtype, and how that is known.
-
-    Attributes:
-      holds: whether parameters of this dtype may be given to the recipe.
-      how: "proved", "measured 0.44 ULP", or why the two part.
-      over_reals: whether the two are the same there once rounding is left out, as in float32. They
-        are not where a hyper-parameter becomes another number, such as 1.
-    """
+    """Whether a claim holds in one dtype, and how that is known."""
 
     holds: bool
     how: str

@@ -28,18 +28,7 @@ Definition = Any  # a legacy optimizer: of `legacy_optim`, or of the port of ano
 
 @dataclass(frozen=True)
 class HyperParam:
-    """One hyper-parameter under both its names.
-
-    Attributes:
-      legacy: argument of the legacy constructor.
-      port: argument of this project's transformation.
-      default: of the legacy constructor, the port's is the same; `inspect.Parameter.empty` for
-        a required one.
-      read: reads the value from a definition.
-      variadic: whether the value is the tuple of all positional arguments.
-      within: the numbers that it makes sense with.
-      by_name: whether it is given by name only.
-    """
+    """One hyper-parameter under both its names."""
 
     legacy: str
     port: str
@@ -52,16 +41,7 @@ class HyperParam:
 
 @dataclass(frozen=True)
 class StateField:
-    """One field of the legacy state and its places in the new states.
-
-    Attributes:
-      legacy: field of the legacy parameter state.
-      exact: `Type.field` in the state of this project's transformation.
-      stock: `Type.field` in the state of the stock recipes, one for each type that they have; empty
-        if none has such a field, which drops it.
-      stock_sign: -1 where Optax keeps the value negated.
-      within: the numbers that it can have.
-    """
+    """One field of the legacy state and its places in the new states."""
 
     legacy: str
     exact: str
@@ -85,13 +65,7 @@ def adamax_note(library: str, eps: str) -> str:
 
 @dataclass(frozen=True)
 class Stock:
-    """A recipe of public Optax, for some settings.
-
-    Attributes:
-      recipe: with `Setting` placeholders.
-      claim: what it earns.
-      when: settings that must have exactly these values; the first variant that fits is taken.
-    """
+    """A recipe of public Optax, for some settings."""
 
     recipe: Call
     claim: Claim
@@ -104,13 +78,7 @@ class Stock:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Settings that public Optax cannot express.
-
-    Attributes:
-      name: the setting.
-      only: the single value that Optax can express; any other meets the message.
-      message: what to tell the user.
-    """
+    """Settings that public Optax cannot express."""
 
     name: str
     only: Node
@@ -143,11 +111,7 @@ class UnsupportedSetting(ValueError):
 
 
 class LegacyClass:
-    """A class of a library that is left, by its dotted name: that library need not be there.
-
-    Attributes:
-      dotted: `"legacy_optim.Adam"`.
-    """
+    """A class of a library that is left, by its dotted name: that library need not be there."""
 
     def __init__(self, dotted: str):
         self.dotted = dotted
@@ -178,12 +142,7 @@ class Parts(Protocol):
     example: str  # a constructor call, for messages
 
     def matches(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
-        """Whether a checkpoint may be of this optimizer.
-
-        Args:
-          kinds: the different sets of fields that its parameters' states have.
-          fields: those of this optimizer's own state.
-        """
+        """Whether a checkpoint may be of this optimizer."""
         ...
 
     def rows_within(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:

@@ -22,23 +22,7 @@ class ExpressionError(ValueError):
 
 
 def parse(expression: str, table: Table | None = None) -> Described:
-    """Reads `"Adam(learning_rate=1e-3)"`, in any case and with `optim.` or `flax.optim.` before it.
-
-    `"torch.optim.Adam(lr=1e-3)"` is read as well, and so is that of any other of `ORIGINS`.
-
-    Args:
-      expression: the call. Arguments are literals, dtypes (`jnp.bfloat16`) or, for wrapped
-        optimizers, constructor calls. Anything else is kept as the source text it is.
-      table: of which library the class is; None: as what stands before its name says, flax.optim's
-        where nothing does and it is given no `model.parameters()`.
-
-    Returns:
-      The optimizer that it describes, defaults filled in.
-
-    Raises:
-      ExpressionError: it does not parse, or is no call of a legacy optimizer, or has arguments or
-        values that the constructor does not take.
-    """
+    """Reads `"Adam(learning_rate=1e-3)"`, in any case, with or without `flax.optim.`."""
     tree = _tree(expression)
     named = tree.func if isinstance(tree, ast.Call) else tree
     home = _home(named, expression)
@@ -58,14 +42,7 @@ def _is_of_model(argument: ast.expr) -> bool:
 
 
 def optax_of_optix(expression: str) -> str | None:
-    """The expression with Optax's names for those of `jax.experimental.optix`, None without any.
-
-        >>> optax_of_optix("optix.chain(optix.clip(1.0), optix.adam(1e-3))")
-        'optax.chain(optax.clip(1.0), optax.adam(0.001))'
-
-    Raises:
-      ExpressionError: it does not parse, or Optax has another thing of that name.
-    """
+    """The expression with Optax's names for those of `jax.experimental.optix`, None without any."""
     tree, names = _tree(expression), list[str]()
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     given = {call.func: call.args for call in calls}
@@ -91,11 +68,7 @@ def optax_of_optix(expression: str) -> str | None:
 
 
 def _tree(expression: str) -> ast.expr:
-    """The parsed expression.
-
-    Raises:
-      ExpressionError: it does not parse, is too long, or nested too deep.
-    """
+    """The parsed expression."""
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(
             f"{_cut(expression)} has {len(expression)} characters; expected one constructor call "
@@ -169,11 +142,7 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
 
 
 def _entry(node: ast.expr, text: str, table: Table) -> Entry | None:
-    """The entry of `Adam`, `adam`, `optim.Adam` and `flax.optim.adam.Adam`; None for other names.
-
-    Raises:
-      ExpressionError: it is another library's optimizer of the same name.
-    """
+    """The entry of `Adam`, `adam`, `optim.Adam`, `flax.optim.adam.Adam`; None for others."""
     lower = {name.lower(): entry for name, entry in entries_by_class(table).items()}
     entry = lower.get((_class_name(node) or "").lower())
     if entry is None or not isinstance(node, ast.Attribute) or table.is_home(_home(node, text)):
@@ -247,11 +216,7 @@ def _arguments(
 
 
 def _parameters(node: ast.expr, text: str, name: str) -> str:
-    """The parameters that PyTorch's constructors take first, as source.
-
-    Raises:
-      ExpressionError: they are a number, or groups with settings of their own.
-    """
+    """The parameters that PyTorch's constructors take first, as source."""
     source = _text(node, text)
     if isinstance(node, ast.Constant | ast.UnaryOp | ast.BinOp):
         raise ExpressionError(

@@ -54,12 +54,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Setting:
-    """A placeholder for the legacy optimizer's setting of that name.
-
-    Attributes:
-      name: of the setting.
-      index: which item, where the setting is a tuple.
-    """
+    """A placeholder for the legacy optimizer's setting of that name."""
 
     name: str
     index: int | None = None
@@ -77,12 +72,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Source:
-    """A value with source text of its own: a variable of the program, for example, or a function.
-
-    Attributes:
-      text: a Python expression; `render` writes it unchanged.
-      value: what `build` uses.
-    """
+    """A value with source text: a variable of the program, for example, or a function."""
 
     text: str
     value: Node = None
@@ -119,14 +109,7 @@ def replace_nodes(node: Node, others: Mapping[int, Node]) -> Node:
 
 @describing()
 def build(node: Node) -> Any:
-    """Evaluates a recipe; an old definition in it is no use of the old API by the program.
-
-    Args:
-      node: a filled recipe.
-
-    Returns:
-      Its value: for a whole recipe, an `optax.GradientTransformation`.
-    """
+    """Evaluates a recipe; an old definition in it is no use of the old API by the program."""
     if isinstance(node, Call):
         kwargs = {name: build(value) for name, value in node.kwargs.items()}
         return resolve(node.target)(*(build(arg) for arg in node.args), **kwargs)
@@ -140,17 +123,7 @@ def build(node: Node) -> Any:
 
 
 def render(node: Node) -> str:
-    """Writes a recipe as a Python expression, on one line.
-
-    Args:
-      node: a filled recipe.
-
-    Returns:
-      Source whose evaluation, with `imports(node)` imported, gives what `build(node)` gives.
-
-    Raises:
-      ValueError: a value that has no source form.
-    """
+    """Writes a recipe as a Python expression, on one line."""
     if isinstance(node, Call):
         args = [render(arg) for arg in node.args]
         args += [f"{name}={render(value)}" for name, value in node.kwargs.items()]

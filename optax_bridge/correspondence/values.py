@@ -57,13 +57,7 @@ CORRECTED_DECAY = Range(least=0, below=1)
 
 
 def expectation(default: object, within: Range | OneOf, value: object) -> str:
-    """The values that a hyper-parameter takes, if a value is not among them, else "".
-
-    Args:
-      default: of the hyper-parameter, which tells its kind.
-      within: its range, if it is a number; or the texts that it may be.
-      value: a literal's value; anything but a literal is taken to fit.
-    """
+    """The values that a hyper-parameter takes, if a value is not among them, else ""."""
     if isinstance(within, OneOf):
         return "" if value is None or value in within.texts else str(within)
     if isinstance(default, bool):
@@ -88,12 +82,7 @@ def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any)
 
 
 def meant(argument: str, names: dict[str, str]) -> str:
-    """The legacy name of a hyper-parameter that has another one elsewhere, or "".
-
-    Args:
-      argument: what was written.
-      names: legacy name -> name in this project's transformation.
-    """
+    """The legacy name of a hyper-parameter that has another one elsewhere, or ""."""
     by_port = {port: legacy for legacy, port in names.items()}
     for name in (by_port.get(argument), _ELSEWHERE.get(argument), nearest(argument, names)):
         if name in names:

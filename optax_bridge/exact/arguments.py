@@ -66,24 +66,7 @@ def unused_arguments(
     params: Params,
     extra: Mapping[str, Extra],
 ) -> list[str]:
-    """Those of some extra arguments that have no part in a step.
-
-        >>> tx, params = optax.chain(optax.clip(1.0), optax_bridge.sgd(0.1)), jnp.ones(2)
-        >>> rates = {"learning_rate": 0.5, "learnig_rate": 0.5}
-        >>> unused_arguments(tx, params, tx.init(params), params, rates)
-        ['learnig_rate']
-
-    Args:
-      tx: any transformation.
-      grads: gradients, a tree like `params`; arrays or shapes, as all that follows.
-      state: a state of the transformation.
-      params: the parameters.
-      extra: the arguments by name. Numbers, arrays and functions are followed through a trace of
-        the step, once for the same shapes; a string or the like counts as used.
-
-    Returns:
-      Their names; none where the step cannot be traced on its own, so that nothing is known.
-    """
+    """Those of some extra arguments that have no part in a step."""
     if not extra:
         return []
     accepted = accepted_arguments(tx)

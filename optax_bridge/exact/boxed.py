@@ -122,11 +122,7 @@ def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def _with_boxes_if_masked(without: Callable[[], T], with_boxes: Callable[[], T]) -> T:
-    """The first one's result, or the second's where a mask or labels within were made from boxes.
-
-    A mask that `jax.tree.map` made of boxed parameters is itself in boxes, and fits no tree without
-    them; nothing tells so but the attempt. Any other error is the first one's.
-    """
+    """The first result, or the second where a mask or labels were made from boxes."""
     try:
         return without()
     except ValueError as error:

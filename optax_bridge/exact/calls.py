@@ -33,13 +33,7 @@ R = TypeVar("R")
 
 
 def explained(optimizer: Callable[P, R]) -> Callable[P, R]:
-    """The function that makes an optimizer, with errors for calls that cannot be meant.
-
-    Parameters that are numbers by default, or None, take numbers, arrays and schedules.
-
-    Raises:
-      TypeError: by the function: an argument that it lacks, twice or of the wrong kind.
-    """
+    """The function that makes an optimizer, with errors for calls that cannot be meant."""
 
     @functools.wraps(optimizer)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -89,19 +83,12 @@ _EXPECTED_FLAG = "expected True or False"
 
 
 def is_no_number(value: object) -> bool:
-    """True if no hyper-parameter can take a value, though arithmetic may go on with it.
-
-    True counts as 1, and a list is multiplied by an integer: neither can be meant.
-    """
+    """True if no hyper-parameter can take a value, though arithmetic may go on with it."""
     return isinstance(value, bool | str | bytes | Mapping | list | tuple | set | type | Iterator)
 
 
 def check_flag(value: object, name: str) -> None:
-    """Checks that an argument is True or False: a text counts as True, even "False".
-
-    Raises:
-      TypeError: it is something else.
-    """
+    """Checks that an argument is True or False: a text counts as True, even "False"."""
     if not _is_flag(value):
         raise TypeError(f"{name}: {_EXPECTED_FLAG}, found {_describe(name, value)}")
 

@@ -54,15 +54,7 @@ Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 
 
 class LeafInfo(NamedTuple):
-    """One parameter, as a plan sees it.
-
-    Attributes:
-      path: as it reads in messages, `['dense']['kernel']`.
-      names: the steps of the path.
-      shape: of the array.
-      axes: the axes' names, where a box gives them.
-      roles: the axes' roles, where a box gives them.
-    """
+    """One parameter, as a plan sees it."""
 
     path: str
     names: tuple[str, ...]
@@ -73,31 +65,7 @@ class LeafInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LeafRule:
-    """An optimizer's rule for one parameter.
-
-    Parameters and gradients may be in boxes (`optax_bridge.metadata`), each for itself; the state
-    comes in boxes like the parameters'.
-
-    Attributes:
-      state_type: NamedTuple type with a `count` (int32 scalar, steps taken) and then one field for
-        each value that `init_leaf` returns; each field holds a tree like the parameters, or None.
-      init_leaf: `init_leaf(param) -> fields`; a field that is None stays None, one that keeps some
-        of the parameter's axes is a `Reduced`.
-      step_leaf: `step_leaf(hp, count, grad, param, *fields) -> (decrement, new_fields)`, where `hp`
-        has the hyper-parameters of this step as attributes. `jax.jit` traces it once for all
-        parameters that are alike, so it may look at nothing else.
-      hyper_params: name -> value; a callable value is a schedule and is called with the count.
-      reads_params: whether `step_leaf` needs the parameter's value for all hyper-parameters.
-      decay: the hyper-parameter that, unless it is zero or None, makes the parameter's value count.
-      apply: `apply(hp, param, decrement) -> new_param`, the order of operations of the exact path;
-        None: `param - decrement`, which it must be where `decay` is zero.
-      plan: what `init_leaf` and `step_leaf` get as one more, first argument, for each parameter;
-        it can be hashed.
-      per_dtype: `per_dtype(hp, count, dtype)` is what `step_leaf` gets in place of the count,
-        computed once for all parameters of a dtype.
-      joined: whether `one_loop` keeps every bit, and with the state in which order: tried with
-        every setting of the optimizer.
-    """
+    """An optimizer's rule for one parameter."""
 
     state_type: Callable[..., OptState]
     init_leaf: Callable[..., Sequence[PyTree]]
@@ -137,12 +105,7 @@ class LeafRule:
     def update(
         self, grads: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
-        """Optax's path: updates in the dtype of gradient and parameter, and new state.
-
-        Raises:
-          ValueError: the parameters are needed, and not given, or the gradients are not like them.
-          TypeError: the state is no state of this transformation.
-        """
+        """Optax's path: updates in the dtype of gradient and parameter, and new state."""
         if not hasattr(state, "count"):
             wanted = getattr(self.state_type, "__name__", "its own")
             raise TypeError(
@@ -269,14 +232,7 @@ def _zeros_like(count: int, param: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def direction(tx: ExactTransformation) -> optax.GradientTransformation:
-    """The piece of an optimizer that gives the direction, for a chain of the user's.
-
-    Args:
-      tx: an optimizer whose learning rate is -1, so that its update is the direction itself.
-
-    Returns:
-      A plain transformation; it takes no arguments per call.
-    """
+    """The piece of an optimizer that gives the direction, for a chain of the user's."""
     record: Any = tx.update
 
     def update(
@@ -288,11 +244,7 @@ def direction(tx: ExactTransformation) -> optax.GradientTransformation:
 
 
 def resolve(hyper_params: HyperParams, count: jax.Array, overrides: HyperParams) -> SimpleNamespace:
-    """The hyper-parameters of one step: overrides, else schedules at `count`, else constants.
-
-    Raises:
-      ValueError: a learning rate was given neither to the constructor nor to this call.
-    """
+    """The hyper-parameters of one step: overrides, else schedules at `count`, else constants."""
     values = {}
     for name, value in hyper_params.items():
         if name in overrides:
@@ -318,13 +270,7 @@ def resolve(hyper_params: HyperParams, count: jax.Array, overrides: HyperParams)
 
 
 def decay_powers(hp: SimpleNamespace, count: jax.Array, dtype: DTypeLike) -> Powers:
-    """A `per_dtype`: `b1 ** (count + 1)` and `b2 ** (count + 1)`, in the parameters' own dtype.
-
-    In bfloat16, `0.999 ** t` is 1 for the first steps and the bias correction `1 - 0.999 ** t` 0:
-    legacy Adam divides by it, and so does everything here that is called exact. The difference is
-    taken for each parameter by itself, as the old API does: of one that many parameters share, XLA
-    divides by it, of one that has a single use it multiplies by the inverse, and last bits differ.
-    """
+    """A `per_dtype`: `b1 ** (count + 1)` and `b2 ** (count + 1)`, in the parameters' own dtype."""
     t = jnp.array(count + 1, dtype)
     return hp.b1**t, hp.b2**t
 

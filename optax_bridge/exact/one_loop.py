@@ -37,17 +37,7 @@ FIRST, LAST = (0, 10), (0, 11, 0)
 
 @functools.cache
 def last_first(state_type: StateType) -> StateType:
-    """The same state but for the order of its leaves, the last field's first.
-
-    It is a subclass of the same name and fields, so that attributes and checkpoints, which go by
-    names, are those of the state itself.
-
-    Args:
-      state_type: a NamedTuple type.
-
-    Returns:
-      The type, a node of JAX's trees.
-    """
+    """The same state but for the order of its leaves, the last field's first."""
     names: tuple[str, ...] = state_type._fields
 
     def reduce(state: PyTree) -> PyTree:  # pickle finds the state's own class by its name
@@ -170,12 +160,7 @@ class _Joined:
 
 
 def _checked_rule(tx: ExactTransformation) -> tuple[LeafRule, StateType]:
-    """The rule of an optimizer whose loops can be joined, and the type of its state.
-
-    Raises:
-      TypeError: this is no exact transformation.
-      ValueError: nothing is known to be gained with the same bits.
-    """
+    """The rule of an optimizer whose loops can be joined, and the type of its state."""
     if not isinstance(tx, ExactTransformation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
             "one_loop: expected an exact transformation, optax_bridge.adam(...) say, found "

@@ -76,11 +76,7 @@ class PortedOptimizer(legacy_optim.OptimizerDef):
 
 
 def transformation(definition: Callable[P, PortedOptimizer]) -> Callable[P, ExactTransformation]:
-    """The function that makes an Optax transformation of an optimizer, with the class's arguments.
-
-    Each number may also be a schedule of the step. The transformation takes what the class takes,
-    per call as well, and computes what the class computes.
-    """
+    """The function that makes an Optax transformation, with the arguments of a class."""
     name, origin = definition.__name__, getattr(definition, "ORIGIN", "")
 
     @explained

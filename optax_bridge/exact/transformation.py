@@ -31,15 +31,7 @@ Parts = Sequence[tuple[optax.GradientTransformation, OptState, Params]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactUpdate:
-    """The `update` of an `ExactTransformation`, and the record of it.
-
-    Attributes:
-      update: `update(grads, state, params=None, **extra) -> (updates, new_state)`.
-      step: see `ExactTransformation`.
-      hyper_params: likewise.
-      inner: likewise.
-      parts: likewise.
-    """
+    """The `update` of an `ExactTransformation`, and the record of it."""
 
     update: Callable[..., tuple[Updates, OptState]]
     step: Step
@@ -63,15 +55,7 @@ class ExactUpdate:
 
 
 class ExactCall(NamedTuple):
-    """One use of an `ExactUpdate` within another transformation's update.
-
-    Attributes:
-      record: what was called.
-      state: its state before.
-      params: the parameters that it was given.
-      updates: what it returned.
-      new_params: what its exact step returns, a tree like `updates`.
-    """
+    """One use of an `ExactUpdate` within another transformation's update."""
 
     record: ExactUpdate
     state: OptState
@@ -194,23 +178,7 @@ def take_step(
     params: Params,
     **extra: Extra,
 ) -> tuple[Params, OptState]:
-    """Takes one step with any transformation, by the exact path where it has one.
-
-    Where an exact transformation has the last word on a parameter within `optax.chain`,
-    `optax.masked` or `optax.partition`, its exact step counts as well. Where something comes after
-    it, or it is called under `jax.lax.cond` (`optax.apply_if_finite`, `optax.MultiSteps`), its
-    update is added to the parameter as Optax does.
-
-    Args:
-      tx: any Optax transformation.
-      grads: gradients, a tree like `params`.
-      state: the state that `tx.init(params)` or an earlier step returned.
-      params: the parameters.
-      **extra: further arguments of `tx.update`, e.g. `learning_rate=` or `value=`.
-
-    Returns:
-      The new parameters and the new state.
-    """
+    """Takes one step with any transformation, by the exact path where it has one."""
     if isinstance(tx, ExactTransformation):
         return tx.step(grads, state, params, **extra)
     updates, new_state, calls = noted_update(tx, grads, state, params, **extra)

@@ -26,12 +26,7 @@ Axes = tuple[int | None, ...]
 
 
 class Reduced(NamedTuple):
-    """An array of a state that keeps some of its parameter's axes.
-
-    Attributes:
-      value: the array.
-      axes: for each of its axes, the parameter's.
-    """
+    """An array of a state that keeps some of its parameter's axes."""
 
     value: Leaf
     axes: Axes
@@ -88,11 +83,7 @@ def shapes_of(tree: PyTree) -> PyTree:
 
 @contextlib.contextmanager
 def boxes_remembered(params: Params) -> Iterator[None]:
-    """Within it, `box_of` knows the boxes that these parameters are in.
-
-    A transformation of Optax sees parameters without boxes, and so do its parts. One
-    that is configured by axis, within `optax.chain`, finds the names of the axes so.
-    """
+    """Within it, `box_of` knows the boxes that these parameters are in."""
     boxes = {key_names(path): leaf for path, leaf in leaves_with_path(params) if is_box(leaf)}
     token = _REMEMBERED.set({**_REMEMBERED.get(), **boxes})
     try:
@@ -129,18 +120,7 @@ def leaves_with_path(tree: PyTree) -> list[tuple[KeyPath, Leaf]]:
 
 
 def names_of(box: Leaf, where: str = "") -> tuple[AxisName, ...] | None:
-    """The names of a boxed array's axes.
-
-    Args:
-      box: a box, or an array.
-      where: the leaf's path, for the message.
-
-    Returns:
-      A name, a tuple of names or None for each axis; None if there are no names.
-
-    Raises:
-      ValueError: there are not as many names as axes.
-    """
+    """The names of a boxed array's axes."""
     names = _names(box)
     if names is None:
         return None
@@ -157,20 +137,7 @@ def names_of(box: Leaf, where: str = "") -> tuple[AxisName, ...] | None:
 
 
 def with_axes(box: Leaf, reduced: Reduced, where: str = "") -> Leaf:
-    """An array of the state in the box of its parameter, with the names of the axes it keeps.
-
-    A class of the user's says by a method `keep_axes(axes)` what its box of these axes is. Without
-    one, a dataclass field `names` (and `roles`) is narrowed; a box with neither goes round arrays
-    of its parameter's shape only, and other arrays stay without.
-
-    Args:
-      box: the parameter's box, or the parameter.
-      reduced: the array and its axes.
-      where: the parameter's path, for messages.
-
-    Returns:
-      The box, or the array alone.
-    """
+    """An array of the state in the box of its parameter, with the names of the axes it keeps."""
     value, axes = reduced
     if not is_box(box):
         return value

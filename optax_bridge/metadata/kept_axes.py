@@ -33,21 +33,7 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params
 def state_axes(
     tx: optax.GradientTransformation, params: Params, state: OptState
 ) -> list[tuple[int, Axes] | None]:
-    """The parameter of each leaf of a state, and the axes that the leaf keeps.
-
-    Args:
-      tx: the transformation.
-      params: parameters without boxes; arrays or `jax.ShapeDtypeStruct`s.
-      state: what `tx.init(params)` returns, arrays or shapes.
-
-    Returns:
-      For each leaf of the state, boxes being leaves, the index of its parameter among the leaves of
-      `params` and the axes; None for a leaf that belongs to no parameter, or is in a box already.
-
-    Warns:
-      UserWarning: an array may keep one of several axes, and nothing says which. It is taken to
-        keep none, so it will be whole on every device: never wrong, but large.
-    """
+    """The parameter of each leaf of a state, and the axes that the leaf keeps."""
     flat_params = leaves_with_path(params)
     shapes = [jnp.shape(leaf) for _, leaf in flat_params]
     by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
@@ -108,15 +94,7 @@ def _settle(
 def owners_of(
     paths: list[KeyPath], by_path: Mapping[tuple[str, ...], object]
 ) -> list[tuple[int, int] | None]:
-    """The place of a parameter's path in the path of each leaf of a state.
-
-    Args:
-      paths: the state's.
-      by_path: the parameters' paths, as names.
-
-    Returns:
-      Start and end of the parameter's path; None for a leaf that belongs to no parameter.
-    """
+    """The place of a parameter's path in the path of each leaf of a state."""
     candidates: list[list[tuple[int, int]]] = []
     covered: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     longest = max(map(len, by_path), default=0)
@@ -202,11 +180,7 @@ def _told_apart(shape: tuple[int, ...], last_is_longest: bool) -> tuple[int, ...
 def _axes_seen_in_a_trace(
     tx: optax.GradientTransformation, params: Params, leaves: int
 ) -> list[Axes | None]:
-    """The axes of a state's arrays by what flows into them during a step, from types alone.
-
-    Every axis of every parameter is laid over an axis of a mesh that has one device, and sharding
-    in types carries the names along.
-    """
+    """The axes of a state's arrays by what flows into them during a step, from types alone."""
     rank = max((jnp.ndim(leaf) for leaf in jax.tree.leaves(params)), default=0)
     names = tuple(f"axis{index}" for index in range(rank))
     mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)

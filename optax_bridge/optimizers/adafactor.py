@@ -124,13 +124,7 @@ def adafactor(
 
 
 def _momentum_dtype(dtype: PyTree) -> DTypeLike:
-    """The dtype, by its name, its class or an array that has it.
-
-    An array, because `optax.inject_hyperparams` calls a dtype like a schedule.
-
-    Raises:
-      TypeError: it is a number, which JAX takes for a dtype of its own, or no floating-point dtype.
-    """
+    """The dtype, by its name, its class or an array that has it."""
     result = None if isinstance(dtype, bool | int | float) else jnp.result_type(dtype)
     if result is None or not jnp.issubdtype(result, jnp.floating):
         raise TypeError(f"dtype_momentum: expected a floating-point dtype, found {dtype!r}")
@@ -220,11 +214,7 @@ def _reduced_zeros(param: Leaf, axes: tuple[int, ...]) -> Reduced:
 
 
 def _zeros(param: Leaf, axes: Sequence[int], dtype: DTypeLike) -> jax.Array:
-    """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes.
-
-    There the sharding is part of an array's type: a step gives its means that of the parameter, and
-    a loop over steps must begin with the same type.
-    """
+    """Zeros over some axes of a parameter, sharded as these are on a mesh with explicit axes."""
     shape = [jnp.shape(param)[axis] for axis in axes]
     typed = jax.typeof(param) if isinstance(param, jax.Array) else param
     sharding = getattr(typed, "sharding", None)

@@ -50,13 +50,7 @@ PathRules = Mapping[str, Sequence[Role | str]] | Sequence[tuple[str, Sequence[Ro
 
 
 class Factors(NamedTuple):
-    """The axes of one parameter by role; those left are of role none.
-
-    Attributes:
-      rows: axes that the column statistic is a mean over; empty if the parameter is not factored.
-      columns: axes that the row statistic is a mean over; likewise.
-      batch: axes that no mean is over.
-    """
+    """The axes of one parameter by role; those left are of role none."""
 
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
@@ -133,15 +127,7 @@ def with_roles(
 
 @dataclass(frozen=True)
 class Planner:
-    """Says for each parameter which axes are what.
-
-    Attributes:
-      factored: whether anything is factored.
-      min_dim_size_to_factor: for what is factored by size.
-      by_name: the role of each axis by its name.
-      by_path: a role for each axis by an expression.
-      as_in_t5x: see `adafactor`.
-    """
+    """Says for each parameter which axes are what."""
 
     factored: bool
     min_dim_size_to_factor: int
@@ -158,11 +144,7 @@ class Planner:
         path_rules: PathRules | None,
         as_in_t5x: bool,
     ) -> Self:
-        """Checks the rules.
-
-        Raises:
-          ValueError: one name, or one expression, has two roles, or a role is not one of `Role`.
-        """
+        """Checks the rules."""
         by_path = [
             (_compile(p), _roles(roles, f"path rule {p!r}")) for p, roles in _pairs(path_rules)
         ]
@@ -170,21 +152,13 @@ class Planner:
         return cls(factored, min_dim_size_to_factor, by_name, by_path, as_in_t5x)
 
     def __call__(self, leaves: list[LeafInfo]) -> list[Factors]:
-        """The axes of each parameter by role.
-
-        Raises:
-          ValueError: rules that fit no axis or collide, and a row without a column.
-        """
+        """The axes of each parameter by role."""
         plan = [self.factors(leaf) for leaf in leaves]
         _check_all_used(leaves, self.by_name, self.by_path)
         return plan
 
     def factors(self, leaf: LeafInfo) -> Factors:
-        """The axes of one parameter by role.
-
-        Raises:
-          ValueError: see `__call__`.
-        """
+        """The axes of one parameter by role."""
         stated = _stated_roles(leaf, self.by_path)
         named = None if not self.by_name or leaf.axes is None else _named_roles(leaf, self.by_name)
         if stated is not None and named is not None and stated[1] != named:

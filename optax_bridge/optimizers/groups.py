@@ -14,12 +14,7 @@ from optax_bridge.optimizers.selectors import ParamLeaves, Selector, select
 
 
 class Group(NamedTuple):
-    """The leaves of a group.
-
-    Attributes:
-      indices: into the leaves of the parameters, boxes being leaves.
-      treedef: the structure in which the group's transformation sees them: a nested dict by path.
-    """
+    """The leaves of a group."""
 
     indices: tuple[int, ...]
     treedef: TreeDef
@@ -30,13 +25,7 @@ class Group(NamedTuple):
 
 
 class GroupCount(NamedTuple):
-    """The size of a group.
-
-    Attributes:
-      group: its index among the groups, None for what is in none.
-      leaves: number of arrays.
-      parameters: number of elements in them.
-    """
+    """The size of a group."""
 
     group: int | None
     leaves: int
@@ -76,11 +65,7 @@ def group_counts(
 
 
 def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:
-    """The groups that selectors make of parameters.
-
-    Raises:
-      ValueError: two groups hold the same leaf; all such leaves and their groups are named.
-    """
+    """The groups that selectors make of parameters."""
     leaves = ParamLeaves(params)
     members: list[list[int]] = []
     groups_at: list[list[int]] = [[] for _ in leaves.paths]

@@ -37,13 +37,7 @@ class NothingSelectedWarning(UserWarning):
 
 
 class ParamLeaves:
-    """The leaves of parameters, boxes being leaves; read once for any number of selectors.
-
-    Attributes:
-      params: the parameters.
-      paths: JAX's paths of the leaves.
-      names: the same without the containers' types.
-    """
+    """The leaves of parameters, boxes being leaves; read once for any number of selectors."""
 
     def __init__(self, params: Params):
         flat = leaves_with_path(params)
@@ -169,14 +163,7 @@ def say_nothing_selected(who: str, params: Params, strict: bool) -> None:
 
 
 def select(selector: Selector, leaves: ParamLeaves) -> list[bool]:
-    """True for each leaf of parameters that a selector holds, in the order of `jax.tree.leaves`.
-
-    A tree of booleans fits by the names in its paths, in any containers, and one boolean may
-    count for all that is below its place.
-
-    Raises:
-      ValueError: a tree of booleans that is not like the parameters.
-    """
+    """True for each leaf of parameters that a selector holds, in the order of `jax.tree.leaves`."""
     if isinstance(selector, _Mask):
         selector = selector.selector
     if isinstance(selector, str):
@@ -217,11 +204,7 @@ def _matches(pattern: str, path: str, leaf: Leaf) -> bool:
 
 
 def _answer(answer: object, path: str) -> bool:
-    """A predicate's answer for a path, as a boolean.
-
-    Raises:
-      TypeError: it is a text or a function, which would count as True: a call that was left out.
-    """
+    """A predicate's answer for a path, as a boolean."""
     if isinstance(answer, str | bytes) or callable(answer):
         raise TypeError(
             f"selecting {path!r}: expected True or False from the function of path and leaf, found "
@@ -231,11 +214,7 @@ def _answer(answer: object, path: str) -> bool:
 
 
 def _mask_leaf(path: KeyPath, leaf: Leaf) -> bool:
-    """One leaf of a tree of booleans.
-
-    Raises:
-      TypeError: it is something else, which would count as True or False.
-    """
+    """One leaf of a tree of booleans."""
     value = value_of(leaf)
     is_array = str(getattr(value, "dtype", "")) == "bool" and jnp.shape(value) == ()
     if isinstance(value, bool) or is_array:

@@ -149,12 +149,7 @@ def _is_split(param: jax.Array) -> bool:
 
 
 def _in_place_of(param: jax.Array, new: jax.Array) -> jax.Array:
-    """The new value, in a program that takes the old one.
-
-    Nothing else reads the parameters. In a program without them no buffer is free for the
-    new ones: it would write them over the first part of the state that has the shape, that over
-    the next, and copy what it still needs.
-    """
+    """The new value, in a program that takes the old one."""
     return jnp.where(False, jnp.asarray(param).astype(new.dtype), new)
 
 

@@ -93,11 +93,7 @@ class BaseInputDispatcher(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures BaseInputDispatcher.
-
-        Attributes:
-          global_logical_batch_size: examples of a step, over all processes.
-        """
+        """Configures BaseInputDispatcher."""
 
         global_logical_batch_size: Required[int] = REQUIRED
 
@@ -128,16 +124,7 @@ class InputDispatcher(BaseInputDispatcher):
 
     @config_class
     class Config(BaseInputDispatcher.Config):
-        """Configures InputDispatcher.
-
-        Attributes:
-          global_physical_batch_size: examples with the padding; None: at least one for each device,
-            and as many in each process as a logical one has.
-          num_physical_feeds: how many processes there are; None: as many as run.
-          physical_feed_index: which this is; None: this one.
-          logical_feed_indices: the processes that read; None: the first ones, as many as there are
-            examples for.
-        """
+        """Configures InputDispatcher."""
 
         global_physical_batch_size: int | None = None
         num_physical_feeds: int | None = None
@@ -244,11 +231,7 @@ class SpmdInputDispatcher(BaseInputDispatcher):
 
     @config_class
     class Config(BaseInputDispatcher.Config):
-        """Configures SpmdInputDispatcher.
-
-        Attributes:
-          partition_spec: how a global batch lies on the mesh; its first entry counts.
-        """
+        """Configures SpmdInputDispatcher."""
 
         partition_spec: Required[PartitionSpec] = REQUIRED
 

@@ -174,12 +174,7 @@ class ModelSummaryAccumulator(BaseMetricCalculator):
 
     @config_class
     class Config(BaseMetricCalculator.Config):
-        """Configures ModelSummaryAccumulator.
-
-        Attributes:
-          metric_accumulator: accumulates the summaries.
-          model_method: the model's method; it returns a loss and anything.
-        """
+        """Configures ModelSummaryAccumulator."""
 
         metric_accumulator: MetricAccumulator.Config = MetricAccumulator.default_config()
         model_method: str = "forward"
@@ -254,20 +249,7 @@ class SpmdEvaler(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures SpmdEvaler.
-
-        Attributes:
-          input: batches of the evaluation; each evaluation reads them from the first on. A batch
-            that the devices do not divide, the last one say, is padded, and the model gets it
-            without the padding.
-          summary_writer: writes the metrics.
-          eval_policy: when to evaluate, a function of step and the training's summaries.
-          metric_calculator: computes the metrics.
-          eval_dtype: what floats are cast to; None: not cast.
-          output_writer: writes the model's outputs for each example; None: not written.
-          trace_at_iters: of which batches of an evaluation, from 0, process 0 takes a profile; it
-            is written into the folder of the metrics.
-        """
+        """Configures SpmdEvaler."""
 
         input: Required[Input.Config] = REQUIRED
         summary_writer: BaseWriter.Config = SummaryWriter.default_config()

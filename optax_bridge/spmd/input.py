@@ -38,16 +38,7 @@ class Input(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures Input.
-
-        Attributes:
-          partition_spec: how a global batch lies on the mesh within a step; a trainer sets it to
-            its batch axes. None: the layout it was read in.
-          input_dispatcher: which part of a batch each process reads, and how it is padded; None:
-            each an equal part, without padding.
-          input_partitioner: a function applied to the global batch within a step, or a config of
-            one: `partition_by_path_rank`.
-        """
+        """Configures Input."""
 
         partition_spec: PartitionSpec | None = None
         input_dispatcher: BaseInputDispatcher.Config | None = None
@@ -195,11 +186,7 @@ class IteratorInput(Input):
 
     @config_class
     class Config(Input.Config):
-        """Configures IteratorInput.
-
-        Attributes:
-          source: a function without arguments that returns what is iterated, or a config of it.
-        """
+        """Configures IteratorInput."""
 
         source: Required[ConfigOr[Callable[[], Iterable[PyTree]]]] = REQUIRED
 
@@ -227,18 +214,7 @@ class ArrayInput(Input):
 
     @config_class
     class Config(Input.Config):
-        """Configures ArrayInput.
-
-        Attributes:
-          source: a function without arguments that returns a dict of arrays with the same first
-            axis, or a config of it.
-          global_batch_size: examples of a step, over all processes.
-          seed: of the order.
-          shuffle: whether each epoch has an order of its own.
-          num_epochs: None for no end.
-          is_training: whether what does not fill a batch at an epoch's end is left out; in an
-            evaluation it is a smaller batch. An evaler sets it.
-        """
+        """Configures ArrayInput."""
 
         source: Required[ConfigOr[Callable[[], Mapping[str, ArrayLike]]]] = REQUIRED
         global_batch_size: Required[int] = REQUIRED
@@ -426,15 +402,7 @@ def partition_by_path_rank(
 
 
 def _from_source(where: str, source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
-    """Returns the data of a source: what its config makes, what a function returns.
-
-    Args:
-      where: the input, for messages.
-      source: data, a function or class of no arguments, or a config of any of these.
-
-    Raises:
-      ValueError: a function or class that needs arguments.
-    """
+    """Returns the data of a source: what its config makes, what a function returns."""
     data: PyTree = maybe_instantiate(source)
     if not isinstance(data, type) and (hasattr(data, "__iter__") or not callable(data)):
         return data

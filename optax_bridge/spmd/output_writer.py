@@ -23,11 +23,7 @@ class BaseOutputWriter(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures BaseOutputWriter.
-
-        Attributes:
-          dir: the folder of the files; a trainer sets it.
-        """
+        """Configures BaseOutputWriter."""
 
         dir: Required[str] = REQUIRED
 
@@ -61,11 +57,7 @@ class JsonlWriter(BaseOutputWriter):
 
     @config_class
     class Config(BaseOutputWriter.Config):
-        """Configures JsonlWriter.
-
-        Attributes:
-          paths: regular expressions for whole paths: which arrays are written.
-        """
+        """Configures JsonlWriter."""
 
         paths: Sequence[str] = (".*",)
 

@@ -22,17 +22,7 @@ _POINTS = 600  # more of them do not show
 def progress_line(
     console: Console, max_step: float
 ) -> Generator[Callable[[int, float], None], None, None]:
-    """Step, loss, steps per second, time left: on a terminal a line that is written over.
-
-    Elsewhere it is a line every ten seconds.
-
-    Args:
-      console: where it is drawn.
-      max_step: the last step; infinite without a limit.
-
-    Yields:
-      A function of each step and its loss.
-    """
+    """Step, loss, steps per second, time left: on a terminal a line that is written over."""
     if not console.is_terminal:
         yield _shower(max_step, console.print, _SECONDS_BETWEEN_LINES)
         return
@@ -73,13 +63,7 @@ def _clock(seconds: float) -> str:
 
 
 class LossLog:
-    """Appends each step's loss to `losses.csv` in the run's folder; draws `loss.svg` there.
-
-    A run that goes on from a checkpoint takes some steps again: the lines of those are replaced.
-
-    Args:
-      folder: the run's.
-    """
+    """Appends each step's loss to `losses.csv` in the run's folder; draws `loss.svg` there."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -121,14 +105,7 @@ def read_losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def curve(losses: list[tuple[int, float]]) -> str:
-    """Losses over steps, as SVG.
-
-    Args:
-      losses: steps and losses, by rising step.
-
-    Returns:
-      The picture; its text has the colour of the page around it.
-    """
+    """Losses over steps, as SVG."""
     stride = max(1, len(losses) // _POINTS)
     shown = [*losses[:-1][::stride], *losses[-1:]]
     steps, values = [s for s, _ in shown] or [0], [x for _, x in shown] or [0.0]

@@ -33,11 +33,7 @@ class BaseWriter(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures BaseWriter.
-
-        Attributes:
-          dir: the folder that is written to.
-        """
+        """Configures BaseWriter."""
 
         dir: Required[str] = REQUIRED
 
@@ -80,11 +76,7 @@ class CompositeWriter(BaseWriter):
 
     @config_class
     class Config(BaseWriter.Config):
-        """Configures CompositeWriter.
-
-        Attributes:
-          writers: name -> config of a writer.
-        """
+        """Configures CompositeWriter."""
 
         writers: Required[dict[str, BaseWriter.Config]] = REQUIRED
 
@@ -134,11 +126,7 @@ class SummaryWriter(BaseWriter):
 
     @config_class
     class Config(BaseWriter.Config):
-        """Configures SummaryWriter.
-
-        Attributes:
-          write_every_n_steps: other steps are left out.
-        """
+        """Configures SummaryWriter."""
 
         write_every_n_steps: int = 1
 

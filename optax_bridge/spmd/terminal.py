@@ -52,15 +52,7 @@ def report_misuse() -> Iterator[None]:
 
 
 def load_config(name: str) -> Any:
-    """A trainer's config by its name.
-
-    Args:
-      name: `package.module.function` or `module:function` of a function that returns it; or the
-        path of a `trainer_config.txt`.
-
-    Raises:
-      ConfigNotFound: there is no such function, or no such file.
-    """
+    """A trainer's config by its name."""
     if os.getcwd() not in sys.path:  # where the user's programs are, as with `python -m`
         sys.path.insert(0, os.getcwd())
     if name.endswith(".txt") or os.sep in name:
@@ -107,12 +99,7 @@ def load_config(name: str) -> Any:
 
 
 def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> ConfigBase:
-    """A trainer's config by its name, with its folder and other fields set.
-
-    Raises:
-      ConfigNotFound: nothing has that name.
-      OverrideError: a setting does not fit it.
-    """
+    """A trainer's config by its name, with its folder and other fields set."""
     cfg: Any = load_config(name)
     if not isinstance(cfg, ConfigBase) or "dir" not in cfg or "max_step" not in cfg:
         raise ConfigNotFound(
@@ -126,11 +113,7 @@ def find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> Con
 
 
 def make_trainer(cfg: ConfigBase) -> SpmdTrainer:
-    """Returns the trainer of a config.
-
-    Raises:
-      ValueError: something in the config does not fit; each message says what.
-    """
+    """Returns the trainer of a config."""
     if isinstance(cfg.dir, RequiredFieldValue):
         raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
     with _log_messages(plain_terminal(stderr=True)):
@@ -155,11 +138,7 @@ def connect(
 
 
 def train(trainer: SpmdTrainer, seed: int, resume_from: int | None) -> int:
-    """Runs a trainer, and says on the terminal how it goes.
-
-    Returns:
-      The exit code.
-    """
+    """Runs a trainer, and says on the terminal how it goes."""
     console = plain_terminal(stderr=True)
     cfg = trainer.config
     is_first = jax.process_index() == 0

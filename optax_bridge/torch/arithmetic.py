@@ -29,11 +29,7 @@ _TO_SUBNORMAL_HALF = 0.75  # near it, float32 has the multiples of 2 ** -24
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """The operations on tensors of one dtype; call them under `jax.enable_x64(True)`.
-
-    Attributes:
-      dtype: name of the dtype; float64 is not rounded.
-    """
+    """The operations on tensors of one dtype; call them under `jax.enable_x64(True)`."""
 
     dtype: str
 

@@ -20,31 +20,7 @@ _TRANSPARENT = ("InjectStatefulHyperparamsState", "MaskedState", "PartitionState
 def learning_rate(
     tx: optax.GradientTransformation, opt_state: OptState, step: int | jax.Array, params: Params
 ) -> Rate:
-    """The learning rate of the next step.
-
-    It is read where it is stored: in the state (`optax.inject_hyperparams`, line searches), times
-    the factor of `optax.contrib.reduce_on_plateau`, or by this project's optimizers, alone or last
-    in `optax.chain`, `optax.masked` and `optax.partition`. A schedule is evaluated at the
-    steps that it has counted.
-
-        >>> params = jnp.ones(2)
-        >>> tx = optax.chain(optax.clip(1.0), optax_bridge.adam(lambda count: 0.5 / (count + 1)))
-        >>> learning_rate(tx, tx.init(params), 0, params).item()
-        0.5
-
-    Args:
-      tx: the transformation.
-      opt_state: its state.
-      step: steps taken, for schedules that count none themselves.
-      params: the parameters.
-
-    Returns:
-      A number or an array; for `multi_optimizer` a tuple with one for each group.
-
-    Raises:
-      ValueError: it is given per call, or nothing says it (the aliases of Optax keep theirs to
-        themselves), or there are several.
-    """
+    """The learning rate of the next step."""
     if isinstance(tx, ExactTransformation):
         return _of_ours(tx, opt_state, params, step)
     in_state = optax.tree.get_all_with_path(opt_state, "learning_rate")

@@ -153,11 +153,7 @@ def hand_off(
 def _params_of_module(
     params: PyTree, expected: Mapping[tuple[str, ...], Leaf], rename: Callable[[str], str]
 ) -> dict[tuple[str, ...], Leaf]:
-    """Returns the state's parameters by their paths in the module.
-
-    Raises:
-      ValueError: the module has other parameters, or one of another shape.
-    """
+    """Returns the state's parameters by their paths in the module."""
     renamed = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(params)}
     differing = renamed.keys() ^ expected.keys()
     if differing:
@@ -198,14 +194,7 @@ def _moved_state(
     moved: list[tuple[str, ...]],
     paths: list[tuple[str, ...]],
 ) -> OptState:
-    """The optimizer's state in the structure that it has over the module's parameters.
-
-    Args:
-      template: the state that the optimizer has for the module.
-      state: the training state.
-      moved: the paths of the state's parameters in the module.
-      paths: the same, in the module's order.
-    """
+    """The optimizer's state in the structure that it has over the module's parameters."""
     indices = {path: index for index, path in enumerate(paths)}
     old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
     values = {}

@@ -27,22 +27,7 @@ def hand_over_collections(
     collections: Mapping[str, PyTree],
     missing: str,
 ) -> list[str]:
-    """Puts batch statistics and the like into the module's variables.
-
-    Args:
-      state: the training state.
-      model: the module.
-      rename: path of a Linen variable to the module's.
-      wrt: which variables are optimized, and are there already.
-      collections: those that the state has no field for.
-      missing: "keep" where variables may keep their values, else "error".
-
-    Returns:
-      What of the state has no place in the module.
-
-    Raises:
-      ValueError: a variable that the state has nothing for, or something of another shape.
-    """
+    """Puts batch statistics and the like into the module's variables."""
     passing = (nnx.Intermediate, nnx.RngState)  # of one call, or a stream of keys
     target = nnx.state(model, nnx.Not(nnx.Any(wrt, *passing)))
     flat = leaves_with_path(target)
@@ -96,14 +81,7 @@ def _rename(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, 
 
 
 def hand_over_keys(state: PyTree, model: nnx.Module) -> list[str]:
-    """Puts the state's keys into the module's streams of the same names.
-
-    A stream hands out its key folded with its count, as `FullTrainState.step_rngs` folds a key with
-    the step; so the count becomes the step. Several streams of one name get keys of their own.
-
-    Returns:
-      The keys that the module has no stream for, and gradients that were being accumulated.
-    """
+    """Puts the state's keys into the module's streams of the same names."""
     rngs: dict[str, jax.Array] = dict(getattr(state, "rngs", None) or {})
     streams = nnx.state(model, nnx.RngState)
     flat = leaves_with_path(streams)

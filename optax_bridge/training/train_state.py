@@ -427,11 +427,7 @@ def _part_for_tx(tree: PyTree) -> Params:
 
 
 def strong(leaf: Leaf) -> Leaf:
-    """A number, or an array made of one, in the type that a step returns it in.
-
-    JAX calls the type of `jnp.asarray(1.0)` weak, and compiles a second time for that of the sum of
-    two arrays, which is not.
-    """
+    """A number, or an array made of one, in the type that a step returns it in."""
     if isinstance(leaf, bool | int | float | complex):
         return jnp.asarray(leaf, jnp.result_type(leaf))
     is_weak = isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False)

@@ -24,14 +24,7 @@ TARGET = Path(__file__).parents[2] / "legacy_optim" / "gone" / "names.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Reads the releases, asks today's, writes the difference.
-
-    Args:
-      argv: arguments; those of the command line if None.
-
-    Returns:
-      The exit code: 1 where the file was behind, 2 where what is installed is older than it.
-    """
+    """Reads the releases, asks today's, writes the difference."""
     parser = argparse.ArgumentParser(description=__doc__, prog="gone_names")
     parser.add_argument("--cache", type=Path, help="where to keep what was downloaded and read")
     cache = parser.parse_args(argv).cache
@@ -86,10 +79,7 @@ def _inventory(cache: Path) -> dict[str, Any]:
 
 
 def _compare(package: str, snapshots: list[Any], old: int, inventory: dict[str, Any]) -> None:
-    """Adds what the old snapshots have and today's packages do not.
-
-    Numbers in the result are indices into `read`: of the last release that had it.
-    """
+    """Adds what the old snapshots have and today's packages do not."""
     modules = {
         name
         for snapshot in snapshots[:old]

@@ -65,23 +65,14 @@ IMPORTED: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Read:
-    """A release that was read.
-
-    Attributes:
-      names: what it has.
-      how: `source`, or `import, Python 3.10`.
-    """
+    """A release that was read."""
 
     names: Snapshot
     how: str
 
 
 def read(package: str, version: str, cache: Path) -> Read:
-    """Reads a release, from the cache if it was read before.
-
-    Raises:
-      RuntimeError: it cannot be got; says what pip said.
-    """
+    """Reads a release, from the cache if it was read before."""
     snapshot = cache / f"{package}-{version}.json"
     if not snapshot.exists():
         result = _read_installed(package, version, cache) or _read_files(package, version, cache)

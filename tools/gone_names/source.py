@@ -19,18 +19,7 @@ _NOT_PUBLIC = ("tests", "testing", "conftest", "examples", "internal_test_util",
 
 @dataclass
 class Bound:
-    """The value of a name.
-
-    Attributes:
-      keywords: names of parameters that may be given by keyword, None where unknown.
-      open: takes any keyword.
-      attributes: of a class or an instance, None where it is neither or unknown.
-      module: dotted, where it is a module of the release.
-      instance: what `__init__` sets, of a class.
-      outside: it comes from another package.
-      whole_module: it is a module of another package.
-      public: the public module of the release that it was imported from.
-    """
+    """The value of a name."""
 
     keywords: list[str] | None = None
     open: bool = False
@@ -44,12 +33,7 @@ class Bound:
 
 @dataclass
 class Release:
-    """The files of a release.
-
-    Args:
-      folder: what contains the package's folder.
-      package: its name, dots for a namespace.
-    """
+    """The files of a release."""
 
     folder: Path
     package: str

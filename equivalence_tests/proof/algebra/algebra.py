@@ -23,10 +23,7 @@ Names = Mapping[Any, Index]  # index, or its symbol -> the index that replaces i
 
 
 class Algebra(Powers):
-    """Atoms, and arithmetic with quotients of polynomials over them.
-
-    Factors that do not depend on an index are taken out of a sum over it.
-    """
+    """Atoms, and arithmetic with quotients of polynomials over them."""
 
     def total(self, body: Rat, bounds: Sequence[tuple[str, int]]) -> Rat:
         """The sum of a value over indices; factors without the indices are taken out of it."""
@@ -42,10 +39,7 @@ class Algebra(Powers):
     def _by_digits(
         self, body: Rat, bounds: Sequence[tuple[str, int]]
     ) -> tuple[Rat, list[tuple[str, int]]]:
-        """A sum over an index that is read by its digits alone, as one over the digits.
-
-        So a sum over a flattened array is the sum over the array.
-        """
+        """A sum over an index that is read by its digits alone, as one over the digits."""
         result: list[tuple[str, int]] = []
         for symbol, size in bounds:
             occurrences: set[Index] = set()

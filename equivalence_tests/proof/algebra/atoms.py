@@ -29,20 +29,7 @@ Index = int | str | tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A value that is no polynomial: an input, a root, a sum, a condition, a function.
-
-    Attributes:
-      kind: `leaf`, `index`, `root`, `positive`, `zero`, `sum`, `function`, `array`, `special`.
-      name: of the input or the function.
-      args: arguments.
-      index: where an array is read.
-      bound: of a sum, its indices and their sizes.
-      free: symbols of indices that occur and are not bound.
-      depth: how many sums are nested in it.
-      nonneg: whether it is known to be 0 or more.
-      integer: whether it is known to be an integer.
-      order: of a root.
-    """
+    """A value that is no polynomial: an input, a root, a sum, a condition, a function."""
 
     kind: str
     name: str
@@ -170,13 +157,7 @@ def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
 
 
 def to_lists(atoms: Sequence[Atom], *values: Rat) -> Json:
-    """Values as plain data, for the certificate.
-
-    Returns:
-      `values`, each a quotient: numerator and denominator, each a list of terms: a rational number
-      as text, and pairs of an atom and its power. `atoms`, in an order in which arguments come
-      first.
-    """
+    """Values as plain data, for the certificate."""
     numbers: dict[int, int] = {}
     rows: list[Json] = []
 

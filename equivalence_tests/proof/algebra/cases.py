@@ -19,12 +19,7 @@ _MOST_CASES, _MOST_WHOLE = 300, 9
 
 @dataclass(frozen=True)
 class Region:
-    """The conditions of a case.
-
-    Attributes:
-      rows: polynomials that are 0 or more, or if True, more than 0.
-      zeros: polynomials that are 0.
-    """
+    """The conditions of a case."""
 
     rows: tuple[Inequality, ...] = ()
     zeros: tuple[fmpq_mpoly, ...] = ()
@@ -38,11 +33,7 @@ class Cases:
         self.algebra, self._left = algebra, _MOST_CASES
 
     def equal(self, a: Rat, b: Rat) -> bool:
-        """True if two values are equal in each case, where both are defined.
-
-        `where(x == 0, 1, p / x)` is not `where(x == 0, 2, p / x)`, although both are p / x wherever
-        that is defined.
-        """
+        """True if two values are equal in each case, where both are defined."""
         algebra = self.algebra
         # What is computed of values in a case assumes no more than they do.
         before = dict(algebra.assumptions), dict(algebra.denominators)

@@ -127,10 +127,7 @@ class Conditions(Signs):
             self.assume(value, "is not rounded to 0")
 
     def _without_root(self, poly: fmpq_mpoly) -> Rat | None:
-        """A value with the sign of a difference with a square root, without the root.
-
-        Of `a sqrt(s) - b`, with `a` and `b` not negative, it is `a^2 s - b^2`. None of others.
-        """
+        """A value with the sign of a difference with a square root, without the root."""
         for gen in self.generators(poly):
             atom = self.atoms[gen]
             if atom.kind != "root" or atom.order != 2:
@@ -147,10 +144,7 @@ class Conditions(Signs):
         return None
 
     def _lead(self, poly: fmpq_mpoly) -> fmpq:
-        """A coefficient whose sign distinguishes a polynomial from its negative.
-
-        It depends neither on the names of indices nor on the order of atoms.
-        """
+        """A coefficient whose sign distinguishes a polynomial from its negative."""
 
         def key(term: tuple[Sequence[int], fmpq]) -> tuple[object, ...]:
             factors = [(self.label(gen), power) for gen, power in enumerate(term[0]) if power]

@@ -41,11 +41,7 @@ def _without_trailing_zeros(terms: Terms) -> dict[Monomial, fmpq]:
 
 
 def _has_solution(table: list[list[fmpq]]) -> bool:
-    """True if equations have a solution of numbers of 0 or more: the simplex method's first phase.
-
-    Args:
-      table: an equation in each row, with its right side, 0 or more, at the end.
-    """
+    """True if equations have a nonnegative solution: the simplex method's first phase."""
     zero, width = fmpq(0), len(table[0]) - 1
     basis = [width + number for number in range(len(table))]  # a variable of its own for each row
     gain = [sum(column, zero) for column in zip(*table, strict=True)]

@@ -14,10 +14,7 @@ class Powers(Conditions):
     """Quotients with roots and powers."""
 
     def root(self, value: Rat, order: int = 2) -> Rat:
-        """A root; assumes that its radicand is not negative.
-
-        A fourth root is a square root of a square root, so that its square is one.
-        """
+        """A root; assumes that its radicand is not negative."""
         for prime in (2, 3, 5, 7):
             if order % prime == 0 and order != prime:
                 return self.root(self.root(value, order // prime), prime)
@@ -60,11 +57,7 @@ class Powers(Conditions):
         return atom if atom and atom.kind == "root" and atom.order < order else None
 
     def _root_of_parts(self, value: Rat) -> Rat | None:
-        """The square root of a quotient as the quotient of square roots; None if that is open.
-
-        Where one of the two is not negative, the other is not either, or there is no root.
-        Numbers have a root of their own.
-        """
+        """The square root of a quotient as the quotient of square roots; None if that is open."""
         (lead, _), (below, _) = value.num.factor_squarefree(), value.den.factor_squarefree()
         top, bottom, number = value.num / lead, value.den / below, fmpq(lead) / fmpq(below)
         if number < 0:

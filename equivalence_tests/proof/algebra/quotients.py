@@ -35,12 +35,7 @@ class Quotients:
     """Atoms, and arithmetic with quotients of polynomials over them."""
 
     def __init__(self, capacity: int, work: int):
-        """Makes an algebra.
-
-        Args:
-          capacity: the most atoms; with more, `CapacityExceeded` is raised.
-          work: the most terms that are handled; with more, `Undecided` is raised.
-        """
+        """Makes an algebra."""
         self.work = work
         self.atoms: list[Atom] = []
         self.by_key: dict[Hashable, int] = {}
@@ -141,10 +136,7 @@ class Quotients:
         return (rows.get(0, self.ctx.constant(0)) + on * self.generator(gen),)
 
     def _follows(self, first: Atom, second: Atom) -> bool | None:
-        """True if one condition holds where another does; None if that is open.
-
-        `x > -1` holds where `x > 1` does, and `x = 0` does not.
-        """
+        """True if one condition holds where another does; None if that is open."""
         (one, kind), (other, wanted) = self._relation(first), self._relation(second)
         difference = other - one
         if not difference.is_constant():
@@ -185,10 +177,7 @@ class Quotients:
         return Rat(num, den)
 
     def _with_equal_numbers(self, num: fmpq_mpoly, den: fmpq_mpoly) -> fmpq_mpoly:
-        """A numerator with the numbers that conditions say atoms are: 3 times `[x = 3]` for x.
-
-        Not where something is divided by the atom: of `p / x` nothing is known where x is 0.
-        """
+        """A numerator with the numbers that conditions say atoms are: 3 times `[x = 3]` for x."""
         for gen in self.generators(num):
             if self.atoms[gen].kind != "zero":
                 continue
@@ -294,11 +283,7 @@ class Quotients:
         return None
 
     def special(self, name: str) -> Rat:
-        """A value that is no number: an infinity, or a result of one or of 1 / 0.
-
-        Whatever is computed of it is undefined, and of something undefined nothing is known, not
-        even that 0 times it is 0; it goes where it is not selected.
-        """
+        """A value that is no number: an infinity, or a result of one or of 1 / 0."""
         value = self.atom(("special", name), Atom("special", name))
         self._special |= set(self.atoms_of(value))
         return value
@@ -355,14 +340,7 @@ class Quotients:
         function: Callable[[list[Rat]], Rat],
         bound: Set[str] = frozenset(),
     ) -> Rat:
-        """A function of values, case by case of their indicators.
-
-        Args:
-          args: the values.
-          function: the function.
-          bound: indices over which it goes; what depends on these has one case for each element,
-            and is left alone.
-        """
+        """A function of values, case by case of their indicators."""
         for gen in self.atoms_of(*args):
             atom = self.atoms[gen]
             if atom.kind in ("positive", "zero") and not atom.free & bound:

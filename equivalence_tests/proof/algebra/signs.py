@@ -22,14 +22,7 @@ class Signs(Quotients):
     def __init__(
         self, capacity: int = 40, work: int = 400_000, guarded: frozenset[str] = frozenset()
     ):
-        """Makes an algebra.
-
-        Args:
-          capacity: the most atoms; with more, `CapacityExceeded` is raised.
-          work: the most terms that are handled; with more, `Undecided` is raised.
-          guarded: denominators as text that are not assumed to be other than 0: where one is 0,
-            the quotient is undefined.
-        """
+        """Makes an algebra."""
         super().__init__(capacity, work)
         self.guarded = guarded
         self.denominators: dict[str, Rat] = {}
@@ -96,10 +89,7 @@ class Signs(Quotients):
         return above or self.is_limited(value.num, True)
 
     def is_limited(self, poly: fmpq_mpoly, strict: bool) -> bool:
-        """True if a polynomial is 0 or more, or more than 0, by what limits its atoms.
-
-        Of polynomials with floors or powers of counts: `x - floor(x)` and `1 - 0.9 ** n`.
-        """
+        """True if a polynomial is 0 or more, or more than 0, by what limits its atoms."""
         gens = self.generators(poly)
         if poly.total_degree() > 1 or not any(self.limits_of(gen) for gen in gens):
             return False
@@ -114,13 +104,7 @@ class Signs(Quotients):
         zeros: Sequence[fmpq_mpoly] = (),
         signs: Mapping[int, bool] = {},
     ) -> bool:
-        """True if inequalities and equations are seen not to hold together.
-
-        Args:
-          rows: polynomials that are 0 or more, or if True, more than 0.
-          zeros: polynomials that are 0.
-          signs: atoms that are 0 or more, or if True, more than 0, beside those known to be.
-        """
+        """True if inequalities and equations are seen not to hold together."""
         table = self._solved(self._with_limits(rows, zeros, signs), zeros)
         if table is None:
             return True

@@ -33,13 +33,7 @@ Constant = ArrayLike | jax.Array  # an array of typed random keys is JAX's
 
 @dataclass
 class Graph:
-    """A graph whose nodes are rewritten as they are made; equal operations are one node.
-
-    Attributes:
-      nodes: key -> node.
-      values: the constants by their nodes' ids.
-      never_negative: names of inputs that are known to be 0 or more.
-    """
+    """A graph whose nodes are rewritten as they are made; equal operations are one node."""
 
     nodes: dict[Hashable, Node] = field(default_factory=dict[Hashable, Node])
     values: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
@@ -110,16 +104,7 @@ class Graph:
         shape: Sequence[int],
         dtype: DType,
     ) -> Node:
-        """The node of an operation after rewriting.
-
-        Args:
-          op: a primitive's name.
-          args: operands.
-          params: the primitive's parameters as a hashable value; of those that the rules look at,
-            `(name, value)` pairs in a tuple.
-          shape: of the result.
-          dtype: of the result.
-        """
+        """The node of an operation after rewriting."""
         shape, args = tuple(shape), tuple(args)
         if op in COPIES:
             return args[0]
@@ -149,12 +134,7 @@ class Graph:
         return self.apply(node.op, args, node.params, node.shape, node.dtype)
 
     def with_inputs(self, replacements: Mapping[int, Node], *nodes: Node) -> list[Node]:
-        """Nodes with others in the place of inputs.
-
-        Args:
-          replacements: an input's id -> what replaces it.
-          nodes: those to recompute.
-        """
+        """Nodes with others in the place of inputs."""
         rebuilt = dict(replacements)
         for node in cone(*nodes):
             if node.id not in rebuilt:

@@ -18,11 +18,7 @@ from equivalence_tests.proof.primitives.primitive import Builder, Shape, Site
 def fold_constants(
     graph: Builder, row: Primitive, args: Sequence[Node], dtype: DType
 ) -> Node | None:
-    """Returns the constant result of an operation on constants; None of others.
-
-    Sums, products and quotients of floating-point constants stay as they are written: over the
-    reals they are meant without the rounding.
-    """
+    """Returns the constant result of an operation on constants; None of others."""
     if row.folds is None or any(arg.shape for arg in args):
         return None
     if is_float(dtype) and not row.folds_floats:

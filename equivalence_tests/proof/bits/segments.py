@@ -81,11 +81,7 @@ _PERMUTATIONS = frozenset(("reshape", "transpose", "rev", "sort"))
 
 
 def undo_permutation(graph: Graph, node: Node) -> Node | None:
-    """Returns the array whose entries were permuted; None if none were.
-
-    What is computed of each entry of arrays permuted alike, `sort(x) ** 2`, is computed
-    of the arrays in their first order.
-    """
+    """Returns the array whose entries were permuted; None if none were."""
     if node.op in _PERMUTATIONS:
         return _source(node)
     if not is_elementwise(node.op):

@@ -13,13 +13,7 @@ from equivalence_tests.proof.primitives import PRIMITIVES
 
 
 def is_never_negative(graph: Graph, node: Node, nonnegative: Collection[int]) -> bool:
-    """True if a node is 0 or more, as a real number, wherever it is defined.
-
-    Args:
-      graph: the graph.
-      node: the node.
-      nonnegative: ids of nodes that are.
-    """
+    """True if a node is 0 or more, as a real number, wherever it is defined."""
     signs: dict[int, bool] = {}
     for each in cone(node):
         signs[each.id] = each.id in nonnegative or _follows(graph, each, signs)

@@ -24,28 +24,7 @@ _CAPACITY = 256  # atoms of a leaf of a state
 
 
 def rows_of_case(graph: Graph, induction: Induction) -> Json:
-    """The states and obligations of one case as plain data.
-
-    Args:
-      graph: where its nodes are.
-      induction: the proof.
-
-    Returns:
-      `states`: how the states of both sides are related. For every state of a cycle of counters
-      there is one with the counters' values, `where`, and the `leaves` of both sides: the name of a
-      symbol, the number of a quotient of symbols, or None of a leaf that stays what it is at the
-      start.
-      `obligations`: for each `when`, `leaf`, `level` and what else is known; `params` where it is a
-      parameter, `general` where it is not for all shapes. One that is identical
-      has the number of its `node`, which is the same for both sides; one that is equal over the
-      reals has the numbers of the quotients that are both sides' normal forms as `terms`; one that
-      is open has them as text as well.
-      `nodes`: `[operation, operands, text of its parameters, text of its type]`.
-      `quotients`: `[numerator, denominator]`, each a list of terms: a rational number as text, and
-      pairs of an atom and its power.
-      `atoms`: with quotients as arguments.
-      `texts`: the texts.
-    """
+    """The states and obligations of one case as plain data."""
     tables = _Tables()
     rows = [_row(each, tables) for each in induction.obligations]
     return {

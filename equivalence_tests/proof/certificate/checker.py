@@ -63,18 +63,7 @@ TRUSTED = (
 
 @dataclass
 class Checked:
-    """The amount that a check has covered.
-
-    Attributes:
-      points: runs in exact arithmetic.
-      shapes: other shapes than those of the proof for which the sides were run.
-      values: values that were compared there.
-      forms: values of normal forms that were compared with the programs'.
-      bits: values of which every bit was compared.
-      examples: inputs that part the sides.
-      skipped: what could not be checked, and why.
-      trusted: what was not checked, and is taken for right.
-    """
+    """The amount that a check has covered."""
 
     points: int = 0
     shapes: int = 0
@@ -89,11 +78,7 @@ class Checked:
 def check_programs(
     certificate: Case, trace: Trace, points: int, steps: int, shapes: int, seed: int
 ) -> Checked:
-    """Checks a certificate against programs; see `check`.
-
-    Raises:
-      CertificateError: the programs do not compute what it says, or it cannot be checked.
-    """
+    """Checks a certificate against programs; see `check`."""
     checked, rng = Checked(), np.random.default_rng(seed)
     check_header(certificate)
     with precise():
@@ -124,13 +109,7 @@ def check_programs(
 
 
 def _check_example(case: Case, trace: Trace, checked: Checked, rng: np.random.Generator) -> None:
-    """Counts an example that parts the sides, which a long one is not tried to do.
-
-    In the dtypes of the parameters, or in float64, if the certificate says that.
-
-    Raises:
-      CertificateError: every run has finite numbers, and none of them parts the sides.
-    """
+    """Counts an example that parts the sides, which a long one is not tried to do."""
     example, answers = case["counterexample"], list[bool | None]()
     for wide in (False, True)[: 1 + (example["arithmetic"] == "float64")]:
         if True in answers:
@@ -150,15 +129,7 @@ def _check_example(case: Case, trace: Trace, checked: Checked, rng: np.random.Ge
 
 
 class _Run:
-    """One run of both sides, from one random input.
-
-    Attributes:
-      states: how the certificate relates states; none where the shapes are others than those of its
-        proof, for which its terms are.
-      first: the first states that are related.
-      zeros: whether parameters and gradients are 0, of both signs.
-      any_sign: whether settings may have another sign than the given numbers.
-    """
+    """One run of both sides, from one random input."""
 
     def __init__(
         self,
@@ -180,11 +151,7 @@ class _Run:
 
     @reading()
     def follow(self, steps: int) -> set[str]:
-        """Follows both sides from the start, then from states that are related, at random.
-
-        Returns:
-          The parameters of which a value was compared after a step, or which have none.
-        """
+        """Follows both sides from the start, then from states that are related, at random."""
         compared, numbers = set[str](), self.programs.numbers
         shrunk = {name: numbers[name] * self.rng.integers(8, 17) / 16 for name in sorted(numbers)}
         if self.any_sign:
@@ -214,10 +181,7 @@ class _Run:
 
     @reading()
     def parts(self, example: Case) -> bool | None:
-        """Returns whether an example parts both sides; None if that is open.
-
-        In exact arithmetic, else by more than rounding explains in a few steps.
-        """
+        """Returns whether an example parts both sides; None if that is open."""
         leaf, index = self.programs.paths.index(example["leaf"]), tuple(example["index"])
         kind = self.programs.shapes[leaf].dtype
 
@@ -271,11 +235,7 @@ class _Run:
     # States
 
     def _symbols_of(self, states: Pair, when: str) -> tuple[Case, Symbols] | None:
-        """Returns how the certificate relates states, and the values of its symbols in these.
-
-        Raises:
-          CertificateError: they are not related so.
-        """
+        """Returns how the certificate relates states, and the values of its symbols in these."""
         self.first = self.first or states
         fitting = (
             row
@@ -359,11 +319,7 @@ class _Run:
         return {path for path, a, b in pairs if self._equal(a, b, f"{path} {when}") or not a.size}
 
     def _equal(self, a: Any, b: Any, where: str, words: tuple[str, str] = _OF_SIDES) -> bool:
-        """Returns whether anything was compared.
-
-        Raises:
-          CertificateError: two arrays differ.
-        """
+        """Returns whether anything was compared."""
         if is_kind(a, jax.dtypes.prng_key):
             a, b = (np.asarray(jax.random.key_data(key)) for key in (a, b))
         before = self.checked.values

@@ -30,23 +30,14 @@ class NotEvaluable(Exception):
 
 @dataclass(frozen=True)
 class Forms:
-    """The normal forms of a case of a certificate, and what they are evaluated on.
-
-    Attributes:
-      case: has `atoms` and `quotients`, which refer to each other by number.
-      inputs: name -> array of balls or whole numbers.
-    """
+    """The normal forms of a case of a certificate, and what they are evaluated on."""
 
     case: Case
     inputs: Mapping[str, np.ndarray]
     _known: dict[_Place, arb] = field(default_factory=dict[_Place, arb])
 
     def value(self, number: int, symbols: Mapping[str, int]) -> arb:
-        """Returns the value of a quotient where the symbols of indices have these values.
-
-        Raises:
-          NotEvaluable: there is a function in it that is not known.
-        """
+        """Returns the value of a quotient where the symbols of indices have these values."""
         place = number, *sorted(symbols.items())
         if place not in self._known:  # quotients have parts in common
             above, below = (self._sum(each, symbols) for each in self.case["quotients"][number])

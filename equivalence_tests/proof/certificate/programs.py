@@ -8,14 +8,7 @@ from jax.extend.core import ClosedJaxpr
 
 
 class Side(NamedTuple):
-    """One side as programs.
-
-    Attributes:
-      start: (numbers, parameters) -> (state, parameters).
-      step: (numbers, state, gradients) -> (state, parameters).
-      paths: of the state's leaves.
-      comparisons: the numbers with which Python compares hyper-parameters.
-    """
+    """One side as programs."""
 
     start: ClosedJaxpr
     step: ClosedJaxpr

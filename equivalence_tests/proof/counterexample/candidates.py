@@ -68,10 +68,7 @@ def sizes(sides: Sequence[Program]) -> list[float]:
 
 
 def step_numbers(sides: Sequence[Program]) -> list[int]:
-    """The numbers of steps after which programs may change their behaviour, in order.
-
-    Those that they compare with, products of two of them, and where a count wraps round.
-    """
+    """The numbers of steps after which programs may change their behaviour, in order."""
     compared = {n for side in sides for n in compared_numbers(side) if n == int(n) and n > 1}
     dtypes = [leaf.dtype for side in sides for leaf in side.avals if is_integer(leaf.dtype)]
     compared |= {float(jnp.iinfo(dtype).max) for dtype in dtypes}
@@ -86,10 +83,7 @@ def step_numbers(sides: Sequence[Program]) -> list[int]:
 def other_settings(
     numbers: Mapping[str, float], sides: Sequence[Program]
 ) -> Iterator[dict[str, float]]:
-    """Yields hyper-parameters of which one is of another sign, size or value.
-
-    The values are those that the sides compare something with, and numbers around these.
-    """
+    """Yields hyper-parameters of which one is of another sign, size or value."""
     compared = {n for side in sides for n in compared_numbers(side)}
     asked = sorted((n for n in compared if n), key=lambda n: (abs(n), n))[-_MOST_VALUES // 2 :]
     for name, number in numbers.items():
@@ -107,11 +101,7 @@ def compared_numbers(side: Program) -> set[float]:
 def exact_values(
     shapes: Sequence[jax.ShapeDtypeStruct], sides: Sequence[Program]
 ) -> Iterator[Candidate]:
-    """Yields gradients, then parameters, that are exactly a number that a program compares with.
-
-    Or lie half-way between two of these. They are in the dtypes of the parameters, in which the
-    program has its number as well.
-    """
+    """Yields gradients, then parameters, that are exactly a number that a program compares with."""
     dtypes = [leaf.dtype for leaf in shapes]
     numbers = {n for side in sides for n in compared_numbers(side)}
     smallest = sorted(numbers, key=lambda n: (abs(n), n))[:_MOST_VALUES]
@@ -126,10 +116,7 @@ def exact_values(
 
 
 def _numbers(program: AnyJaxpr, *, compared: bool) -> Iterator[float]:
-    """The numbers of a program; those that something is compared with, or all that are not whole.
-
-    Where numbers are compared, these may have been rounded or taken from one another before.
-    """
+    """The numbers of a program that something is compared with, or all fractions."""
     inner, consts = programs.jaxpr_and_consts(program)
     values = dict(zip(inner.constvars, consts, strict=True))
     for eqn in inner.eqns:

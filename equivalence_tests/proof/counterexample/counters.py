@@ -18,13 +18,7 @@ _MOST_FOUND = 6
 
 
 def turning_points(pair: Pair) -> list[int]:
-    """Returns the first numbers of steps at which a step's results begin to differ, or cease to.
-
-    States after a few steps get counters, the numbers that every step makes one more, as they would
-    be after any number of steps. No run has led to such a state, so these say only where to look;
-    but any condition on a count turns there, `log(count) > 9` or `count & 1024`. None of programs
-    with loops, which take too long for so many.
-    """
+    """Returns the first numbers of steps at which a step's results begin to differ, or cease to."""
     if pair.has_loops:
         return []
     size = sum(int(np.prod(leaf.shape, dtype=int)) for leaf in pair.shapes)

@@ -14,20 +14,7 @@ Numbers = float | list[Any]  # of an array, as nested lists
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Both sides on one input, in float64.
-
-    Attributes:
-      hyper_params: the settings.
-      params: path -> initial value.
-      grads: for each step, path -> gradient.
-      step: the first step after which they differ, counted from 1; 0 before any.
-      leaf: the leaf in which they do.
-      index: where in it they differ most.
-      left: the left side's value there.
-      right: the right side's value there.
-      arithmetic: how both were computed.
-      from_step_on: whether the same gradient parts them after each of the next steps as well.
-    """
+    """Both sides on one input, in float64."""
 
     hyper_params: Mapping[str, float]
     params: Mapping[str, Numbers]

@@ -33,14 +33,7 @@ _Walked = tuple[list[jax.Array], list[jax.Array]]  # a state, and the parameters
 
 
 class LongRun:
-    """Both sides on their way to far steps.
-
-    Attributes:
-      pair: the sides.
-      params: the parameters at the start.
-      approach: the gradient of every step on the way.
-      at: the number of steps taken.
-    """
+    """Both sides on their way to far steps."""
 
     def __init__(self, pair: Pair, params: Arrays, approach: Arrays):
         """Makes the states at the start."""
@@ -77,11 +70,7 @@ class LongRun:
         return [self.approach] * self.at + [grads]
 
     def next_differs_exactly(self, grads: Arrays) -> bool:
-        """True if the next step parts the sides in exact arithmetic too.
-
-        Raises:
-          NoRule: something cannot be followed in exact arithmetic.
-        """
+        """True if the next step parts the sides in exact arithmetic too."""
         with precise():
             rows = zip(self.pair.sides, self._states, strict=True)
             results = [_exact_step(side, [*state, *grads]) for side, state in rows]

@@ -25,16 +25,7 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Pair:
-    """Both sides' programs for parameters of some dtypes.
-
-    Attributes:
-      sides: the programs.
-      shapes: of the parameters, with these dtypes.
-      clear: a relative difference that rounding does not make in a few steps.
-      faint: one that it may make where numbers cancel.
-      arithmetic: how the programs compute, as an example says it.
-      context: within which they are run.
-    """
+    """Both sides' programs for parameters of some dtypes."""
 
     sides: tuple[Program, ...]
     shapes: Sequence[jax.ShapeDtypeStruct]
@@ -49,21 +40,13 @@ class Pair:
         return any(_has_loop(side.step) for side in self.sides)
 
     def runs(self, params: Arrays, grads: Grads, compiled: bool = True) -> list[list[Arrays]]:
-        """Each side's parameters at the start and after every step, in its program's dtypes.
-
-        Interpreted where it is not to be compiled, which takes longer than a few steps.
-        """
+        """Each side's parameters at the start and after every step, in its program's dtypes."""
         how = _compile if compiled else _interpret
         with self.context():
             return [_trajectory(side, params, grads, how) for side in self.sides]
 
     def exactly(self, params: Arrays, grads: Grads) -> list[tuple[arb, arb]]:
-        """Both sides' last parameters as balls, entry by entry.
-
-        Raises:
-          NoRule: something cannot be followed in exact arithmetic.
-          Unclear: a comparison is open.
-        """
+        """Both sides' last parameters as balls, entry by entry."""
         return entries(self.last_exactly(params, grads))
 
     def last_exactly(self, params: Arrays, grads: Grads) -> list[Arrays]:
@@ -159,10 +142,7 @@ _DIGITS_OF_UNKNOWN = 9
 
 @contextlib.contextmanager
 def unknown_by_float64() -> Iterator[None]:
-    """Within it, a primitive without an exact rule gives what float64 makes of it, as wide balls.
-
-    What cancels is then no number any more. For examples, not for proofs.
-    """
+    """Computes primitives without an exact rule in float64, as wide balls, inside the context."""
 
     def rule(eqn: core.JaxprEqn, args: Sequence[np.ndarray]) -> Arrays:
         with float64():
@@ -186,10 +166,7 @@ def _unsure_balls(array: np.ndarray) -> np.ndarray:
 
 
 def step_distances(lhs: list[Arrays], rhs: list[Arrays]) -> Iterator[list[float]]:
-    """For each step how far the leaves are apart, relative to an entry's largest value so far.
-
-    What cancels to nearly 0 is not taken for a difference.
-    """
+    """For each step how far the leaves are apart, relative to an entry's largest value so far."""
     scales = [np.zeros(np.shape(leaf)) for leaf in lhs[0]]
     for ours, theirs in zip(lhs, rhs, strict=True):
         arrays = [

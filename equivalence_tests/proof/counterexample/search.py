@@ -51,11 +51,7 @@ _OPEN = (Unclear, ValueError, ZeroDivisionError, OverflowError)  # no answer in 
 
 
 class Search:
-    """Both sides in float64, ready to be run on candidates.
-
-    Where a side does not run in float64, since it makes arrays of its own dtypes, both are run in
-    the parameters' dtypes, and what parts them has to be more than rounding there.
-    """
+    """Both sides in float64, ready to be run on candidates."""
 
     def __init__(self, sides: tuple[MakeSide, MakeSide], inputs: Inputs):
         """Traces both sides."""
@@ -103,21 +99,11 @@ class Search:
         return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in self.inputs.shapes))
 
     def find_quickly(self) -> Counterexample | None:
-        """A counterexample among a few simple inputs; None if there is none.
-
-        Raises:
-          NoRule: the sides compute something that cannot be followed step by step.
-        """
+        """A counterexample among a few simple inputs; None if there is none."""
         return self._among(simple(self.inputs))
 
     def find_patiently(self) -> Counterexample | None:
-        """A counterexample by all other ways; None if none of them leads to one.
-
-        Where the parameters' dtypes have programs of their own, these are run before all else.
-
-        Raises:
-          NoRule: something cannot be followed in exact arithmetic.
-        """
+        """A counterexample by all other ways; None if none of them leads to one."""
         near = of_sizes(self.inputs, sizes(self.pair.sides))
         searches = [functools.partial(self._among, near), self._late]
         searches.insert(2 if self.one_program else 0, self._natively)
@@ -146,11 +132,7 @@ class Search:
     # Many steps
 
     def _late(self) -> Counterexample | None:
-        """A counterexample after many steps; None if none.
-
-        Raises:
-          NoRule: the step that parts them cannot be followed in exact arithmetic.
-        """
+        """A counterexample after many steps; None if none."""
         pair = self.pair if self.one_program else self.native
         with pair.context():
             steps = blocks(pair)
@@ -197,11 +179,7 @@ class Search:
     # The programs for the parameters' dtypes
 
     def _natively(self) -> Counterexample | None:
-        """A counterexample that float64 does not show, as a side depends on the dtype.
-
-        Raises:
-          NoRule: something cannot be followed in exact arithmetic.
-        """
+        """A counterexample that float64 does not show, as a side depends on the dtype."""
         asked = exact_values(self.inputs.shapes, self.native.sides)
         for params, grads in itertools.chain(simple(self.inputs), asked):
             for step in range(3):
@@ -213,10 +191,7 @@ class Search:
         return None
 
     def _native_example(self, params: Arrays, grads: Grads) -> tuple[Counterexample | None, bool]:
-        """The example that exact arithmetic gives, if runs bear it out; else whether to go on.
-
-        Where it has no answer, of a division by 0 say, IEEE arithmetic has: the run must show it.
-        """
+        """The example that exact arithmetic gives, if runs bear it out; else whether to go on."""
         try:
             exact = self.native.last_exactly(params, grads)
         except Undefined:
@@ -253,12 +228,7 @@ class Search:
     # One candidate
 
     def _differs_exactly(self, params: Arrays, grads: Grads) -> bool:
-        """True if the sides differ in exact arithmetic as well, as traced for these dtypes.
-
-        In float64 a state may still be float32, and hold a rounding of 1e-7; and a side may be
-        another program there. 0.01 and what float32 makes of it are two numbers in float64, and one
-        in float32.
-        """
+        """True if the sides differ in exact arithmetic as well, as traced for these dtypes."""
         pair = self.pair if self.one_program else self.native
         try:
             answer = _are_apart(pair, params, grads)
@@ -359,10 +329,7 @@ def _are_apart(pair: Pair, params: Arrays, grads: Grads) -> bool | None:
 
 
 def _are_apart_measurably(pair: Pair, params: Arrays, grads: Grads) -> bool | None:
-    """None if sides part by more than float64 leaves unsure of a primitive without a rule.
-
-    1 - igamma(a, x) cancels to a few roundings where igammac(a, x) is 1e-17: no difference.
-    """
+    """None if sides part by more than float64 leaves unsure of a primitive without a rule."""
     try:
         with unknown_by_float64():
             return None if _are_apart(pair, params, grads) else False

@@ -19,15 +19,7 @@ _COMPARISONS = ("min", "max", "clamp", "eq", "ne", "lt", "le")
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter as a function of the number of steps.
-
-    Attributes:
-      start: its value before the first step.
-      sign: 1 of one that grows, -1 of one that falls.
-      period: of one that goes round, after how many steps; else None.
-      least: of one that goes round, the least of its values.
-      end: of one that stops, where.
-    """
+    """A counter as a function of the number of steps."""
 
     start: int
     sign: int

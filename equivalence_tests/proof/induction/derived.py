@@ -20,12 +20,7 @@ HyperParams = Mapping[str, Any]  # numbers by their names: balls, or arrays that
 
 @dataclass(frozen=True)
 class Factor:
-    """A constant, perhaps of hyper-parameters.
-
-    Attributes:
-      text: the constant.
-      of: (1, hyper-parameters) -> the constant, in the arithmetic of that 1.
-    """
+    """A constant, perhaps of hyper-parameters."""
 
     text: str
     of: Callable[[Any, HyperParams], Any]
@@ -83,15 +78,7 @@ def _fraction(number: arb) -> fmpq | None:
 
 @dataclass(frozen=True)
 class Derived:
-    """A leaf of a state, as a function of other leaves.
-
-    Attributes:
-      slot: the leaf.
-      sources: what it is a function of.
-      text: the function, with `{0}`, `{1}` for the sources.
-      program: the function, of the hyper-parameters and the sources.
-      result: which of the program's results it is.
-    """
+    """A leaf of a state, as a function of other leaves."""
 
     slot: Slot
     sources: tuple[Slot, ...]
@@ -112,13 +99,7 @@ _FEWEST = 4  # values, of which three decide the sequence and the rest confirm i
 
 @dataclass(frozen=True)
 class Progression:
-    """A function of a count: `offset + scale * ratio ** count`, or a constant.
-
-    Attributes:
-      offset: the summand that does not change; None for 0.
-      scale: the factor of the rest; None of a constant.
-      ratio: the base of the power of the count; None where the rest is linear.
-    """
+    """A function of a count: `offset + scale * ratio ** count`, or a constant."""
 
     offset: Factor | None
     scale: Factor | None = None

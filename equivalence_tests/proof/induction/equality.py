@@ -38,17 +38,7 @@ class Level(enum.IntEnum):
 
 @dataclass
 class Equality:
-    """The result of a comparison of two values.
-
-    Attributes:
-      level: how they are equal.
-      assumptions: what has to hold for it.
-      general: whether it is so for arrays of any shape.
-      forms: both normal forms as text, where they were made.
-      terms: both normal forms as nested lists, for the certificate.
-      stopped: why it is not known.
-      hard: whether it was too much work to find out.
-    """
+    """The result of a comparison of two values."""
 
     level: Level
     assumptions: list[str] = field(default_factory=list)
@@ -60,11 +50,7 @@ class Equality:
 
 
 class Comparer:
-    """Compares nodes of one graph, and remembers the results.
-
-    Attributes:
-      patient: whether what is much work is tried with more of it: not once the proof has failed.
-    """
+    """Compares nodes of one graph, and remembers the results."""
 
     def __init__(self, graph: Graph):
         """Compares nodes of this graph."""
@@ -132,11 +118,7 @@ class Comparer:
             self._assumed[newer.id] = equality.assumptions
 
     def _sweep(self, lhs: Node, rhs: Node) -> None:
-        """Proves that parts of both are equal, from the smallest to the largest.
-
-        Which parts may be, their values at random points say. Nodes that both parts have in common
-        are taken for inputs first: what is equal for any of their values is equal for theirs.
-        """
+        """Proves that parts of both are equal, from the smallest to the largest."""
         values = self.numeric.values_of(lhs, rhs)
         heads: dict[object, list[Node]] = {}
         rebuilt: dict[int, Node] = {}
@@ -157,14 +139,7 @@ class Comparer:
                 heads[value].append(node)
 
     def _with_common(self, lhs: Node, rhs: Node, *, arrays: bool = False) -> Equality:
-        """Compared with what both have in common as inputs.
-
-        Args:
-          lhs: one node.
-          rhs: the other.
-          arrays: whether only arrays are inputs, so that the sign of a norm is known, and of them
-            only those that are not computed of others in one operation.
-        """
+        """Compared with what both have in common as inputs."""
         cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
         inputs = {id for id, node in cones[0].items() if node.op in ("const", "splat", "leaf")}
         common = {id for id in cones[0] if id in cones[1]} - inputs
@@ -177,13 +152,7 @@ class Comparer:
         return self._over_reals(lhs, rhs, _SMALL, common)
 
     def _by_parts(self, lhs: Node, rhs: Node, *, cut: bool = False) -> Equality | None:
-        """Equal by the same operations on parts that are known to be equal.
-
-        Args:
-          lhs: one node.
-          rhs: the other.
-          cut: whether to try other operations on them as well, whatever the values of these are.
-        """
+        """Equal by the same operations on parts that are known to be equal."""
         if not self._older:
             return None
         rebuilt: dict[int, Node] = {}
@@ -237,10 +206,7 @@ class Comparer:
     def _guarded(
         self, lhs: Node, rhs: Node, algebra: Algebra, make: Callable[..., Algebra]
     ) -> Equality | None:
-        """The equality without assumptions on denominators that the programs compare with 0.
-
-        `where(norm == 0, 1, x / norm)` needs no assumption on the norm. None if that does not help.
-        """
+        """The equality without assumptions on denominators that the programs compare with 0."""
         try:
             guards = algebra.guards()
             better = self._in_algebra(lhs, rhs, make(guards)) if guards else None

@@ -43,16 +43,7 @@ class Fits:
     """Both sides' states along one run."""
 
     def __init__(self, sides: tuple[Program, Program], inputs: Inputs):
-        """Runs both.
-
-        Args:
-          sides: the programs.
-          inputs: what both get.
-
-        Raises:
-          NoRule: something cannot be followed in exact arithmetic.
-          Unclear: a comparison is too close.
-        """
+        """Runs both."""
         self.sides = sides
         world = World(inputs)
         self.counters = {
@@ -320,10 +311,7 @@ class Fits:
                     )
 
     def _sum(self, slot: Slot, sources: Sequence[Slot]) -> Iterator[Derived]:
-        """A sum of two or three others or their squares, each times a constant.
-
-        A step is a difference of places, a variance a difference of squares.
-        """
+        """A sum of two or three others or their squares, each times a constant."""
         shape = self._aval(slot).shape
         fit = [at for at in sources if self._is_float(at) and self._aval(at).shape == shape]
         fit = self._distinct(sorted(fit, key=lambda at: (at[0] == slot[0], at)))[:_MOST_SOURCES]

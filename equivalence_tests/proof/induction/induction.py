@@ -44,12 +44,7 @@ Moment = tuple[str, Sequence[Step], Mapping[Slot, Node]]  # when, both sides' re
 
 @dataclass(frozen=True)
 class Related:
-    """States of both sides that are related, for all values of their symbols.
-
-    Attributes:
-      sides: the leaves of each state.
-      counters: values of the counters that are in one state of their cycle; empty without any.
-    """
+    """States of both sides that are related, for all values of their symbols."""
 
     sides: tuple[Leaves, Leaves]
     counters: Values = ()
@@ -57,20 +52,7 @@ class Related:
 
 @dataclass(frozen=True)
 class Induction:
-    """The result of one attempt at a proof.
-
-    Attributes:
-      world: the graph in which it is.
-      obligations: everything that was to prove.
-      relation: which leaves of the states are related, as text.
-      relation_given: whether the relation was given.
-      states: general states of both sides, as related; several where a counter goes round.
-      symbols: for each leaf of both states the name of the symbol that it is in these, or of which
-        it is the excess over `least`; None for a constant, and for a function of others.
-      counts: what has to hold over the reals of counts, as text.
-      least: where states are related from the first step on, the name of each count's symbol and
-        the number that it stands above; None where they are related from the start.
-    """
+    """The result of one attempt at a proof."""
 
     world: World
     obligations: tuple[Obligation, ...]
@@ -89,15 +71,7 @@ class Induction:
 
 @dataclass(frozen=True)
 class Hints:
-    """The kinds of relations to try, apart from equality of leaves.
-
-    Attributes:
-      derived: leaves that are functions of others.
-      given: whether that is the relation, of all leaves of the right side.
-      by_state: whether counters that go round are followed state by state.
-      after_first: whether the first step is proved apart, and states are related from then on, when
-        counts are 1 at least: over the reals alone, where they do not overflow.
-    """
+    """The kinds of relations to try, apart from equality of leaves."""
 
     derived: tuple[Derived, ...] = ()
     given: bool = False
@@ -299,11 +273,7 @@ class _Search:
         return changed
 
     def _keeps(self, steps: Sequence[Step]) -> bool:
-        """True if parameters are equal after a step, and functions of leaves are so again.
-
-        The smallest are compared first: what is computed of parts that are known to be equal is
-        then computed alike.
-        """
+        """True if parameters are equal after a step, and functions of leaves are so again."""
         comparer = self.world.comparer
         (lhs, _), (rhs, _) = steps
         derived = [self._both(each, lhs, rhs) for each in self.derived.values()]

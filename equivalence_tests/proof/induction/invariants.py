@@ -15,14 +15,7 @@ Counters = dict[Slot, Node]
 
 
 def at_least(graph: Graph, node: Node, before: Node, least: int) -> bool:
-    """True if a count is some number at least after a step if it is before; it does not overflow.
-
-    Args:
-      graph: the graph.
-      node: the count after a step.
-      before: its symbol.
-      least: the number.
-    """
+    """True if a step keeps a count at or above a lower bound."""
     if node is before:
         return True
     number = graph.scalar(node)
@@ -48,14 +41,7 @@ def cycle(
     starts: Sequence[Sequence[Node]],
     constants: Sequence[Constants],
 ) -> list[Counters]:
-    """The states of counters that go round, one after the other; one without any if none do.
-
-    Args:
-      world: where both sides run.
-      sides: both.
-      starts: the state of each at first.
-      constants: what each has in its state and never changes.
-    """
+    """The states of counters that go round, one after the other; one without any if none do."""
     symbols = [world.symbols(side) for side in sides]
 
     def after(counters: Counters) -> Counters:
@@ -99,16 +85,7 @@ def cycle(
 
 
 def never_negative(graph: Graph, before: Sequence[Node | None], after: Sequence[Node]) -> set[int]:
-    """Returns the candidates that stay 0 or more if all of them are so before a step.
-
-    Args:
-      graph: the graph.
-      before: symbols of what is 0 or more before; None for what is no candidate.
-      after: what a step makes of them.
-
-    Returns:
-      Their numbers: the largest set that keeps itself.
-    """
+    """Returns the candidates that stay 0 or more if all of them are so before a step."""
     candidates = {number for number, node in enumerate(before) if node is not None}
     while True:
         ids = {before[number].id for number in candidates}  # type: ignore[union-attr]

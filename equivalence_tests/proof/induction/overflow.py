@@ -72,15 +72,7 @@ def overflowing(
     after: Sequence[Node],
     params: Sequence[Node],
 ) -> set[int]:
-    """The leaves of a state that may overflow soon, or something that is computed of them.
-
-    Args:
-      graph: the graph.
-      starts: the state at first.
-      before: its symbols.
-      after: the state after a step.
-      params: the parameters after a step.
-    """
+    """The leaves of a state that may overflow soon, or something that is computed of them."""
     bounds = _Bounds(graph, starts, before, after)
     found = {leaf for leaf in bounds.leaves.values() if bounds.of(leaf) is None}
     return found | bounds.overflowing_of(cone(*after, *params))
@@ -159,13 +151,7 @@ class _Bounds:
     def _growths(
         self, nodes: Sequence[Node], together: Sequence[int] | None = None
     ) -> Mapping[int, _Growth | None]:
-        """The growth of nodes, operands first.
-
-        Args:
-          nodes: whole numbers.
-          together: the leaves that are bounded together; none where all have their bounds; None
-            at the start, where there are no leaves yet.
-        """
+        """The growth of nodes, operands first."""
         growths: dict[int, _Growth | None] = {}
         for node in nodes:
             growths[node.id] = self._growth(node, growths, together)
@@ -258,16 +244,7 @@ def _computed(graph: Graph, node: Node, parts: Sequence[_Growth | None]) -> _Gro
 
 
 def _chosen(graph: Graph, node: Node, below_most: set[int]) -> list[int]:
-    """The operands, one of which the result is; without those that are no larger than another.
-
-    A count that stays at the largest number there is does not get there: that number does not
-    count.
-
-    Args:
-      graph: the graph.
-      node: a choice, a minimum or a maximum.
-      below_most: ids of the leaves that do not get to the largest number.
-    """
+    """The operands, one of which the result is; without those that are no larger than another."""
     numbers = [graph.scalar(arg) for arg in node.args]
     if node.op == "select_n":
         saturated = _saturated(graph, node, below_most)

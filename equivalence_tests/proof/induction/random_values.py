@@ -23,10 +23,7 @@ class Numeric:
         self._known: dict[int, list[np.ndarray] | None] = {}
 
     def values_of(self, *nodes: Node) -> list[tuple[Node, Hashable]]:
-        """All nodes that some are computed with, operands first, each with its value as a key.
-
-        Inputs and constants are left out, and what cannot be computed.
-        """
+        """All nodes that some are computed with, operands first, each with its value as a key."""
         rows = list[tuple[Node, Hashable]]()
         for node in cone(*nodes):
             if node.id not in self._known:

@@ -23,18 +23,7 @@ Slot = tuple[int, int]  # a part of a state: the side, and the number of the sta
 
 @dataclass(frozen=True)
 class Obligation:
-    """One thing to prove: that two leaves are equal.
-
-    Attributes:
-      when: `start` or `step`.
-      leaf: which leaf, e.g. `params['kernel']`.
-      equality: what is known of it.
-      nodes: both sides.
-      params: whether it is a parameter, not a part of the state.
-      results: number of the result in the left and the right program; None for what a relation
-        makes of other results.
-      counters: side, leaf and value of counters for which it is to prove; empty for all.
-    """
+    """One thing to prove: that two leaves are equal."""
 
     when: str
     leaf: str

@@ -35,11 +35,7 @@ def precise(bits: int = 200) -> Any:
 
 
 def order(a: Any, b: Any) -> int:
-    """Returns -1, 0 or 1 as a number, or a ball, is less than another, equal or more.
-
-    Raises:
-      Unclear: they are balls that overlap, and too wide to be one number.
-    """
+    """Returns -1, 0 or 1 as a number, or a ball, is less than another, equal or more."""
     if isinstance(a, arb) and not (a.is_exact() and b.is_exact()) and a.overlaps(b):
         if a.is_finite() and abs(a - b) < _TIE * (1 + abs(a)):
             return 0
@@ -61,12 +57,7 @@ def objects(entries: Iterable[object], shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Number:
-    """The number that a constant denotes.
-
-    Attributes:
-      base: a rational number.
-      order: 1, or 2 if the constant denotes the square root of that.
-    """
+    """The number that a constant denotes."""
 
     base: fmpq
     order: int = 1
@@ -78,13 +69,7 @@ class Number:
 
 
 def denoted(value: Array | np.generic) -> Number:
-    """Returns the number that a constant denotes: the shortest decimal that rounds to it.
-
-    A float64 with all digits is what Python computed of shorter ones, if one is within four units
-    in the last place; else, as a float32 with all digits, a fraction with a denominator of at most
-    99, times a power of ten, if one rounds to it; else the root of a decimal of five digits, or of
-    the inverse of one.
-    """
+    """Returns the number that a constant denotes: the shortest decimal that rounds to it."""
     return _denoted(value.dtype.type, float(value))
 
 

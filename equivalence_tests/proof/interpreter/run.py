@@ -28,12 +28,7 @@ from equivalence_tests.proof.interpreter.entries import (
 
 
 def run(program: ClosedJaxpr | Jaxpr, args: Sequence[Array], exact: bool = False) -> list[Array]:
-    """Returns the results of a program, followed equation by equation.
-
-    Raises:
-      NoRule: exact arithmetic has no rule for a primitive.
-      Unclear: a comparison of balls that overlap.
-    """
+    """Returns the results of a program, followed equation by equation."""
     closed = isinstance(program, ClosedJaxpr)
     jaxpr, consts = (program.jaxpr, program.consts) if closed else (program, ())
     values: dict[Var, Array] = dict(zip(jaxpr.invars, args, strict=True))

@@ -111,10 +111,7 @@ Different = tuple[Any, Any, Any, dict[str, Any]]  # two sides, their parameters,
 
 
 def _changed(number: int, condition: Callable[..., Any]) -> tuple[Any, Any]:
-    """An optimizer, and one that does something else where a condition holds.
-
-    `condition(path, leaves, count, gradient, parameter)` is asked of every leaf.
-    """
+    """An optimizer, and one that does something else where a condition holds."""
     base, effect = BASES[number % len(BASES)], EFFECTS[number % len(EFFECTS)]
 
     def init(params: Any) -> Any:

@@ -13,11 +13,7 @@ from equivalence_tests.proof.primitives.primitive import Rounding, Value
 
 
 def raise_unclear() -> Never:
-    """Ends the search on an interval.
-
-    Raises:
-      Unclear: always.
-    """
+    """Ends the search on an interval."""
     raise Unclear("a whole number depends on what is open")
 
 

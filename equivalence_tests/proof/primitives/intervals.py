@@ -24,13 +24,7 @@ _ZERO = arb(0)
 
 @dataclass(frozen=True)
 class Precision:
-    """The rounding of a floating-point dtype.
-
-    Attributes:
-      half: half a unit in the last place of 1.
-      tiny: what is smaller may be rounded to 0.
-      huge: what is larger may be rounded to infinity.
-    """
+    """The rounding of a floating-point dtype."""
 
     half: arb
     tiny: arb
@@ -44,12 +38,7 @@ class Precision:
         return Precision(arb(float(info.eps)) / 2, arb(float(info.tiny)), float(info.max))
 
     def rounding(self, size: arb, units: int) -> arb:
-        """Returns the largest rounding of results of at most that magnitude.
-
-        Args:
-          size: the largest magnitude.
-          units: how many roundings; a product for a quotient takes two, for instance.
-        """
+        """Returns the largest rounding of results of at most that magnitude."""
         upper = float(size.abs_upper())
         if not upper < self.huge:
             return _INF
@@ -59,15 +48,7 @@ class Precision:
 
 
 class Rounded:
-    """A real value within an interval, computed with an error.
-
-    Attributes:
-      low: lower end.
-      high: upper end.
-      error: how far the computed value may be from the real one.
-      relative: the same over the real value's magnitude; None if there is no such bound.
-      nonneg: whether the computed value is 0 or more for certain.
-    """
+    """A real value within an interval, computed with an error."""
 
     __slots__ = ("error", "high", "low", "nonneg", "relative")
 
@@ -126,16 +107,7 @@ def after_rounding(
     units: int = 1,
     nonneg: bool = False,
 ) -> Rounded:
-    """The result of an operation, after its own rounding.
-
-    Args:
-      ends: values among which the least and the largest are.
-      error: what the operands' errors make.
-      relative: the same, relative; None if unknown.
-      precision: that of the result.
-      units: how many roundings.
-      nonneg: whether the result is 0 or more for all errors of the operands.
-    """
+    """The result of an operation, after its own rounding."""
     low, high = least(ends), most(ends)
     size = abs(low).max(abs(high)) + error
     plain = Rounded(low, high, error, None)
@@ -207,11 +179,7 @@ def div(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
 
 
 def sqrt(a: Rounded, precision: Precision) -> Rounded:
-    """The root.
-
-    Raises:
-      Unclear: what it is of may be computed as something below 0.
-    """
+    """The root."""
     if not a.nonneg:
         raise Unclear("a root of what may be less than 0, were it by rounding")
     low, high = a.low.max(_ZERO).sqrt(), a.high.max(_ZERO).sqrt()
@@ -251,12 +219,7 @@ def power(a: Rounded, b: Rounded, precision: Precision) -> Rounded:
 def monotone(
     function: Callable[[arb], arb], slope: Callable[[arb], arb]
 ) -> Callable[[Rounded, Precision], Rounded]:
-    """A rising function.
-
-    Args:
-      function: of balls.
-      slope: from the interval of computed values, as a ball, to its slope there.
-    """
+    """A rising function."""
 
     def of(a: Rounded, precision: Precision) -> Rounded:
         around = (a.low - a.error).union(a.high + a.error)

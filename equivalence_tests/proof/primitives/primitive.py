@@ -155,21 +155,7 @@ Rewrite = Callable[[Site], Node | None]
 
 @dataclass(frozen=True)
 class Primitive:
-    """The semantics of one primitive; None where they are not known.
-
-    Attributes:
-      name: as JAX calls it.
-      reals: what it is as a function of real numbers; for operations on elements.
-      rounding: what it makes of intervals and errors.
-      signs: whether the result is never negative, as a real number.
-      rewrite: rules that keep every bit; they return None where none applies.
-      elementwise: whether every element is treated alike.
-      commutative: whether the order of its operands decides no bit; for `max` and `min`, which
-        choose between zeros of two signs, of whole numbers alone.
-      folds: what computes a constant of constants; None where none is computed.
-      folds_floats: whether it does of floating-point numbers, too: not where it rounds them.
-      of_complex: whether its rule holds in any field.
-    """
+    """The semantics of one primitive; None where they are not known."""
 
     name: str
     reals: OnReals | None = None
@@ -187,12 +173,7 @@ PRIMITIVES: dict[str, Primitive] = {}
 
 
 def define(name: str, **faces: Any) -> None:
-    """Adds a row.
-
-    Args:
-      name: of the primitive.
-      **faces: the fields of `Primitive`.
-    """
+    """Adds a row."""
     PRIMITIVES[name] = Primitive(name, **faces)
 
 

@@ -27,13 +27,7 @@ def wrapping(face: OnReals) -> OnReals:
 def uninterpreted_function(
     name: str | None = None, *, integer: bool | None = None, of_dtype: bool = False
 ) -> OnReals:
-    """Returns an uninterpreted function of numbers, equal to itself alone.
-
-    Args:
-      name: of it; by default the operation's.
-      integer: whether its values are integers; by default where the dtype says so.
-      of_dtype: whether it is another function in every dtype.
-    """
+    """Returns an uninterpreted function of numbers, equal to itself alone."""
 
     def face(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
         kinds = [each.dtype for each in (node, *node.args)]
@@ -81,11 +75,7 @@ def infinite_operands(scalars: Scalars, node: Node) -> list[bool]:
 
 
 def infinity_above(scalars: Scalars, node: Node, infinite: list[bool]) -> tuple[int, bool]:
-    """Returns which of two operands is infinite, and whether it is positive.
-
-    Raises:
-      Undecided: both are, or it is NaN.
-    """
+    """Returns which of two operands is infinite, and whether it is positive."""
     side = infinite.index(True)
     number = scalars.constant_of(node.args[side])
     if all(infinite) or number is None or np.isnan(number):

@@ -26,19 +26,7 @@ _ROUNDING_64 = 1e-6
 
 
 def check_numbers(make: MakeSide, program: Program, inputs: Inputs) -> None:
-    """Checks that a side does not tell numbers from the symbols of a proof.
-
-    A side that asks `isinstance(rate, float)` is one program in a training and another in the
-    proof. Both take some steps, and where they part by more than rounding does, again in float64.
-
-    Args:
-      make: from hyper-parameters to the side.
-      program: the side with symbols.
-      inputs: what both sides get.
-
-    Raises:
-      ProofError: the two are not the same program.
-    """
+    """Checks that a side does not tell numbers from the symbols of a proof."""
     inputs = _beside(program, inputs)
     if not inputs.numbers or _agree(make, program, inputs, _ROUNDING):
         return

@@ -59,16 +59,7 @@ def aval_of(atom: Var | Literal) -> Aval:
 
 
 def run(graph: Graph, jaxpr: AnyJaxpr, args: Sequence[Node]) -> list[Node]:
-    """The results of a program as nodes.
-
-    Args:
-      graph: where nodes are made.
-      jaxpr: the program, closed or without constants.
-      args: its arguments.
-
-    Raises:
-      ProofError: it calls back into Python.
-    """
+    """The results of a program as nodes."""
     return _Run(graph, 0).program(jaxpr, args)
 
 

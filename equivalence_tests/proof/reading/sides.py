@@ -48,17 +48,7 @@ _TAKEN = re.compile(r"(params|grads|state)\b|count\b|(node|constant) \d")
 
 @dataclass(frozen=True)
 class Program:
-    """One side as jaxprs.
-
-    Attributes:
-      name: what messages call the side.
-      kind: what was handed in.
-      start: (hyper-parameters, parameters) -> (leaves of the state, parameters).
-      step: (hyper-parameters, leaves of the state, gradients) -> (leaves of the state, parameters).
-      paths: where each leaf of the state is, as text.
-      avals: shape and dtype of each leaf of the state.
-      asked: what the programs asked of symbols.
-    """
+    """One side as jaxprs."""
 
     name: str
     kind: str
@@ -71,14 +61,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs that both sides get.
-
-    Attributes:
-      params: shapes and dtypes, a tree.
-      paths: of its leaves, as text: `params['kernel']`.
-      numbers: hyper-parameters that are symbols: name -> a number for examples.
-      fixed: hyper-parameters that are numbers.
-    """
+    """The inputs that both sides get."""
 
     params: Params
     paths: tuple[str, ...]
@@ -96,11 +79,7 @@ def check_inputs(
     hyper_params: Mapping[str, float] | None,
     fixed: Mapping[str, float] | None = None,
 ) -> Inputs:
-    """Checks parameters and hyper-parameters.
-
-    Raises:
-      ProofError: there is nothing to prove anything of.
-    """
+    """Checks parameters and hyper-parameters."""
     rows = jax.tree_util.tree_leaves_with_path(params)
     if not rows:
         raise ProofError("params: found no leaf; expected a tree of floating-point arrays")
@@ -153,11 +132,7 @@ def as_functions(
     hyper_params: Mapping[str, float] | None,
     names: tuple[str, str] = ("left", "right"),
 ) -> tuple[MakeSide, MakeSide]:
-    """Returns both sides as functions of hyper-parameters, which they are where there are some.
-
-    Raises:
-      ProofError: there are hyper-parameters, and a side is no function.
-    """
+    """Returns both sides as functions of hyper-parameters, which they are where there are some."""
     lhs, rhs = pair
     if hyper_params is None:
         return (lambda hp: lhs), (lambda hp: rhs)
@@ -205,16 +180,7 @@ def _build(
 
 
 def trace_side(make: MakeSide, inputs: Inputs, name: str) -> Program:
-    """A side's programs; symbols that answer questions only where there are questions.
-
-    Args:
-      make: from hyper-parameters to the side.
-      inputs: what both sides get.
-      name: of the side, for messages.
-
-    Raises:
-      ProofError: it is no side, it cannot be traced, or a step changes what it holds.
-    """
+    """A side's programs; symbols that answer questions only where there are questions."""
     try:
         return _trace(make, inputs, name, None)
     except _DecidesByValue:
@@ -345,17 +311,7 @@ def _refuse_other_types(
 def trace_relation(
     relate: Relate, make: MakeSide, inputs: Inputs, right: Program
 ) -> core.ClosedJaxpr:
-    """A given relation as a program: (hyper-parameters, left leaves) -> right leaves.
-
-    Args:
-      relate: (hyper-parameters, what the left side holds) -> what the right one holds then.
-      make: the left side.
-      inputs: what both sides get.
-      right: the right side, for whose leaves it is.
-
-    Raises:
-      ProofError: it gives another structure than the right side holds.
-    """
+    """A given relation as a program: (hyper-parameters, left leaves) -> right leaves."""
 
     def start(params: Params, numbers: Mapping[str, float]) -> PyTree:
         try:

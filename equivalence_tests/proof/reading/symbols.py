@@ -14,11 +14,7 @@ Operator = Callable[[HyperParam, HyperParam], HyperParam]
 
 
 class Questions:
-    """The comparisons of symbols with numbers that programs have made: `(name, number)`.
-
-    Every question is answered with no, which is then an assumption; the other case is another
-    proof, with the number in the symbol's place.
-    """
+    """The comparisons of symbols with numbers that programs have made: `(name, number)`."""
 
     def __init__(self):
         self.asked: dict[tuple[str, float], None] = {}
@@ -33,12 +29,7 @@ class NotASymbol(TypeError):
 
 
 class Symbol:
-    """A number that is not known: arithmetic with it is traced, `== 0` is answered with no.
-
-    Attributes:
-      name: of the hyper-parameter.
-      traced: the value as JAX sees it.
-    """
+    """A number that is not known: arithmetic with it is traced, `== 0` is answered with no."""
 
     __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]

@@ -59,14 +59,7 @@ def reshaped_index(
 
 
 def _digit(index: Index, stride: int, size: int, total: int) -> Index:
-    """A digit of an index, `index // stride % size`.
-
-    Args:
-      index: it, below `total`.
-      stride: what the digit counts.
-      size: how many values it has.
-      total: the product of all digits' sizes.
-    """
+    """A digit of an index, `index // stride % size`."""
     if isinstance(index, int):
         return index // stride % size
     if isinstance(index, tuple) and index[0] == "join":

@@ -39,24 +39,13 @@ class Reals:
     def __init__(
         self, graph: Graph, algebra: Algebra, cut: Set[int] = frozenset(), in_full: bool = False
     ):
-        """Reads the nodes of the graph into the algebra.
-
-        Args:
-          graph: the graph.
-          algebra: where values are made.
-          cut: nodes that are taken for inputs, with any value.
-          in_full: whether short sums are written out, entry by entry.
-        """
+        """Reads the nodes of the graph into the algebra."""
         self.graph, self.algebra, self.cut, self.in_full = graph, algebra, cut, in_full
         self.scalars = Scalars(graph, algebra)
         self.known: dict[tuple[int, tuple[Index, ...]], Rat] = {}
 
     def entry(self, node: Node, index: tuple[Index, ...]) -> Rat:
-        """An entry of an array, as a real number; of a boolean one as 1 or 0.
-
-        Raises:
-          Undecided: the normal form is too large.
-        """
+        """An entry of an array, as a real number; of a boolean one as 1 or 0."""
         key = (node.id, index)
         if key not in self.known:
             self.known[key] = self._entry(node, index)
@@ -181,10 +170,7 @@ class Reals:
         return self.scalars.wrap(node, self._total([arg.shape[axis] for axis in axes], term))
 
     def _total(self, sizes: Sequence[int], term: Callable[[Sequence[Index]], Rat]) -> Rat:
-        """The sum over indices of these sizes, with a symbol for each or written out.
-
-        Short axes are written out where terms differ by their position.
-        """
+        """The sum over indices of these sizes, with a symbol for each or written out."""
         algebra = self.algebra
         places: list[Index] = [0 if size == 1 else algebra.fresh() for size in sizes]
         out = {axis for axis, place in enumerate(places) if place == 0}

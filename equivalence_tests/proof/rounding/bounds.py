@@ -22,16 +22,7 @@ _MOST_BOXES = 400
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound of the distance of two sides after one step.
-
-    Attributes:
-      absolute: path of a parameter or a part of the state -> largest difference; infinite where the
-        ranges allow a division by zero, or leave open what a program selects.
-      ulp: the same in units in the last place of its largest magnitude within the ranges.
-      ranges: what it holds for.
-      worst: path -> inputs for which it may be nearly as large.
-      stopped: path -> why it is infinite.
-    """
+    """A bound of the distance of two sides after one step."""
 
     absolute: Mapping[str, float]
     ulp: Mapping[str, float]

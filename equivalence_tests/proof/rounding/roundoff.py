@@ -42,13 +42,7 @@ _THROUGH = frozenset(
 
 @dataclass(frozen=True)
 class _Row:
-    """An entry of a node that is to be computed.
-
-    Attributes:
-      node: the node.
-      args: the rows of its operands' entries.
-      name: of the input that it is, or that a sum has.
-    """
+    """An entry of a node that is to be computed."""
 
     node: Node
     args: tuple[int, ...]
@@ -57,13 +51,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class Worst:
-    """The result of a search.
-
-    Attributes:
-      bound: both errors together are never more; infinite where that cannot be said.
-      point: a place where they may be nearly as much.
-      stopped: why it is infinite.
-    """
+    """The result of a search."""
 
     bound: float
     point: Mapping[str, float]
@@ -71,13 +59,7 @@ class Worst:
 
 
 def common_inputs(lhs: Node, rhs: Node, comparer: Comparer) -> frozenset[int]:
-    """Nodes that are one number on both sides, and whose value does not matter to their equality.
-
-    Args:
-      lhs: equal to the right one over the reals.
-      rhs: a node of the same graph.
-      comparer: of this graph.
-    """
+    """Nodes that are one number on both sides, whatever its value."""
     cones = [{node.id: node for node in cone(each)} for each in (lhs, rhs)]
     union = {**cones[0], **cones[1]}
     users: dict[int, list[Node]] = {number: [] for number in union}
@@ -139,17 +121,7 @@ class Roundoff:
         common: frozenset[int],
         ranges: Mapping[str, Range],
     ):
-        """Follows nodes of a graph.
-
-        Args:
-          graph: the graph.
-          nodes: those whose errors are added up.
-          common: nodes without an error, see `common_inputs`.
-          ranges: name of an input -> its range.
-
-        Raises:
-          NoRule: there is an operation that is not known here.
-        """
+        """Follows nodes of a graph."""
         self.graph, self.common = graph, common
         self.root = indices(nodes[0].shape)
         self.rows: list[_Row] = []
@@ -230,11 +202,7 @@ class Roundoff:
         return _upper(value.size)
 
     def worst(self, most_boxes: int) -> Worst:
-        """The largest of all errors together, by branch and bound.
-
-        Args:
-          most_boxes: after so many boxes the bound is given as it then is.
-        """
+        """The largest of all errors together, by branch and bound."""
         tie = itertools.count()
         bound, stopped = self.errors(self.box)
         heap = [(-_upper(bound), next(tie), self.box, stopped)]
@@ -275,10 +243,7 @@ class Roundoff:
         return [{**box, chosen: (low, at)}, {**box, chosen: (at, high)}]
 
     def _values(self, box: Box) -> list[Value]:
-        """Each row: a `Rounded`, a whole number, or whether something holds.
-
-        None is an open condition.
-        """
+        """Each row: a `Rounded`, a whole number, or whether something holds."""
         values: list[Value] = []
         with precise(80):
             for number, row in enumerate(self.rows):

@@ -96,13 +96,7 @@ def batches(steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Task:
-    """A model with its initial variables.
-
-    Attributes:
-      model: the module.
-      params: initial parameters.
-      batch_stats: initial running statistics, `{}` for a model without any.
-    """
+    """A model with its initial variables."""
 
     model: nn.Module
     params: Params
@@ -169,13 +163,7 @@ def without_gradient(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def vanishing(name: str) -> tuple[bool, ...]:
-    """Of each parameter of a model, whether its gradient is zero but for rounding.
-
-    The softmax takes a key's bias away again, as a shift common to all positions. What such a
-    parameter has for a gradient is rounding errors, which Adam divides by their own size: it takes
-    full steps at random, and no bound holds between two platforms. Elsewhere no output depends on
-    it. Which parameters these are, a gradient in float64 says.
-    """
+    """Of each parameter of a model, whether its gradient is zero but for rounding."""
     job, data = task(name), batches(1)
     with float64():
         params, stats = jax.tree.map(
@@ -195,15 +183,7 @@ class BatchStatsState(TrainState):
 
 
 def old_side(job: Task, definition: legacy_optim.OptimizerDef) -> Side:
-    """Training as programs did it with `flax.optim`; a batch is given at each step.
-
-    Args:
-      job: model and initial variables.
-      definition: the optimizer.
-
-    Returns:
-      A side that shows loss, parameters and running statistics.
-    """
+    """Training as programs did it with `flax.optim`; a batch is given at each step."""
     apply = jax.jit(lambda optimizer, grad: optimizer.apply_gradient(grad))
 
     def step(state: PyTree, batch: PyTree) -> PyTree:

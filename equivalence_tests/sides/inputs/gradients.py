@@ -25,16 +25,7 @@ _DEFAULT_STEPS = 160  # what goes wrong after the hundredth step is seen as well
 
 
 def resolve(gradients: Gradients, params: Params, steps: int | None) -> tuple[Stream, int]:
-    """The gradients as a function, and the number of steps.
-
-    Args:
-      gradients: what the user handed in.
-      params: the parameters, on the host.
-      steps: the number of steps, None for as many as there are gradients, or 160.
-
-    Raises:
-      EquivalenceError: they are not like the parameters, or too few.
-    """
+    """The gradients as a function, and the number of steps."""
     steps = _checked_steps(steps)
     if callable(gradients):
         return gradients, steps or _DEFAULT_STEPS

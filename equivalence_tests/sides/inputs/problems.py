@@ -42,15 +42,7 @@ def description(stream: str, steps: int) -> str:
 
 
 def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, PyTree]:
-    """Parameters of every rank from 0 to 5, with empty and zero-initialised leaves.
-
-    Args:
-      seed: of the values.
-      dtypes: the leaves' dtypes; float32 has all shapes, any other a few.
-
-    Returns:
-      A nested dict that holds a FrozenDict.
-    """
+    """Parameters of every rank from 0 to 5, with empty and zero-initialised leaves."""
     rng = np.random.default_rng(seed)
 
     def normal(*shape: int) -> np.ndarray:
@@ -73,17 +65,7 @@ def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -
 
 
 def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates:
-    """Gradients for `params`, of shape (steps, ...) at each leaf.
-
-    Args:
-      params: the parameters.
-      steps: number of steps.
-      stream: one of `NAMES`; `description` says what each is.
-      seed: of the values.
-
-    Returns:
-      A tree like `params`, in the parameters' dtypes.
-    """
+    """Gradients for `params`, of shape (steps, ...) at each leaf."""
     rng = np.random.default_rng(seed)
 
     def leaf(param: Leaf) -> np.ndarray:
@@ -121,17 +103,7 @@ def _make_hostile(values: np.ndarray, rng: np.random.Generator, large: int) -> N
 def problem(
     steps: int, dtypes: tuple[str, ...] = ("float32", "bfloat16"), *, compact: bool = False
 ) -> tuple[PyTree, PyTree]:
-    """The suite's standard problem: parameters, and gradients of shape (steps, ...) at each leaf.
-
-    Optimizers treat every leaf on its own, so all streams are in one tree and share a
-    compilation. The whole odd tree gets normal gradients; a kernel and a bias that starts at zero
-    get the other streams as well.
-
-    Args:
-      steps: number of steps.
-      dtypes: the leaves' dtypes.
-      compact: leaves out the odd shapes, for a quick compilation.
-    """
+    """The suite's standard problem: parameters, and gradients of shape (steps, ...)."""
     tree = odd_tree(dtypes=dtypes)
     few = {"dense": tree["dense"]}
     few.update({name: {"kernel": tree[name]["kernel"]} for name in dtypes if name in tree})

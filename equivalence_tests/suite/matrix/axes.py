@@ -116,12 +116,7 @@ RECIPES = ("exact", "stock")
 
 
 def parameters(tree: str, dtype: str = "float32") -> PyTree:
-    """The parameters of a tree, in a dtype; the tree of mixed dtypes keeps its own.
-
-    In half precision the plain tree is larger. XLA for CPUs compiles a loop that moves less than
-    some 1 KiB as one function, in which not every intermediate result is rounded, and one side of a
-    comparison may be such a loop and the other not.
-    """
+    """The parameters of a tree, in a dtype; the tree of mixed dtypes keeps its own."""
     params = _plain(rows=32) if tree == "plain" and dtype in HALVES else TREES[tree]()
     if tree == "mixed-dtypes" or dtype == "float32":
         return params

@@ -19,19 +19,7 @@ from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
 
 @dataclass(frozen=True, order=True)
 class MatrixCase(Case):
-    """One case: where it stands on each axis.
-
-    Attributes:
-      entry: name of the correspondence entry.
-      setting: index into the entry's cases.
-      tree: one of `axes.TREES`.
-      dtype: one of `axes.DTYPES`.
-      rate: one of `axes.RATES`.
-      drive: one of `axes.DRIVES`.
-      recipe: one of `axes.RECIPES`.
-      mode: one of `axes.MODES`.
-      stream: one of `axes.STREAMS`.
-    """
+    """One case: where it stands on each axis."""
 
     axes = (
         ("entry",), ("tree",), ("dtype",), ("rate",), ("drive",), ("recipe",), ("mode",),
@@ -159,11 +147,7 @@ def legacy_side(case: MatrixCase) -> Side:
 
 
 def recipe_side(case: MatrixCase) -> Side:
-    """A TrainState with the case's recipe.
-
-    Raises:
-      UnsupportedSetting: there is no such recipe.
-    """
+    """A TrainState with the case's recipe."""
     call = choice_of(case.recipe, definition(case, schedule(case))).call
     side = train_state(case.recipe, definition(case), build(call))
 

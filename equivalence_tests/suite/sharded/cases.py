@@ -50,12 +50,7 @@ def can_run() -> bool:
 
 
 def run(case: ShardedCase) -> Result:
-    """Runs a case on the mesh and on one device, and holds it to what its programs allow.
-
-    Returns:
-      A result whose claim is derived from the compiled programs: identical where they split no sum.
-      An error is in the result.
-    """
+    """Runs a case on the mesh and on one device, and holds it to what its programs allow."""
     result = Result(case, layout_text(case), source=render(OPTIMIZERS[case.entry]))
     with record_run(result):
         alone, _ = reference(case.entry, case.drive)

@@ -14,15 +14,7 @@ _CHOICES = {"xla_disable_hlo_passes": "algsimp", "xla_cpu_experimental_ynn_fusio
 
 
 def split_sums(program: str) -> list[str]:
-    """The sums of floating-point numbers that a compiled program splits over devices.
-
-    Args:
-      program: its text after XLA's passes.
-
-    Returns:
-      For each "forward", "backward" or "optimizer" and the operation's name, in order. The largest
-      of some numbers, and data that only move, round nothing.
-    """
+    """The sums of floating-point numbers that a compiled program splits over devices."""
     roots = re.findall(r"^%?([\w.\-]+) \([^\n]*\{\n(?:(?!\}).*\n)*?\s*ROOT ([^\n]*)", program, re.M)
     adding = {name for name, root in roots if re.search(r"= (?:f|bf)\d+\[\]\S* add\(", root)}
     sums: list[str] = []

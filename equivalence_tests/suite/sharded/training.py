@@ -37,14 +37,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of a training on the mesh.
-
-    Attributes:
-      mesh: names and sizes of the mesh's axes.
-      rule: path and array of a parameter -> its specification.
-      batch: specification of the batch.
-      state_rule: the same as `rule` for the optimizer's state, if that lies in another way.
-    """
+    """A layout of a training on the mesh."""
 
     mesh: dict[str, int]
     rule: Rule
@@ -102,14 +95,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, order=True)
 class ShardedCase(Case):
-    """One run on the mesh.
-
-    Attributes:
-      entry: one of `OPTIMIZERS`.
-      layout: one of `LAYOUTS`.
-      drive: `TRAINING`, the closed loop, or `GIVEN`, the step alone on the gradients of one device.
-      processes: 1, or 2 with half of the devices each.
-    """
+    """One run on the mesh."""
 
     problem = "transformer"
     axes = (("entry",), ("layout",), ("problem",))
@@ -135,12 +121,7 @@ class ShardedCase(Case):
 
 
 def run(case: ShardedCase) -> tuple[dict[str, np.ndarray], list[str]]:
-    """A case's run on all devices of all processes.
-
-    Returns:
-      Loss, gradients, parameters and optimizer state after every step, by path, and the sums that
-      the programs split over devices.
-    """
+    """A case's run on all devices of all processes."""
     layout = LAYOUTS[case.layout]
     devices = np.array(jax.devices("cpu")[:DEVICES]).reshape(tuple(layout.mesh.values()))
     mesh = Mesh(devices, tuple(layout.mesh))
@@ -183,12 +164,7 @@ def _place_state(entry: str, layout: Layout, mesh: Mesh) -> tuple[TrainState, Tr
 def _drive(
     start: PyTree, fixed_grads: PyTree, shardings: PyTree, batch: Sharding, everywhere: Sharding
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Takes `STEPS` steps, on gradients of the model's own or on those that are given.
-
-    Returns:
-      Loss, gradients, parameters and state after every step, by path, and the sums that the
-      programs split over devices.
-    """
+    """Takes `STEPS` steps, on gradients of the model's own or on those that are given."""
     data, is_given = digits.batches(STEPS), fixed_grads is not None
 
     def at(tree: PyTree, index: int, where: PyTree) -> PyTree:

@@ -21,12 +21,7 @@ _SPLIT = "sums split over devices"  # in the file with the trajectory, as JSON
 
 
 def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As of `training.run`, from the first of as many processes as the case has.
-
-    Raises:
-      RuntimeError: a process failed; its output is in the message.
-      subprocess.TimeoutExpired: they did not end in `timeout` seconds each.
-    """
+    """As of `training.run`, from the first of as many processes as the case has."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trajectory.npz"
         about = (f"localhost:{_free_port()}", str(file), case.entry, case.layout, case.drive)
@@ -56,17 +51,7 @@ def run(case: ShardedCase, timeout: float = 480.0) -> tuple[dict[str, np.ndarray
 def main(
     coordinator: str, out: str, entry: str, layout: str, drive: str, processes: str, process: str
 ) -> None:
-    """Joins the other processes and runs the case; the first one writes what it saw.
-
-    Args:
-      coordinator: host:port of the first process.
-      out: an .npz file.
-      entry: of the case.
-      layout: of the case.
-      drive: of the case.
-      processes: their number.
-      process: that of this one.
-    """
+    """Joins the other processes and runs the case; the first one writes what it saw."""
     jax.distributed.initialize(coordinator, int(processes), int(process))
     seen, split = training.run(ShardedCase(entry, layout, drive, int(processes)))
     if process == "0":

@@ -28,16 +28,7 @@ _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
 
 class Analysis(Expressions):
-    """Kinds of the expressions of one module, inferred.
-
-    Args:
-      module: the parsed module.
-      project: facts from other files.
-      path: of the file, from which others know it.
-
-    Attributes:
-      program: facts from all files, this one among them.
-    """
+    """Kinds of the expressions of one module, inferred."""
 
     def __init__(self, module: cst.Module, project: Project, path: Path = Path()):
         self.path = path

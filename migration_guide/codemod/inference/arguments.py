@@ -150,12 +150,7 @@ def _parameters(
 
 
 def learn(a: Expressions, applications: Iterable[cst.Call]) -> None:
-    """Infers kinds from the uses in the module.
-
-    Args:
-      a: the analysis of the module.
-      applications: the calls of methods named `apply_gradient`.
-    """
+    """Infers kinds from the uses in the module."""
     for target, value in a.facts.assignments:
         _infer_from_target(a, target, value)
     for call in a.facts.calls:

@@ -46,23 +46,7 @@ _JAX = ("flax", "jax", "legacy_optim", "optax_bridge")
 
 
 class Expressions(abc.ABC):
-    """Kinds of the expressions of one module, as far as they are known.
-
-    Args:
-      module: the parsed module.
-      project: facts from other files.
-
-    Attributes:
-      names: what the module imports.
-      facts: the places at which values move.
-      project: facts from other files.
-      shared: facts for other files, as far as use shows them.
-      fields: name of a field -> what was put into one of that name.
-      external: calls into modules that this run does not see, which make a definition.
-      legacy: constructor calls of flax.optim whose definition goes into one of the user's own.
-      legacy_classes: classes of the module that derive from one of flax.optim's definitions.
-      own_classes: classes of the module that define `apply_gradient` themselves.
-    """
+    """Kinds of the expressions of one module, as far as they are known."""
 
     key: str  # by which other files refer to the module
 
@@ -79,11 +63,7 @@ class Expressions(abc.ABC):
         self.reset(project)
 
     def reset(self, project: Project) -> None:
-        """Resets all kinds to the facts from other files.
-
-        What a file imports decides: fields and functions of the same names are others in one that
-        trains with another library.
-        """
+        """Resets all kinds to the facts from other files."""
         self._known_modules = project.modules, project.jax_modules
         trains_with_jax = not self._has_another_library or self.imports_jax
         self.project = project if trains_with_jax else project.for_another_library()
@@ -258,12 +238,7 @@ class Expressions(abc.ABC):
     def assigned_to(
         self, node: cst.Name, *, within_tuples: bool = False
     ) -> list[cst.BaseExpression]:
-        """Returns all values assigned to a variable.
-
-        Args:
-          node: the variable.
-          within_tuples: what is taken apart into several variables counts as well, as a whole.
-        """
+        """Returns all values assigned to a variable."""
         key = self._key(node)
         return [
             value
@@ -480,10 +455,7 @@ def _number(node: cst.BaseExpression | None) -> int | None:
 
 
 def _drop_conflicts(evidence: Kind, kind: Kind) -> Kind:
-    """Returns the kinds put into fields of a name elsewhere, less those that the nearest rules out.
-
-    Other libraries' optimizers lie in fields of the same names.
-    """
+    """Returns the kinds put into fields of a name in other scopes."""
     ours = only(OPTIMIZER) | only(DEFINITION)
     if evidence & ours and FOREIGN not in evidence:
         return kind - {FOREIGN}

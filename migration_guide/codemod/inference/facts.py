@@ -11,11 +11,7 @@ Callable_ = cst.FunctionDef | cst.Lambda
 
 @dataclass
 class Facts:
-    """The places at which values move.
-
-    Attributes:
-      parents: node -> the node around it.
-    """
+    """The places at which values move."""
 
     parents: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
 

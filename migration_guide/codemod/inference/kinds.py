@@ -134,14 +134,7 @@ def _inside(atom: object) -> tuple[Kind, ...]:
 
 @dataclass(frozen=True, order=True)
 class Sign:
-    """A place that shows, or hides, that parameters may be in half precision.
-
-    Attributes:
-      path: of the file.
-      line: in it, from 1; in its cell, if it is a notebook.
-      text: the literal's text.
-      cell: of a notebook, from 1; 0 in other files.
-    """
+    """A place that shows, or hides, that parameters may be in half precision."""
 
     path: str
     line: int

@@ -45,10 +45,7 @@ def keep(a: Expressions) -> None:
 
 
 def _results_of_alternatives(a: Expressions) -> Iterator[cst.CSTNode]:
-    """Yields results of functions that are called where a class is called at other times.
-
-    One bridge is around both. An instance may take their place as well, which is not called.
-    """
+    """Yields results of functions that are called where a class is called at other times."""
     callees: list[cst.CSTNode] = [c.func for c in a.facts.calls if _is_chosen(a, c)]
     seen: set[cst.CSTNode] = set()
     while callees:

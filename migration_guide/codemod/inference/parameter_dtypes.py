@@ -48,12 +48,7 @@ _KNOWN = frozenset(
 
 
 def signs(sources: Mapping[Path, str], modules: Iterable[str] = ()) -> tuple[Sign, ...]:
-    """Returns the first sign of half precision in each file of a program; none means float32.
-
-    Args:
-      sources: path -> source of all files of the program; what is no Python says nothing.
-      modules: names of all its files and folders.
-    """
+    """Returns the first sign of half precision in each file of a program; none means float32."""
     files = [
         _File(path, tree)
         for path, text in sources.items()

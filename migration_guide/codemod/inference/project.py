@@ -17,35 +17,7 @@ from migration_guide.codemod.inference.kinds import (
 
 @dataclass
 class Project:
-    """Facts from the other files of the run.
-
-    Attributes:
-      fields: name of a field -> what was put into one of that name.
-      returns: `module.function` (last parts) -> what it returns.
-      own_apply_gradient: a class of the project's own defines `apply_gradient`.
-      rate_per_call: some call overrides hyper-parameters, so definitions must take them per call.
-      keywords: names of all arguments that are given by keyword.
-      definitions: `module.Class` of the project's own subclasses of OptimizerDef.
-      steps: number of calls of `apply_gradient`.
-      argument_kinds: `module.function` -> what is given to it, by position or keyword.
-      uses_optim: some file imports flax.optim.
-      modules: names of all files of the program and of their folders.
-      expected: `module.function` -> what its use elsewhere shows that it returns.
-      aliases: `module.name` -> the name within flax that it is imported as there.
-      calls_classes: some call makes a definition of a class that is chosen at run time.
-      overridden_names: hyper-parameters that some step gives.
-      reads_hyper_params: some file reads what a definition was made with.
-      uses_pmap: some file maps over devices, or replicates for that.
-      leaves_some: with `--recipe standalone`, some definition stays on this package.
-      jax_modules: names of files that import JAX or Flax, by themselves or from each other.
-      legacy_arguments: `module.function` -> the positions and names of arguments that stay legacy
-        code.
-      legacy_results: `module.function` of those whose results do.
-      legacy_fields: names of fields that hold such.
-      own_groups: `module.Class` of subclasses of MultiOptimizer.
-      half_precision: where parameters may be in half precision, as far as the sources show.
-      follows_arrays: whether the analysis finds out what is an array by itself, and no tree.
-    """
+    """Facts from the other files of the run."""
 
     fields: dict[str, Kind] = field(default_factory=dict)
     returns: dict[str, Kind] = field(default_factory=dict)

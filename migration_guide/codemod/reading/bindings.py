@@ -8,14 +8,7 @@ import libcst as cst
 
 @dataclass(eq=False)
 class Assignment:
-    """One place that binds a name.
-
-    Attributes:
-      name: what is bound.
-      scope: where.
-      node: the name itself, a parameter, function or class; the statement of an import.
-      imported: the dotted name that an import binds; "" for all others.
-    """
+    """One place that binds a name."""
 
     name: str
     scope: "Scope"
@@ -29,15 +22,7 @@ class Assignment:
 
 @dataclass(eq=False)
 class Scope:
-    """A module, class, function or comprehension.
-
-    Attributes:
-      parent: the scope around it; None of a module.
-      is_class: functions in it do not see its names.
-      is_comprehension: what `:=` binds in it belongs to the scope around it.
-      bound: name -> what binds it here.
-      elsewhere: names that `global` or `nonlocal` declare to be bound around it.
-    """
+    """A module, class, function or comprehension."""
 
     parent: "Scope | None" = None
     is_class: bool = False

@@ -50,14 +50,7 @@ _SKIPPED = {
 
 @dataclass(frozen=True)
 class File:
-    """A file to look at.
-
-    Attributes:
-      path: where it is.
-      group: files of one program share one: the argument that led here.
-      explicit: the user named the file itself.
-      outside: it is a link in a folder that was named, to a file that is not in that folder.
-    """
+    """A file to look at."""
 
     path: Path
     group: str
@@ -66,13 +59,7 @@ class File:
 
 
 def walk(paths: Iterable[Path]) -> Iterator[File]:
-    """Python files, notebooks and project files below some paths, sorted.
-
-    Hidden folders, environments and build outputs are left out, unless named.
-
-    Raises:
-      FileNotFoundError: a path that is not there.
-    """
+    """Python files, notebooks and project files below some paths, sorted."""
     for path in paths:
         if path.is_file():
             yield File(path, str(path.parent), explicit=True)
@@ -111,10 +98,7 @@ def is_code(path: Path) -> bool:
 
 
 def is_program(path: Path) -> bool:
-    """True if a file that was named itself may be Python, a notebook or a project file.
-
-    Of a file that is not called so only what it has says it: Python that imports something.
-    """
+    """True if a file that was named itself may be Python, a notebook or a project file."""
     if is_code(path) or is_project_file(path):
         return True
     try:
@@ -176,12 +160,7 @@ def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
 
 
 def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
-    """True if a file has what modules have: `from .own import Groups`, `own.Groups`.
-
-    Args:
-      data: the file.
-      homes: names of modules -> names in them.
-    """
+    """True if a file has what modules have: `from .own import Groups`, `own.Groups`."""
     for home, names in homes.items():
         start = f"{home} import "
         last = re.escape(os.fsencode(home.rpartition(".")[2]))
@@ -194,11 +173,7 @@ def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
 
 
 def decode(data: bytes) -> tuple[str, str]:
-    """Text with its line endings as they are, and the encoding that the file declares.
-
-    Raises:
-      SyntaxError, UnicodeDecodeError: the file is not in the encoding that it declares.
-    """
+    """Text with its line endings as they are, and the encoding that the file declares."""
     encoding, _ = tokenize.detect_encoding(BytesIO(data).readline)
     try:
         return data.decode(encoding), encoding
@@ -212,11 +187,7 @@ def has_old_line_ends(text: str) -> bool:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replaces a file's content in one step; its mode stays, and links stay links.
-
-    Raises:
-      OSError: it cannot be written, or is write-protected; it is not changed.
-    """
+    """Replaces a file's content in one step; its mode stays, and links stay links."""
     path = path.resolve()
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected")
@@ -239,14 +210,7 @@ def _open_privately(name: str, flags: int) -> int:
 
 
 def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
-    """Removes what killed runs left next to files and below folders; see `removed_rests`.
-
-    Args:
-      paths: as `walk` takes them.
-
-    Returns:
-      What was removed.
-    """
+    """Removes what killed runs left next to files and below folders; see `removed_rests`."""
     homes: set[Path] = set()
     for path in paths:
         homes |= {path.parent} if path.is_file() else {Path(folder) for folder, _ in _folders(path)}

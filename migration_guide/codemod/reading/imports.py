@@ -29,10 +29,7 @@ def is_without_jax(name: str) -> bool:
 
 
 def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
-    """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports.
-
-    A relative name begins with its dots.
-    """
+    """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports."""
     prefix = ""
     if isinstance(node, cst.ImportFrom):
         home = dotted_name(node.module)

@@ -34,15 +34,7 @@ def is_skipped(statement: cst.CSTNode) -> bool:
 
 
 def line_map(old: str, new: str) -> Callable[[int], int]:
-    """Maps the lines of one source to those of another.
-
-    Args:
-      old: a source, before the rewrite or after it.
-      new: the other.
-
-    Returns:
-      From a line of `old`, from 1, to that of `new`: the same one, or what took its place.
-    """
+    """Maps the lines of one source to those of another."""
     if old == new:
         return lambda line: line
     before, after = _without_comments(old), _without_comments(new)

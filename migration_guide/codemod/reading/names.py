@@ -54,14 +54,7 @@ def shared_name(name: str) -> str:
 
 
 class Names:
-    """Resolves expressions of one module to what they were imported as.
-
-    Args:
-      scopes: node -> scope.
-      module_scope: the global scope, for text that has no node: annotations in strings.
-      parents: node -> the node around it.
-      stars: modules of `from module import *` at the top of the module, in order.
-    """
+    """Resolves expressions of one module to what they were imported as."""
 
     def __init__(
         self,
@@ -114,10 +107,7 @@ class Names:
         return BY_CLASS.get(name.removeprefix(f"{OPTIM}."))
 
     def assignments(self, node: cst.Name) -> list[Assignment]:
-        """Returns the bindings of a name, in the scope that binds it.
-
-        What an `except` clause binds instead of an import that failed does not count.
-        """
+        """Returns the bindings of a name, in the scope that binds it."""
         scope = self._scopes.get(node, self._module_scope)
         key = scope, node.value
         if key not in self._bound:

@@ -24,12 +24,7 @@ class NotANotebook(ValueError):
 
 @dataclass
 class Notebook:
-    """A notebook that was read.
-
-    Attributes:
-      code: its code cells as one module.
-      others: cells in another language: their number, from 1, and what is in them.
-    """
+    """A notebook that was read."""
 
     code: str
     others: list[tuple[int, str]]
@@ -60,11 +55,7 @@ class Notebook:
 
 
 def read(text: str) -> Notebook:
-    """Reads a notebook.
-
-    Raises:
-      NotANotebook: it is not JSON, or has no cells.
-    """
+    """Reads a notebook."""
     try:
         document = json.loads(text)
         cells = [c for c in document["cells"] if c["cell_type"] == "code"]
@@ -115,12 +106,7 @@ def _unmask(source: str) -> str:
 
 
 def _with_sources(text: str, changed: dict[int, str]) -> str:
-    """A notebook's text with other sources of some cells; every other byte stays.
-
-    Args:
-      text: of the file.
-      changed: number of a cell, from 0 -> its source.
-    """
+    """A notebook's text with other sources of some cells; every other byte stays."""
     spans = source_spans(text)
     ascii_only = text.isascii() and "\\u" in text
     for number, source in sorted(changed.items(), reverse=True):

@@ -36,13 +36,7 @@ class TooLargeError(ValueError):
 
 
 def parse(code: str) -> cst.Module:
-    """A module as a tree.
-
-    Raises:
-      TooLargeError: it is data rather than a program.
-      SyntaxError: it is not Python, of the version that runs this.
-      RecursionError: it is nested too deeply.
-    """
+    """A module as a tree."""
     # Before LibCST, whose parser overflows the stack where Python's says what is wrong.
     _table(code)
     size = len(code.encode()) - sum(map(len, _LONG_STRING.findall(code.encode())))
@@ -58,11 +52,7 @@ def parse(code: str) -> cst.Module:
 
 
 def undefined_names(code: str) -> set[str]:
-    """Names that a module reads somewhere and that nothing in it defines.
-
-    Raises:
-      SyntaxError: it is not Python.
-    """
+    """Names that a module reads somewhere and that nothing in it defines."""
     table = _table(code)
     defined = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
     used: set[str] = set()

@@ -97,15 +97,7 @@ def transform(
     leave: Callable[[Any, Any], Any],
     into: Callable[[cst.CSTNode], bool] = lambda n: True,
 ) -> Any:
-    """A tree with each node replaced by what a function makes of it, from the inside out.
-
-    Args:
-      node: the root.
-      leave: from the original node, and the node with its rewritten children, to what takes its
-        place. It returns an unchanged node itself. In a list, a `FlattenSentinel` puts several
-        into the place of one.
-      into: whether to go into a node; those that are not gone into are still left.
-    """
+    """A tree with each node replaced by what a function makes of it, from the inside out."""
     changes: dict[str, Any] = {}
     for name in _inner(type(node)) if into(node) else ():
         value = getattr(node, name)

@@ -59,13 +59,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 
 def _is_array(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """True if an expression is surely an array: made by JAX or NumPy, or arithmetic of those.
-
-    Args:
-      context: of the file.
-      node: the expression.
-      seen: what was assigned to the names on the way, each looked at once.
-    """
+    """True if an expression is surely an array: made by JAX or NumPy, or arithmetic of those."""
     if isinstance(node, cst.Name):
         origin = constants.assigned_value(context.analysis, node)
         if origin is None or origin in seen:

@@ -118,15 +118,7 @@ def _bound(node: imports.ImportNode) -> set[str]:
 def _without(
     module: cst.Module, is_dead: Callable[[str, str, bool], bool], used: set[str]
 ) -> cst.Module:
-    """The module without some aliases and the statements that become empty.
-
-    Comments above those stay, and so do imports within `try:`, and what a comment leaves alone.
-
-    Args:
-      module: the module.
-      is_dead: from `aliases`' triple to whether an alias goes.
-      used: what the module refers to.
-    """
+    """The module without some aliases and the statements that become empty."""
     needed = {reference.split(".")[0] for reference in used} - _packages_at_the_top(module)
 
     def leave(original: Any, updated: Any) -> Any:

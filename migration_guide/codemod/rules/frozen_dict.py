@@ -106,13 +106,7 @@ def _is_method(context: Context, method: cst.Attribute) -> bool:
 
 
 def _is_frozen(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """True if an expression is what a module returned, or a part of it: by its origin or its names.
-
-    Args:
-      context: of the file.
-      node: the expression.
-      seen: the expressions on the way, each looked at once.
-    """
+    """True if an expression is a module's output, or a part of it."""
     if node in seen:
         return False
     seen.add(node)

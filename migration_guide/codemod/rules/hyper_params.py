@@ -154,11 +154,7 @@ def _with_changes(
 def as_overrides(
     context: Context, old: cst.BaseExpression, new: cst.BaseExpression
 ) -> cst.Arg | None:
-    """The argument for `hyper_params=`; None if that stays, as a list with an item for each group.
-
-    One definition's own are keyword arguments of the step. Where only one definition is made, only
-    what `replace` names is given.
-    """
+    """The argument for `hyper_params=`; None if it stays, a list with an item per group."""
     if context.once(_is_multiple):
         return None
     if isinstance(old, cst.Call) and len(old.args) == 1:

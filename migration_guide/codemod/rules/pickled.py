@@ -103,10 +103,7 @@ def _gives(context: Context, call: cst.Call) -> bool:
 
 
 def _gives_on(context: Context, name: cst.Name) -> bool:
-    """True if something of what a variable holds becomes an optimizer, or the state of one.
-
-    `o = d["o"]` makes it one, and `o = o.replace(state=d["state"])`.
-    """
+    """True if something of what a variable holds becomes an optimizer, or the state of one."""
     for call in context.analysis.facts.calls:
         func = call.func
         if isinstance(func, cst.Attribute) and func.attr.value == "replace":

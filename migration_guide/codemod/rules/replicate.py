@@ -146,14 +146,7 @@ def _method(
 def _one_copy(
     context: Context, original: cst.BaseExpression, updated: cst.BaseExpression, deep: bool
 ) -> cst.BaseExpression | None:
-    """An expression with one copy of each replicated optimizer that is seen; None if some is not.
-
-    Args:
-      context: of the file.
-      original: the expression before the rewrite.
-      updated: after it.
-      deep: whether to look into dicts, tuples and lists that are written out.
-    """
+    """An expression with one copy of each replicated optimizer; None if one is unknown."""
     if _is_replicated(context, original):
         sure = _replicated_here(context, original)
         if sure:
@@ -174,11 +167,7 @@ def _one_copy(
 
 
 def _replicated_here(context: Context, node: cst.BaseExpression) -> bool | None:
-    """True if an optimizer is replicated where it is used; None where that cannot be told.
-
-    A variable holds one before and after `.replicate()`, as a rule, so that what was assigned last
-    above the use decides.
-    """
+    """True if an optimizer is replicated where it is used; None where that cannot be told."""
     if isinstance(node, cst.Call) and last_name(node.func) == "replicate":
         return True
     if not isinstance(node, cst.Name):
@@ -229,11 +218,7 @@ def average_gradients(
 
 
 def axis_of_steps(context: Context) -> cst.BaseExpression | None:
-    """The axis over which this file's steps average; None where that cannot be told.
-
-    Every step in the file must be one of a replicated optimizer, and all calls of `.replicate()`
-    must name the same axis.
-    """
+    """The axis over which this file's steps average; None where that cannot be told."""
     wanted = context.options.rules
     if wanted is not None and not {"replicate", "apply_gradient", "optimize"} <= wanted:
         return None  # half of it would be wrong

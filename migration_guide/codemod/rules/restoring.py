@@ -110,13 +110,7 @@ def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
 
 
 def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """True if what an expression gives surely holds no optimizer.
-
-    Args:
-      context: of the file.
-      node: the expression.
-      seen: what was assigned to the names on the way, each looked at once.
-    """
+    """True if what an expression gives surely holds no optimizer."""
     if OPTIMIZER in within(context.analysis.kind(node)):
         return False
     if _is_none(node) or isinstance(

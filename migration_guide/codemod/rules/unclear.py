@@ -131,10 +131,7 @@ def _looks_up_optim(context: Context, call: cst.Call) -> bool:
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
-    """True if something is named or used like an optimizer, and nothing is known of it.
-
-    Nor can it be told where it may be one of flax.optim as well as one of another library.
-    """
+    """True if something is named or used like an optimizer, and nothing is known of it."""
     named = holder
     if isinstance(holder, cst.Attribute) and holder.attr.value == "state":
         named = holder.value

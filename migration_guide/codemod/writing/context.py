@@ -36,25 +36,7 @@ T = TypeVar("T")
 
 @dataclass
 class Context:
-    """One file under rewriting.
-
-    Attributes:
-      analysis: kinds and names of the original nodes.
-      options: what the user asked for.
-      is_standalone: whether definitions and steps are written for public Optax alone.
-      program_leaves_some: whether some definition of the program stays on this package.
-      removed: dotted names that are gone, of all rules.
-      answered: dotted names, or modules, that some rule answers for.
-      needed: modules that what was written needs imported.
-      named: module and name of what it needs imported by name.
-      remarks: for the summary: where, what, and whether a person has to do something.
-      comments: statement -> comments to put above it.
-      counts: rule -> number of rewrites.
-      checkpoints: path of a file that is restored -> how it can be converted.
-      recipes: `stock` and `exact`, as far as they were written.
-      compared: constructor call of flax.optim -> the call that took its place, for a command line.
-      functions: functions that the file gets, by the name that they have there.
-    """
+    """One file under rewriting."""
 
     analysis: Analysis
     options: Options
@@ -176,10 +158,7 @@ class Context:
         return self.analysis.module.code_for_node(node).strip()
 
     def by_hand(self, node: cst.CSTNode, text: str) -> None:
-        """Leaves a comment above the statement that a node is in, and lists it in the summary.
-
-        A statement that has such a comment since an earlier run gets no other: it is a person's.
-        """
+        """Leaves a comment above the statement that a node is in, and lists it in the summary."""
         statement = self.statement(node)
         if self._earlier_comments(statement) or statement in self.skipped_statements:
             return
@@ -211,10 +190,7 @@ class Context:
                     self._say(statement, comment.removeprefix(prefix), by_hand)
 
     def without_settled(self, original: cst.CSTNode, updated: Any) -> Any:
-        """A statement without the question that an earlier run asked, if it is answered now.
-
-        Once annotated, what looked like an optimizer is known to be one and rewritten.
-        """
+        """A statement without the question that an earlier run asked, if it is answered now."""
         asked = [c for c in self._earlier_comments(original) if c.startswith(f"{PREFIX}{QUESTION}")]
         if not asked or not _old_attributes(original) or _old_attributes(updated):
             return updated
@@ -231,13 +207,7 @@ class Context:
         return [c for c in texts if c.startswith(prefix) and not is_skip(c)]
 
     def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
-        """Leaves a comment about what is done already, but may matter when the program runs.
-
-        Args:
-          node: what it is about.
-          text: of the comment.
-          about: how comments begin of which an earlier run leaves one at most.
-        """
+        """Leaves a comment about what is done already, but may matter when the program runs."""
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
         is_repeated = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
@@ -291,12 +261,7 @@ class Context:
         )
 
     def function(self, wish: str, source: str) -> str:
-        """The name of a function that the file gets, unless an earlier run has put it there.
-
-        Args:
-          wish: what it is to be called.
-          source: its definition, with `{name}` in place of the name.
-        """
+        """The name of a function that the file gets, unless an earlier run has put it there."""
         for node in self.analysis.facts.functions:
             name = node.name.value if isinstance(node, cst.FunctionDef) else ""
             is_named_so = name.rstrip("_") == wish

@@ -29,15 +29,7 @@ class Unknown(Exception):
 
 
 def restored_optimizers(analysis: Analysis, template: cst.BaseExpression) -> dict[str, str]:
-    """Maps the path of each optimizer in a restored template to its constructor call.
-
-    Args:
-      analysis: of the module.
-      template: what is restored into: an optimizer, or what has some.
-
-    Returns:
-      Paths such as `policy/optimizer`, "" for the whole; {} if some call is not written out.
-    """
+    """Maps the path of each optimizer in a restored template to its constructor call."""
     try:
         return dict(_optimizers(analysis, template, "", 0))
     except Unknown:
@@ -62,11 +54,7 @@ def definition_text(analysis: Analysis, node: cst.BaseExpression) -> str:
 
 
 def origin(analysis: Analysis, node: cst.BaseExpression) -> cst.BaseExpression:
-    """Returns a variable's first value: the one that is not computed from itself.
-
-    Raises:
-      Unknown: no value, or several.
-    """
+    """Returns a variable's first value: the one that is not computed from itself."""
     seen = 0
     while isinstance(node, cst.Name) and seen < _DEEPEST:
         values = [v for v in analysis.assigned_to(node) if not _mentions(v, node.value)]

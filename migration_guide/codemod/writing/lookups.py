@@ -53,16 +53,7 @@ def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | Non
 
 
 def without_taken(a: Analysis, saved: cst.BaseExpression, updated: cst.Arg) -> cst.Arg:
-    """A state dict as an argument, without what the program takes out of it itself.
-
-    An optimizer's `restore_state` looked at its own two parts alone; what a program had put in
-    next to them, as T5X does, it reads in the same function.
-
-    Args:
-      a: the analysis of the file.
-      saved: the program's expression for the state dict.
-      updated: the argument.
-    """
+    """A state dict as an argument, without what the program takes out of it itself."""
     if not isinstance(saved, cst.Name):
         return updated
     scope = a.scopes.get(saved)

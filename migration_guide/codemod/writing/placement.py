@@ -42,14 +42,7 @@ class Import:
 def with_imports(
     module: cst.Module, needed: Iterable[Import], old: int | None = None
 ) -> cst.Module:
-    """The module with what is needed imported at its top, where it is not yet.
-
-    Args:
-      module: the module.
-      needed: what is to be imported.
-      old: index of the statement that imported what is being replaced; if nothing speaks against
-        it, imports do not move above it.
-    """
+    """The module with what is needed imported at its top, where it is not yet."""
     missing = _missing(module, needed)
     # Python's own modules may stand anywhere. All others import JAX: they stay together.
     roots = {one.root for one in missing if not one.is_of_python}
@@ -186,10 +179,7 @@ def _is_mark(empty: cst.EmptyLine) -> bool:
 
 
 def _block_of_ours(module: cst.Module, roots: set[str]) -> cst.IndentedBlock | None:
-    """The block that alone uses the names, and imports JAX where the module's top does not.
-
-    Only where something sets JAX up: what is imported at the top might come before it.
-    """
+    """The block that alone uses the names, and imports JAX where the module's top does not."""
     users = [line for line in module.body if roots & _names(line)]
     if len(users) != 1 or any(map(_is_import_of_ours, module.body)) or not _sets(module):
         return None
@@ -237,12 +227,7 @@ def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
 
 
 def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
-    """The roots of all names below a node, outside of imports.
-
-    Args:
-      node: where to look.
-      run: only those that are looked up when the statement runs, not those in functions.
-    """
+    """The roots of all names below a node, outside of imports."""
     if run and isinstance(node, cst.FunctionDef):
         p = node.params
         everything = [*p.posonly_params, *p.params, *p.kwonly_params]
@@ -302,12 +287,7 @@ def _imports_ours(node: cst.CSTNode) -> bool:
 
 
 def _place(body: Sequence[cst.CSTNode], roots: set[str], old: int | None) -> int:
-    """Returns the index after the last import of JAX or Flax, else any import, else the docstring.
-
-    JAX reads flags and its environment when it is imported, so never above the program's own first
-    import of JAX, Flax or Optax, nor above what sets the environment before the names' first use.
-    Above their use as the module runs in any case.
-    """
+    """Returns the index after the last import of JAX or Flax, any import, or the docstring."""
     used = next((i for i, line in enumerate(body) if roots & _names(line)), len(body))
     run = next((i for i, line in enumerate(body) if roots & _names(line, run=True)), len(body))
     last_any, last_ours, settings = 0, 0, 0

@@ -16,17 +16,7 @@ OLD, NEW = "optimizer", "state"
 def rename_variable(
     analysis: Analysis, updated: cst.Module, is_skipped: Callable[[cst.CSTNode], bool]
 ) -> tuple[cst.Module, int]:
-    """The module with the variable renamed wherever it occurs, and how often.
-
-    All or nothing: every variable of the name must hold an optimizer and nothing else, no scope may
-    know the new name, no class have a field of it, and no call may use the old one as a keyword,
-    which other files could do as well for a parameter.
-
-    Args:
-      analysis: of the module.
-      updated: the module, rewritten.
-      is_skipped: whether a person has marked a node's statement as one to leave alone.
-    """
+    """The module with the variable renamed wherever it occurs, and how often."""
     names = _variables(analysis.module)
     uses = [name for name in names if name.value == OLD]
     safe = (

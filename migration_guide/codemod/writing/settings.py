@@ -42,14 +42,7 @@ def value(module: cst.Module, arg: cst.Arg) -> object:
 def why_not_stock(
     entry: Entry, module: cst.Module, call: cst.Call, overridden: Iterable[str]
 ) -> str:
-    """Why public Optax has no equal of what a call makes, or "".
-
-    Args:
-      entry: of the class that is called; not MultiOptimizer.
-      module: where the call stands.
-      call: the call.
-      overridden: hyper-parameters that some step gives.
-    """
+    """Why public Optax has no equal of what a call makes, or ""."""
     arguments = legacy_arguments(entry, call.args)
     if arguments is None:
         return f"{entry.legacy.__name__}'s arguments are not written out"

@@ -26,14 +26,7 @@ def exact_template(entry: Entry) -> Call:
 def without_defaults(
     entry: Entry, template: Call, settings: Mapping[str, object], arguments: Mapping[str, cst.Arg]
 ) -> Call:
-    """A recipe with its settings, without what its functions take by default.
-
-    Args:
-      entry: of the optimizer.
-      template: the recipe, with placeholders.
-      settings: legacy name -> value, of all.
-      arguments: legacy name -> argument in the program's call.
-    """
+    """A recipe with its settings, without what its functions take by default."""
     kwargs: dict[str, object] = {}
     parameters = _parameters(entry, template.target)
     for key, value in template.kwargs.items():
@@ -80,15 +73,7 @@ def in_place(
     recipe: Call,
     old_arguments: Mapping[str, cst.Arg],
 ) -> cst.Call | None:
-    """The call with its own arguments renamed, layout and comments kept; None if it cannot be.
-
-    Args:
-      context: of the file.
-      updated: the constructor call.
-      template: of the recipe, with placeholders.
-      recipe: what is to be written, see `without_defaults`.
-      old_arguments: legacy name -> argument of the constructor call.
-    """
+    """The call with its own arguments renamed, layout and comments kept; None if it cannot be."""
     parts = [*template.args, *template.kwargs.values()]
     if any(not isinstance(part, Setting) for part in template.args) or any(
         isinstance(part, Call) for part in parts
@@ -139,13 +124,6 @@ def _separator(args: list[cst.Arg]) -> cst.Comma:
 
 @functools.cache
 def parameters_of(function: str) -> dict[str, object]:
-    """Parameters that may be given by position -> their defaults.
-
-        >>> list(parameters_of("optax.sgd"))[:2]
-        ['learning_rate', 'momentum']
-
-    Args:
-      function: its dotted name, `optax.sgd`.
-    """
+    """Parameters that may be given by position -> their defaults."""
     all_parameters = inspect.signature(resolve(function)).parameters.values()
     return {p.name: p.default for p in all_parameters if p.kind is p.POSITIONAL_OR_KEYWORD}

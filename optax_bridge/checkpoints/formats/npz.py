@@ -33,12 +33,7 @@ _BAD_ZIP = (
 
 @dataclass(frozen=True)
 class NpzArray(LazyArray):
-    """An array of an npz file.
-
-    Attributes:
-      archive: the file.
-      member: the array's entry in it.
-    """
+    """An array of an npz file."""
 
     archive: zipfile.ZipFile
     member: zipfile.ZipInfo
@@ -54,18 +49,7 @@ class NpzArray(LazyArray):
 
 
 def _read(path: Path) -> Contents:
-    """Reads the names of an npz file into nested dicts.
-
-    Args:
-      path: the file. Names are cut at '/'. An array of 2-byte void is bfloat16, which NumPy's
-        format has no name for. It must not be changed while the result is in use.
-
-    Returns:
-      Nested dicts with `NpzArray`s.
-
-    Raises:
-      CheckpointError: it is damaged, promises more than it holds, or has objects in it.
-    """
+    """Reads the names of an npz file into nested dicts."""
     tree: dict[str, PyTree] = {}
     try:
         archive = zipfile.ZipFile(path)  # open as long as its arrays are in use

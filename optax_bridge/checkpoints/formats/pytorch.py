@@ -36,11 +36,7 @@ _STATE_DICTS = (
 
 
 def load(path: Path) -> PyTree:
-    """Returns what `torch.save` wrote into a file, by `torch.load(weights_only=True)`.
-
-    Raises:
-      CheckpointError: PyTorch is not installed, or the file is damaged or holds code.
-    """
+    """Returns what `torch.save` wrote into a file, by `torch.load(weights_only=True)`."""
     try:
         import torch
     except ImportError:
@@ -75,11 +71,7 @@ def _code_in(path: Path) -> list[str]:
 
 
 def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
-    """Nested dicts and lists of NumPy's arrays, views of the tensors, from what `load` returns.
-
-    Raises:
-      CheckpointError: a tensor is of a kind that NumPy has no arrays for.
-    """
+    """Nested dicts and lists of NumPy's arrays, views of the tensors, from what `load` returns."""
     if isinstance(value, Mapping):
         return {str(name): as_tree(item, place, (*path, str(name))) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -59,15 +59,7 @@ def _is_of_tensorflow(index: Path) -> bool:
 
 
 def _read(folder: Path) -> Contents:
-    """Reads a checkpoint, `checkpoint_N`, with the index `checkpoint` in it.
-
-    Returns:
-      The tree `{'optimizer': {'target', 'state'}, ...}`, in which arrays next to the index are
-      read when asked for, and the version of the layout, None for Orbax's.
-
-    Raises:
-      CheckpointError: it is damaged, of an unknown version, or points outside the folder.
-    """
+    """Reads a checkpoint, `checkpoint_N`, with the index `checkpoint` in it."""
     tree = read_msgpack(folder / INDEX)
     if not is_index(tree):
         raise CheckpointError(
@@ -155,11 +147,7 @@ def _lengths(value: PyTree) -> PyTree:
 
 
 def _name(kvstore: PyTree, folder: Path) -> str:
-    """The path of an array's folder within the checkpoint's; "" without one.
-
-    Checkpoints that were copied from a bucket may still have whole paths or addresses in their
-    specs: then the last name counts, if a folder of that name lies here.
-    """
+    """The path of an array's folder within the checkpoint's; "" without one."""
     path = kvstore.get("path") if isinstance(kvstore, Mapping) else kvstore
     if not isinstance(path, str) or "\0" in path or len(path) > 4096:
         return ""

@@ -32,20 +32,7 @@ def write_t5x(
     extra: Mapping[str, Any] | None = None,
     compressor: str = "gzip",
 ) -> None:
-    """Writes a tree.
-
-    Args:
-      folder: `checkpoint_N`; it is made.
-      tree: the state dict of an optimizer, `{'target', 'state'}`.
-      version: T5X's; 2 has bfloat16 as uint16; None for the Orbax form, which has none.
-      key: `optimizer`, or `_optimizer` for the Orbax form, whose index has placeholders.
-      least_size: arrays of so many elements go next to the index, smaller ones in it.
-      largest_chunk: elements of a chunk along each axis at most.
-      with_metadata: leave `.zarray` in the folders; if not, the index alone has the metadata.
-      store: what the specs in the index say of where the arrays are, one of `STORES`.
-      extra: what else the index has.
-      compressor: of the chunks, `gzip` or `zstd`.
-    """
+    """Writes a tree."""
     folder.mkdir(parents=True)
 
     def move_arrays(node: PyTree, names: tuple[str, ...]) -> Any:

@@ -67,12 +67,7 @@ class BaseCheckpointer(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures BaseCheckpointer.
-
-        Attributes:
-          dir: the folder of the checkpoints.
-          save_policy: a function of step and evalers' summaries, or a config of one.
-        """
+        """Configures BaseCheckpointer."""
 
         dir: Required[str] = REQUIRED
         save_policy: ConfigOr[Callable[..., bool]] = config_for_function(every_n_steps_policy)
@@ -183,15 +178,7 @@ class Checkpointer(BaseCheckpointer):
 
     @config_class
     class Config(BaseCheckpointer.Config):
-        """Configures Checkpointer.
-
-        Attributes:
-          keep_last_n: how many of the newest checkpoints stay.
-          keep_every_n_steps: of the older ones, those stay that are so many steps apart.
-          validation: how exactly a checkpoint must be the state that is restored.
-          fall_back: whether a run goes on from the newest checkpoint that is whole, with a warning,
-            if the newest is damaged; otherwise that is an error.
-        """
+        """Configures Checkpointer."""
 
         keep_last_n: int = 1
         keep_every_n_steps: int | None = None

@@ -60,15 +60,7 @@ class IteratorHandler(ocp.CheckpointHandler):
             file.write_bytes(data)
 
     def restore(self, directory: epath.Path, args: "RestoreIterators") -> None:
-        """Sets the states of the iterators.
-
-        One that has `state_of_all_processes`, as that counts global batches, goes on with any
-        number of processes; for another the number must be that of the checkpoint.
-
-        Raises:
-          ValueError: the checkpoint was saved by another number of processes, or its state is not
-            one of the iterator.
-        """
+        """Sets the states of the iterators."""
         there = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
         as_many = len(there) == jax.process_count()
         for path, iterator in args.iterators.items():
@@ -120,10 +112,7 @@ class DamagedCheckpointError(ValueError):
 
 
 class ChecksumHandler(ocp.CheckpointHandler):
-    """Orbax's handler of an item with a checksum for each file of the items before it.
-
-    It must be the last item, as Orbax finishes items in the order in which they are registered.
-    """
+    """Orbax's handler of an item with a checksum for each file of the items before it."""
 
     def save(self, directory: epath.Path, args: "SaveChecksums") -> None:
         """Does nothing: the other items are not finished yet."""
@@ -152,10 +141,7 @@ ocp_args.register_with_handler(ChecksumHandler, for_save=True, for_restore=True)
 
 
 def damage_of(folder: Path) -> list[str]:
-    """Returns what is wrong with the files of a checkpoint, a line each.
-
-    To be called by all processes: each reads its part of the files.
-    """
+    """Returns what is wrong with the files of a checkpoint, a line each."""
     entries = read_checksums(folder)
     if entries is None:
         return [without_checksums(folder)]
@@ -172,14 +158,7 @@ def damage_of(folder: Path) -> list[str]:
 def damage_message(
     folder: Path, problems: Sequence[str], *, whole_steps: Sequence[int], parsed_step: int
 ) -> str:
-    """Returns the text of a `DamagedCheckpointError`.
-
-    Args:
-      folder: the checkpoint.
-      problems: what is wrong with it.
-      whole_steps: the steps of the other checkpoints that are whole.
-      parsed_step: its step.
-    """
+    """Returns the text of a `DamagedCheckpointError`."""
     shown = "\n".join(f"  {problem}" for problem in problems[:5])
     more = f"\n  and {len(problems) - 5} more files" if len(problems) > 5 else ""
     text = f"{folder}: the checkpoint is damaged; nothing in it was changed.\n{shown}{more}\n"

@@ -77,12 +77,7 @@ class BestMetricPolicy(Configurable):
 
     @config_class
     class Config(Configurable.Config):
-        """Configures BestMetricPolicy.
-
-        Attributes:
-          metric: the metric.
-          mode: "max" or "min", what is better.
-        """
+        """Configures BestMetricPolicy."""
 
         metric: Required[EvalMetric] = REQUIRED
         mode: str = "max"
@@ -145,13 +140,7 @@ class _Saved(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class KeepLastAndEvery:
-    """Orbax's policy for: the last few, and of the older ones some at a distance.
-
-    Attributes:
-      keep_last_n: how many of the newest stay.
-      keep_every_n_steps: of the older ones, from the oldest on, each stays that is at least so many
-        steps after the one that stayed before; None for none.
-    """
+    """Orbax's policy for: the last few, and of the older ones some at a distance."""
 
     keep_last_n: int
     keep_every_n_steps: int | None = None
@@ -181,11 +170,7 @@ def set_aside(folder: Path) -> None:
 
 
 def move_out_of_the_way(folder: Path) -> Path:
-    """Renames a checkpoint to a name that no run looks at; to be called by all processes.
-
-    Returns:
-      Its new place.
-    """
+    """Renames a checkpoint to a name that no run looks at; to be called by all processes."""
     new, number = folder.with_name(f"aside_{folder.name}"), 1
     while new.exists():
         number += 1
@@ -198,14 +183,7 @@ def move_out_of_the_way(folder: Path) -> Path:
 
 
 def settle(base_dir: Path, is_complete: Callable[[Path], bool]) -> None:
-    """Removes what was replaced; what was not, as its successor is not there, has its name again.
-
-    To be called by all processes, when no save is under way.
-
-    Args:
-      base_dir: the folder of the checkpoints.
-      is_complete: whether a folder is a whole checkpoint.
-    """
+    """Removes what was replaced; restores the name of what has no successor."""
     if jax.process_index() == 0 and base_dir.is_dir():
         for aside in base_dir.glob(f".*{_SUFFIX}"):
             folder = base_dir / aside.name[1:].removesuffix(_SUFFIX)

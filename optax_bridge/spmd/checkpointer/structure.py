@@ -33,15 +33,7 @@ class CheckpointValidationType(enum.StrEnum):
 
 
 def index_of(state: PyTree, *, step: int) -> Index:
-    """The list of a state's leaves.
-
-    Args:
-      state: arrays, `TensorSpec`s and iterators.
-      step: the step.
-
-    Returns:
-      `[["step", 7], ["model/w", {"dtype": "float32", "shape": "(4, 8)"}], ...]`.
-    """
+    """The list of a state's leaves."""
     entries: list[list[object]] = [["step", step]]
     for path, leaf in flatten_items(state):
         if is_iterator(leaf):

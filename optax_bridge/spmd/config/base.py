@@ -100,13 +100,7 @@ def _is_own_method(cls: type, name: str, value: object) -> bool:
 
 
 def _check_instantiable(cls: type) -> None:
-    """Checks a config class when a config is made of it.
-
-    Raises:
-      MissingConfigClassDecoratorError: the class is not decorated.
-      NonConfigFieldError: it has an attribute that is neither a field nor one of
-        InstantiableConfig.
-    """
+    """Checks a config class when a config is made of it."""
     if "__attrs_attrs__" not in vars(cls):  # a base may have them
         raise MissingConfigClassDecoratorError(
             f"{cls.__module__}.{cls.__qualname__} must be decorated with @config_class."

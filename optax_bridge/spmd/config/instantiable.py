@@ -44,11 +44,7 @@ class Configurable:
 
     @config_class
     class Config(InstantiableConfig[T]):
-        """The config of a Configurable.
-
-        Attributes:
-          klass: the class of the object.
-        """
+        """The config of a Configurable."""
 
         klass: type
 
@@ -109,11 +105,7 @@ _METHODS = ("clone", "instantiate", "set")  # no config can do without these
 
 @config_class
 class FunctionConfigBase(InstantiableConfig[T]):
-    """The base of configs for functions; instantiating one calls the function.
-
-    Attributes:
-      fn: the function.
-    """
+    """The base of configs for functions; instantiating one calls the function."""
 
     __callable_field__ = "fn"
 
@@ -126,11 +118,7 @@ class FunctionConfigBase(InstantiableConfig[T]):
 
 @config_class
 class ClassConfigBase(InstantiableConfig[T]):
-    """The base of configs for classes that are no Configurable.
-
-    Attributes:
-      klass: the class.
-    """
+    """The base of configs for classes that are no Configurable."""
 
     __callable_field__ = "klass"
 
@@ -284,11 +272,7 @@ def _call(
     cfg: ConfigBase,
     arguments: dict[str, object],
 ) -> T:
-    """Calls the target with the config's fields, given arguments first.
-
-    Raises:
-      TypeError: the field of `**kwargs` has an argument that is a field of its own.
-    """
+    """Calls the target with the config's fields, given arguments first."""
     arguments = dict(arguments)
     for parameter in parameters:
         if parameter.kind is _Kind.POSITIONAL_ONLY:

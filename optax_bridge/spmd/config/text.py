@@ -38,14 +38,7 @@ _NAMES["REQUIRED"] = REQUIRED
 
 
 def parse_value(text: str) -> FieldValue:
-    """The value of a literal.
-
-    Literals of Python are read, and `inf`, `nan`, `REQUIRED`, `P('data', None)` (or
-    `PartitionSpec(...)`) and `dtype('float32')`.
-
-    Raises:
-      ValueError: it is no such literal.
-    """
+    """The value of a literal."""
     try:
         node = ast.parse(text.strip(), mode="eval").body
         return _value(node)
@@ -92,14 +85,7 @@ def _call(name: str, arguments: list[FieldValue]) -> object:
 
 
 def parse_key(text: str, start: int = 0) -> tuple[list[Step], int]:
-    """The steps of a key such as `model.layers[0].rules['a']`, from a position of the text on.
-
-    Returns:
-      The steps, and the position behind the key.
-
-    Raises:
-      ValueError: there is no key.
-    """
+    """The steps of a key such as `model.layers[0].rules['a']`, from a position of the text on."""
     steps: list[Step] = []
     at = start
     while True:

@@ -113,11 +113,7 @@ class RequiredFieldMissingError(ValueError):
 
 
 class UnreadableFieldError(AttributeError, KeyError):
-    """A field was read that the config does not have.
-
-    It is a KeyError too: a config class with a `__getattr__` of its own may call its base's and
-    supply a value when that raises KeyError.
-    """
+    """A field was read that the config does not have."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would quote the message
@@ -245,10 +241,7 @@ def _is_remat_marker(value: object) -> bool:
 
 
 def is_function_object(value: object) -> bool:
-    """True if the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`.
-
-    Functions with derivatives of their own are; functions that JAX itself offers compiled are.
-    """
+    """True if the value is a function in all but its type: `jax.nn.relu`, `jax.nn.sigmoid`."""
     cls = type(value)
     if cls.__name__ in ("custom_jvp", "custom_vjp"):
         return cls.__module__.startswith("jax.")

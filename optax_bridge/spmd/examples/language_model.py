@@ -42,12 +42,7 @@ class Block(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Configures Block.
-
-        Attributes:
-          input_dim: number of features.
-          attention: config of the attention.
-        """
+        """Configures Block."""
 
         input_dim: Required[int] = REQUIRED
         attention: TransformerAttentionLayer.Config = TransformerAttentionLayer.default_config()
@@ -72,14 +67,7 @@ class LanguageModel(BaseModel):
 
     @config_class
     class Config(BaseModel.Config):
-        """Configures LanguageModel.
-
-        Attributes:
-          dim: number of features.
-          num_layers: number of transformer layers.
-          num_heads: number of heads of each.
-          length: number of bytes that are seen at once.
-        """
+        """Configures LanguageModel."""
 
         dim: Required[int] = REQUIRED
         num_layers: Required[int] = REQUIRED
@@ -102,14 +90,7 @@ class LanguageModel(BaseModel):
         self._add_child("output", output)
 
     def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, PyTree]]:
-        """The mean cross-entropy, in nats for a byte.
-
-        Args:
-          input_batch: {"bytes": uint8 of shape (batch, length + 1)}.
-
-        Returns:
-          The loss, and an empty dict.
-        """
+        """The mean cross-entropy, in nats for a byte."""
         text = input_batch["bytes"].astype(jnp.int32)
         seen, target = text[:, :-1], text[:, 1:]
         x = self.bytes(seen) + self.positions(jnp.arange(seen.shape[1]))
@@ -121,15 +102,7 @@ class LanguageModel(BaseModel):
 
 
 def documentation(length: int, *, held_out: bool = False) -> dict[str, np.ndarray]:
-    """The documentation as pieces of text, every 20th of them held out.
-
-    Args:
-      length: bytes of a piece, less one.
-      held_out: whether the pieces that are held out are wanted.
-
-    Returns:
-      {"bytes": uint8 of shape (pieces, length + 1)}.
-    """
+    """The documentation as pieces of text, every 20th of them held out."""
     text = "\n".join(topics[name] for name in sorted(topics)).encode()
     pieces = np.frombuffer(text, np.uint8)[: len(text) // (length + 1) * (length + 1)]
     pieces = pieces.reshape(-1, length + 1)
@@ -140,17 +113,7 @@ def documentation(length: int, *, held_out: bool = False) -> dict[str, np.ndarra
 def trainer(
     *, steps: int = 400, length: int = 64, batch_size: int = 32, dim: int = 96
 ) -> SpmdTrainer.Config:
-    """The trainer's config; one process or several, any number of devices that divides the batch.
-
-    Args:
-      steps: of the training.
-      length: bytes that the model sees at once.
-      batch_size: pieces of text in a step.
-      dim: features of the model.
-
-    Returns:
-      The config, in which `dir` is still to be set.
-    """
+    """The trainer's config, for any number of devices that divides the batch."""
     text = config_for_function(documentation).set(length=length)
     held_out = ArrayInput.default_config().set(
         source=text.clone(held_out=True), global_batch_size=128, shuffle=False, num_epochs=1

@@ -30,12 +30,7 @@ class Regression(BaseModel):
 
     @config_class
     class Config(BaseModel.Config):
-        """Configures Regression.
-
-        Attributes:
-          hidden: features between the layers.
-          dropout: config of the dropout on them.
-        """
+        """Configures Regression."""
 
         hidden: int = 16
         dropout: Dropout.Config = Dropout.default_config()
@@ -50,14 +45,7 @@ class Regression(BaseModel):
         self._add_child("second", second.set(param_partition_spec=("model", None)))
 
     def forward(self, input_batch: PyTree) -> tuple[jax.Array, dict[str, PyTree]]:
-        """The mean squared error.
-
-        Args:
-          input_batch: {"x": (batch, 8), "y": (batch,)}, float32.
-
-        Returns:
-          The loss, and {"predicted": (batch,)}.
-        """
+        """The mean squared error."""
         hidden = self.dropout(jnp.tanh(self.first(input_batch["x"])))
         predicted = self.second(hidden)[:, 0]
         return jnp.mean(jnp.square(predicted - input_batch["y"])), {"predicted": predicted}
@@ -76,17 +64,7 @@ def trainer(
     batch_size: int = 16,
     mesh_shape: Sequence[int] = (-1, 1),
 ) -> SpmdTrainer.Config:
-    """The trainer's config.
-
-    Args:
-      steps: of the training.
-      save_every: steps between checkpoints.
-      batch_size: examples of a step.
-      mesh_shape: devices along "data" and "model".
-
-    Returns:
-      The config, in which `dir` is still to be set.
-    """
+    """The trainer's config."""
     save = config_for_function(every_n_steps_and_last_policy).set(n=save_every, max_step=steps)
     return SpmdTrainer.default_config().set(
         name="trainer",

@@ -21,15 +21,7 @@ class MultiheadAttention(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of MultiheadAttention.
-
-        Attributes:
-          query_dim: number of features of queries, of all heads together, and of the result.
-          source_dim: number of features of what is attended to.
-          num_heads: number of heads.
-          causal: whether a position sees only itself and those before.
-          proj: config of the projections.
-        """
+        """Config of MultiheadAttention."""
 
         query_dim: Required[int] = REQUIRED
         source_dim: Required[int] = REQUIRED
@@ -60,16 +52,7 @@ class MultiheadAttention(BaseLayer):
     def forward(
         self, query: jax.Array, source: jax.Array, *, bias: jax.Array | None = None
     ) -> jax.Array:
-        """Attends.
-
-        Args:
-          query: of shape (batch, target, query_dim).
-          source: of shape (batch, source, source_dim).
-          bias: added to the logits; broadcasts to (batch, heads, target, source).
-
-        Returns:
-          An array of the query's shape.
-        """
+        """Attends."""
         cfg = self._config
         per_head = cfg.query_dim // cfg.num_heads
         q, k, v = (
@@ -85,11 +68,7 @@ class GroupedQueryAttention(MultiheadAttention):
 
     @config_class
     class Config(MultiheadAttention.Config):
-        """Config of GroupedQueryAttention.
-
-        Attributes:
-          num_kv_heads: number of heads of keys and values; that of queries if None.
-        """
+        """Config of GroupedQueryAttention."""
 
         num_kv_heads: Optional[int] = None  # noqa: UP045
 
@@ -102,18 +81,7 @@ class TransformerAttentionLayer(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of TransformerAttentionLayer.
-
-        Attributes:
-          target_dim: number of features of the input.
-          source_dim: number of features of what is attended to.
-          norm: config of the norm.
-          attention: config of the attention.
-          dropout: config of the dropout on its result.
-          stochastic_depth: config of the layer that drops the whole result.
-          structure: "prenorm", `x + attention(norm(x))`; "postnorm", `norm(x + attention(x))`; or
-            "hybridnorm", `x + postnorm(attention(prenorm(x)))`. See arXiv:2002.04745.
-        """
+        """Config of TransformerAttentionLayer."""
 
         target_dim: Required[int] = REQUIRED
         source_dim: Required[int] = REQUIRED
@@ -147,16 +115,7 @@ class TransformerAttentionLayer(BaseLayer):
         *,
         attention_logit_biases: jax.Array | None = None,
     ) -> jax.Array:
-        """Attends.
-
-        Args:
-          target: of shape (batch, target, target_dim).
-          source: of shape (batch, source, source_dim); the target itself, normed, if None.
-          attention_logit_biases: the `bias` of `MultiheadAttention`.
-
-        Returns:
-          An array of the target's shape.
-        """
+        """Attends."""
 
         def attend(x: jax.Array, then: Callable[[jax.Array], jax.Array]) -> jax.Array:
             over = x if source is None else source

@@ -41,12 +41,7 @@ def no_remat(fn: F) -> F:
 
 
 def remat_method(method: Method, spec: RematSpec) -> Method:
-    """The method, under `jax.checkpoint` while training.
-
-    Args:
-      method: a method of a layer, not bound.
-      spec: how.
-    """
+    """The method, under `jax.checkpoint` while training."""
     checkpointed: Method = functools.partial(
         jax.checkpoint, prevent_cse=spec.prevent_cse, policy=maybe_instantiate(spec.policy)
     )
@@ -122,12 +117,7 @@ class CompositeTensorStats(TensorStats):
 
     @config_class
     class Config(TensorStats.Config):
-        """Config of CompositeTensorStats.
-
-        Attributes:
-          tensor_stats: their configs by name.
-          inline_child_summaries: leave their summaries as ours, without their names.
-        """
+        """Config of CompositeTensorStats."""
 
         tensor_stats: dict[str, TensorStats.Config] = {}  # noqa: RUF012 (stored as a copy)
         inline_child_summaries: bool = False
@@ -171,16 +161,7 @@ class BaseLayer(Module):
 
     @config_class
     class Config(Module.Config):
-        """Config of a layer.
-
-        Attributes:
-          dtype: of its parameters; the parent's if None.
-          param_init: config of what makes their first values; the parent's if None.
-          param_partition_spec: the mesh's axes for its weight; those of its bias follow.
-          remat_spec: how its methods are computed again in the backward pass; not at all if None.
-          param_noise: config of the noise that `apply_parameter_noise_recursively` adds.
-          tensor_stats: config of the statistics that `_add_tensor_stats` adds.
-        """
+        """Config of a layer."""
 
         dtype: Optional[jnp.dtype] = None  # noqa: UP045
         param_init: Optional[DefaultInitializer.Config] = None  # noqa: UP045
@@ -245,11 +226,7 @@ class BaseLayer(Module):
         return {}
 
     def _compute_fan_axes(self, name: str, parameter_spec: ParameterSpec) -> FanAxes | None:
-        """The fan axes of a parameter whose spec does not say them.
-
-        Raises:
-          NotImplementedError: it is a weight without two axes.
-        """
+        """The fan axes of a parameter whose spec does not say them."""
         if not name.endswith("weight"):
             return None
         if len(parameter_spec.shape) != 2:
@@ -377,13 +354,7 @@ class BaseLayer(Module):
         activations: jax.Array,
         activation_paddings: jax.Array | None = None,
     ) -> None:
-        """Adds mean and norm of activations, `activations/<name>_mean` and `_norm`.
-
-        Args:
-          name: what they are.
-          activations: of shape (batch, ...); with paddings (batch, time, ...).
-          activation_paddings: of shape (batch, time), 1 where there is nothing.
-        """
+        """Adds mean and norm of activations, `activations/<name>_mean` and `_norm`."""
         x = activations.astype(jnp.float32)
         if activation_paddings is None:
             weight: ArrayLike = x.shape[0]

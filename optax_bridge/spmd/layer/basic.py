@@ -18,13 +18,7 @@ class Linear(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of Linear.
-
-        Attributes:
-          input_dim: length of the input's last axis.
-          output_dim: length of the output's last axis.
-          bias: whether there is a bias.
-        """
+        """Config of Linear."""
 
         input_dim: Required[int] = REQUIRED
         output_dim: Required[int] = REQUIRED
@@ -58,12 +52,7 @@ class Embedding(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of Embedding.
-
-        Attributes:
-          num_embeddings: how many ids there are.
-          dim: length of the vectors.
-        """
+        """Config of Embedding."""
 
         num_embeddings: Required[int] = REQUIRED
         dim: Required[int] = REQUIRED
@@ -89,12 +78,7 @@ class RMSNorm(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of RMSNorm.
-
-        Attributes:
-          input_dim: length of the last axis.
-          eps: what is added to the mean of squares.
-        """
+        """Config of RMSNorm."""
 
         input_dim: Required[int] = REQUIRED
         eps: float = 1e-8
@@ -114,12 +98,7 @@ class LayerNorm(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of LayerNorm.
-
-        Attributes:
-          input_dim: length of the last axis.
-          eps: what is added to the variance.
-        """
+        """Config of LayerNorm."""
 
         input_dim: Required[int] = REQUIRED
         eps: float = 1e-8
@@ -141,11 +120,7 @@ class Dropout(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of Dropout.
-
-        Attributes:
-          rate: the probability of an element to be dropped; None or 0 for none.
-        """
+        """Config of Dropout."""
 
         rate: Optional[float] = None  # noqa: UP045
 
@@ -174,11 +149,7 @@ class StochasticDepth(Dropout):
 
     @config_class
     class Config(Dropout.Config):
-        """Config of StochasticDepth.
-
-        Attributes:
-          mode: "row": each example by itself; "batch": all or none.
-        """
+        """Config of StochasticDepth."""
 
         mode: str = "row"
 

@@ -35,14 +35,7 @@ def training_arguments(
 
 
 class LinenModule:
-    """A module of flax.linen and examples of its inputs.
-
-    Args:
-      module: the module.
-      examples: shapes and dtypes of its inputs.
-      method: the name of the method that is called.
-      mesh_axes: the mesh's axis by the name of an axis; None if the names are the mesh's own.
-    """
+    """A module of flax.linen and examples of its inputs."""
 
     def __init__(
         self,
@@ -94,11 +87,7 @@ class LinenModule:
         args: tuple[PyTree, ...],
         kwargs: dict[str, PyTree],
     ) -> tuple[PyTree, dict[str, PyTree], dict[str, PyTree]]:
-        """Calls the module.
-
-        Returns:
-          Its result, new values by collection, and what it sowed.
-        """
+        """Calls the module."""
         fn = getattr(self._module, self._method)
         training = training_arguments(fn, kwargs, is_training)
         outputs, changed = self._module.apply(

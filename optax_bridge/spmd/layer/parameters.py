@@ -239,11 +239,7 @@ class ConstantInitializer(Initializer):
 
     @config_class
     class Config(Initializer.Config):
-        """Config of ConstantInitializer.
-
-        Attributes:
-          value: the value.
-        """
+        """Config of ConstantInitializer."""
 
         value: Required[ArrayLike] = REQUIRED
 
@@ -262,12 +258,7 @@ class GaussianInitializer(Initializer):
 
     @config_class
     class Config(Initializer.Config):
-        """Config of GaussianInitializer.
-
-        Attributes:
-          std: the standard deviation.
-          mean: the mean.
-        """
+        """Config of GaussianInitializer."""
 
         std: float = 1.0
         mean: float = 0.0
@@ -284,13 +275,7 @@ class WeightInitializer(Initializer):
 
     @config_class
     class Config(Initializer.Config):
-        """Config of WeightInitializer.
-
-        Attributes:
-          scale: the variance is `scale / fan`; if fan is None, half the range or the deviation.
-          fan: "fan_in", "fan_out" or "fan_avg"; None not to look at the axes.
-          distribution: "uniform", "normal" or "truncated_normal".
-        """
+        """Config of WeightInitializer."""
 
         scale: float = 1.0
         fan: Optional[str] = "fan_avg"  # noqa: UP045
@@ -330,13 +315,7 @@ class DefaultInitializer(Initializer):
 
     @config_class
     class Config(Initializer.Config):
-        """Config of DefaultInitializer.
-
-        Attributes:
-          init_by_param_name: configs of initializers by regular expressions for names. The first
-            that matches the whole name wins. Biases, scales and weights are added where they are
-            missing.
-        """
+        """Config of DefaultInitializer."""
 
         init_by_param_name: dict[str, InstantiableConfig] = {}  # noqa: RUF012 (stored as a copy)
 
@@ -375,12 +354,7 @@ class PerGroupInitializer(Initializer):
 
     @config_class
     class Config(Initializer.Config):
-        """Config of PerGroupInitializer.
-
-        Attributes:
-          initializer: the config of each group's initializer.
-          num_groups: how many there are.
-        """
+        """Config of PerGroupInitializer."""
 
         initializer: Required[InstantiableConfig] = REQUIRED
         num_groups: int = 1

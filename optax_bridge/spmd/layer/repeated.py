@@ -25,14 +25,7 @@ class StackedTransformerLayer(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of StackedTransformerLayer.
-
-        Attributes:
-          input_dim: number of features of input and output; the layers' own if it is not set.
-          num_layers: how many there are.
-          layer: config of each layer, or a list of configs, one for each. What a config makes may
-            also be a module of flax.linen or flax.nnx.
-        """
+        """Config of StackedTransformerLayer."""
 
         input_dim: Union[int, None] = None  # noqa: UP007
         num_layers: Required[int] = REQUIRED
@@ -73,14 +66,7 @@ class RepeatedTransformerLayer(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of RepeatedTransformerLayer.
-
-        Attributes:
-          input_dim: number of features of input and output; the layer's own if it is not set.
-          num_layers: how often the layer is applied.
-          layer: config of the layer.
-          unroll: how many iterations are compiled as one, as in `jax.lax.scan`.
-        """
+        """Config of RepeatedTransformerLayer."""
 
         input_dim: Union[int, None] = None  # noqa: UP007
         num_layers: Required[int] = REQUIRED

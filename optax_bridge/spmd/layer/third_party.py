@@ -42,18 +42,7 @@ class ThirdPartyLayer(BaseLayer):
 
     @config_class
     class Config(BaseLayer.Config):
-        """Config of ThirdPartyLayer.
-
-        Attributes:
-          module: config of the module: `config_for_class(nn.Dense).set(features=8)`, say; or a
-            module of flax.linen itself, which is a description without arrays.
-          method: the method of it that is called.
-          input_dim: number of features of its input, where that is (batch, time, input_dim).
-          example_inputs: specs of its inputs, or their shapes; needed for a module of flax.linen,
-            unless input_dim is set.
-          axis_rules: pairs of the name of an axis and the mesh's axis, or None. Without rules names
-            of axes are the mesh's.
-        """
+        """Config of ThirdPartyLayer."""
 
         module: Required[InstantiableConfig | nn.Module] = REQUIRED
         method: str = "__call__"

@@ -136,16 +136,7 @@ class Updates(struct.PyTreeNode):
 
 
 def _apply_updates(base: PyTree, updates: PyTree) -> PyTree:
-    """Puts updates into nested dicts.
-
-    Args:
-      base: nested dicts; changed in place.
-      updates: nested dicts of some of the same keys, or of new ones. Where either side has an
-        `optax.MaskedNode()`, nothing changes.
-
-    Returns:
-      `base`.
-    """
+    """Puts updates into nested dicts."""
     if isinstance(base, optax.MaskedNode) or isinstance(updates, optax.MaskedNode):
         return base
     if not isinstance(base, dict) or not isinstance(updates, dict):
@@ -176,16 +167,7 @@ def mask_tree(tree: PyTree, *, keep: PyTree, mask_value: PyTree) -> PyTree:
 def _split_gradients(
     fun: ForwardFn, *, should_compute_gradients: PyTree
 ) -> tuple[ForwardFn, Callable[[Params], tuple[Params, Params]]]:
-    """Separates the parameters that are differentiated from the others.
-
-    Args:
-      fun: a forward function.
-      should_compute_gradients: a tree of bools like the parameters.
-
-    Returns:
-      A forward function of the former, whose inputs are (the latter, the inputs of `fun`); and the
-      function that makes both of the parameters, None standing for what the other one has.
-    """
+    """Separates the parameters that are differentiated from the others."""
 
     def split(params: Params) -> tuple[PyTree, PyTree]:
         others = jax.tree.map(lambda keep: not keep, should_compute_gradients)
@@ -210,18 +192,7 @@ def _split_gradients(
 def _value_and_grad(
     fun: ForwardFn, *, opt_params: Params, inputs: PyTree, should_compute_gradients: PyTree = None
 ) -> Updates:
-    """Runs a forward function and its gradient.
-
-    Args:
-      fun: the forward function.
-      opt_params: `OptParam`s.
-      inputs: inputs of `fun`.
-      should_compute_gradients: a tree of bools like the parameters, None for all.
-
-    Returns:
-      Updates with the gradients, None in place of missing ones, the forward pass's state updates
-      in place, and the forward pass itself as "default".
-    """
+    """Runs a forward function and its gradient."""
     if should_compute_gradients is None:
         should_compute_gradients = jax.tree.map(lambda _: True, opt_params)
     split_fun, split = _split_gradients(fun, should_compute_gradients=should_compute_gradients)

@@ -74,15 +74,7 @@ class BaseLearner(LearnerModule):
 
     @config_class
     class Config(LearnerModule.Config):
-        """Configures BaseLearner.
-
-        Attributes:
-          ema: the average of the parameters, none while its `decay` is None.
-          forward_fn_transformation: applied to the forward function, or a config of it, such
-            as `with_minibatch_steps(...)`.
-          norm_summaries: adds `gradient_norm` and `update_norm` over all parameters; None is yes
-            in a trainer, no elsewhere.
-        """
+        """Configures BaseLearner."""
 
         ema: InstantiableConfig = config_for_function(param_ema)
         forward_fn_transformation: ConfigOr[Callable[[ForwardFn], ForwardFn]] | None = None
@@ -167,18 +159,7 @@ class Learner(BaseLearner):
 
     @config_class
     class Config(BaseLearner.Config):
-        """Configures Learner.
-
-        Attributes:
-          optimizer: a config of a `LearnerModule`, a transformation, one of Optax, a definition of
-            `legacy_optim`, or a config of any of these:
-            `config_for_function(optax_bridge.adam).set(learning_rate=1e-3)`.
-          update_rules: pairs of a regular expression for whole '/'-joined paths and what may
-            change the parameter; the first that fits, `UpdateType.ALL_UPDATES` if none does.
-          enable_per_variable_summaries: True: root mean squares of parameters and gradients, one
-            by one; or paths: the norm of the gradients at and below each.
-          ignore_undefined_loss: whether training goes on when the loss is not finite.
-        """
+        """Configures Learner."""
 
         optimizer: Required[ConfigOr[Optimizer]] = REQUIRED
         update_rules: Sequence[tuple[str, UpdateType]] = []
@@ -292,13 +273,7 @@ class CompositeLearner(BaseLearner):
 
     @config_class
     class Config(BaseLearner.Config):
-        """Configures CompositeLearner.
-
-        Attributes:
-          learners: name -> config of a learner, which itself keeps no average.
-          rules: pairs of a regular expression for whole '/'-joined paths and a learner's name; the
-            first that fits.
-        """
+        """Configures CompositeLearner."""
 
         learners: Required[dict[str, Learner.Config]] = REQUIRED
         rules: Required[Sequence[tuple[str, str]]] = REQUIRED
@@ -378,11 +353,7 @@ class CompositeLearner(BaseLearner):
         return match_regex_rules(path, rules=self._config.rules) or ""
 
     def _owners(self, tree: PyTree) -> PyTree:
-        """Returns the name of the learner of each parameter.
-
-        Raises:
-          ValueError: one has none.
-        """
+        """Returns the name of the learner of each parameter."""
         owners = jax.tree.map(self._owner, tree_paths(tree))
         missing = [path for path, name in flatten_items(owners) if not name]
         if missing:

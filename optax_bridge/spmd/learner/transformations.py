@@ -76,11 +76,7 @@ class WrappedPartitionedGradientTransformation(UpdateTransformation):
 
     @config_class
     class Config(UpdateTransformation.Config):
-        """Configures WrappedPartitionedGradientTransformation.
-
-        Attributes:
-          transformation: the transformation, or a config of it; see `as_partitioned`.
-        """
+        """Configures WrappedPartitionedGradientTransformation."""
 
         transformation: Required[Transformation] = REQUIRED
 
@@ -134,11 +130,7 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
 
     @config_class
     class Config(WrappedPartitionedGradientTransformation.Config):
-        """Configures OverrideInplaceUpdateTransformation.
-
-        Attributes:
-          rules: regular expressions for whole '/'-joined paths.
-        """
+        """Configures OverrideInplaceUpdateTransformation."""
 
         rules: Required[Sequence[str]] = REQUIRED
 
@@ -187,11 +179,7 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
 
 
 class UpdateScheduleState(NamedTuple):
-    """Part of the state of `ConditionalUpdateTransformation`.
-
-    Attributes:
-      count: steps so far, int32 scalar.
-    """
+    """Part of the state of `ConditionalUpdateTransformation`."""
 
     count: Leaf
 
@@ -201,13 +189,7 @@ class ConditionalUpdateTransformation(UpdateTransformation):
 
     @config_class
     class Config(UpdateTransformation.Config):
-        """Configures ConditionalUpdateTransformation.
-
-        Attributes:
-          inner: the optimizer, as of `Learner`.
-          update_schedule: `update_schedule(count) -> bool`, count being 0 at the first step; or a
-            config of it. None: always.
-        """
+        """Configures ConditionalUpdateTransformation."""
 
         inner: Required[ConfigOr[Optimizer]] = REQUIRED
         update_schedule: ConfigOr[Callable[[jax.Array], ArrayLike]] | None = None

@@ -91,10 +91,7 @@ def new_output_collection() -> OutputCollection:
 
 
 class _ContextStack(threading.local):
-    """The contexts entered, and the thread that they belong to.
-
-    A thread that has installed no stack sees the main thread's list.
-    """
+    """The contexts entered, and the thread that they belong to."""
 
     def __init__(self, stack: "list[InvocationContext]", thread_id: int | None) -> None:
         self.stack = stack

@@ -49,12 +49,7 @@ def is_marked(cls: type, name: str, mark: str) -> bool:
 
 
 def public_methods(cls: type, *, base: type) -> dict[str, Method]:
-    """The methods of a class that enter a context: by name, not bound.
-
-    Args:
-      cls: the class.
-      base: a base whose own methods enter none.
-    """
+    """The methods of a class that enter a context: by name, not bound."""
     return {
         name: method
         for name, method in inspect.getmembers(cls, inspect.isfunction)
@@ -149,12 +144,7 @@ class Module(Configurable, metaclass=_ModuleType):
 
     @config_class
     class Config(Configurable.Config):
-        """Config of a module.
-
-        Attributes:
-          name: its name; set by the parent for a child.
-          vlog: the highest level of messages that are logged; None for none.
-        """
+        """Config of a module."""
 
         name: Required[str] = REQUIRED
         vlog: Optional[int] = None  # noqa: UP045 (programs look at it)
@@ -254,19 +244,7 @@ class Module(Configurable, metaclass=_ModuleType):
         raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}{meant}")
 
     def _add_child(self, name: str, child_config: ConfigBase, **kwargs: object) -> Any:
-        """Makes a child from a copy of its config.
-
-        Args:
-          name: the child's name; it becomes an attribute of this module.
-          child_config: a `Module.Config`.
-          **kwargs: for the child's `__init__`.
-
-        Raises:
-          ValueError: the name is not in lower_case_with_underscores, or not that of the config.
-          TypeError: child_config is no config of a module.
-          ChildNameConflictError: there is a child of that name, or an attribute of the class.
-          RequiredFieldMissingError: a required field of the child is not set.
-        """
+        """Makes a child from a copy of its config."""
         check_name(name, "module")
         if not isinstance(child_config, Module.Config):
             raise TypeError(
@@ -318,16 +296,7 @@ class Module(Configurable, metaclass=_ModuleType):
     # Sharing.
 
     def _share_with_descendants(self, module: "Module", *, shared_module_name: str) -> None:
-        """Lets modules below this one call a module that is not below them.
-
-        Args:
-          module: a module below this one.
-          shared_module_name: the name by which it can be found, and under which its outputs appear.
-
-        Raises:
-          InvalidDescendantError: it is not below.
-          ValueError: the name is taken.
-        """
+        """Lets modules below this one call a module that is not below them."""
         path = self.path_to_descendant_module(module)
         if shared_module_name in self._paths_to_shared_modules:
             raise ValueError(

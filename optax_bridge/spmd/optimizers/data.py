@@ -167,12 +167,7 @@ def scale_by_lion(
 def without_state(
     update: Callable[[Updates, Params], Updates], state: OptState = None
 ) -> PartitionedGradientTransformation:
-    """A transformation without state.
-
-    Args:
-      update: `update(updates, params) -> updates`.
-      state: the empty state, `optax.EmptyState()` unless given.
-    """
+    """A transformation without state."""
     empty = optax.EmptyState() if state is None else state
     return PartitionedGradientTransformation(
         lambda params: empty,

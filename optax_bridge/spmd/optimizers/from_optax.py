@@ -72,15 +72,7 @@ def wrap(
     partition: Callable[[PyTree], PyTree],
     through: Callable[[Run, bool], Run],
 ) -> PartitionedGradientTransformation:
-    """A transformation around another one; it takes exact steps if that does.
-
-    Args:
-      tx: the inner transformation.
-      init: of the outer one.
-      partition: likewise.
-      through: `through(run, gives_values)` makes the outer function of the inner one: of its
-        `update`, and of its `step`, which gives new values in place of updates.
-    """
+    """A transformation around another one; it takes exact steps if that does."""
     update = through(tx.update, False)
     if isinstance(tx, ExactPartitionedTransformation):
         return ExactPartitionedTransformation(init, update, partition, through(tx.step, True))
@@ -140,16 +132,7 @@ Transformation = ConfigOr[
 
 
 def as_partitioned(transformation: Transformation, where: str) -> PartitionedGradientTransformation:
-    """Any kind of transformation, or what its config makes, as a partitioned one.
-
-    Args:
-      transformation: one of this package, one of Optax (`from_optax`), or a definition of
-        `legacy_optim` (`optax_bridge.from_legacy`, to the bit); or a config of one of these.
-      where: the place that messages name.
-
-    Raises:
-      ValueError: it is something else, or has no learning rate.
-    """
+    """Any kind of transformation, or what its config makes, as a partitioned one."""
     tx: object = maybe_instantiate(transformation)
     if isinstance(tx, legacy_optim.OptimizerDef):
         tx = from_legacy(tx)
@@ -168,14 +151,7 @@ def as_partitioned(transformation: Transformation, where: str) -> PartitionedGra
 
 
 def climbs(tx: PartitionedGradientTransformation, specs: PyTree) -> bool:
-    """True if the first step from 0 has the gradient's sign, as where nothing turns it round.
-
-    False where that is not known.
-
-    Args:
-      tx: the transformation.
-      specs: of the parameters; in place of each there is one number, of as many axes.
-    """
+    """True if the first step from 0 has the gradient's sign, as where nothing turns it round."""
     values = jax.tree.map(lambda spec: jnp.zeros([1] * len(spec.shape)), specs)
     params = jax.tree.map(lambda value: OptParam(value, None, None), values)
     grads = jax.tree.map(jnp.ones_like, values)

@@ -391,15 +391,7 @@ def _average_updates(
     *,
     has_summaries: bool,
 ) -> PartitionedGradientTransformation:
-    """The average of the raw updates: the average gradient over the root of its average square.
-
-    Args:
-      averages: of gradients, of their squares, and of the raw updates.
-      clip: clips the raw updates.
-      eps: added to the root of the squares.
-      eps_square: added to the squared gradients.
-      has_summaries: whether summaries of each parameter are added.
-    """
+    """The average of the raw updates: the average gradient over the root of its average square."""
     gradient, square, update = averages
 
     def init(params: Params) -> AdastarState:

@@ -75,16 +75,7 @@ def per_param_scale_by_rms(*, min_scale: float = 1e-4) -> PerParamFn:
 def param_scales(
     per_param_scale: ConfigOr[PerParamFn] | None, params: Params, *, use_param_scale: bool = True
 ) -> PyTree:
-    """The scale of each parameter.
-
-    Args:
-      per_param_scale: a function of the parameters, or a config of one; None: 1.
-      params: `OptParam`s.
-      use_param_scale: whether a parameter's `weight_decay_scale`, if set, replaces that scale.
-
-    Returns:
-      A tree like `params`.
-    """
+    """The scale of each parameter."""
     function = maybe_instantiate(per_param_scale)
     scales = jax.tree.map(lambda _: 1.0, params) if function is None else function(params)
 

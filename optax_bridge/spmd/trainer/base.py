@@ -63,38 +63,7 @@ class BaseTrainer(Module):
 
     @config_class
     class Config(Module.Config):
-        """Configures a trainer.
-
-        Attributes:
-          input: batches of the training.
-          dir: the folder of the run: checkpoints, summaries, descriptions.
-          model: the model; its `dtype` must be set.
-          learner: the learner.
-          mesh_shape: sizes of the mesh's axes, at most one -1; or a `HybridMeshShape`.
-          mesh_axis_names: names of the mesh's axes.
-          batch_axis_names: the axis, or axes, that a batch is divided over.
-          mesh_rules: pairs of a regular expression and a mesh, see `select_mesh_config`.
-          max_step: the last step.
-          summary_writer: writes summaries of the training.
-          checkpointer: saves the state.
-          evalers: name -> config of an evaler.
-          init_state_builder: where the first state comes from instead of the initializers, if there
-            is no checkpoint yet: a function of the trainer that returns a step and a
-            `TrainerState`, or a config of one, such as `legacy_checkpoint`.
-          save_input_iterator: whether the input's position is saved, so that a resumed training
-            goes on with the batch that would have come.
-          train_dtype: what floats are cast to for forward and backward pass; None: not cast.
-          start_trace_steps: after which steps a profile is taken.
-          n_steps_for_each_trace: how many steps each is of.
-          start_trace_process_indices: in which processes, or "all".
-          watchdog_timeout_seconds: after so many seconds without a step, the stacks of all threads
-            are logged; None: never. An evaluation is a part of its step.
-          crash_on_hang_timeout_seconds: after so many the process is killed, once it has taken a
-            step, so that what started it can start it again; None: never.
-          context_manager: a scope of everything that runs, or a config of one.
-          log_every_n_steps: how often a line is logged, None: 100.
-          prune_empty_state_updates: True.
-        """
+        """Configures a trainer."""
 
         input: Required[Input.Config] = REQUIRED
         dir: Required[str] = REQUIRED

@@ -50,21 +50,7 @@ class _Taken(NamedTuple):
 
 
 class TrainingLoop:
-    """Runs a trainer.
-
-    The outputs of a step are looked at when the next one has begun, so that the devices are never
-    without work. If a loss is not finite then, the state before that step is made again: from
-    the newest checkpoint, by the same steps.
-
-    Args:
-      trainer: the trainer; it has a state when `run` is called.
-      max_step: the last step, if it is not the config's.
-
-    Attributes:
-      stop_requested: whether to save after the present step, and to return.
-      stopped_at: the step at which that was done, None if it was not.
-      listeners: functions of step and loss.
-    """
+    """Runs a trainer."""
 
     def __init__(self, trainer: BaseTrainer, *, max_step: float | None = None):
         self._trainer = trainer
@@ -87,15 +73,7 @@ class TrainingLoop:
                 self._save(0)
 
     def run(self, *, forced_evalers: set[str], prng_key: jax.Array) -> dict[str, PyTree] | None:
-        """Takes steps until the last one, the input's end, or a request to stop.
-
-        Args:
-          forced_evalers: those that run at the last step in any case.
-          prng_key: of the first state.
-
-        Returns:
-          Outputs of the last step; None if there was none.
-        """
+        """Takes steps until the last one, the input's end, or a request to stop."""
         trainer = self._trainer
         self.stop_requested, self.stopped_at = False, None
         self._timer = (trainer.step or 0, time.perf_counter())
@@ -183,11 +161,7 @@ class TrainingLoop:
         self._trainer.summary_writer(step, values)
 
     def _check_finite(self, taken: _Taken) -> float:
-        """The loss of a step.
-
-        Raises:
-          UndefinedLossException: it is not finite; the state before the step is saved.
-        """
+        """The loss of a step."""
         loss, finite = jax.device_get((taken.outputs["loss"], taken.outputs["finite"]))
         if finite or self._trainer.learner.handles_undefined_loss():
             return loss.item()
@@ -203,14 +177,7 @@ class TrainingLoop:
         )
 
     def _save_before(self, step: int) -> int | None:
-        """Makes the state before a step again and saves it.
-
-        Args:
-          step: the step that went wrong.
-
-        Returns:
-          The step of the newest checkpoint: the one before, unless the input cannot go back.
-        """
+        """Makes the state before a step again and saves it."""
         trainer, folder = self._trainer, self._checkpoint_dir()
         trainer.checkpointer.wait_until_finished()
         iterator = trainer.input_iterator()
@@ -310,12 +277,7 @@ class TrainingLoop:
 
 
 def is_of_writing(error: BaseException, folders: Sequence[str]) -> bool:
-    """True if an error comes from writing the files of a run: Orbax wraps TensorStore's.
-
-    Args:
-      error: the error; those of an input's files are not of writing.
-      folders: where the run writes.
-    """
+    """True if an error comes from writing the files of a run: Orbax wraps TensorStore's."""
     if isinstance(error, OSError):
         if error.filename is None or isinstance(error.filename, int):  # a descriptor
             return error.errno in (*_NO_ROOM, *_BROKEN)

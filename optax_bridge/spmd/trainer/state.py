@@ -58,13 +58,7 @@ class SpmdTrainState(TrainState):
 
 
 def state_specs(tx: ExactTransformation, learner: BaseLearner, param_specs: PyTree) -> TrainerState:
-    """`TensorSpec`s of a state: dtypes as they will be, axes as the learner says.
-
-    Args:
-      tx: the learner as a transformation.
-      learner: the learner.
-      param_specs: `ParameterSpec`s of the model.
-    """
+    """`TensorSpec`s of a state: dtypes as they will be, axes as the learner says."""
     key = jax.eval_shape(jax.random.PRNGKey, 0)
     params = jax.tree.map(
         lambda spec: jax.ShapeDtypeStruct(tuple(spec.shape), spec.dtype), param_specs
@@ -174,20 +168,7 @@ def train_step(
     input: Input,
     train_dtype: DTypeLike | None,
 ) -> tuple[TrainerState, dict[str, PyTree]]:
-    """Forward pass, backward pass and update, as a pure function of state and batch.
-
-    Args:
-      state: the state.
-      input_batch: a global batch.
-      model: the model.
-      param_specs: its `ParameterSpec`s.
-      learner: the learner.
-      input: the input, which distributes a batch.
-      train_dtype: what floats are cast to for forward and backward pass; None: not cast.
-
-    Returns:
-      The next state, and {"summaries": {"model", "learner"}, "loss", "aux"}.
-    """
+    """Forward pass, backward pass and update, as a pure function of state and batch."""
     batch = input.dispatch_global_batch(_cast(input_batch, train_dtype))
     new_key, noise_key, forward_key, learner_key = jax.random.split(state.prng_key, 4)
     inputs = {"input_batch": batch, "forward_key": forward_key, "param_noise_key": noise_key}
@@ -244,25 +225,13 @@ def _forward_fn(model: BaseModel, train_dtype: DTypeLike | None) -> ForwardFn:
 
 
 def is_finite(outputs: dict[str, PyTree]) -> jax.Array:
-    """True if a step's loss is finite, and the norm of its gradients if the learner tells it.
-
-    Nothing of the step depends on it: a choice between the new parameters and the old ones would be
-    fused with the optimizer's arithmetic, which then rounds otherwise.
-    """
+    """True if a step's loss is finite, and the norm of its gradients if the learner tells it."""
     gradient_norm = outputs["summaries"]["learner"].get("gradient_norm", 0.0)
     return jnp.isfinite(outputs["loss"]) & jnp.isfinite(gradient_norm)
 
 
 def transformation_of(config: object) -> Any:
-    """Returns what takes the steps of a config: of a trainer's its learner.
-
-    Args:
-      config: of a trainer, a learner or an optimizer; or a `PartitionedGradientTransformation`.
-
-    Returns:
-      A transformation of Optax, exact where the optimizer is; anything else that the config makes,
-      such as a definition of `legacy_optim`, unchanged.
-    """
+    """Returns what takes the steps of a config: of a trainer's its learner."""
     if isinstance(config, ConfigBase) and isinstance(getattr(config, "learner", None), ConfigBase):
         config = config.learner
     if isinstance(config, BaseLearner.Config):

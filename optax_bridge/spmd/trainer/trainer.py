@@ -38,18 +38,7 @@ def watchdog(
     timeout_seconds: float | None,
     crash_seconds: float | None,
 ) -> Iterator[None]:
-    """A scope in which a thread watches the step of a training.
-
-    Args:
-      step: gives the step; None before there is a state.
-      timeout_seconds: after so long at one step, the stacks of all threads are logged, and again
-        after as long; None: never.
-      crash_seconds: after so long at one step that a run came to, the process is killed, so that
-        its starter can start it again; None: never.
-
-    Raises:
-      ValueError: a time is not above 0, or the crash comes before the first log.
-    """
+    """A scope in which a thread watches the step of a training."""
     times = {
         "watchdog_timeout_seconds": timeout_seconds,
         "crash_on_hang_timeout_seconds": crash_seconds,
@@ -252,13 +241,7 @@ class SpmdTrainer(BaseTrainer):
 
 
 def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState) -> None:
-    """Writes what a run is into its folder: config, arrays of the state, parameters.
-
-    Args:
-      folder: the folder of the run.
-      config: the trainer's.
-      specs: `TensorSpec`s of its state.
-    """
+    """Writes what a run is into its folder: config, arrays of the state, parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "trainer_config.txt").write_text(config.debug_string() + "\n")
     (folder / "trainer_state_tree.txt").write_text(state_tree(specs))
@@ -314,15 +297,7 @@ def parameter_table(specs: PyTree) -> str:
 
 
 def forced_evalers(wanted: object, evalers: Collection[str]) -> set[str]:
-    """The evalers that `SpmdTrainer.run` is asked to run at last.
-
-    Args:
-      wanted: None or False for none, True for all, or names.
-      evalers: the names that there are.
-
-    Raises:
-      ValueError: something else, or a name that there is not.
-    """
+    """The evalers that `SpmdTrainer.run` is asked to run at last."""
     if wanted is None or wanted is False:
         return set()
     if wanted is True:

@@ -87,19 +87,7 @@ class _Line:
 def draft_names(
     checkpoint: TorchCheckpoint, like: PyTree, *, is_one_of_several: bool = False
 ) -> str:
-    """The draft of a names file.
-
-    Args:
-      checkpoint: a file of PyTorch.
-      like: what the program of Flax saves, with a `TrainState` in it.
-      is_one_of_several: whether the file has further models or optimizers.
-
-    Returns:
-      The text, one line for each tensor.
-
-    Raises:
-      CheckpointError: the template holds no `TrainState`, or several.
-    """
+    """The draft of a names file."""
     targets = list(_targets(state_in(like, "--like")))
     dropped = [name for name in checkpoint.tensors if name.endswith(_COUNTER)]
     drop = [f"*{_COUNTER}"] if dropped else []

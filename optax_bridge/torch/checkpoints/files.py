@@ -36,18 +36,7 @@ def is_torch(read: Read) -> bool:
 def moved_to_flax(
     read: Read, like: PyTree, *, names: Path | None, params_only: bool, step: int | None
 ) -> Read:
-    """A checkpoint of PyTorch as one of `flax.optim`; any other unchanged.
-
-    Args:
-      read: the checkpoint.
-      like: what the program saves; None if only parameters are asked for.
-      names: the names file.
-      params_only: leave the optimizer out.
-      step: steps taken, where the file does not say.
-
-    Raises:
-      CheckpointError: see `as_legacy`; or there is no names file, or no use for one.
-    """
+    """A checkpoint of PyTorch as one of `flax.optim`; any other unchanged."""
     if is_torch(read) != (names is not None):
         draft = f"optax-bridge inspect {read.path} --names --like train.py:make_state > names.toml"
         raise CheckpointError(
@@ -71,15 +60,7 @@ def moved_to_flax(
 
 @dataclass(frozen=True)
 class Returned:
-    """The result of `to_torch_file`.
-
-    Attributes:
-      read: the checkpoint that was read.
-      step: steps taken.
-      arrays: how many arrays were written.
-      nbytes: and their size.
-      unchanged: the base's other entries, which stay as they were.
-    """
+    """The result of `to_torch_file`."""
 
     read: Read
     step: int
@@ -98,21 +79,7 @@ def to_torch_file(
     allow_nan: bool = False,
     force: bool = False,
 ) -> Returned:
-    """Writes a state of Flax as a file that PyTorch goes on from.
-
-    Args:
-      source: a checkpoint of what the program saves.
-      destination: the file of PyTorch.
-      like: what the program saves, with one `TrainState` in it.
-      names: the names file.
-      base: a checkpoint of the program of PyTorch, after a step at least: all but parameters,
-        moments and step, its groups and their settings say, stays unchanged.
-      allow_nan: let NaN and infinities in parameters and moments through.
-      force: replace the destination if it is a checkpoint.
-
-    Raises:
-      CheckpointError: see `back`; nothing is left at the destination then.
-    """
+    """Writes a state of Flax as a file that PyTorch goes on from."""
     read = read_checkpoint(source)
     state = state_in(restored_like(like, read.tree, read.path, allow_nan), read.path)
     file = read_names(names)
@@ -154,13 +121,7 @@ def summary(checkpoint: TorchCheckpoint) -> str:
 def description_of(
     read: Read, model: str | None = None, optimizer: str | None = None
 ) -> Iterator[str]:
-    """Yields lines on what a file of PyTorch holds.
-
-    Args:
-      read: the file.
-      model: which model, where there are several.
-      optimizer: which optimizer.
-    """
+    """Yields lines on what a file of PyTorch holds."""
     models, optimizers = list(model_paths(read.tree)), list(optimizer_paths(read.tree))
     for what, paths, chosen in (("models", models, model), ("optimizers", optimizers, optimizer)):
         if len(paths) > 1 and chosen is None:

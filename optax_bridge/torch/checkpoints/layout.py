@@ -25,12 +25,7 @@ _OF_STATISTICS = ("row_var", "col_var")  # of Adafactor, which have other shapes
 
 @dataclass(frozen=True)
 class Group:
-    """A parameter group.
-
-    Attributes:
-      settings: lr, weight_decay and the like.
-      indices: of its parameters.
-    """
+    """A parameter group."""
 
     settings: Mapping[str, PyTree]
     indices: Sequence[int]
@@ -38,19 +33,7 @@ class Group:
 
 @dataclass(frozen=True)
 class TorchCheckpoint:
-    """A model and its optimizer, as a file of PyTorch has them.
-
-    Attributes:
-      place: how errors call the file.
-      model: the model's path in the file.
-      optimizer: the optimizer's; None without one.
-      tensors: the model's tensors by name, without what wrappers add to names.
-      file_names: name -> the same as the file has it.
-      tied: name -> the first name of the same tensor, for those that are not the first.
-      groups: the optimizer's groups.
-      states: index of a parameter -> its fields.
-      rest: what else the file has, by name.
-    """
+    """A model and its optimizer, as a file of PyTorch has them."""
 
     place: Place
     model: Names
@@ -73,14 +56,7 @@ class TorchCheckpoint:
         return any(self.states.values())
 
     def order(self, listed_order: Sequence[str] | None = None) -> Order:
-        """Returns the name of each index.
-
-        Args:
-          listed_order: names in the optimizer's order, from a names file.
-
-        Raises:
-          CheckpointError: there are no such names, or more or fewer of them.
-        """
+        """Returns the name of each index."""
         shapes = {index: _shape(fields) for index, fields in self.states.items()}
         by_name = {
             name: tensor.shape
@@ -98,15 +74,7 @@ class TorchCheckpoint:
         return Order(order.names, _SORTED) if is_sorted and listed_order is None else order
 
     def step(self, order: Order, step: int | None = None) -> int:
-        """The number of steps that all parameters have taken.
-
-        Args:
-          order: the names, for messages.
-          step: the number, where a state has none.
-
-        Raises:
-          CheckpointError: they have taken different numbers of steps, or no state says how many.
-        """
+        """The number of steps that all parameters have taken."""
         steps = {
             index: float(np.asarray(fields["step"]))
             for index, fields in self.states.items()
@@ -180,17 +148,7 @@ def _is_optimizer(tree: PyTree) -> bool:
 def torch_checkpoint(
     tree: PyTree, place: Place, model: str | None = None, optimizer: str | None = None
 ) -> TorchCheckpoint:
-    """Finds the model and the optimizer.
-
-    Args:
-      tree: what a reader returned.
-      place: how errors call it.
-      model: the model's '/'-joined path, where there are several.
-      optimizer: the optimizer's.
-
-    Raises:
-      CheckpointError: there is no model, or several and none is named.
-    """
+    """Finds the model and the optimizer."""
     model_path = _choose(list(model_paths(tree)), model, "model", place)
     optimizers = list(optimizer_paths(tree))
     optimizer_path = _choose(optimizers, optimizer, "optimizer", place) if optimizers else None

@@ -37,22 +37,7 @@ def as_legacy(
     params_only: bool = False,
     step: int | None = None,
 ) -> PyTree:
-    """A checkpoint of PyTorch as `flax.optim` would have laid it out.
-
-    Args:
-      checkpoint: what `torch_checkpoint` found in a file.
-      names: where each tensor goes.
-      like: what the program saves, which has a `TrainState` somewhere.
-      params_only: the model alone, its collections by name.
-      step: steps taken, where the file does not say.
-
-    Returns:
-      `{'optimizer': {'target', 'state'}}`, and next to it collections and what else the file has;
-      where `like` has its state, if it holds it somewhere.
-
-    Raises:
-      CheckpointError: something is missing, left over, or not certain.
-    """
+    """A checkpoint of PyTorch as `flax.optim` would have laid it out."""
     place, rules = checkpoint.place, names.rules(list(checkpoint.tensors))
     collections: dict[str, PyTree] = {}
     for rule in rules:
@@ -142,11 +127,7 @@ def _field(
 
 
 def state_in(like: PyTree, place: Place) -> PyTree:
-    """The one `TrainState` in what a program saves.
-
-    Raises:
-      CheckpointError: there are several, or not one.
-    """
+    """The one `TrainState` in what a program saves."""
     return _one_state(like, place)[1]
 
 
@@ -171,20 +152,7 @@ def _place_in(like: PyTree, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree
 
 
 def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[str]:
-    """Puts parameters, moments and step of a state into what `torch.load` returned.
-
-    Args:
-      base: what a program of PyTorch saved, after a step at least; it is changed.
-      state: the `TrainState`.
-      names: where each tensor went.
-      place: how errors call the base.
-
-    Returns:
-      The names of the base's other entries and tensors, which stay as they are.
-
-    Raises:
-      CheckpointError: the base has other parameters, or another optimizer.
-    """
+    """Puts parameters, moments and step of a state into what `torch.load` returned."""
     checkpoint = torch_checkpoint(as_tree(base, str(place)), place, names.model, names.optimizer)
     rules = names.rules(list(checkpoint.tensors))
     used = {path for rule in rules for path in rule.paths}

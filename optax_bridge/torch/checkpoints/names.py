@@ -34,14 +34,7 @@ _MEND = "Mend the line in the names file."
 
 @dataclass(frozen=True)
 class Rule:
-    """The destination of one tensor.
-
-    Attributes:
-      place: how errors call it.
-      name: PyTorch's.
-      paths: Flax's, from the collection on; several are slices along a new first axis.
-      rearrangement: how it lies in Flax; None: as in PyTorch.
-    """
+    """The destination of one tensor."""
 
     place: str
     name: str
@@ -49,11 +42,7 @@ class Rule:
     rearrangement: Rearrangement | None
 
     def to_flax(self, array: np.ndarray) -> dict[Names, np.ndarray]:
-        """The arrays of Flax, by path.
-
-        Raises:
-          CheckpointError: the array has another shape than the rule says.
-        """
+        """The arrays of Flax, by path."""
         array = self._rearrange(array, backwards=False)
         if len(self.paths) == 1:
             return {self.paths[0]: array}
@@ -65,11 +54,7 @@ class Rule:
         return dict(zip(self.paths, array, strict=True))
 
     def to_torch(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The array of PyTorch; the inverse of `to_flax`.
-
-        Raises:
-          CheckpointError: the arrays have other shapes than the rule says.
-        """
+        """The array of PyTorch; the inverse of `to_flax`."""
         array = np.asarray(arrays[0]) if len(arrays) == 1 else np.stack(arrays)
         return self._rearrange(array, backwards=True)
 
@@ -85,16 +70,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class NamesFile:
-    """The content of `names.toml`.
-
-    Attributes:
-      path: the file.
-      model: the model's path in the file of PyTorch, where it has several.
-      optimizer: the optimizer's.
-      drop: patterns of names that have no equal in Flax.
-      order: names as the optimizer was given them; None if the file tells.
-      entries: as they stand below `names`.
-    """
+    """The content of `names.toml`."""
 
     path: Place
     model: str | None
@@ -104,12 +80,7 @@ class NamesFile:
     entries: Mapping[str, PyTree]
 
     def rules(self, names: Sequence[str]) -> list[Rule]:
-        """The rules for the tensors of a model, whose names these are.
-
-        Raises:
-          CheckpointError: a name is in no rule, or dropped as well; a rule is about none; or two go
-            to one place.
-        """
+        """The rules for the tensors of a model, whose names these are."""
         drafts = [k for k, e in self.entries.items() if isinstance(e, dict) and UNSURE in e]
         dropped = {n for n in names if any(fnmatch.fnmatchcase(n, each) for each in self.drop)}
         remaining = [name for name in names if name not in dropped and name not in self.entries]
@@ -162,11 +133,7 @@ class NamesFile:
 
 
 def read_names(path: Path | str) -> NamesFile:
-    """Reads a names file.
-
-    Raises:
-      CheckpointError: there is no such file, or another one.
-    """
+    """Reads a names file."""
     try:
         tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -178,11 +145,7 @@ def read_names(path: Path | str) -> NamesFile:
 
 
 def parse_names(tree: Mapping[str, PyTree], place: Place) -> NamesFile:
-    """The names that nested dicts say, as a names file has them.
-
-    Raises:
-      CheckpointError: they say something else, or what no person has decided.
-    """
+    """The names that nested dicts say, as a names file has them."""
     unknown = [key for key in tree if key not in _KEYS]
     model, optimizer = (tree.get(key) for key in ("model", "optimizer"))
     drop, order, entries = tree.get("drop", []), tree.get("order"), tree.get("names")

@@ -21,12 +21,7 @@ _Trail = tuple[int, "_Trail"] | None  # the index that each name got, the last o
 
 @dataclass(frozen=True)
 class Order:
-    """The names of an optimizer's parameters.
-
-    Attributes:
-      names: index -> name; empty where nothing fits.
-      doubt: why a person is to look at it; "" where it is certain.
-    """
+    """The names of an optimizer's parameters."""
 
     names: Mapping[int, str]
     doubt: str = ""
@@ -43,18 +38,7 @@ def parameter_order(
     listed_order: Sequence[str] | None,
     place: Place,
 ) -> Order:
-    """Finds which name each index is.
-
-    Args:
-      groups: the indices of each group.
-      shapes: of states, by index, where they tell that of the parameter.
-      names: shapes of what may be parameters, in the order of the model.
-      listed_order: names in the optimizer's order, where they are known.
-      place: how errors call the file.
-
-    Raises:
-      CheckpointError: the listed names are others, or of other shapes.
-    """
+    """Finds which name each index is."""
     indices = [index for group in groups for index in group]
     if listed_order is not None:
         return Order(_as_listed(indices, shapes, names, listed_order, place))

@@ -15,19 +15,7 @@ _NAME = re.compile(r"[a-z]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Rearrangement:
-    """Axes of an array, renamed, split and joined.
-
-        >>> swap = Rearrangement.parse("(n h d) i -> n i h d", {"n": 3, "h": 2})
-        >>> swap(np.zeros((12, 5))).shape
-        (3, 5, 2, 2)
-        >>> swap.inverse(np.zeros((3, 5, 2, 2))).shape
-        (12, 5)
-
-    Attributes:
-      before: the axes, each a product of named ones.
-      after: the same names, in their new places.
-      sizes: of names whose size no shape tells.
-    """
+    """Axes of an array, renamed, split and joined."""
 
     before: _Axes
     after: _Axes
@@ -35,11 +23,7 @@ class Rearrangement:
 
     @classmethod
     def parse(cls, text: str, sizes: Mapping[str, int]) -> "Rearrangement":
-        """The rearrangement that a text says.
-
-        Raises:
-          ValueError: it says no rearrangement.
-        """
+        """The rearrangement that a text says."""
         one, arrow, other = text.partition("->")
         before, after = _axes(one), _axes(other) if arrow else ()
         names = [[name for axis in side for name in axis] for side in (before, after)]
@@ -50,19 +34,11 @@ class Rearrangement:
         return cls(before, after, dict(sizes))
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
-        """The array as it lies in Flax.
-
-        Raises:
-          ValueError: it has no such axes.
-        """
+        """The array as it lies in Flax."""
         return self._apply(array, self.before, self.after)
 
     def inverse(self, array: np.ndarray) -> np.ndarray:
-        """The array as it lies in PyTorch.
-
-        Raises:
-          ValueError: it has no such axes.
-        """
+        """The array as it lies in PyTorch."""
         return self._apply(array, self.after, self.before)
 
     def _apply(self, array: np.ndarray, before: _Axes, after: _Axes) -> np.ndarray:

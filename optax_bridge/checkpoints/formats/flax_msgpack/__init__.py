@@ -13,18 +13,7 @@ from optax_bridge.metadata.trees import PyTree
 
 
 def read_msgpack(path: Path) -> PyTree:
-    """Reads a file that `flax.serialization.msgpack_serialize` wrote.
-
-    Args:
-      path: the file. It is mapped, and must not be changed while the result is in use.
-
-    Returns:
-      Nested dicts and lists; arrays are read-only views of the mapped file, chunked ones
-      `ChunkedArray`s.
-
-    Raises:
-      CheckpointError: it is no such file, or a damaged one.
-    """
+    """Reads a file that `flax.serialization.msgpack_serialize` wrote."""
     try:
         with path.open("rb") as file:
             if path.stat().st_size == 0:

@@ -48,19 +48,7 @@ DTYPES = _dtypes()
 
 
 def decode(data: bytes | memoryview, place: Place = "msgpack") -> PyTree:
-    """Decodes the bytes of one msgpack document.
-
-    Args:
-      data: the bytes.
-      place: how errors call them, usually the file.
-
-    Returns:
-      Nested dicts and lists; arrays are read-only views of the bytes, chunked ones
-      `ChunkedArray`s.
-
-    Raises:
-      CheckpointError: they are no such document, or a damaged one.
-    """
+    """Decodes the bytes of one msgpack document."""
     decoder = _Decoder(memoryview(data), place)
     tree = decoder.value((), 0)
     if decoder.at != len(decoder.data):

@@ -19,14 +19,7 @@ _pack: Any = msgpack.packb
 def write_msgpack(
     file: BinaryIO, tree: PyTree, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Writes a tree; the bytes are those of `flax.serialization.msgpack_serialize(tree)`.
-
-    Args:
-      file: opened for writing in binary mode.
-      tree: nested dicts with arrays, numbers, text and None at the leaves. Arrays are written in
-        blocks of 16 MiB, without a copy of the whole.
-      progress: called with the number of bytes after each block.
-    """
+    """Writes a tree; the bytes are those of `flax.serialization.msgpack_serialize(tree)`."""
     report = progress or (lambda count: None)
     _write(file, tree, report)
 

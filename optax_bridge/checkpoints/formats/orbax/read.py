@@ -31,11 +31,7 @@ _EMPTY = ("Dict", "List", "Tuple", "NamedTuple", "None")
 
 @dataclass(frozen=True)
 class StoredArray(LazyArray):
-    """An array in zarr format.
-
-    Attributes:
-      store: opened by tensorstore; of the same bits, perhaps under another dtype.
-    """
+    """An array in zarr format."""
 
     store: ts.TensorStore
 
@@ -45,11 +41,7 @@ class StoredArray(LazyArray):
 
 
 class ArrayFolder:
-    """The arrays of a checkpoint: a folder of zarr for each, or one store for all.
-
-    Raises:
-      CheckpointError: a link in the folder leads out of it.
-    """
+    """The arrays of a checkpoint: a folder of zarr for each, or one store for all."""
 
     def __init__(self, folder: Path):
         self.folder, self.size = folder, own_files(folder)
@@ -59,17 +51,7 @@ class ArrayFolder:
     def open(
         self, name: str, place: str, spec: Mapping[str, PyTree], dtype: np.dtype | None = None
     ) -> StoredArray:
-        """Opens an array, which is read when it is asked for.
-
-        Args:
-          name: of its folder.
-          place: how errors call it.
-          spec: what tensorstore is to know; with `metadata`, no file is asked for those.
-          dtype: what its bits are; None: what the store says.
-
-        Raises:
-          CheckpointError: it is not there, or promises more than the files may hold.
-        """
+        """Opens an array, which is read when it is asked for."""
         parts = Path(name).parts
         if not parts or os.path.isabs(name) or ".." in parts or "\0" in name or len(name) > 4096:
             raise CheckpointError(
@@ -104,18 +86,7 @@ class ArrayFolder:
 
 
 def read_orbax(folder: Path) -> PyTree:
-    """Reads a checkpoint.
-
-    Args:
-      folder: the checkpoint; it must not be changed while the result is in use.
-
-    Returns:
-      Nested dicts, of numbers as text where there were lists or tuples, with a `StoredArray`
-      for each array; numbers and text as they are.
-
-    Raises:
-      CheckpointError: it cannot be read, promises more than it holds, or leads out of its folder.
-    """
+    """Reads a checkpoint."""
     arrays = ArrayFolder(folder)
     metadata = _json(folder / METADATA)
     spec = {

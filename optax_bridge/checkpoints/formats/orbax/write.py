@@ -23,11 +23,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class _Empty(np.ndarray):
-    """An array without elements, as Orbax takes it.
-
-    Orbax refuses them by their `size`, because zarr 2 has no file for them. Zarr 3 has one, and
-    what is written there is restored like any other array.
-    """
+    """An array without elements, as Orbax takes it."""
 
     size = 1  # pyright: ignore[reportAssignmentType]
 
@@ -38,18 +34,7 @@ def write_orbax(
     progress: Callable[[int], None] | None = None,
     place: Path | None = None,
 ) -> None:
-    """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores.
-
-    Args:
-      folder: does not exist yet; the folder around it has nothing else in it.
-      tree: a pytree of arrays; NamedTuples and dataclasses become folders of their fields' names.
-      progress: called from another thread now and then, with the number of bytes written so far.
-      place: how errors call the folder.
-
-    Raises:
-      CheckpointError: two leaves have the same name in Orbax, which joins names with '.'; writing
-        fails.
-    """
+    """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores."""
     metadata = None
     if isinstance(tree, dict) and is_layout(
         tree.get(LAYOUT)

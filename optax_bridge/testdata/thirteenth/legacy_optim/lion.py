@@ -21,13 +21,7 @@ class _LionParamState:
 
 
 class Lion(OptimizerDef):
-    """Lion: the sign of an average of gradients.
-
-    Args:
-      learning_rate: step size; None if every call gives it.
-      beta1: what is kept of the average for this step.
-      beta2: what is kept of it for the next.
-    """
+    """Lion: the sign of an average of gradients."""
 
     def __init__(self, learning_rate: Any = None, beta1: Any = 0.9, beta2: Any = 0.99):
         super().__init__(_LionHyperParams(learning_rate, beta1, beta2))

@@ -16,12 +16,7 @@ from optax_bridge.exact.transformation import ExactTransformation
 
 
 class LionState(NamedTuple):
-    """State of `lion`.
-
-    Attributes:
-      count: steps taken, int32 scalar.
-      mu: moving average of the gradient, a tree like the parameters, in their dtypes.
-    """
+    """State of `lion`."""
 
     count: jax.Array
     mu: Any
@@ -33,16 +28,7 @@ def lion(
     b1: ScalarOrSchedule = 0.9,
     b2: ScalarOrSchedule = 0.99,
 ) -> ExactTransformation:
-    """Lion: the sign of an average of gradients.
-
-    Args:
-      learning_rate: a number, a schedule, or None if every call gives it.
-      b1: what is kept of the average for this step.
-      b2: what is kept of it for the next.
-
-    Returns:
-      The transformation.
-    """
+    """Lion: the sign of an average of gradients."""
     return LeafRule(
         LionState, zeros(1), _step, dict(learning_rate=learning_rate, b1=b1, b2=b2)
     ).transformation()
