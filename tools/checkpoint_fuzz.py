@@ -1,9 +1,7 @@
 """Throws damaged files at the readers: `python -m tools.checkpoint_fuzz --count 100000`.
 
 Every input has a number, and with the seed it says what the damage is: `--format t5x --seed 1
---start 4711 --count 1` repeats one. Where decisions come from bytes instead, `survives_bytes` is
-what a fuzzer calls: Hypothesis in the tests, and Atheris, which looks for new branches, in
-`fuzz_by_coverage.py`.
+--start 4711 --count 1` repeats one.
 """
 
 import argparse
@@ -64,38 +62,6 @@ _VALUES: list[object] = [
 Files = dict[str, Any]  # bytes by relative path; a Path is a link to it, None an empty folder
 
 
-class Choices:
-    """Methods of NumPy's generator, decided by the bytes of a fuzzer, then by zeros."""
-
-    def __init__(self, data: bytes):
-        self.data, self.at = data, 0
-
-    def bytes(self, count: int) -> bytes:
-        """The next bytes."""
-        taken = self.data[self.at : self.at + count].ljust(count, b"\0")
-        self.at += count
-        return taken
-
-    def integers(self, low: int, high: int | None = None, size: int | None = None) -> Any:
-        """A number below `low`, or from `low` to below `high`; a list of `size` of them."""
-        if size is not None:
-            return [self.integers(low, high) for _ in range(size)]
-        start, stop = (0, low) if high is None else (low, high)
-        width = (max(stop - start - 1, 1).bit_length() + 7) // 8
-        return start + int.from_bytes(self.bytes(width)) % max(stop - start, 1)
-
-    def random(self) -> float:
-        """A number from 0 to below 1."""
-        return self.integers(256) / 256
-
-    def choice(self, items: Any) -> Any:
-        """One of them."""
-        return items[self.integers(len(items))]
-
-
-Source = np.random.Generator | Choices
-
-
 @dataclass(frozen=True)
 class Format:
     """A kind of checkpoint."""
@@ -104,7 +70,7 @@ class Format:
     read: Callable[[Path], object]
 
 
-def mutate(data: bytes, rng: Source) -> bytes:
+def mutate(data: bytes, rng: np.random.Generator) -> bytes:
     """A file with one kind of damage: flipped bits, changed bytes, cut, doubled or moved pieces."""
     if not data:
         return rng.bytes(int(rng.integers(1, 100)))
@@ -130,7 +96,7 @@ def mutate(data: bytes, rng: Source) -> bytes:
     return bytes(changed)
 
 
-def damage(files: Files, rng: Source) -> Files:
+def damage(files: Files, rng: np.random.Generator) -> Files:
     """A folder with one kind of damage to one of its files."""
     files = dict(files)
     names = sorted(files)
@@ -176,7 +142,7 @@ class _Opened(list[Any]):
         return msgpack.ExtType(self.code, msgpack.packb(list(self)) or b"")
 
 
-def reword(data: Any, rng: Source) -> Any:
+def reword(data: Any, rng: np.random.Generator) -> Any:
     """A file in which a number is another one, or a msgpack index with another value in it."""
     if not isinstance(data, bytes):
         return data
@@ -238,17 +204,8 @@ def survives(data: bytes) -> str:
 
 def survives_folder(kind: str, number: int, seed: int = 0) -> str:
     """The outcome of one input: the base, the damage and the place of it follow from the number."""
-    bases = formats()[kind].bases
-    return _survives(kind, bases[number % len(bases)], np.random.default_rng([seed, number]))
-
-
-def survives_bytes(kind: str, data: bytes) -> str:
-    """The outcome of one input, whose base and damage the bytes decide."""
-    rng = Choices(data)
-    return _survives(kind, rng.choice(formats()[kind].bases), rng)
-
-
-def _survives(kind: str, base: Files, rng: Source) -> str:
+    bases, rng = formats()[kind].bases, np.random.default_rng([seed, number])
+    base = bases[number % len(bases)]
     name = next(iter(base))
     is_file = kind in ("msgpack", "npz")
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
@@ -272,7 +229,7 @@ def _inspect(path: Path) -> None:
         inspect.print_checkpoint(path)
 
 
-def _rezip(data: bytes, rng: Source) -> bytes:
+def _rezip(data: bytes, rng: np.random.Generator) -> bytes:
     """An npz file, whole as a zip, whose members are damaged."""
     if not data.startswith(b"PK"):
         return reword(data, rng)
