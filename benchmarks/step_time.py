@@ -1,14 +1,11 @@
 """The time and the memory of an optimizer's step: the old API, the exact recipe, and the stock one.
 
 The optimizer's step alone, without a model: gradients are given. Each step is compiled once, its
-state is donated, and the clock stops when the result is there. One row compares `one_loop` with
-PyTorch's fused step, in a process of its own, since it sets a flag of XLA.
+state is donated, and the clock stops when the result is there. One row compares Adam with PyTorch's
+fused step.
 """
 
 import importlib.util
-import os
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +16,7 @@ import numpy as np
 import optax_bridge
 from benchmarks import problem
 from benchmarks.figures import Figure, NotRun, Outcome, exactly, ratios
-from benchmarks.timing import Spread, Stepper
+from benchmarks.timing import Stepper
 from equivalence_tests.sides import side as sides
 from optax_bridge.correspondence import ENTRIES, Entry, UnsupportedSetting, choose_recipe
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
@@ -35,7 +32,7 @@ RUNS = (
     ("400 x 64x64", "float32"),
 )
 _PAIRS = (("exact", "legacy", BAR), ("exact", "stock", BAR))
-_TORCH = "adam by one_loop, 16 x 1024x1024, float32, against PyTorch's fused step"
+_TORCH = "adam, 16 x 1024x1024, float32, against PyTorch's fused step"
 
 
 def sides_of(entry: Entry) -> list[sides.Side]:
@@ -74,30 +71,21 @@ def measure(quick: bool) -> Iterator[Outcome]:
             candidates: dict[str, Callable[[], float]] = {**steppers(entry, params)}
             repeats = 2 if quick else 40
             yield from ratios(SECTION, subject, candidates, _PAIRS, repeats=repeats, seconds=2.5)
-    yield _against_torch(quick)
+    yield from _against_torch(quick)
 
 
-def _against_torch(quick: bool) -> Outcome:
+def _against_torch(quick: bool) -> Iterator[Outcome]:
     if importlib.util.find_spec("torch") is None:
-        return NotRun(SECTION, _TORCH, "torch is not installed")
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.step_time", "2" if quick else "40"]
-    # Threads that wait by spinning take ten times as long where anything else wants the cores.
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    *ratio, base = map(float, done.stdout.split()[-4:])
-    return Figure(SECTION, _TORCH, "one_loop / torch", Spread(*ratio), base, bar=1.1)
-
-
-def _print_torch_row(repeats: int) -> None:
-    """Prints the ratio of `one_loop` to PyTorch with its interval, and PyTorch's milliseconds."""
-    params = problem.tree(problem.QUICK_TREE if repeats < 5 else "16 x 1024x1024")
-    tx = optax_bridge.one_loop(optax_bridge.adam(1e-3, weight_decay=0.01))
+        yield NotRun(SECTION, _TORCH, "torch is not installed")
+        return
+    params = problem.tree(problem.QUICK_TREE if quick else "16 x 1024x1024")
+    tx = optax_bridge.adam(1e-3, weight_decay=0.01)
     state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
     stepper = Stepper(lambda s, g: s.apply_gradients(grads=g), state, problem.gradients(params))
-    candidates = {"one_loop": stepper, "torch": _torch_step(params)}
-    pairs = [("one_loop", "torch", None)]
-    for figure in ratios(SECTION, _TORCH, candidates, pairs, repeats=repeats):
-        print(figure.ratio.median, figure.ratio.low, figure.ratio.high, figure.base)
+    candidates = {"exact": stepper, "torch": _torch_step(params)}
+    yield from ratios(
+        SECTION, _TORCH, candidates, [("exact", "torch", None)], repeats=2 if quick else 40
+    )
 
 
 def _torch_step(params: Params) -> Callable[[], float]:
@@ -119,10 +107,6 @@ def _torch_step(params: Params) -> Callable[[], float]:
         return time.perf_counter() - start
 
     return step
-
-
-if __name__ == "__main__":
-    _print_torch_row(int(sys.argv[1]))
 
 
 def measure_memory(quick: bool) -> Iterator[Outcome]:

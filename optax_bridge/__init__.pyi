@@ -8,7 +8,6 @@ from .checkpoints import LeftOverWarning as LeftOverWarning
 from .correspondence.entry import UnsupportedSetting as UnsupportedSetting
 from .exact.arguments import accepted_arguments as accepted_arguments
 from .exact.boxed import with_axis_metadata as with_axis_metadata
-from .exact.one_loop import one_loop as one_loop
 from .exact.transformation import ExactTransformation as ExactTransformation
 from .legacy import from_legacy as from_legacy
 from .legacy import wrap_definition as wrap_definition

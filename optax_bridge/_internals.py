@@ -30,8 +30,6 @@ PLACES: dict[str, tuple[tuple[str, str], ...]] = {
         ("jax.interpreters.partial_eval", "DynamicJaxprTracer"),
         ("jax._src.interpreters.partial_eval", "DynamicJaxprTracer"),
     ),
-    # Whether JAX has computed anything. Without it: an error of `one_loop`.
-    "backends_are_initialized": (("jax._src.xla_bridge", "backends_are_initialized"),),
     # The mesh of `with mesh:`, which JAX gives up for `jax.set_mesh`. Without it: as if none was
     # set, and what needs one says to use `jax.set_mesh`.
     "thread_resources": (("jax._src.mesh", "thread_resources"),),
@@ -73,11 +71,6 @@ def trace_state() -> object:
 def trace_state_if_known() -> object:
     """Returns `trace_state()`, and None where JAX does not tell."""
     return None if _find("trace_state") is None else trace_state()
-
-
-def backends_are_initialized() -> bool:
-    """True if JAX has computed anything, so that XLA has read its flags."""
-    return _require("backends_are_initialized", "optax_bridge.one_loop")()
 
 
 def are_traced(*values: Leaf) -> bool:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,6 @@ class LeafRule:
     apply: Callable[..., jax.Array] | None = None
     plan: Callable[[list[LeafInfo]], Sequence[Hashable]] | None = None
     per_dtype: Callable[..., PyTree] | None = None
-    joined: Literal["other bits", "in order", "in reverse"] = "other bits"
 
     def transformation(self) -> ExactTransformation:
         """The transformation that follows the rule for every parameter."""

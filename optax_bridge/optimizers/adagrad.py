@@ -51,7 +51,6 @@ def adagrad(
         zeros(1),
         _step,
         dict(learning_rate=learning_rate, eps=eps),
-        joined="in order",
     ).transformation()
 
 

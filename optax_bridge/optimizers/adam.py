@@ -79,7 +79,6 @@ def adam(
         decay="weight_decay",
         apply=minus_and_decay,
         per_dtype=decay_powers,
-        joined="in reverse",
     ).transformation()
 
 

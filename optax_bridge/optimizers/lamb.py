@@ -71,7 +71,6 @@ def lamb(
         dict(learning_rate=learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, eps=eps),
         reads_params=True,
         per_dtype=decay_powers,
-        joined="in reverse",
     ).transformation()
 
 

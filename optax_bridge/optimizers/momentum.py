@@ -55,7 +55,6 @@ def momentum(
             learning_rate=learning_rate, decay=decay, weight_decay=weight_decay, nesterov=nesterov
         ),
         decay="weight_decay",
-        joined="in order",
     ).transformation()
 
 

@@ -55,7 +55,6 @@ def rmsprop(
         zeros(2) if centered else _without_mean,
         _step,
         dict(learning_rate=learning_rate, decay=decay, eps=eps, centered=centered),
-        joined="in order",
     ).transformation()
 
 

@@ -30,9 +30,7 @@ def sgd(learning_rate: ScalarOrSchedule | None = None) -> ExactTransformation:
     Returns:
       The transformation; bit for bit `flax.optim.GradientDescent`, by either path.
     """
-    return LeafRule(
-        SgdState, zeros(0), _step, {"learning_rate": learning_rate}, joined="in order"
-    ).transformation()
+    return LeafRule(SgdState, zeros(0), _step, {"learning_rate": learning_rate}).transformation()
 
 
 def _step(hp: SimpleNamespace, count: Array, grad: Array, param: Array) -> tuple[Array, tuple[()]]:
