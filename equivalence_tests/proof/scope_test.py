@@ -10,7 +10,6 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import prove_equivalence
-from equivalence_tests.proof import CertificateError, check
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.proof.testing import leafwise
 from optax_bridge import from_legacy
@@ -108,13 +107,3 @@ def test_the_scope_names_dtypes_leaves_and_settings():
     data = json.loads(proof.to_json())["scope"]
     assert data["leaves"] == {"params['body']": "float32", "params['head']": "bfloat16"}
     assert (data["settings"], data["steps"], data["coverage"]) == (["rate"], "any", "any")
-
-
-def test_the_checker_holds_a_certificate_to_its_scope():
-    sides = optax.sgd(0.1), doubled_where(lambda g: g.ndim == 5)
-    data = json.loads(prove_equivalence(optax.sgd(0.1), optax.sgd(0.1), PARAMS).to_json())
-    assert check(data, optax.sgd(0.1), optax.sgd(0.1), PARAMS).shapes == 3
-    with pytest.raises(CertificateError, match=r"params\['bias'\]"):
-        check(data, *sides, PARAMS)
-    with pytest.raises(CertificateError, match="scope: the certificate is for"):
-        check(data, optax.sgd(0.1), optax.sgd(0.1), {"kernel": jnp.zeros((4, 3))})
