@@ -231,7 +231,7 @@ def test_an_attribute_of_a_train_state_says_the_old_one(name: str, equal: str) -
     with pytest.raises(AttributeError, match=f"{name}.*TrainState has: .*{re.escape(equal)}"):
         getattr(optimizer, name)
     assert not hasattr(optimizer, name)
-    with pytest.raises(AttributeError, match="^'Optimizer' object has no attribute 'other'$"):
+    with pytest.raises(AttributeError, match=r"^'Optimizer' object has no attribute 'other'$"):
         _ = optimizer.other  # type: ignore[attr-defined]
 
 
@@ -239,7 +239,7 @@ def test_an_optimizer_of_another_library_says_the_one_here() -> None:
     for name, equal in {"AdamW": "Adam(learning_rate, weight_decay", "RMSprop": "RMSProp"}.items():
         with pytest.raises(AttributeError, match=f"{name}.*use {re.escape(equal)}"):
             getattr(optim, name)
-    with pytest.raises(AttributeError, match="has no attribute 'Other'$"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'Other'$"):
         getattr(optim, "Other")  # noqa: B009
 
 

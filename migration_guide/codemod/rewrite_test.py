@@ -252,6 +252,14 @@ REWRITES = {
         "(a + b).at[1:, 0].set(y)",
     ),
     "index-add": ("jax.ops.index_add(a, i, y)", "a.at[i].add(y)"),
+    "index-list": (
+        "i = [0, 1]\njax.ops.index_add(a, [0, 1], y), jax.ops.index_add(a, i, y)",
+        "i = [0, 1]\na.at[jax.numpy.array([0, 1])].add(y), a.at[jax.numpy.array(i)].add(y)",
+    ),
+    "index-list-of-axes": (
+        "jax.ops.index_add(a, [0, slice(2)], y), jax.ops.index_add(a, jax.ops.index[[0, 1]], y)",
+        "a.at[tuple([0, slice(2)])].add(y), a.at[jax.numpy.array([0, 1])].add(y)",
+    ),
     "index-alone": ("i = jax.ops.index[..., 0]", "i = jax.numpy.s_[..., 0]"),
     "trapezoid": (
         "from jax.numpy import trapz\nimport jax.numpy as jnp\ntrapz(x), jnp.trapz(x)",

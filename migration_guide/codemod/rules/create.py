@@ -40,9 +40,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if not context.is_definition(func.value):
         return None
     assert isinstance(updated.func, cst.Attribute)
-    tx = updated.func.value
-    if LEGACY in context.analysis.kind(func.value):
-        tx = cst.Call(context.reference("optax_bridge.from_legacy"), [cst.Arg(tx)])
+    tx = _transformation(context, func, updated.func)
     params, focus = None, None
     for arg in updated.args:
         name = keyword_of(arg) or ("focus" if params else "target")
@@ -96,11 +94,20 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
             original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
         )
         return None
-    definition = context.analysis.module.code_for_node(updated.value)
+    definition = context.code(_transformation(context, original, updated))
     function = context.code(train_state(context, original, None))
     return context.source(
         f"lambda params: {function}(apply_fn=None, params=params, tx={definition})"
     )
+
+
+def _transformation(
+    context: Context, original: cst.Attribute, updated: cst.Attribute
+) -> cst.BaseExpression:
+    """The transformation of `definition.create`; a definition that stays legacy is bridged."""
+    if LEGACY in context.analysis.kind(original.value):
+        return cst.Call(context.reference("optax_bridge.from_legacy"), [cst.Arg(updated.value)])
+    return updated.value
 
 
 def train_state(

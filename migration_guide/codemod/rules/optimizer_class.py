@@ -33,6 +33,8 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     above = context.parent(original)
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
         return None  # a base class: the rule for subclasses
+    if name == "OptimizerDef" and original in context.analysis.bases:
+        return context.reference("legacy_optim.OptimizerDef")
     if context.call_of(original) is not None:
         uses_bridge = not context.is_standalone
         class_ = _EQUAL["Optimizer"] if uses_bridge else standalone.TRAIN_STATE

@@ -55,7 +55,8 @@ def rewrite_class(context: Context, original: cst.ClassDef, _: cst.ClassDef) -> 
     if context.options.standalone and original in context.analysis.legacy_classes:
         context.remark(original, "stays on legacy_optim: Optax has no classes to derive from")
     for base in original.bases:
-        if context.name(base.value) == f"{OPTIM}.Optimizer":
+        values = context.analysis.aliased(base.value)
+        if any(context.name(value) == f"{OPTIM}.Optimizer" for value in values):
             context.by_hand(
                 original, "a subclass of Optimizer: derive it from optax_bridge.TrainState"
             )
