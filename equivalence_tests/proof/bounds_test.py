@@ -127,7 +127,7 @@ def _claimed() -> Iterator[Any]:
         for index, case in enumerate(entry.cases):
             definition = entry.definition(case, case.learning_rate)
             try:
-                choice = choose_recipe(definition, "standalone")
+                choice = choose_recipe(definition, "optax")
             except UnsupportedSetting:
                 continue
             recipe, claim = choice.call, choice.claim

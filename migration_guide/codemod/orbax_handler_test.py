@@ -42,6 +42,6 @@ def test_other_handlers_stay(subtests: pytest.Subtests):
 
 def test_a_program_that_stays_with_flax_keeps_orbax_too():
     line = "c = ocp.PyTreeCheckpointer()"
-    assert line in rewrite(f"{HEAD}{line}\n", Options(recipe="standalone")).code
+    assert line in rewrite(f"{HEAD}{line}\n", Options(recipe="optax")).code
     without = f"import orbax.checkpoint as ocp\n{line}\n"
     assert rewrite(without, Options()).code == without
