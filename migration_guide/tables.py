@@ -128,9 +128,7 @@ def _legacy_call(described: Any) -> Call:
 
 
 def _verdict(claim: Claim) -> str:
-    bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP"
-    if claim.step is not None:
-        bound += f" in 100 steps, {claim.step.ulp:g} in one by analysis"
+    bound = "" if claim.ulp is None else f", at most {claim.ulp:g} ULP in 100 steps"
     return claim.verdict.value + bound
 
 

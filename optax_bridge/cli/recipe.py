@@ -160,8 +160,6 @@ def _print_choice(
         if claim.ulp is None
         else f", at most {claim.ulp:g} ULP of the tensor's scale in 100 steps"
     )
-    if claim.step is not None:
-        bound += f"; by analysis at most {claim.step}"
     reason = f" ({claim.reason})" if claim.reason else ""
     prefix = f"{prefix}: " if prefix else ""
     _print_prose(console, f"{prefix}{claim.verdict.value}{bound}{reason}", heading)

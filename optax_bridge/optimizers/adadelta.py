@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, by_measurement, rounding
+from optax_bridge.correspondence.claim import by_measurement, rounding
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
@@ -93,8 +93,6 @@ def scale_by_adadelta(
     return direction(adadelta(-1.0, rho, eps))
 
 
-_STEP = StepBound(3.75, {"sq_avg": (0.01, 1), "acc_delta": (0, 0.01)})
-
 # Adadelta is Optax's scale_by_adadelta with the weight decay behind it.
 ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.Adadelta"),
@@ -115,7 +113,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations only",
-                step=_STEP,
                 bfloat16=by_measurement(2.25),
                 float16=by_measurement(16),
             ),
@@ -131,7 +128,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations, and one subtraction instead of two",
-                step=_STEP,
                 bfloat16=by_measurement(36),
                 float16=by_measurement(50),
             ),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, differs, rounding
+from optax_bridge.correspondence.claim import differs, rounding
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
@@ -116,7 +116,6 @@ def scale_by_adam(
     return direction(adam(-1.0, b1, b2, eps))
 
 
-_STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
 _BIAS = differs(
     "the legacy bias correction is computed in the parameters' dtype, where 1 - 0.999 is 0 and the "
     "parameters stand still; Optax computes it in float32"
@@ -144,7 +143,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "Optax computes lr * (m / d), the legacy optimizer (lr * m) / d",
-                step=_STEP,
                 **_HALF,
             ),
             when={"weight_decay": 0},
@@ -159,7 +157,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations, and one subtraction instead of two",
-                step=_STEP,
                 **_HALF,
             ),
         ),
