@@ -319,7 +319,7 @@ CONSTRUCTORS = {
         "optax.sgd(0.1, momentum=0.9, nesterov=False))",
     ),
     "no-rate": ("optim.Momentum(beta=0.8)", "optax_bridge.momentum(decay=0.8)"),
-    "no-stock-equal": ("optim.LAMB(lr, beta2=0.9)", "optax_bridge.lamb(lr, b2=0.9)"),
+    "no-optax-equal": ("optim.LAMB(lr, beta2=0.9)", "optax_bridge.lamb(lr, b2=0.9)"),
     "adagrad": ("optim.Adagrad(0.1)", "optax_bridge.adagrad(0.1)"),
     "nested": (
         "optim.WeightNorm(optim.GradientDescent(0.1), 0.5)",

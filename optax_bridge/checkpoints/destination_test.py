@@ -47,7 +47,7 @@ def test_force_replaces_a_checkpoint(kind: str, msgpack: bool, tmp_path: Path) -
     convert_file(
         ADAM_FILE, destination, adam(), file_format="msgpack" if msgpack else "orbax", force=True
     )
-    assert "mu" in read_checkpoint(destination).tree["opt_state"]
+    assert "mu" in read_checkpoint(destination).tree["opt_state"]["0"]
     assert os.listdir(tmp_path) == ["new"]
 
 
@@ -175,7 +175,7 @@ def test_two_paths_are_exchanged_where_the_system_has_no_way_to(
     convert_file(TESTDATA / "adagrad.msgpack", tmp_path / "new", file_format="msgpack")
     monkeypatch.setattr(destination.ctypes, "CDLL", lambda *args, **kwargs: object())
     convert_file(ADAM_FILE, tmp_path / "new", adam(), file_format="msgpack", force=True)
-    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]
+    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]["0"]
     assert os.listdir(tmp_path) == ["new"]
 
 

@@ -199,7 +199,7 @@ ENTRY = Entry(
         StateField("direction", exact="WeightNormState.direction"),
         StateField("scale", exact="WeightNormState.scale"),
     ),
-    stock=(),
+    optax=(),
     cases=(
         Case({"wrapped_optimizer": call("legacy_optim.Momentum", learning_rate=RATE)}),
         Case(
