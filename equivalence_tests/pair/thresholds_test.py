@@ -50,7 +50,7 @@ def test_a_branch_on_the_shape_is_reached(case: str, compiled: bool):
 
 
 @pytest.mark.parametrize(
-    "side", [legacy_optim.Adafactor(0.1), optax.adafactor(0.1)], ids=["legacy", "stock"]
+    "side", [legacy_optim.Adafactor(0.1), optax.adafactor(0.1)], ids=["legacy", "optax"]
 )
 def test_adafactor_factors_from_128_on(side: Any):
     assert sizes_reached([side], USUAL) == [(128, 128)]

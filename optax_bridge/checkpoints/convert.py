@@ -54,7 +54,7 @@ def convert_file(
     to_legacy: bool = False,
     file_format: str = "orbax",
     params_only: bool = False,
-    recipe: RecipeKind = "exact",
+    recipe: RecipeKind = "auto",
     layout: str = KEEP,
     like: PyTree = None,
     part: str | None = None,

@@ -46,7 +46,7 @@ def test_force_replaces_a_checkpoint(kind: str, msgpack: bool, tmp_path: Path) -
     convert_file(
         ADAM_FILE, destination, adam(), file_format="msgpack" if msgpack else "orbax", force=True
     )
-    assert "mu" in read_checkpoint(destination).tree["opt_state"]
+    assert "mu" in read_checkpoint(destination).tree["opt_state"]["0"]
     assert os.listdir(tmp_path) == ["new"]
 
 
@@ -296,7 +296,7 @@ def test_a_folder_comes_back_if_the_second_rename_fails(
         written_whole(tmp_path / "new", force=True) as path,
     ):
         path.mkdir()
-    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]
+    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]["0"]
     assert os.listdir(tmp_path) == ["new"]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from optax_bridge._text import listing
 from optax_bridge.cli import pytorch
 from optax_bridge.cli.configuration import ConfigurationError, read_configuration
 from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, Target
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
     from optax_bridge.checkpoints.write import Progress
     from optax_bridge.cli.terminal import Terminal
+    from optax_bridge.correspondence import Choice
     from optax_bridge.correspondence.choice import RecipeKind
     from optax_bridge.correspondence.recipe import Node
     from optax_bridge.metadata.trees import PyTree
@@ -60,10 +62,10 @@ _ParamsOnly = Annotated[bool, typer.Option("--params-only", help="Write the para
 _Recipe = Annotated[
     Recipe | None,
     typer.Option(
-        help="Whose state to write. `stock`, the default: public Optax's where it is the same but "
-        "for rounding, else this project's, as `migrate` does; `exact`: this project's; "
-        "`standalone`: public Optax's wherever it has an equal. `[tool.optax-bridge]` may set "
-        "another default."
+        help="Whose state to write. `auto`, the default: public Optax's where it is the same but "
+        "for rounding, else this project's, as `migrate` does; `exact`: this project's, which "
+        "`migrate` also writes where steps are given a learning rate; `optax`: public Optax's "
+        "wherever it has an equal. `[tool.optax-bridge]` may set another default."
     ),
 ]
 _Layout = Annotated[
@@ -144,9 +146,9 @@ def convert(
     | 130 | interrupted; the destination is as it was |
 
     Examples:
-    - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`
-
     - `optax-bridge convert checkpoint_100 new/ --like train.py:make_state`
+
+    - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`
 
     - `optax-bridge convert new/ checkpoint_100 --to legacy --optimizer "Adam(1e-3)"`
 
@@ -226,12 +228,12 @@ def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Itera
         if not options.optimizers and choice.kind == "exact" and recipe != "exact":
             yield _INFERRED.format(render(_as_call(definition)))
             continue
-        if choice.kind == "stock" and choice.reason:
-            yield f"note: {choice.reason}; its state was written as asked for, by standalone"
-        elif choice.reason and choose_recipe(definition, "stock", {"float32"}).kind == "stock":
+        if choice.kind == "optax" and choice.reason:
+            yield f"note: {choice.reason}; its state was written as asked for, by --recipe optax"
+        elif choice.reason and choose_recipe(definition, "auto", {"float32"}).kind == "optax":
             yield (
                 f"note: {choice.reason}. So it is the state of the exact recipe; --recipe "
-                "standalone writes that of public Optax"
+                "optax writes that of public Optax"
             )
 
 
@@ -394,13 +396,23 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
             "arrays": len(arrays), "bytes": size, "verified": options.verify,
         }))  # fmt: skip
         return
-    what = classes_with({path: f" ({kind})" for path, kind in recipes.items()})
+    programs = {path: _transformation(choice) for path, choice in done.choices.items()}
+    what = classes_with({path: f" (for a program with {tx})" for path, tx in programs.items()})
     what = f"{what} as the template has it".lstrip() if options.like else what or "parameters alone"
     checked = ", read again and compared" if options.verify else ""
     plain_terminal().print(
         f"{read.path} ({read.description}) -> {options.destination}: {what}, {len(arrays)} arrays, "
         f"{size:,} bytes{checked}"
     )
+
+
+def _transformation(choice: "Choice") -> str:
+    """The transformation of a recipe by its names, without its settings."""
+    if choice.parts:
+        within = dict.fromkeys(map(_transformation, choice.parts))
+        return f"{choice.call.target} of {listing(list(within))}"
+    parts = [part.target for part in choice.call.args if hasattr(part, "target")]
+    return f"{choice.call.target}({', '.join(parts)})" if parts else choice.call.target
 
 
 def _classes_by_place(done: "Conversion") -> dict[str, str]:
