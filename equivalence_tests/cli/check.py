@@ -19,7 +19,7 @@ app = typer.Typer(**STYLE)
 
 _ABOUT = f"""Train with the old API and with Optax, side by side, and compare at every step.
 
-*exact* is this project's transformation in legacy arithmetic, *stock* the nearest recipe of public
+*exact* is this project's transformation in legacy arithmetic, *optax* the nearest recipe of public
 Optax alone. For two optimizers of your own use `optax-bridge compare`, for an old checkpoint
 `optax-bridge check-resume`.
 {EXIT_CODES_ON_PLATFORM}

@@ -132,8 +132,8 @@ def measure(
 
 
 def choice_of(recipe: str, definition: legacy_optim.OptimizerDef) -> Choice:
-    """The choice that a case's recipe, `"exact"` or `"stock"`, stands for."""
-    return choose_recipe(definition, "exact" if recipe == "exact" else "standalone")
+    """The choice that a case's recipe, `"exact"` or `"optax"`, stands for."""
+    return choose_recipe(definition, "exact" if recipe == "exact" else "optax")
 
 
 def call_text(entry: Entry, setting: Setting) -> str:

@@ -28,7 +28,7 @@ from optax_bridge.correspondence import ENTRIES
         ("Adafactor(0.1, epsilon2=0.5)", NO_EQUAL, "fixed at 1e-3"),
         ("Adagrad(0.1)", FOUND, "different"),
         ("Adam()", FOUND, "tx = optax.adam(learning_rate=learning_rate, b1=0.9,"),
-        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "standalone: none."),
+        ("Adafactor(epsilon2=0.5)", NO_EQUAL, "optax: none."),
         ("WeightNorm(Adam(0.1))", FOUND, "public Optax has no equal of WeightNorm"),
         ("Momentum(0.1)", FOUND, "state: momentum is trace: optax.tree.get(opt_state, name) and"),
         ("LAMB(0.1)", FOUND, "state: grad_ema is mu, grad_sq_ema is nu: optax"),
@@ -51,7 +51,7 @@ from optax_bridge.correspondence import ENTRIES
             "torch.optim.Adam(fused=True): PyTorch then",
         ),
         ("torch.optim.SGD(lr=0.1, momentum=0.9)", FOUND, "state: momentum_buffer is trace: optax"),
-        ("torch.optim.ASGD()", NO_EQUAL, "standalone: none. ASGD: public Optax has no such"),
+        ("torch.optim.ASGD()", NO_EQUAL, "optax: none. ASGD: public Optax has no such"),
         (
             "optix.chain(optix.clip(1.0), optix.adam(1e-3))",
             FOUND,
@@ -69,7 +69,7 @@ from optax_bridge.correspondence import ENTRIES
             FOUND,
             "optax.clip(clipvalue) first in optax.chain",
         ),
-        ("keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)", NO_EQUAL, "standalone: none. SGD"),
+        ("keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)", NO_EQUAL, "optax: none. SGD"),
         ("keras.optimizers.Muon()", MISUSE, "optax.contrib.muon is the nearest"),
         ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
         ("optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),
@@ -106,13 +106,11 @@ def test_prose_wraps_at_words_and_source_stays_whole(width: int):
 
 
 @pytest.mark.parametrize("text", ["Adam()", "LARS(0.1)", "RMSProp(0.1)", "Adafactor(0.1)"])
-def test_a_standalone_recipe_has_nothing_of_this_project(
-    text: str, capsys: pytest.CaptureFixture[str]
-):
+def test_an_optax_recipe_has_nothing_of_this_project(text: str, capsys: pytest.CaptureFixture[str]):
     assert print_recipe(text) == FOUND
-    standalone = capsys.readouterr().out.partition("standalone: ")[2].partition("\n\n\n")[0]
-    assert "import optax\n" in standalone
-    assert "optax_bridge" not in standalone
+    on_optax = capsys.readouterr().out.partition("optax: ")[2].partition("\n\n\n")[0]
+    assert "import optax\n" in on_optax
+    assert "optax_bridge" not in on_optax
 
 
 def test_what_the_command_prints_runs():
@@ -134,18 +132,18 @@ def test_what_the_command_prints_runs():
 @pytest.mark.parametrize(
     ("arguments", "printed", "missing"),
     [
-        (["--recipe", "stock"], "tx = optax.adam(", "optax_bridge.adam("),
-        (["--recipe", "stock", "--dtype", "bfloat16"], "tx = optax_bridge.adam(", "optax.adam("),
+        (["--recipe", "auto"], "tx = optax.adam(", "optax_bridge.adam("),
+        (["--recipe", "auto", "--dtype", "bfloat16"], "tx = optax_bridge.adam(", "optax.adam("),
         (
             ["--dtype", "bfloat16", "--dtype", "float32"],
-            "standalone: not the same in bfloat16; elsewhere: rounding only",
+            "optax: not the same in bfloat16; elsewhere: rounding only",
             "not the same in bfloat16, float32",
         ),
-        (["--recipe", "standalone"], "holds for parameters in float32. Adam: public", "exact: "),
+        (["--recipe", "optax"], "holds for parameters in float32. Adam: public", "exact: "),
         (
             ["--recipe", "exact"],
             "holds for parameters in float32, bfloat16, float16",
-            "standalone: ",
+            "optax: ",
         ),
     ],
     ids=" ".join,

@@ -78,9 +78,9 @@ def test_a_schedule_goes_in_as_it_is_and_the_old_name_is_read():
     schedule = example_libraries.inverse_time_decay(0.1, 7, 0.5)
     described = parse("jax.experimental.optimizers.adam(0.1)")
     definition = described.entry.legacy(schedule)
-    exact, stock = (build(choose_recipe(definition, kind).call) for kind in ("exact", "stock"))
+    exact, optax = (build(choose_recipe(definition, kind).call) for kind in ("exact", "auto"))
     params = {"w": jnp.linspace(-1, 1, 5)}
-    (one, _), (other, _) = (tx.update(params, tx.init(params), params) for tx in (exact, stock))
+    (one, _), (other, _) = (tx.update(params, tx.init(params), params) for tx in (exact, optax))
     np.testing.assert_allclose(one["w"], other["w"], rtol=1e-5)
     with pytest.raises(ExpressionError, match="clip_grads: optax"):
         parse("optimizers.clip_grads(g, 1.0)")

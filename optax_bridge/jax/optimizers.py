@@ -5,8 +5,8 @@ from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     LegacyClass,
+    OptaxRecipe,
     StateField,
-    Stock,
     adamax_note,
     squares,
 )
@@ -58,7 +58,7 @@ def _entry(
         port=f"optax_bridge.jax.{name}",
         within=_WITHIN,
         state=state,
-        stock=() if recipe is None else (Stock(recipe, claim),),
+        optax=() if recipe is None else (OptaxRecipe(recipe, claim),),
         cases=cases,
         notes=notes,
         sources=(f"jax.example_libraries.optimizers.{name}", *sources),

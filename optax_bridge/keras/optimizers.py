@@ -8,8 +8,8 @@ from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     LegacyClass,
+    OptaxRecipe,
     StateField,
-    Stock,
     Unsupported,
     adamax_note,
     squares,
@@ -66,19 +66,19 @@ def _rounding(ulp: float) -> Claim:
 
 def _with_decay(
     alias: Call, scaling: Sequence[Call], claim: Claim, when: Mapping[str, Any] | None = None
-) -> tuple[Stock, ...]:
+) -> tuple[OptaxRecipe, ...]:
     """The variants of a recipe without and with weight decay, which comes before the rate."""
     when = when or {}
     return (
-        Stock(alias, claim, {**when, "weight_decay": None}),
-        Stock(call("optax.chain", *scaling, _DECAY, _BY_RATE), claim, when),
+        OptaxRecipe(alias, claim, {**when, "weight_decay": None}),
+        OptaxRecipe(call("optax.chain", *scaling, _DECAY, _BY_RATE), claim, when),
     )
 
 
 def _entry(
     name: str,
     state: Mapping[str, Sequence[str]],
-    stock: tuple[Stock, ...],
+    optax: tuple[OptaxRecipe, ...],
     cases: Sequence[Mapping[str, Any]],
     notes: str,
     unsupported: tuple[Unsupported, ...] = (),
@@ -97,7 +97,7 @@ def _entry(
             )
             for field, places in state.items()
         ),
-        stock=stock,
+        optax=optax,
         unsupported=unsupported,
         cases=tuple(Case(each) for each in cases),
         notes=notes,
@@ -128,9 +128,9 @@ ENTRIES = (
         "SGD",
         {"momentums": ("TraceState.trace",)},
         (
-            Stock(call("optax.sgd", **_RATE), _SAME, {"momentum": 0, "weight_decay": None}),
-            Stock(call("optax.chain", _DECAY, _BY_RATE), _rounding(8), {"momentum": 0}),
-            Stock(
+            OptaxRecipe(call("optax.sgd", **_RATE), _SAME, {"momentum": 0, "weight_decay": None}),
+            OptaxRecipe(call("optax.chain", _DECAY, _BY_RATE), _rounding(8), {"momentum": 0}),
+            OptaxRecipe(
                 call("optax.chain", _BY_RATE, call("optax.trace", s("momentum"), s("nesterov"))),
                 _SAME,
                 {"weight_decay": None},
@@ -161,7 +161,7 @@ ENTRIES = (
                 {"momentum": 0, "centered": True},
             ),
             *(
-                Stock(
+                OptaxRecipe(
                     call(
                         "optax.chain",
                         call(scaling, **_RMS),
@@ -221,7 +221,7 @@ ENTRIES = (
         "AdamW",
         _ADAM_STATE,
         (
-            Stock(
+            OptaxRecipe(
                 call(
                     "optax.adamw",
                     **_RATE,
