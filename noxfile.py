@@ -22,7 +22,7 @@ WITH_FRAMEWORKS = (
     "optax_bridge/torch",
     "equivalence_tests/suite/witness_test.py",
     "equivalence_tests/sides/frameworks_test.py",
-    "equivalence_tests/pair/settings_test.py",
+    "equivalence_tests/pair/explanation_test.py",
     "migration_guide/from_pytorch_test.py",
 )
 
