@@ -100,8 +100,8 @@ def test_a_comparison_by_size_keeps_a_number():
     assert proof.verdict == IDENTICAL
     assert proof.symbols == ("rate",)
     assert proof.assumptions == (
-        "decay = 0.1, since decay: a comparison by size decides in Python what the program is",
         "functions are pure, as JAX asks",
+        "decay = 0.1, since decay: a comparison by size decides in Python what the program is",
     )
 
 

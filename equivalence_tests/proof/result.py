@@ -23,6 +23,7 @@ IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "not decided",
 )
 VERDICTS = (IDENTICAL, REALS, UNDECIDED, DIFFERENT)
+# Assumed of every program: nothing watches for it.
 PURE = "functions are pure, as JAX asks"
 _MOST_SHOWN = 12
 _MOST_LOOKS = 4
@@ -90,13 +91,13 @@ class Proof:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions under which the verdict holds."""
-        texts: dict[str, None] = dict.fromkeys((*self.notes, PURE))
+        texts: dict[str, None] = dict.fromkeys(self.notes)
         for case in self.cases:
             for obligation in case.induction.obligations:
                 texts |= dict.fromkeys(obligation.equality.assumptions)
             if case.verdict == REALS:
                 texts |= dict.fromkeys(case.induction.assumptions)
-        return tuple(texts)
+        return (*([PURE] if self.verdict in (IDENTICAL, REALS) else []), *texts)
 
     @property
     def counterexample(self) -> Counterexample | None:
