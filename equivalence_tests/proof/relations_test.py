@@ -79,6 +79,27 @@ OF_OTHER_LEAVES: dict[str, tuple[Any, Any, str]] = {
 }
 
 
+def _twice(factor: float) -> Any:
+    """Momentum that is kept twice, the second time with a factor; a step takes from both."""
+    return rule(
+        lambda t, g, p, m, n: (
+            -0.05 * ((0.9 * m + g) + (0.9 * n + factor * g) / factor),
+            0.9 * m + g,
+            0.9 * n + factor * g,
+        ),
+        *(0.0, 0.0),
+    )
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_leaf_of_the_left_is_related_to_two_of_the_right(factor: float):
+    proof = prove_equivalence(_MOMENTUM, _twice(factor), PARAMS)
+    assert proof.verdict == REALS, proof
+    text = "\n".join(proof.cases[0].induction.relation)
+    both = ["state[1]['b']", "state[2]['b']"]
+    assert all(f"{leaf} = " in text or f" = {leaf}" in text for leaf in both), text
+
+
 @pytest.mark.parametrize("name", [*RELATED, *OF_OTHER_LEAVES])
 def test_relations_are_found_by_trying(name: str):
     params = {"k": jnp.ones((2, 3))} if name == "turned" else PARAMS

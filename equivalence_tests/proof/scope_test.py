@@ -11,7 +11,7 @@ import pytest
 import legacy_optim
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.testing import leafwise
+from equivalence_tests.proof.testing import direct, leafwise
 from optax_bridge import from_legacy
 
 PARAMS = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
@@ -92,6 +92,11 @@ def test_a_side_that_never_looks_is_proved_for_any_shape(name: str):
     definition = getattr(legacy_optim, name)(0.1)
     scope = prove_equivalence(definition, from_legacy(definition), PARAMS).scope
     assert (scope.coverage, scope.looks) == ("any", ())
+
+
+def test_a_side_that_is_another_program_for_arrays_of_length_1_is_for_the_shapes_given():
+    squeezed = direct(lambda g: -0.1 * (jnp.squeeze(g) + jnp.zeros_like(g)))
+    assert prove_equivalence(squeezed, squeezed, {"k": jnp.ones(3)}).scope.coverage == "given"
 
 
 def test_the_scope_names_dtypes_leaves_and_settings():

@@ -245,6 +245,21 @@ def test_a_constant_rounded_to_the_dtype_of_the_parameters_is_no_difference():
     assert prove_equivalence(*sides, params, hyper_params={"rate": 0.1}).verdict == REALS
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_an_element_that_is_undefined_hides_no_other(dtype: Any):
+    """Of one leaf: the first element is 0 / 0 on both sides, all others differ."""
+
+    def side(rate: float) -> Any:
+        def step(p: jax.Array, g: jax.Array) -> jax.Array:
+            first = jnp.arange(g.size).reshape(g.shape) == 0
+            return p - jnp.where(first, (g - g) / (g - g), rate * g)
+
+        return leafwise(step)
+
+    proof = prove_equivalence(side(0.1), side(0.2), {"k": jnp.ones((2, 3), dtype)})
+    assert proof.verdict == DIFFERENT, proof
+
+
 def test_with_which_settings_a_counterexample_was_looked_for_is_said():
     def factorial(x: jax.Array) -> jax.Array:
         return jnp.exp(lax.lgamma(x + 1))

@@ -1,4 +1,4 @@
-"""Four hundred pairs that are different, each by its meaning: none is proved beyond its scope.
+"""Pairs that are different, each by its meaning: none is proved beyond its scope.
 
 By shapes, dtypes, names, counts, values, bits, orders, settings of chains, draws, and what Python
 makes of a setting.
@@ -32,62 +32,33 @@ from equivalence_tests.proof.result import IDENTICAL, REALS, Proof
 from equivalence_tests.proof.scope import ANY, ANY_SIZE, MOST_AXES
 from equivalence_tests.proof.testing import PARAMS, direct, transformation
 
-
-def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
 # A leaf's look at itself, and a shape for which it answers True; here, since what the
 # prover's own files read of shapes is no look at them.
 SHAPES: list[Any] = [
-    (lambda g: g.ndim == 6, (1, 1, 1, 1, 1, 2)),
-    (lambda g: g.ndim > 5, (1, 1, 1, 1, 1, 2)),
-    (lambda g: len(g.shape) not in range(6), (1, 1, 1, 1, 1, 2)),
     (lambda g: g.ndim == 0, ()),
     (lambda g: not g.shape, ()),
     (lambda g: g.size == 0, (0,)),
-    (lambda g: not g.size, (2, 0)),
-    (lambda g: 0 in g.shape, (2, 0)),
     (lambda g: g.size == 1, (1,)),
-    (lambda g: g.size == 640, (640,)),
-    (lambda g: g.size % 1000 == 7, (1007,)),
-    (lambda g: g.shape[-1:] == (640,), (640,)),
-    (lambda g: "640" in str(g.shape), (640,)),
-    (lambda g: g.shape in {(7, 7, 64), (640,)}, (640,)),
     (lambda g: sum(g.shape) == 11, (5, 6)),
     (lambda g: math.prod(g.shape) == 42, (6, 7)),
     (lambda g: int(np.prod(g.shape)) == 42, (6, 7)),
     (lambda g: max(g.shape, default=0) > 512, (513,)),
     (lambda g: min(g.shape, default=9) > 8, (9, 9)),
-    (lambda g: g.ndim == 2 and g.shape[0] == g.shape[1], (4, 4)),
     (lambda g: g.ndim == 2 and g.shape[0] > g.shape[1], (4, 2)),
     (lambda g: g.nbytes > 10**4, (5000,)),
-    (lambda g: any(axis > 100 for axis in g.shape), (101,)),
-    (lambda g: all(axis % 8 == 0 for axis in g.shape) and g.ndim, (8, 16)),
     (lambda g: g.size.bit_length() > 10, (2000,)),
     (lambda g: divmod(g.size, 128) == (1, 0), (128,)),
-    (lambda g: g.size // 64 == 3, (200,)),
     (lambda g: g.size & 1023 == 5, (5,)),
-    (lambda g: g.ndim and len(g) == 77, (77, 2)),
-    (lambda g: f"{g.shape}".count("8") == 2, (8, 8)),
     (lambda g: repr(g.shape) == "(8, 8)", (8, 8)),
     (lambda g: g.T.shape[:1] == (99,), (2, 99)),
     (lambda g: float(g.size) > 1e4, (10001,)),
-    (lambda g: g.size and math.log2(g.size) == 7.0, (128,)),
     (lambda g: g.reshape(-1).shape[0] == 640, (640,)),
     (lambda g: jnp.concatenate([g.ravel(), g.ravel()]).shape[0] == 88, (44,)),
     (lambda g: jnp.shape(g) == (44,), (44,)),
-    (lambda g: _struct(g) == _struct(jnp.ones(44)), (44,)),
-    (lambda g: _struct(g) in {_struct(jnp.ones(44))}, (44,)),
-    (lambda g: jax.typeof(g).shape == (44,), (44,)),
-    (lambda g: jnp.sum(g, axis=0).size == 13 if g.ndim else False, (2, 13)),
     (lambda g: tuple(sorted(g.shape)) == (2, 9), (9, 2)),
-    (lambda g: g.shape[::-1] == (9, 2), (2, 9)),
     (lambda g: g.shape > (600,), (640,)),
     (lambda g: {10: True}.get(g.size, False), (10,)),
     (lambda g: g.shape.count(5) == 2, (5, 5)),
-    (lambda g: 5 in g.shape and g.shape.index(5) == 1, (2, 5)),
-    (lambda g: g.size in (10, 20, 30), (20,)),
     (lambda g: round(g.size**0.5) ** 2 == g.size and g.size > 1, (3, 3)),
     (lambda g: [axis for axis in g.shape if axis == 31] != [], (31,)),
 ]
