@@ -259,6 +259,13 @@ def test_the_learning_rate_is_readable(tx: Any, rate: Any):
     np.testing.assert_allclose(np.asarray(traced), rate, rtol=1e-6)
 
 
+def test_a_schedule_is_asked_at_the_count_of_the_optimizer():
+    """A state that took an optimizer over counts its own steps from 0."""
+    state = create(tx=optax_bridge.adam(schedule)).apply_gradients(grads=GRADS)
+    state = state.replace(step=jnp.zeros_like(state.step))
+    assert float(state.learning_rate) == 0.25
+
+
 def scaled_after() -> optax.GradientTransformation:
     return optax.chain(optax_bridge.sgd(0.5), optax.scale(0.5))
 
