@@ -96,7 +96,7 @@ class Reader(Configurable):
     class Config(Configurable.Config):
         source: Required[Callable[[], dict[str, str]] | InstantiableConfig] = REQUIRED
         named: Named | None = None
-        later: "Optional[Callable[[str], str]]" = None
+        later: "Callable[[str], str] | None" = None
         text: str | Callable[[], str] = "json.dumps"
 
 

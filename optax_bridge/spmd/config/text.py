@@ -179,8 +179,8 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> FieldValu
 
     Nothing in the text is evaluated. Classes and functions are imported by name, unless they are
     those of `like`. A string is looked up where the field's type is callable; elsewhere one that is
-    the name of a class is taken for the class where the type does not mention str. Fields whose default is None or REQUIRED may be absent; others that
-    are absent have been empty containers.
+    the name of a class is taken for the class where the type does not mention str. Fields whose
+    default is None or REQUIRED may be absent; others that are absent have been empty containers.
 
     Args:
       text: of `debug_string`, with its default separators. Lines that start with `#` are skipped.
