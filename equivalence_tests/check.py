@@ -157,7 +157,7 @@ def _facts(results: Sequence[Result], steps: int, compilations: str) -> dict[str
         facts["compilations"] = compilations
     if any(result.case.problem == SYNTHETIC for result in results):
         tree = signature(problems.odd_tree(), "params")
-        facts["parameters"] = f"{shapes_text(tree.values())} (stock: float32 alone)"
+        facts["parameters"] = f"{shapes_text(tree.values())} (optax: float32 alone)"
     pinned = next((result.extra["pinned"] for result in results if "pinned" in result.extra), "")
     if pinned:
         facts["in real training"] = pinned

@@ -51,14 +51,14 @@ def from_legacy(
     check_definition(definition, "definition")
     if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"exact: expected True or False, found {brief(exact)}")
-    choice = choose_recipe(definition, "exact" if exact else "standalone")
+    choice = choose_recipe(definition, "exact" if exact else "optax")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
     return optax.with_extra_args_support(build(_with_checks(choice)))
 
 
 def _with_checks(choice: Choice) -> Call:
-    """The recipe of a choice, whose stock parts refuse parameters for which it does not hold."""
+    """The recipe of a choice; public Optax in it refuses parameters for which it does not hold."""
     if choice.parts:
         checked = {id(part.call): _with_checks(part) for part in choice.parts}
         return replace_nodes(choice.call, checked)

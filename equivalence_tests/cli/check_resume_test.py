@@ -12,7 +12,7 @@ from equivalence_tests.resume.resumed_test import (
     EXACT,
     NEW,
     OLD,
-    STOCK,
+    ON_OPTAX,
     WRONG,
     lacking,
     program,
@@ -26,7 +26,7 @@ Command = Callable[..., Any]
     ("tx", "code", "closing"),
     [
         (EXACT, 0, "identical: the migrated program goes on as the old one would have, to the bit"),
-        (STOCK, 0, "rounding only: the migrated program goes on as the old one would have, but"),
+        (ON_OPTAX, 0, "rounding only: the migrated program goes on as the old one would have, but"),
         (WRONG, 1, "different: the migrated program does NOT go on as the old one would have"),
     ],
 )

@@ -53,7 +53,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         "identical; every claim held"
     )
     dtypes = next(line for line in lines if line.startswith("parameters of odd shapes: "))
-    assert "float32: 3x2x4" in dtypes and "bfloat16: 3, 4x3 (stock: float32 alone)" in dtypes
+    assert "float32: 3x2x4" in dtypes and "bfloat16: 3, 4x3 (optax: float32 alone)" in dtypes
     # A line for each case, before the table, and nothing is padded.
     ids = {line.partition(": identical at every step (")[0] for line in lines if " s)" in line}
     assert ids == {row["id"] for row in content["results"]}
@@ -175,8 +175,8 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
             raise RuntimeError("out of luck")
         return whole(definition, recipe)
 
-    whole = suite.sides.stock
-    monkeypatch.setattr(suite.sides, "stock", raising)
+    whole = suite.sides.public_optax
+    monkeypatch.setattr(suite.sides, "public_optax", raising)
     file = tmp_path / "junit.xml"
     assert check.check(["sgd"], steps=2, outputs=check.Outputs(junit=file)) == 1
     printed = capsys.readouterr().out
@@ -225,14 +225,6 @@ def test_every_origin_can_be_checked():
 
     origin = typing.get_type_hints(check)["origin"]
     assert typing.get_args(origin) == tuple(table.name for table in ORIGINS)
-
-
-def test_without_its_library_an_origin_of_which_nothing_is_recorded_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr("equivalence_tests.suite.witness.is_installed", lambda table: False)
-    assert check.check(["Adam"], origin="keras") == 3
-    assert "keras.optimizers: not run, Keras is not installed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def test_a_claim_that_is_not_proved_costs_the_exit_code(
     monkeypatch.setattr(
         table, "choose_recipe", lambda *args: dataclasses.replace(choose(*args), claim=identical())
     )
-    done = command("prove", "--only", "adagrad", "--only", "stock", "--only", "float32")
+    done = command("prove", "--only", "adagrad", "--only", "optax", "--only", "float32")
     assert done.code == 1
-    assert "not as claimed: adagrad-0-stock-float32" in done.out
+    assert "not as claimed: adagrad-0-optax-float32" in done.out
     assert "0 of" in done.out.splitlines()[-1]
 
 

@@ -23,7 +23,7 @@ def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
             continue
         call = side.call({}).removeprefix("legacy_optim.")
         try:
-            choice = choose_recipe(parse(side.text or call), "stock", dtypes)
+            choice = choose_recipe(parse(side.text or call), "auto", dtypes)
         except ExpressionError:  # an argument that is no literal, say
             continue
         what = f"{side} in Optax is {render(choice.call)}: {choice.claim.verdict.value}"

@@ -7,14 +7,13 @@ A map, in the order of a proof:
 - `reading`: a side as jaxprs (`sides`), hyper-parameters and uninterpreted functions as symbols
   (`symbols`), and from a jaxpr to a graph (`programs`).
 - `bits`: the graph, under rewrite rules that hold in IEEE arithmetic for every input.
-- `primitives`: the semantics of each primitive, one entry each: of numbers and balls, over the
-  reals, of intervals with rounding errors, its sign, its rewrite rules.
+- `primitives`: the semantics of each primitive, one entry each: over the reals, its sign, its
+  rewrite rules.
 - `reals`: the graph as functions of real numbers in normal form, by an `algebra` of quotients.
 - `induction`: both sides in one graph (`world`), the equality of two nodes, invariants of states,
   and relations between the states of both sides.
 - `interpreter`: a jaxpr equation by equation, on numbers of its dtype or on balls.
 - `counterexample`: inputs on which the sides differ.
-- `rounding`: how far rounding takes one step, by branch and bound over intervals.
 - `certificate`: a proof as data, and a checker that knows nothing of the prover.
 - `prover`, `result` and `scope` (what a verdict holds for); the `table` of all `claims`.
 """

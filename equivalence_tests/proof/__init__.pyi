@@ -6,4 +6,3 @@ from .errors import ProofError as ProofError
 from .prover import prove_equivalence as prove_equivalence
 from .reading.symbols import unknown_schedule as unknown_schedule
 from .result import Proof as Proof
-from .rounding.bounds import rounding_bound as rounding_bound

@@ -236,7 +236,7 @@ def _correspondence_of(
         template = jax.eval_shape(tx.init, inputs.params)
     except Exception:  # it needs what only the trace has
         return None
-    for recipe in ("exact", "standalone"):
+    for recipe in ("exact", "optax"):
         try:
             transformation = build(choose_recipe(definition, recipe).call)
         except (UnsupportedSetting, ValueError, TypeError):

@@ -122,7 +122,7 @@ def _checks_of(table: Table, name: str) -> Iterator[WitnessCheck]:
         return
     for index in range(len(table[name].cases)):
         yield from (WitnessCheck(name, index, dtype, "exact", source) for dtype in DTYPES)
-        yield WitnessCheck(name, index, "float32", "stock", source)
+        yield WitnessCheck(name, index, "float32", "optax", source)
     if is_installed(table):
         for seed in range(_DRAWN):
             yield WitnessCheck(name, len(table[name].cases) + seed, "float32", "exact", LIVE)

@@ -49,9 +49,9 @@ def test_exact_recipes_follow_the_library_with_drawn_settings(name: str, pytestc
 
 @pytest.mark.parametrize("name", ["torch.adamw", "torch.rmsprop"])
 def test_public_optax_is_as_near_as_claimed(name: str):
-    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "stock")
+    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "optax")
     settings = witness.case_settings(entry, 0)
-    choice = choose_recipe(entry.legacy(**settings), "standalone")
+    choice = choose_recipe(entry.legacy(**settings), "optax")
     comparison = witness.comparison_of(entry, settings, check, choice.call)
     assert comparison.verdict(choice.claim) is Verdict.ROUNDING, comparison.first
 

@@ -167,7 +167,7 @@ def _relevant_files(
     start = Project(
         modules=modules,
         half_precision=_half_precision(group, modules),
-        follows_arrays=options.standalone,
+        follows_arrays=options.optax_alone,
     )
     chosen: list[Candidate] = []
     more = [c for c in group if c.uses_optim or files.has_old_names(c.data)]
@@ -182,7 +182,7 @@ def _relevant_files(
         more = list(filter(_readers(project), rest.values()))
         if not more:
             break
-    if options.standalone:
+    if options.optax_alone:
         analyses = [c.analysis for c in chosen if c.analysis is not None]
         project.leaves_some = any(map(public_optax.leaves_some, analyses))
     return [(candidate, project) for candidate in chosen]

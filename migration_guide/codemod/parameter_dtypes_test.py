@@ -127,11 +127,11 @@ def test_what_holds_in_half_precision_stays_public_optax():
 
 def test_public_optax_alone_leaves_it_to_a_person():
     code = f"{HEAD}d = optim.Adam(0.1), jnp.bfloat16\n"
-    result = rewrite(code, Options(recipe="standalone"))
+    result = rewrite(code, Options(recipe="optax"))
     assert "d = optax.adam(" in result.code
     (message,) = result.messages
     assert message.by_hand and "optax_bridge.adam" in message.text
-    assert rewrite(result.code, Options(recipe="standalone")).code == result.code
+    assert rewrite(result.code, Options(recipe="optax")).code == result.code
 
 
 PROGRAM = """

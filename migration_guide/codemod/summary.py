@@ -93,7 +93,7 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
     commands = convert_commands(report)
     if not commands:
         return
-    if options.standalone:
+    if options.optax_alone:
         yield "Old checkpoints need converting, unless the program imports optax_bridge still:"
     else:
         yield "Old checkpoints are read as they are; to convert files all the same:"

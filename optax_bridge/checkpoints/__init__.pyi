@@ -4,9 +4,6 @@ from .convert import convert_file as convert_file
 from .errors import CheckpointError as CheckpointError
 from .errors import ConvertedWarning as ConvertedWarning
 from .errors import LeftOverWarning as LeftOverWarning
-from .orbax_handler import TrainStateHandler as TrainStateHandler
-from .orbax_handler import TrainStateRestore as TrainStateRestore
-from .orbax_handler import TrainStateSave as TrainStateSave
 from .read import Read as Read
 from .read import read_checkpoint as read_checkpoint
 from .restore import from_bytes as from_bytes

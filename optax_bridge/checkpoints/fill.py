@@ -37,7 +37,7 @@ from optax_bridge.correspondence import choose_recipe
 from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, stock_entries, unused_rows
+from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, optax_entries, unused_rows
 
 _TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
@@ -45,9 +45,9 @@ OTHER_OPTIMIZER = (
     "The state is that of another optimizer, or of one with other settings: give the one that the "
     "checkpoint was written with, or restore into the transformation that corresponds to it."
 )
-_NOT_STOCK = (
+_NOT_OPTAX = (
     "Restore into the exact transformation (optax_bridge's own, from_legacy(definition), `migrate "
-    "--recipe exact`); or go on otherwise, from what `convert --recipe standalone` makes."
+    "--recipe exact`); or go on otherwise, from what `convert --recipe optax` makes."
 )
 _BY_AXIS = (
     "Other settings decide which axes are reduced (min_dim_size_to_factor, factored). Where the "
@@ -202,13 +202,13 @@ class LegacyFit(Fit):
         names = {str(dtype_of(leaf)) for leaf in jax.tree.leaves(params)}
         dtypes = names & set(HALF_PRECISION)
         choices = [
-            choose_recipe(entry.legacy(learning_rate=0.1), "stock", dtypes)
-            for entry in (stock_entries(template) if dtypes else ())
+            choose_recipe(entry.legacy(learning_rate=0.1), "auto", dtypes)
+            for entry in (optax_entries(template) if dtypes else ())
         ]
         if choices and all(choice.kind == "exact" for choice in choices):
             actual = f"that of public Optax ({choices[0].reason})"
             self.wrong.append((path, "the state of an exact transformation", actual))
-            self.remedy = _NOT_STOCK
+            self.remedy = _NOT_OPTAX
 
     def fill_state(
         self,

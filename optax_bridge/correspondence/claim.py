@@ -35,23 +35,6 @@ class Verdict(enum.Enum):
     DIFFERENT = "different"
 
 
-@dataclass(frozen=True)
-class StepBound:
-    """The distance that rounding alone can put between two steps, by analysis."""
-
-    ulp: float
-    ranges: Mapping[str, tuple[float, float]] = field(hash=False)
-
-    @property
-    def all_ranges(self) -> dict[str, tuple[float, float]]:
-        """Those of parameters and gradients as well."""
-        return {"params": (-1.0, 1.0), "grads": (-1.0, 1.0), **self.ranges}
-
-    def __str__(self) -> str:
-        text = ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in self.all_ranges.items())
-        return f"{self.ulp:g} ULP a step, for {text}"
-
-
 # Dtypes in which every claim holds: what rounds, rounds finely.
 FULL_PRECISION = frozenset({"float32", "float64"})
 HALF_PRECISION = ("bfloat16", "float16")
@@ -107,9 +90,6 @@ class Claim:
       ulp: for rounding only, the largest distance from the legacy trajectory, parameters and state,
         that a run of 100 steps may reach, in units in the last place at the tensor's largest
         magnitude so far, in float32. A longer run may drift in proportion.
-      step: for rounding only, what one step can make of it, by analysis; None where no useful bound
-        is known. Over many steps roundings of both signs meet: `ulp` lies between one such step and
-        all of them.
       why: where the rounding or the difference comes from.
       key: under which the suite records what it measures of it
       evidence: for bfloat16 and float16 each, whether the claim holds there too, where
@@ -120,7 +100,6 @@ class Claim:
     verdict: Verdict
     ulp: float | None = None
     why: str = ""
-    step: StepBound | None = None
     key: str = field(default="", compare=False)
     evidence: Mapping[str, Evidence] = field(
         default_factory=lambda: _in_both(NOT_MEASURED), compare=False
@@ -168,15 +147,14 @@ def identical(why: str = "") -> Claim:
 def rounding(
     ulp: float,
     why: str,
-    step: StepBound | None = None,
     *,
     bfloat16: Evidence = NOT_MEASURED,
     float16: Evidence = NOT_MEASURED,
     **others: Evidence,
 ) -> Claim:
-    """Claims that only rounding differs, by `ulp` at most, and in one step by that of `step`."""
+    """Claims that only rounding differs, by `ulp` at most."""
     evidence = {"bfloat16": bfloat16, "float16": float16, **others}
-    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, step=step, evidence=evidence)
+    return Claim(Verdict.ROUNDING, ulp=ulp, why=why, evidence=evidence)
 
 
 def different(why: str) -> Claim:

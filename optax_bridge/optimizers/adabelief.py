@@ -8,8 +8,15 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, differs, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.claim import differs, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -100,7 +107,6 @@ def scale_by_adabelief(
     return direction(adabelief(-1.0, b1, b2, eps))
 
 
-_STEP = StepBound(2.75, {"grad_ema": (-1, 1), "grad_sq_ema": (0.01, 1)})
 _BIAS = differs(
     "the legacy bias correction is computed in the parameters' dtype, where 1 - 0.999 is 0 and the "
     "parameters stand still; Optax computes it in float32"
@@ -115,21 +121,20 @@ ENTRY = Entry(
     renamed={"beta1": "b1", "beta2": "b2"},
     within={"beta1": CORRECTED_DECAY, "beta2": CORRECTED_DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField("grad_ema", exact="AdaBeliefState.mu", stock=("ScaleByBeliefState.mu",)),
-        squares("grad_sq_ema", exact="AdaBeliefState.nu", stock=("ScaleByBeliefState.nu",)),
+        StateField("grad_ema", exact="AdaBeliefState.mu", optax=("ScaleByBeliefState.mu",)),
+        squares("grad_sq_ema", exact="AdaBeliefState.nu", optax=("ScaleByBeliefState.nu",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call("optax.adabelief", learning_rate=s("learning_rate"), **_MOMENTS),
             rounding(
                 32,
                 "order of operations only",
-                step=_STEP,
                 **_HALF,
             ),
             when={"weight_decay": 0},
         ),
-        Stock(
+        OptaxRecipe(
             call(
                 "optax.chain",
                 call("optax.scale_by_belief", **_MOMENTS),
@@ -139,7 +144,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations, and one subtraction instead of two",
-                step=_STEP,
                 **_HALF,
             ),
         ),

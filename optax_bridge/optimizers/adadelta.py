@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, by_measurement, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, squares
+from optax_bridge.correspondence.claim import by_measurement, rounding
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -93,19 +93,17 @@ def scale_by_adadelta(
     return direction(adadelta(-1.0, rho, eps))
 
 
-_STEP = StepBound(3.75, {"sq_avg": (0.01, 1), "acc_delta": (0, 0.01)})
-
 # Adadelta is Optax's scale_by_adadelta with the weight decay behind it.
 ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.Adadelta"),
     port="optax_bridge.adadelta",
     within={"rho": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        squares("sq_avg", exact="AdadeltaState.e_g", stock=("ScaleByAdaDeltaState.e_g",)),
-        squares("acc_delta", exact="AdadeltaState.e_x", stock=("ScaleByAdaDeltaState.e_x",)),
+        squares("sq_avg", exact="AdadeltaState.e_g", optax=("ScaleByAdaDeltaState.e_g",)),
+        squares("acc_delta", exact="AdadeltaState.e_x", optax=("ScaleByAdaDeltaState.e_x",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.adadelta",
                 learning_rate=s("learning_rate"),
@@ -115,13 +113,12 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations only",
-                step=_STEP,
                 bfloat16=by_measurement(2.25),
                 float16=by_measurement(16),
             ),
             when={"weight_decay": 0},
         ),
-        Stock(
+        OptaxRecipe(
             call(
                 "optax.chain",
                 call("optax.scale_by_adadelta", rho=s("rho"), eps=s("eps")),
@@ -131,7 +128,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations, and one subtraction instead of two",
-                step=_STEP,
                 bfloat16=by_measurement(36),
                 float16=by_measurement(50),
             ),

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from optax_bridge.correspondence.claim import (
-    StepBound,
     by_measurement,
     different,
     differs,
     rounding,
 )
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, StateField
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -103,9 +102,6 @@ _LARS = call(
     nesterov=s("nesterov"),
 )
 
-# Norms, and so the trust ratio, of tensors that are not nearly 0.
-_STEP = StepBound(1.25, {"params": (0.1, 1), "grads": (0.1, 1), "momentum": (-0.01, 0.01)})
-
 # LARS: without weight decay Optax's is the same up to rounding, with it another optimizer.
 ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.LARS"),
@@ -113,15 +109,14 @@ ENTRY = Entry(
     renamed={"beta": "momentum"},
     within={"beta": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField("momentum", exact="LarsState.trace", stock=("TraceState.trace",), stock_sign=-1),
+        StateField("momentum", exact="LarsState.trace", optax=("TraceState.trace",), optax_sign=-1),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             _LARS,
             rounding(
                 8,
                 "order of operations only",
-                step=_STEP,
                 bfloat16=by_measurement(0.44),
                 float16=differs(
                     "the norm of a large tensor overflows, and NaN appears in other places"
@@ -129,7 +124,7 @@ ENTRY = Entry(
             ),
             when={"weight_decay": 0},
         ),
-        Stock(
+        OptaxRecipe(
             _LARS,
             different("the trust ratio's denominator: |g| + wd * |p| here, |g + wd * p| in Optax"),
         ),

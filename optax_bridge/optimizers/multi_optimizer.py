@@ -294,7 +294,7 @@ ENTRY = Entry(
     renamed={"traversals_and_optimizers": "groups"},
     getters={"traversals_and_optimizers": _pairs},
     state=(),
-    stock=(),
+    optax=(),
     cases=(
         Case(
             {

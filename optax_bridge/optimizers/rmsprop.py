@@ -7,8 +7,15 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from optax_bridge.correspondence.claim import StepBound, by_measurement, differs, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.claim import by_measurement, differs, rounding
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -91,9 +98,6 @@ def scale_by_rmsprop(
     return direction(rmsprop(-1.0, decay, eps, centered))
 
 
-# Where `v` comes near `mg` squared, what is left of their difference has no digits.
-_STEP = StepBound(1.6, {"v": (0.01, 1), "mg": (-0.05, 0.05)})
-
 # RMSProp is Optax's rmsprop with eps_in_sqrt=False.
 ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.RMSProp"),
@@ -102,12 +106,12 @@ ENTRY = Entry(
     within={"beta2": DECAY, "eps": NOT_NEGATIVE},
     state=(
         squares(
-            "v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
+            "v", exact="RMSPropState.nu", optax=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
         ),
-        StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),
+        StateField("mg", exact="RMSPropState.mu", optax=("ScaleByRStdDevState.mu",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.rmsprop",
                 learning_rate=s("learning_rate"),
@@ -119,7 +123,6 @@ ENTRY = Entry(
             rounding(
                 32,
                 "order of operations only",
-                step=_STEP,
                 bfloat16=by_measurement(6.5),
                 float16=differs("an epsilon of 1e-8 is 0 there, and NaN appears in other places"),
             ),

@@ -22,9 +22,6 @@ import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState, restored_into
 from optax_bridge.checkpoints import (
     LeftOverWarning,
-    TrainStateHandler,
-    TrainStateRestore,
-    TrainStateSave,
     from_state_dict,
     restore_checkpoint,
 )
@@ -127,22 +124,6 @@ def _bits(node: Any) -> Any:
     return jax.random.key_data(node) if is_key(node) else node
 
 
-def handler(path: Any, change: str) -> Any:
-    with ocp.Checkpointer(TrainStateHandler()) as checkpointer:
-        return checkpointer.restore(by_orbax(path, change) / "default", item=FRESH)
-
-
-def handler_of_shapes(path: Any, change: str) -> Any:
-    shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, FRESH)
-    with ocp.AsyncCheckpointer(TrainStateHandler()) as checkpointer:
-        return checkpointer.restore(by_orbax(path, change) / "default", shapes)
-
-
-def manager(path: Any, change: str) -> Any:
-    with ocp.CheckpointManager(by_orbax(path, change).parent) as checkpointer:
-        return checkpointer.restore(5, args=TrainStateRestore(FRESH))
-
-
 WAYS: dict[str, Callable[..., Any]] = {
     "from_bytes of Flax": lambda *a: serialization.from_bytes(FRESH, by_msgpack(*a)),
     "from_state_dict": lambda *a, **how: from_state_dict(
@@ -151,9 +132,6 @@ WAYS: dict[str, Callable[..., Any]] = {
     "restore_checkpoint": lambda *a, **how: restore_checkpoint(
         by_orbax(*a) / "default", FRESH, **how
     ),
-    "TrainStateHandler": handler,
-    "TrainStateHandler of shapes": handler_of_shapes,
-    "TrainStateRestore": manager,
     "restored_into": lambda *a: optax_bridge.restored_into(FRESH, changed(*a)),
 }
 LEAVES = list(paths(tree()))
@@ -187,15 +165,6 @@ def test_no_leaf_is_lost_unsaid(change: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_no_way_of_restoring_loses_a_leaf_unsaid(way: str, change: str) -> None:
     says_which_leaf(way, ("params", "dense", "kernel"), change)
-
-
-@no_sharding_said
-def test_a_manager_saves_for_the_handler(tmp_path: Path) -> None:
-    with ocp.CheckpointManager(tmp_path) as checkpointer:
-        checkpointer.save(5, args=TrainStateSave(SAVED))
-        checkpointer.wait_until_finished()
-        restored = checkpointer.restore(5, args=TrainStateRestore(FRESH))
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), restored, SAVED))
 
 
 def test_a_step_of_a_manager_is_a_checkpoint_and_a_folder_of_steps_is_refused() -> None:
@@ -256,8 +225,6 @@ def test_boxes_that_orbax_would_leave_unfilled(boxed: bool, tmp_path: Path) -> N
     ]
     saved, template = pair if boxed else pair[::-1]
     checkpoints.save_checkpoint(tmp_path, saved, 1)
-    with pytest.raises(CheckpointError, match="restored_into"):
-        ocp.Checkpointer(TrainStateHandler()).restore(tmp_path / "checkpoint_1", template)
     restored: Any = restore_checkpoint(tmp_path, template)
     same = zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True)
     assert all(np.array_equal(one, other) for one, other in same)
@@ -267,8 +234,7 @@ def test_boxes_that_orbax_would_leave_unfilled(boxed: bool, tmp_path: Path) -> N
 def test_nothing_is_logged_unless_asked_for(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for way in ("restore_checkpoint", "TrainStateHandler"):
-        WAYS[way](("step",), "nothing")
+    WAYS["restore_checkpoint"](("step",), "nothing")
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
 

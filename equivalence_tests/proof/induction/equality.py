@@ -107,10 +107,6 @@ class Comparer:
             algebra.assumptions[UNDEFINED_TOLD] = None
         return Equality(Level.REALS, list(algebra.assumptions))
 
-    def equal_with(self, lhs: Node, rhs: Node, inputs: Set[int]) -> bool:
-        """True if two nodes are equal over the reals, for any values of these nodes."""
-        return self._over_reals(lhs, rhs, _LONG, inputs).level is Level.REALS
-
     def _note(self, lhs: Node, rhs: Node, equality: Equality) -> None:
         if equality.level is Level.REALS:
             older, newer = sorted((lhs, rhs), key=lambda node: node.id)

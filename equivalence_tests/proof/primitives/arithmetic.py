@@ -7,21 +7,13 @@ import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.dtypes import DType, is_float, is_integer
-from equivalence_tests.proof.errors import Unclear, Undecided
+from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.node import Node
-from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.faces import (
-    arithmetic,
-    as_rounded,
-    without_rounding,
-)
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
     Builder,
     OnReals,
     Scalars,
     Site,
-    Value,
     all_of,
     always,
     define,
@@ -71,7 +63,6 @@ def _negative_rules(site: Site) -> Node | None:
 define(
     "add",
     reals=wrapping(real(Algebra.add)),
-    rounding=arithmetic(intervals.add, lambda a, b: a + b),
     signs=all_of,
     rewrite=_sum_rules,
     commutative=True,
@@ -90,7 +81,6 @@ define(
 define(
     "neg",
     reals=wrapping(real(Algebra.neg)),
-    rounding=arithmetic(without_rounding(intervals.neg), lambda a: -a),
     rewrite=_negative_rules,
     folds=np.negative,
     of_complex=True,
@@ -176,7 +166,6 @@ def _divides(scalars: Scalars, node: Node) -> bool:
 define(
     "mul",
     reals=wrapping(real(Algebra.mul)),
-    rounding=arithmetic(intervals.mul, lambda a, b: a * b),
     signs=_product_sign,
     rewrite=_product_rules,
     commutative=True,
@@ -187,7 +176,6 @@ define(
 define(
     "div",
     reals=_real_quotient,
-    rounding=arithmetic(intervals.div),
     signs=all_of,
     rewrite=_quotient_rules,
     folds=_whole_quotient,
@@ -202,11 +190,6 @@ def _integer_power_rules(site: Site, power: int) -> Node | None:
         return None
     (arg,) = site.args
     return arg if power == 1 else site.apply("mul", arg, arg)
-
-
-def _rounded_integer_pow(node: Node, args: Sequence[Value]) -> Rounded:
-    exponent = Rounded.exact(node.settings["y"])
-    return intervals.power(as_rounded(args[0]), exponent, Precision.of(node.dtype))
 
 
 def _real_power(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
@@ -264,27 +247,23 @@ define(
 define(
     "integer_pow",
     reals=wrapping(lambda scalars, node, args: scalars.algebra.power(args[0], node.settings["y"])),
-    rounding=_rounded_integer_pow,
     signs=lambda node, signs: signs[0] or node.settings["y"] % 2 == 0,
     rewrite=lambda site: _integer_power_rules(site, dict(site.params)["y"]),  # type: ignore[call-overload]
 )
 define(
     "pow",
     reals=_real_power,
-    rounding=arithmetic(intervals.power),
     signs=_sign_of_the_first,
     rewrite=_power_rules,
 )
 define(
     "sqrt",
     reals=real(Algebra.root),
-    rounding=arithmetic(intervals.sqrt),
     signs=always,
 )
 define(
     "rsqrt",
     reals=real(lambda algebra, a: algebra.div(algebra.number(1), algebra.root(a))),
-    rounding=arithmetic(lambda a, u: intervals.div(Rounded.exact(1), intervals.sqrt(a, u), u)),
     signs=all_of,
 )
 define(
@@ -325,18 +304,6 @@ def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(x, low), high)
 
 
-def _rounded_clamp(low: Rounded, value: Rounded, high: Rounded) -> Rounded:
-    return intervals.smallest(intervals.largest(value, low), high)
-
-
-def _rounded_sign(node: Node, args: Sequence[Value]) -> Rounded:
-    value = as_rounded(args[0])
-    below, above = (value.is_below(Rounded.exact(0)), Rounded.exact(0).is_below(value))
-    if below is None or above is None:
-        raise Unclear("which sign a value has is open in these ranges")
-    return Rounded.exact(int(above) - int(below))
-
-
 def _magnitude_rules(site: Site) -> Node | None:
     (arg,) = site.args
     if not is_float(site.dtype):
@@ -349,7 +316,6 @@ def _magnitude_rules(site: Site) -> Node | None:
 define(
     "max",
     reals=_extreme_of(larger=True),
-    rounding=arithmetic(without_rounding(intervals.largest), max),
     signs=lambda node, signs: any(signs),
     commutative="whole",
     folds=np.maximum,
@@ -358,7 +324,6 @@ define(
 define(
     "min",
     reals=_extreme_of(larger=False),
-    rounding=arithmetic(without_rounding(intervals.smallest), min),
     signs=all_of,
     commutative="whole",
     folds=np.minimum,
@@ -367,7 +332,6 @@ define(
 define(
     "clamp",
     reals=_real_clamp,
-    rounding=arithmetic(without_rounding(_rounded_clamp), lambda a, x, b: min(max(x, a), b)),
     signs=lambda node, signs: signs[0] and signs[2],
     folds=_clamp,
     folds_floats=False,
@@ -375,7 +339,6 @@ define(
 define(
     "abs",
     reals=wrapping(real(Algebra.absolute)),
-    rounding=arithmetic(without_rounding(intervals.magnitude), lambda a: abs(a)),
     signs=always,
     rewrite=_magnitude_rules,
     folds=np.absolute,
@@ -383,7 +346,6 @@ define(
 define(
     "sign",
     reals=real(_sign_of),
-    rounding=_rounded_sign,
     folds=np.sign,
     folds_floats=False,
 )

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
 
 from equivalence_tests.proof.algebra.algebra import Algebra, Rat
 from equivalence_tests.proof.dtypes import (
@@ -16,20 +15,10 @@ from equivalence_tests.proof.dtypes import (
 )
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.node import Node
-from equivalence_tests.proof.primitives import intervals
-from equivalence_tests.proof.primitives.faces import (
-    comparison,
-    integer_of_dtype,
-    negate,
-    raise_unclear,
-)
-from equivalence_tests.proof.primitives.intervals import Precision, Rounded
 from equivalence_tests.proof.primitives.primitive import (
     OnReals,
-    Rounding,
     Scalars,
     Site,
-    Value,
     all_of,
     define,
 )
@@ -84,38 +73,26 @@ def _at_most(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return scalars.algebra.complement(scalars.algebra.positive(scalars.algebra.sub(*args)))
 
 
-def _not_above(a: Rounded, b: Rounded) -> bool | None:
-    return negate(b.is_below(a))
-
-
-def _not_equal(a: Rounded, b: Rounded) -> bool | None:
-    return negate(a.is_equal(b))
-
-
 define(
     "eq",
     reals=_equality(True),
-    rounding=comparison(lambda a, b: a.is_equal(b)),
     commutative=True,
     folds=np.equal,
 )
 define(
     "ne",
     reals=_equality(False),
-    rounding=comparison(_not_equal),
     commutative=True,
     folds=np.not_equal,
 )
 define(
     "lt",
     reals=_less,
-    rounding=comparison(lambda a, b: a.is_below(b)),
     folds=np.less,
 )
 define(
     "le",
     reals=_at_most,
-    rounding=comparison(_not_above),
     folds=np.less_equal,
 )
 define(
@@ -135,7 +112,6 @@ define("eq_to", reals=_equality(True))
 define(
     "is_finite",
     reals=lambda scalars, node, args: if_finite(scalars, 1),
-    rounding=lambda node, args: True,
 )
 
 # Bits
@@ -154,17 +130,6 @@ def _sum_of_bits(algebra: Algebra, args: list[Rat], twice: int) -> Rat:
     """Returns `a + b - twice * a * b`: with 1 the or of two bits, with 2 the exclusive one."""
     product = algebra.mul(*args)
     return algebra.sub(algebra.add(*args), algebra.mul(algebra.number(twice), product))
-
-
-def _decided_by(decisive: bool) -> Rounding:
-    def rule(node: Node, args: Sequence[Value]) -> Value:
-        if node.dtype != np.bool_:
-            return raise_unclear()
-        if any(arg is not None and bool(arg) == decisive for arg in args):
-            return decisive
-        return None if any(arg is None for arg in args) else not decisive
-
-    return rule
 
 
 def _bit_rules(neutral: bool) -> Callable[[Site], Node | None]:
@@ -187,7 +152,6 @@ def _not_rules(site: Site) -> Node | None:
 define(
     "and",
     reals=_of_bits(lambda algebra, args: algebra.mul(*args)),
-    rounding=_decided_by(False),
     rewrite=_bit_rules(neutral=True),
     commutative=True,
     folds=np.bitwise_and,
@@ -195,7 +159,6 @@ define(
 define(
     "or",
     reals=_of_bits(lambda algebra, args: _sum_of_bits(algebra, args, 1)),
-    rounding=_decided_by(True),
     rewrite=_bit_rules(neutral=False),
     commutative=True,
     folds=np.bitwise_or,
@@ -208,7 +171,6 @@ define(
 define(
     "not",
     reals=_of_bits(lambda algebra, args: algebra.complement(args[0])),
-    rounding=lambda node, args: negate(args[0]) if node.dtype == np.bool_ else raise_unclear(),
     rewrite=_not_rules,
     folds=np.logical_not,
 )
@@ -292,34 +254,6 @@ def _wrapped_conversion(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
     return scalars.algebra.case_split(args, of)
 
 
-def _rounded_conversion(node: Node, args: Sequence[Value]) -> Value:
-    (value,) = args
-    if value is None:
-        return None if node.dtype == np.bool_ else raise_unclear()
-    if isinstance(value, Rounded):
-        if not is_float(node.dtype):
-            number = value.low.unique_fmpz() if value.low == value.high else None
-            return (
-                raise_unclear()
-                if number is None or value.error != 0
-                else integer_of_dtype(node, int(number))
-            )
-        if represents_values(node.args[0].dtype, node.dtype):
-            return value
-        ends = [value.low, value.high]
-        precision = Precision.of(node.dtype)
-        return intervals.after_rounding(
-            ends, value.error, value.relative, precision, nonneg=value.nonneg
-        )
-    if not is_float(node.dtype):
-        return integer_of_dtype(node, value)
-    exact = Rounded.exact(int(value))
-    precision = Precision.of(node.dtype)
-    if abs(int(value)) * precision.half <= 1:
-        return exact
-    return intervals.after_rounding([exact.low], arb(0), arb(0), precision)
-
-
 def _conversion_rules(site: Site) -> Node | None:
     (arg,), dtype = site.args, site.dtype
     if arg.dtype == dtype:
@@ -352,7 +286,6 @@ def _reduced_precision(scalars: Scalars, node: Node, args: list[Rat]) -> Rat:
 define(
     "convert_element_type",
     reals=_real_conversion,
-    rounding=_rounded_conversion,
     signs=_conversion_sign,
     rewrite=_conversion_rules,
     folds=np.asarray,

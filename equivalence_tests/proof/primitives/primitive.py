@@ -1,5 +1,5 @@
 # pyright: strict
-"""A primitive's semantics: over the reals, rounded, its sign, its rules."""
+"""A primitive's semantics: over the reals, its sign, its rules."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from equivalence_tests.proof.dtypes import (
     wrapped,
 )
 from equivalence_tests.proof.node import Node
-from equivalence_tests.proof.primitives.intervals import Rounded
 
 Shape = tuple[int, ...]
-Value = Rounded | int | None  # an interval with its error, a whole number; None: an open condition
 
 
 class Builder(Protocol):
@@ -148,7 +146,6 @@ class Site:
 # The faces. `Fold` is called with NumPy arrays, `Signs` with whether operands are never negative.
 Fold = Callable[..., ArrayLike]
 OnReals = Callable[[Scalars, Node, list[Rat]], Rat]
-Rounding = Callable[[Node, Sequence[Value]], Value]
 Signs = Callable[[Node, Sequence[bool]], bool]
 Rewrite = Callable[[Site], Node | None]
 
@@ -159,7 +156,6 @@ class Primitive:
 
     name: str
     reals: OnReals | None = None
-    rounding: Rounding | None = None
     signs: Signs | None = None
     rewrite: Rewrite | None = None
     elementwise: bool = True

@@ -112,7 +112,7 @@ RATES = ("constant", "schedule", "per-call", "per-group")
 # A resumed side went through bytes half-way.
 MODES = ("free", "resumed")
 
-RECIPES = ("exact", "stock")
+RECIPES = ("exact", "optax")
 
 
 def parameters(tree: str, dtype: str = "float32") -> PyTree:

@@ -21,7 +21,7 @@ ALL = matrix()
 # The optimizer that stands for the others on an axis, where Adam does not show the most: every
 # optimizer has the suite's checks.
 EXAMPLE = {
-    "resumed": "multi_optimizer", "stock": "momentum", "nnx": "momentum", "boxed": "lamb",
+    "resumed": "multi_optimizer", "optax": "momentum", "nnx": "momentum", "boxed": "lamb",
     "thousand": "sgd", "sharded": "lars",
 }  # fmt: skip
 

@@ -40,7 +40,7 @@ class Context:
 
     analysis: Analysis
     options: Options
-    is_standalone: bool = False
+    is_optax_alone: bool = False
     program_leaves_some: bool = False
     removed: frozenset[str] = frozenset()
     answered: frozenset[str] = frozenset()

@@ -63,7 +63,7 @@ ENTRY = Entry(
         squares("square_avg", "TorchAdadeltaState.square_avg", ("ScaleByAdaDeltaState.e_g",)),
         squares("acc_delta", "TorchAdadeltaState.acc_delta", ("ScaleByAdaDeltaState.e_x",)),
     ),
-    stock=with_sign_and_decay(
+    optax=with_sign_and_decay(
         call("optax.adadelta", learning_rate=s("lr"), rho=s("rho"), eps=s("eps")),
         up_to_rounding(64, "order of operations only"),
     ),

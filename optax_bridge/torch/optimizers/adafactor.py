@@ -109,7 +109,7 @@ ENTRY = Entry(
         "weight_decay": NOT_NEGATIVE,
     },
     state=tuple(squares(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
-    stock=with_sign_and_decay(
+    optax=with_sign_and_decay(
         call(
             "optax.adafactor",
             learning_rate=s("lr"),

@@ -67,7 +67,7 @@ ENTRY = Entry(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE
     ),
     state=(squares("sum", "TorchAdagradState.sum"),),
-    stock=with_sign_and_decay(
+    optax=with_sign_and_decay(
         call(
             "optax.adagrad",
             learning_rate=s("lr"),

@@ -6,7 +6,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -113,12 +120,12 @@ ENTRY = Entry(
     extra_arguments=BESIDE,
     exactness=exact_but(4),
     within=WITHIN,
-    state=tuple(field(name, f"TorchAdamState.{name}", stock) for field, name, stock in STATE),
-    stock=(
+    state=tuple(field(name, f"TorchAdamState.{name}", optax) for field, name, optax in STATE),
+    optax=(
         *with_sign_and_decay(_AMSGRAD, AMSGRAD, {"amsgrad": True}),
         *with_sign_and_decay(_ADAM, _SAME, {"decoupled_weight_decay": False}),
-        Stock(_ADAMW, _SAME, {"maximize": False}),
-        Stock(call("optax.chain", SIGN, _ADAMW), _SAME),
+        OptaxRecipe(_ADAMW, _SAME, {"maximize": False}),
+        OptaxRecipe(call("optax.chain", SIGN, _ADAMW), _SAME),
     ),
     cases=(
         Case(),

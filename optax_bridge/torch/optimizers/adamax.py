@@ -71,7 +71,7 @@ ENTRY = Entry(
         StateField("exp_avg", "TorchAdamaxState.exp_avg", ("ScaleByAdamState.mu",)),
         squares("exp_inf", "TorchAdamaxState.exp_inf", ("ScaleByAdamState.nu",)),
     ),
-    stock=with_sign_and_decay(
+    optax=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **MOMENTS),
         up_to_rounding(
             32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE, EPS_OF_ZERO

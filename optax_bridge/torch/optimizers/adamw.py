@@ -71,8 +71,8 @@ ENTRY = Entry(
     extra_arguments=BESIDE,
     exactness=exact_but(4),
     within=WITHIN,
-    state=tuple(field(name, f"TorchAdamWState.{name}", stock) for field, name, stock in STATE),
-    stock=(
+    state=tuple(field(name, f"TorchAdamWState.{name}", optax) for field, name, optax in STATE),
+    optax=(
         *with_sign_and_decay(_AMSGRAD, AMSGRAD, {"amsgrad": True}, decays=False),
         *with_sign_and_decay(
             _ADAMW,

@@ -67,7 +67,7 @@ ENTRY = Entry(
     exactness=EXACT,
     within=dict.fromkeys(("lr", "weight_decay"), NOT_NEGATIVE),
     state=tuple(StateField(name, f"TorchASGDState.{name}") for name in ASGD.FIELDS),
-    stock=(),
+    optax=(),
     cases=(
         Case(),
         Case({"lambd": 0.1, "alpha": 0.5, "t0": 3.0, "weight_decay": 0.1}),

@@ -11,8 +11,8 @@ from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     LegacyClass,
+    OptaxRecipe,
     StateField,
-    Stock,
     Unsupported,
 )
 from optax_bridge.correspondence.entry import setting as s
@@ -117,8 +117,8 @@ ENTRY = Entry(
         "adjust_lr_fn": OneOf(("original", "match_rms_adamw")),
     },
     state=(StateField("momentum_buffer", "TorchMuonState.momentum_buffer"),),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.contrib.muon",
                 learning_rate=s("lr"),

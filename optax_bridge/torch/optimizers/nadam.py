@@ -6,7 +6,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -87,14 +94,14 @@ ENTRY = Entry(
         StateField("exp_avg", "TorchNAdamState.exp_avg"),
         squares("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
     ),
-    stock=(
+    optax=(
         *with_sign_and_decay(
             call("optax.nadam", learning_rate=s("lr"), **MOMENTS),
             _OTHER,
             {"decoupled_weight_decay": False},
         ),
-        Stock(_NADAMW, _OTHER, {"maximize": False}),
-        Stock(call("optax.chain", SIGN, _NADAMW), _OTHER),
+        OptaxRecipe(_NADAMW, _OTHER, {"maximize": False}),
+        OptaxRecipe(call("optax.chain", SIGN, _NADAMW), _OTHER),
     ),
     cases=(
         Case(),

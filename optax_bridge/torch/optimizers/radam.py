@@ -90,7 +90,7 @@ ENTRY = Entry(
         StateField("exp_avg", "TorchRAdamState.exp_avg", ("ScaleByAdamState.mu",)),
         squares("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
     ),
-    stock=(
+    optax=(
         *with_sign_and_decay(_RADAM, _SAME, {"eps": 0, "decoupled_weight_decay": False}),
         *with_sign_and_decay(_DECOUPLED, _SAME, {"eps": 0}, decays=False),
         *with_sign_and_decay(_RADAM, _EPS, {"decoupled_weight_decay": False}),

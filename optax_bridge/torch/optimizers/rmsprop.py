@@ -105,7 +105,7 @@ ENTRY = Entry(
         StateField("momentum_buffer", "TorchRMSpropState.momentum_buffer", ("TraceState.trace",)),
         StateField("grad_avg", "TorchRMSpropState.grad_avg", ("ScaleByRStdDevState.mu",)),
     ),
-    stock=(
+    optax=(
         *with_sign_and_decay(_PLAIN, _SAME, {"momentum": 0}),
         *with_sign_and_decay(_with_momentum("optax.scale_by_rms"), _SAME, {"centered": False}),
         *with_sign_and_decay(_with_momentum("optax.scale_by_stddev"), _SAME),

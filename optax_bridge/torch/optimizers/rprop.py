@@ -68,7 +68,7 @@ ENTRY = Entry(
         StateField("prev", "TorchRpropState.prev"),
         StateField("step_size", "TorchRpropState.step_size"),
     ),
-    stock=with_sign_and_decay(
+    optax=with_sign_and_decay(
         call(
             "optax.rprop",
             learning_rate=s("lr"),

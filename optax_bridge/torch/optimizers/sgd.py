@@ -81,7 +81,7 @@ ENTRY = Entry(
     exactness=EXACT,
     within=dict.fromkeys(("lr", "momentum", "weight_decay"), NOT_NEGATIVE),
     state=(StateField("momentum_buffer", "TorchSGDState.momentum_buffer", ("TraceState.trace",)),),
-    stock=(
+    optax=(
         *with_sign_and_decay(_PLAIN, _SAME, {"momentum": 0}),
         *with_sign_and_decay(_SGD, _SAME),
     ),
