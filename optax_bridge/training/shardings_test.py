@@ -1,6 +1,4 @@
 """Where a state lies on a mesh, and checkpoints from mesh to mesh.
-
-That training there is training on one device, `equivalence_tests/suite/sharded` shows.
 """
 
 from pathlib import Path
