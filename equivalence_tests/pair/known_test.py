@@ -20,6 +20,11 @@ KNOWN = {
         r"optax.rmsprop\(learning_rate=0.1, .*eps_in_sqrt=False\): rounding only$",
     ),
     "in half precision": (("RMSProp(0.1)", ""), jnp.bfloat16, r"is optax_bridge.rmsprop.*bfloat16"),
+    "of another library": (
+        ("torch.optim.Adam(lr=0.1)", ""),
+        jnp.float32,
+        r"Adam\(lr=0.1\) in Optax is optax.adam",
+    ),
     "groups": (
         ('MultiOptimizer(("*/b", Adam(0.1)))', ""),
         jnp.float32,
