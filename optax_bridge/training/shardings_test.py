@@ -1,5 +1,4 @@
-"""Where a state lies on a mesh, and checkpoints from mesh to mesh.
-"""
+"""Where a state lies on a mesh, and checkpoints from mesh to mesh."""
 
 from pathlib import Path
 from typing import Any
