@@ -8,13 +8,13 @@ import pytest
 from equivalence_tests.sides.side import train_state
 from equivalence_tests.suite import witness
 from equivalence_tests.suite.witness import DTYPES, LIVE, RECORDED, WitnessCheck
-from optax_bridge.correspondence import ORIGINS, TORCH, Verdict, all_entries, choose_recipe
+from optax_bridge.correspondence import TORCH, Verdict, all_entries, choose_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.torch import from_torch_schedule
 
 _DRAWN, _MANY = 2, 30
 
-_LIVE = [name for table in ORIGINS[1:] if witness.is_installed(table) for name in table]
+_LIVE = [*TORCH] if witness.is_installed(TORCH) else []
 each_of_torch = pytest.mark.parametrize("name", TORCH)
 
 

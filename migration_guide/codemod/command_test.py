@@ -228,7 +228,10 @@ def test_json_has_the_note_on_random_numbers(
     (tmp_path / "a.py").write_text(code + draws)
     assert command.run([tmp_path], json=True) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert [note.partition(":")[0] for note in notes] == ["Random numbers"] * drawn
+    assert [note.partition(":")[0] for note in notes] == [
+        "Written for float32",
+        *["Random numbers"] * drawn,
+    ]
 
 
 def test_what_python_warns_of_in_a_program_is_not_said(

@@ -22,7 +22,8 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.layout import layout_of
+from optax_bridge.checkpoints.devices import without_memory
+from optax_bridge.checkpoints.layout import layout_of, with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import fresh, same_bits
@@ -486,3 +487,19 @@ def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
     with pytest.raises(CheckpointError, match="nothing at the destination"):
         state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
+
+
+def test_a_list_of_twelve_keeps_its_order() -> None:
+    names = sorted(map(str, range(12)))  # 0, 1, 10, 11, 2
+    assert with_lists({name: int(name) for name in names}) == list(range(12))
+
+
+def test_a_large_template_takes_no_memory_and_its_infinities_stay() -> None:
+    size = BLOCK // 4 + 1
+    template = {
+        "large": np.ones(size, np.float32), "best": np.full(size, np.inf, np.float32),
+        "small": np.ones(3, np.float32),
+    }  # fmt: skip
+    outline = without_memory(template)
+    assert outline["large"].strides == (0,) and outline["large"].shape == (size,)
+    assert outline["best"] is template["best"] and outline["small"] is template["small"]

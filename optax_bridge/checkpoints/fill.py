@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
-from flax import serialization
 
 import legacy_optim
 from optax_bridge._text import brief
@@ -30,6 +29,7 @@ from optax_bridge.checkpoints.trees import (
     outline_of,
     plain,
     refill,
+    state_dict,
     state_dict_of,
 )
 from optax_bridge.checkpoints.values import one_copy
@@ -102,7 +102,7 @@ class LegacyFit(Fit):
         self._check_complete(path)
         new_params = refill(template.params, params)
         opt_state = self.opt_state(template, new_params, saved, step, path)
-        plain_state = plain(serialization.to_state_dict(opt_state))
+        plain_state = plain(state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
     def _within(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
@@ -267,8 +267,7 @@ class LegacyFit(Fit):
         flat = leaves_with_path(params)
         numbers = jax.tree.structure(params).unflatten(range(len(flat)))
         template_names = {
-            at: key_names(flat[index][0])
-            for at, index in leaves(plain(serialization.to_state_dict(numbers)))
+            at: key_names(flat[index][0]) for at, index in leaves(plain(state_dict(numbers)))
         }
         values: dict[Names, PyTree] = {}
         places: dict[Names, Names] = {}

@@ -63,7 +63,8 @@ class Misfits:
             warnings.warn(
                 ConvertedWarning(
                     f"{self.place}: {listing(each)}. The template and the checkpoint have other "
-                    "types; parameters are as the checkpoint has them, all else as the template."
+                    "types; parameters, and moments of those that a step lifted to float32, are as "
+                    "the checkpoint has them, all else as the template."
                 ),
                 stacklevel=5,
             )

@@ -294,10 +294,13 @@ def _convert(
     """Writes the destination; returns what was done."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
+    from optax_bridge.checkpoints.devices import without_memory
     from optax_bridge.optimizers.selectors import NothingSelectedWarning
     from optax_bridge.torch.checkpoints.files import moved_to_flax
 
     template = None if options.like is None else template_named(options.like)
+    if options.names is None:  # whose state before the first step is the template's own
+        template = without_memory(template)
     if options.to is Target.TORCH:
         return pytorch.write_back(options, template)
     if template is None:  # a group that holds nothing is the checkpoint's own
