@@ -16,12 +16,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from optax_bridge.cli.app import app
+from optax_bridge.spmd.command import _without_resume_from
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.progress import LossLog, progress_line, read_losses
-from optax_bridge.spmd.terminal import _without_resume_from
 from optax_bridge.spmd.trainer.loop import is_of_writing
 from optax_bridge.spmd.trainer.trainer import all_stacks, forced_evalers, watchdog
 
@@ -55,7 +55,7 @@ def evaluated():
 
 
 def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
-    config = "optax_bridge.spmd.terminal_test:evaluated"
+    config = "optax_bridge.spmd.command_test:evaluated"
     first = call(config, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
     assert first.exit_code == 0, first.output
     assert "step 3 of 3" in first.output and "Curve" in first.output
@@ -82,7 +82,7 @@ def test_a_config_file_of_a_program_in_this_folder(tmp_path, monkeypatch):
 
 
 def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
-    result = call("optax_bridge.spmd.terminal_test:stopping", "--dir", tmp_path)
+    result = call("optax_bridge.spmd.command_test:stopping", "--dir", tmp_path)
     assert result.exit_code == 143
     assert "Stopped after step 3, which is saved. To go on:" in result.output
     assert (tmp_path / "checkpoints" / "step_00000003").is_dir()
