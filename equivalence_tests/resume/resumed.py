@@ -36,7 +36,6 @@ from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
 
-
 NOT_SEEN = (
     "Both took steps on the same gradients; what the model, the data and random numbers make of "
     "them is not compared"
