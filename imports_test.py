@@ -83,10 +83,10 @@ for cls in (optax_bridge.TrainState, optax_bridge.FullTrainState, Own):
     state = cls.create(apply_fn=None, params={"w": jnp.ones(2)}, tx=tx)
     state = jax.jit(lambda s: s.apply_gradients(grads=s.params))(state)
     flax.serialization.from_bytes(state, flax.serialization.to_bytes(state))
-stock = flax.training.train_state.TrainState.create(
+optax = flax.training.train_state.TrainState.create(
     apply_fn=None, params={"w": jnp.ones(2)}, tx=optax.adam(0.1)
 )
-optax_bridge.checkpoints.from_bytes(stock, flax.serialization.to_bytes(stock))
+optax_bridge.checkpoints.from_bytes(optax, flax.serialization.to_bytes(optax))
 """
 
 

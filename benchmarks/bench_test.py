@@ -54,7 +54,7 @@ def test_a_ratio_is_above_its_bar_where_its_whole_interval_is():
 def test_every_optimizer_has_sides_that_can_be_measured(entry):
     names = [side.name for side in step_time.sides_of(entry)]
     assert names[:2] == ["legacy", "exact"]
-    assert not entry.stock or names[2:] == ["stock"]
+    assert not entry.optax or names[2:] == ["optax"]
 
 
 def test_the_standard_trees_are_of_the_sizes_that_the_readme_names():

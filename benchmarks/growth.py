@@ -29,7 +29,7 @@ Transformation = optax.GradientTransformation
 def measure(quick: bool) -> Iterator[Outcome]:
     """Leaves, then groups; quick: few of either."""
     for leaves in (2,) if quick else LEAVES:
-        sides = {"exact": optax_bridge.adam(RATE), "stock": optax.adam(RATE)}
+        sides = {"exact": optax_bridge.adam(RATE), "optax": optax.adam(RATE)}
         yield from _stages(f"{leaves} leaves", problem.equal_leaves(leaves, 4, 4), sides, quick)
     params = problem.equal_leaves(4 if quick else LEAVES_IN_GROUPS, 4, 4)
     for count in (2,) if quick else GROUPS:

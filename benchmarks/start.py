@@ -26,7 +26,7 @@ state = TrainState.create(apply_fn=None, params=params, tx=adam(1e-3))
 step = jax.jit(lambda s, g: s.apply_gradients(grads=g))
 jax.block_until_ready(step(state, params))
 """
-_STOCK = "from flax.training.train_state import TrainState; from optax import adam"
+_OPTAX = "from flax.training.train_state import TrainState; from optax import adam"
 
 
 def seconds_to_run(code: str, cache: str = "") -> float:
@@ -50,12 +50,12 @@ def measure(quick: bool) -> Iterator[Outcome]:
     )
     if quick:
         return
-    stock = _STEP.replace("from optax_bridge import TrainState, adam", _STOCK)
+    public = _STEP.replace("from optax_bridge import TrainState, adam", _OPTAX)
     with tempfile.TemporaryDirectory() as cache:
         steps = {
             "exact": functools.partial(seconds_to_run, _STEP, cache),
-            "stock": functools.partial(seconds_to_run, stock, cache),
+            "optax": functools.partial(seconds_to_run, public, cache),
         }
-        pairs = [("exact", "stock", BAR)]
+        pairs = [("exact", "optax", BAR)]
         subject = "first step of a process, warm compilation cache"
         yield from ratios(SECTION, subject, steps, pairs, repeats=5, seconds=40)

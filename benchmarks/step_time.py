@@ -1,4 +1,4 @@
-"""The time and the memory of an optimizer's step: the old API, the exact recipe, and the stock one.
+"""The time and the memory of an optimizer's step: the old API, the exact recipe, and Optax.
 
 The optimizer's step alone, without a model: gradients are given. Each step is compiled once, its
 state is donated, and the clock stops when the result is there. One row compares Adam with PyTorch's
@@ -31,20 +31,20 @@ RUNS = (
     ("16 x 1024x1024", "bfloat16"),
     ("400 x 64x64", "float32"),
 )
-_PAIRS = (("exact", "legacy", BAR), ("exact", "stock", BAR))
+_PAIRS = (("exact", "legacy", BAR), ("exact", "optax", BAR))
 _TORCH = "adam, 16 x 1024x1024, float32, against PyTorch's fused step"
 
 
 def sides_of(entry: Entry) -> list[sides.Side]:
-    """Returns the sides of an entry's first case; stock where public Optax has a part in it."""
+    """Returns the sides of an entry's first case; Optax's where public Optax has a part in it."""
     case = entry.cases[0]
     definition = entry.definition(case, case.learning_rate)
     legacy_and_exact = [sides.legacy(definition), sides.exact(definition)]
     try:
-        recipe = choose_recipe(definition, "standalone").call
+        recipe = choose_recipe(definition, "optax").call
     except UnsupportedSetting:
         return legacy_and_exact
-    return [*legacy_and_exact, sides.stock(definition, recipe)]
+    return [*legacy_and_exact, sides.public_optax(definition, recipe)]
 
 
 def steppers(entry: Entry, params: Params) -> dict[str, Stepper]:
@@ -114,7 +114,7 @@ def measure_memory(quick: bool) -> Iterator[Outcome]:
     params = problem.tree(problem.QUICK_TREE if quick else "16 x 1024x1024")
     for entry in [ENTRIES["adam"]] if quick else ENTRIES.values():
         planned = {name: _planned_bytes(step) for name, step in steppers(entry, params).items()}
-        for other in ("legacy", "stock"):
+        for other in ("legacy", "optax"):
             if other in planned:
                 ratio = exactly(planned["exact"] / planned[other])
                 base = planned[other] / problem.size(params)

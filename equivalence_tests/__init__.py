@@ -1,4 +1,4 @@
-"""Evidence that optimizers train alike: legacy, exact and stock ones, or any two others.
+"""Evidence that optimizers train alike: legacy, exact and optax ones, or any two others.
 
 The public names are listed in `__init__.pyi`; a module is imported when a name of it is first used:
 the pytest plugin lives in this package and is loaded in every project of an environment, so it must

@@ -11,6 +11,5 @@ from .recordings.replay import Replay as Replay
 from .recordings.replay import assert_replays as assert_replays
 from .recordings.replay import replay as replay
 from .report.pair import Report as Report
-from .sides.frameworks import keras_side as keras_side
 from .sides.frameworks import torch_side as torch_side
 from .sides.side import EquivalenceError as EquivalenceError

@@ -120,7 +120,7 @@ CASES = {
     "no rate anywhere": (lambda: step_of(ob.adam()), "no learning rate.*learning_rate="),
     "a misspelt argument": (lambda: step_of(ob.sgd(0.1), rat=0.5), "rat.*batch_stats"),
     "a legacy argument": (lambda: step_of(ob.adam(0.1), beta1=0.5), "beta1.*batch_stats"),
-    "an argument of no stock": (
+    "an argument of no Optax recipe": (
         lambda: step_of(optax.adam(0.1), learning_rate=0.5), "learning_rate.*batch_stats"
     ),
     "an argument of no chain": (

@@ -37,7 +37,10 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        from legacy_optim.new_names import missing_class  # no program's start needs it
+
+        message = f"module {__name__!r} has no attribute {name!r}{missing_class(name)}"
+        raise AttributeError(message, name=name) from None
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import jax_utils, serialization, struct
 
 from legacy_optim.deprecation import say_once
+from legacy_optim.new_names import ATTRIBUTES
 from legacy_optim.older_layout import grouped_states, merge_groups, refuse_older_weight_norm
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
@@ -51,6 +52,7 @@ class OptimizerDef:
     """
 
     def __init__(self, hyper_params: HyperParams):
+        _check_no_text(type(self).__name__, hyper_params)
         self.hyper_params = hyper_params
         say_once(
             "flax.optim was removed in flax 0.6 (FLIP 1009); legacy_optim keeps it running. To "
@@ -203,6 +205,16 @@ class Optimizer(struct.PyTreeNode):
     optimizer_def: OptimizerDef = struct.field(pytree_node=False)
     state: Any = struct.field(pytree_node=True)
     target: Params = struct.field(pytree_node=True)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises an error that says what flax.optim has in place of a TrainState's attribute."""
+        if name in ATTRIBUTES and not hasattr(type(self), name):
+            message = (
+                f"{type(self).__name__!r} object has no attribute {name!r}, which a TrainState "
+                f"has: {ATTRIBUTES[name]}"
+            )
+            raise AttributeError(message, name=name, obj=self)
+        return object.__getattribute__(self, name)  # raises as ever
 
     def apply_gradient(self, grads: Updates, **hyper_param_overrides: Override) -> "Optimizer":
         """Takes a step.
@@ -451,7 +463,25 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -
             f"{name}(learning_rate=...), or to each step, optimizer.apply_gradient(grads, "
             "learning_rate=...)"
         )
+    if callable(hyper_params.learning_rate):
+        raise TypeError(
+            f"{type(definition).__name__}(learning_rate=...): expected a number, found a function; "
+            "flax.optim has no schedules, so give the rate to each step: "
+            "optimizer.apply_gradient(grads, learning_rate=schedule(step))"
+        )
     return hyper_params.learning_rate
+
+
+def _check_no_text(definition: str, hyper_params: HyperParams) -> None:
+    """Refuses a text where this package's hyper-parameters are numbers."""
+    fields = getattr(hyper_params, "__dataclass_fields__", {}).values()
+    for field in fields:
+        value = getattr(hyper_params, field.name, None)
+        if field.type in (Scalar, Scalar | None) and isinstance(value, str):
+            raise TypeError(
+                f"{definition}({field.name}={value!r}): expected a number, found a text; write "
+                f"{definition}({field.name}=float({value!r})), or the number itself"
+            )
 
 
 def _check_overlap(params: Params, groups: Sequence[Sequence[int]]) -> None:

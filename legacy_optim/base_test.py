@@ -2,6 +2,7 @@
 
 import collections
 import pickle
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,6 +214,43 @@ def test_optimizers_can_be_subclassed() -> None:
     assert isinstance(clipped.optimizer_def, optim.Adam)
     plain = optim.Adam(0.1).create(ONES).apply_gradient(ONES)
     assert same((clipped.target, clipped.state), (plain.target, plain.state))
+
+
+@pytest.mark.parametrize(
+    ("name", "equal"),
+    {
+        "params": "optimizer.target",
+        "opt_state": "optimizer.state.param_states",
+        "step": "optimizer.state.step",
+        "tx": "optimizer.optimizer_def",
+        "apply_gradients": "optimizer.apply_gradient(grads)",
+    }.items(),
+)
+def test_an_attribute_of_a_train_state_says_the_old_one(name: str, equal: str) -> None:
+    optimizer = optim.Adam(0.1).create(jnp.ones(2))
+    with pytest.raises(AttributeError, match=f"{name}.*TrainState has: .*{re.escape(equal)}"):
+        getattr(optimizer, name)
+    assert not hasattr(optimizer, name)
+    with pytest.raises(AttributeError, match=r"^'Optimizer' object has no attribute 'other'$"):
+        _ = optimizer.other  # type: ignore[attr-defined]
+
+
+def test_an_optimizer_of_another_library_says_the_one_here() -> None:
+    for name, equal in {"AdamW": "Adam(learning_rate, weight_decay", "RMSprop": "RMSProp"}.items():
+        with pytest.raises(AttributeError, match=f"{name}.*use {re.escape(equal)}"):
+            getattr(optim, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'Other'$"):
+        getattr(optim, "Other")  # noqa: B009
+
+
+def test_a_rate_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Adam\(learning_rate='1e-3'\): expected a number"):
+        optim.Adam(learning_rate="1e-3")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Momentum\(beta='0.9'\)"):
+        optim.Momentum(0.1, beta="0.9")  # type: ignore[arg-type]
+    scheduled = optim.Adam(lambda step: 0.1 * step).create(jnp.ones(2))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"learning_rate=schedule\(step\)"):
+        scheduled.apply_gradient(jnp.ones(2))
 
 
 def test_definitions_can_be_subclassed() -> None:

@@ -32,9 +32,21 @@ def _updater(method: str) -> Callable[[PyTree, PyTree, PyTree], jax.Array]:
         x: PyTree, idx: PyTree, y: PyTree, *unused: PyTree, **also_unused: PyTree
     ) -> jax.Array:
         del unused, also_unused  # indices_are_sorted and unique_indices: promises, not behaviour
+        if isinstance(idx, list):
+            idx = tuple(idx) if any(map(_is_axis, idx)) else jnp.asarray(idx, None if idx else int)
         return getattr(jnp.asarray(x).at[idx], method)(y)
 
     return update
+
+
+def _is_axis(index: PyTree) -> bool:
+    """Whether an entry of a list makes each entry the index of an axis, as NumPy had it."""
+    return (
+        index is None
+        or index is ...
+        or isinstance(index, slice | list | tuple)
+        or np.ndim(index) > 0
+    )
 
 
 def _in1d(ar1: PyTree, ar2: PyTree, **kwargs: PyTree) -> jax.Array:

@@ -271,6 +271,12 @@ def _explanation(full: str) -> str | None:
 
     if hooks.is_being_imported(full.partition(".")[0]):
         return None
+    if full.startswith("flax.optim."):
+        from legacy_optim.new_names import missing_class
+
+        owner, _, name = full.rpartition(".")
+        equal = missing_class(name)
+        return f"module {owner!r} has no attribute {name!r}{equal}" if equal else None
     entry = gone.find_module(full)
     return entry.message if entry else None
 

@@ -170,6 +170,8 @@ OLD_NAMES = {
     "jax.tree_leaves({'a': 1})": "[1]",
     "jax.tree_util.tree_multimap(lambda a, b: a + b, [1], [2])": "[3]",
     "jax.ops.index_add(jnp.zeros(2), 1, 3.0).tolist()": "[0.0, 3.0]",
+    "jax.ops.index_add(jnp.zeros(3), [0, 2], 3.0).tolist()": "[3.0, 0.0, 3.0]",
+    "jax.ops.index_add(jnp.zeros((2, 2)), [1, slice(1)], 3.0).tolist()": "[[0.0, 0.0], [3.0, 0.0]]",
     **{
         f"type(x) {how} {name}": str("not" not in how)
         for name in ("jnp.DeviceArray", "jax.xla.DeviceArray", "jax.interpreters.xla.DeviceArray")

@@ -1,5 +1,6 @@
 """Weight normalisation (Salimans and Kingma 2016, arXiv:1602.07868): `flax.optim.WeightNorm`."""
 
+import math
 from collections.abc import Mapping
 
 import jax
@@ -9,7 +10,16 @@ from jax import lax
 
 from legacy_optim.base import OptimizerDef, OptimizerState
 from legacy_optim.structure import flattened_like
-from legacy_optim.typing import HyperParams, Override, Params, ParamState, Scalar, TreeDef, Updates
+from legacy_optim.typing import (
+    Array,
+    HyperParams,
+    Override,
+    Params,
+    ParamState,
+    Scalar,
+    TreeDef,
+    Updates,
+)
 
 _OWN = ("wn_decay", "wn_eps")  # all other overrides are for the wrapped optimizer
 
@@ -66,7 +76,7 @@ class WeightNorm(OptimizerDef):
     def init_state(self, params: Params) -> OptimizerState:
         eps = self.hyper_params.wn_eps
 
-        def split(param: jax.Array) -> tuple[jax.Array, jax.Array | tuple[()]]:
+        def split(param: Array) -> tuple[Array, Array | tuple[()]]:
             if not _is_split(param):
                 return param, ()
             norm = jnp.sqrt(_squared_norm(param) + eps)
@@ -123,8 +133,9 @@ def _join(
     )
 
 
-def _is_split(param: jax.Array) -> bool:
-    return param.ndim > 0 and param.size > param.shape[-1]
+def _is_split(param: Array) -> bool:
+    shape = jnp.shape(param)  # of a Python number, too
+    return len(shape) > 0 and math.prod(shape) > shape[-1]
 
 
 def _squared_norm(param: jax.Array) -> jax.Array:

@@ -60,6 +60,13 @@ def test_overrides(overrides: dict[str, Any], expected: tuple[float, ...]) -> No
     assert (new.inner.learning_rate, new.wn_decay, new.wn_eps) == expected
 
 
+def test_a_python_number_is_a_parameter() -> None:
+    optimizer = optim.WeightNorm(optim.Momentum(0.1)).create({"a": 2.0, "w": jnp.ones((2, 3))})
+    optimizer = optimizer.apply_gradient({"a": 1.0, "w": jnp.ones((2, 3))})
+    assert float(optimizer.target["a"]) == np.float32(1.9)
+    assert optimizer.state.param_states["a"].scale == ()
+
+
 def test_errors_are_those_of_the_wrapped_optimizer() -> None:
     optimizer = optim.WeightNorm(optim.Momentum()).create(jnp.ones((2, 3)))
     with pytest.raises(ValueError, match=r"Momentum\(learning_rate="):

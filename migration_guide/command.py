@@ -21,9 +21,9 @@ Skip = Annotated[list[str] | None, typer.Option(help="Leave this rule out; may b
 Written = Annotated[
     Recipe | None,
     typer.Option(
-        help="What optimizers become. `stock`, the default: public Optax where it is the same "
+        help="What optimizers become. `auto`, the default: public Optax where it is the same "
         "but for rounding, else this project's exact transformation; `exact`: always the latter; "
-        "`standalone`: public Optax and Flax alone, and a comment where that is not the same."
+        "`optax`: public Optax and Flax alone, and a comment where that is not the same."
     ),
 ]
 Rename = Annotated[
@@ -64,7 +64,7 @@ def migrate(
 
     - `optax-bridge migrate --write src/`
 
-    - `optax-bridge migrate --write --recipe standalone src/`
+    - `optax-bridge migrate --write --recipe optax src/`
 
     - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
     """

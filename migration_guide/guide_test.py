@@ -105,8 +105,8 @@ def test_the_table_has_every_optimizer(entry):
     assert entry.notes in section
     for hp in entry.hyper_params:
         assert f"| `{hp.legacy}` | `{hp.port}` |" in section
-    for stock in entry.stock:
-        assert stock.claim.verdict.value in section
+    for variant in entry.optax:
+        assert variant.claim.verdict.value in section
 
 
 def test_a_quoted_message_is_raised_below_its_heading():

@@ -24,7 +24,7 @@ _WIDTH = 64
 
 
 def overview_markdown() -> str:
-    """A table of all optimizers: the exact equal, the stock one, its verdict and what is proved."""
+    """A table of all optimizers: the exact equal, public Optax's, its verdict and its proof."""
     return _overview(_entries())
 
 
@@ -41,16 +41,16 @@ def _overview(entries: Sequence[Entry]) -> str:
     rows = []
     for entry in entries:
         name = entry.legacy.__name__
-        verdicts = dict.fromkeys(stock.claim.verdict.value for stock in entry.stock)
-        proved = dict.fromkeys(stock.claim.relation for stock in entry.stock)
-        targets = dict.fromkeys(code(stock.recipe.target) for stock in entry.stock)
+        verdicts = dict.fromkeys(variant.claim.verdict.value for variant in entry.optax)
+        proved = dict.fromkeys(variant.claim.relation for variant in entry.optax)
+        targets = dict.fromkeys(code(variant.recipe.target) for variant in entry.optax)
         cells = [", ".join(targets), " or ".join(verdicts), " or ".join(proved)]
         if entry.parts is not None:
             cells = ["that of its parts", "theirs", "theirs"]
         rows.append(
             (f"[{name}](#{name.lower()})", code(entry.name), *(cell or _NONE for cell in cells))
         )
-    return table(("flax.optim", "exact", "stock", "verdict of the stock one", "proved"), rows)
+    return table(("flax.optim", "exact", "optax", "verdict of public Optax", "proved"), rows)
 
 
 def _section(entry: Entry) -> str:
@@ -67,23 +67,23 @@ def _section(entry: Entry) -> str:
             (
                 code(field.legacy),
                 code(field.exact),
-                (", ".join(map(code, field.stock)) or _NONE)
-                + (" (negated)" if field.stock_sign < 0 else ""),
+                (", ".join(map(code, field.optax)) or _NONE)
+                + (" (negated)" if field.optax_sign < 0 else ""),
             )
             for field in entry.state
         ]
-        parts.append(table(("state", "here", "in stock Optax"), rows))
+        parts.append(table(("state", "here", "in public Optax"), rows))
     parts.append(f"*Sources: {'; '.join(entry.sources)}.*")
     return "\n\n".join(parts)
 
 
 def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
-    """For each claim of the stock recipes, the suite's first case that it is about."""
+    """For each claim of a recipe of public Optax, the suite's first case that it is about."""
     seen: set[Any] = set()
     for case in entry.cases:
         described = describe(entry.definition(case, case.learning_rate))
         try:
-            choice = choose_recipe(described, "standalone")
+            choice = choose_recipe(described, "optax")
             recipe, claim = choice.call, choice.claim
             key, verdict = claim, _verdict(claim) + (f"; {claim.reason}" if claim.reason else "")
         except UnsupportedSetting as error:
@@ -93,11 +93,11 @@ def _examples(entry: Entry) -> Iterable[tuple[Any, Call | None, str]]:
             yield described, recipe, verdict
 
 
-def _example(described: Any, stock: Call | None, verdict: str) -> str:
+def _example(described: Any, optax_call: Call | None, verdict: str) -> str:
     exact = choose_recipe(described, "exact").call
     lines = ["# was", _source(_legacy_call(described)), "", "# exact", _source(exact)]
-    if stock is not None:
-        lines += ["", *_comment(f"stock: {verdict}"), _source(stock)]
+    if optax_call is not None:
+        lines += ["", *_comment(f"optax: {verdict}"), _source(optax_call)]
     return "\n".join(["```python", *lines, "```"])
 
 
@@ -139,8 +139,8 @@ def differences_markdown() -> str:
 
 
 def _differing_defaults(entry: Entry) -> Iterable[tuple[str, ...]]:
-    for stock in entry.stock:
-        for alias in _aliases(stock.recipe):
+    for variant in entry.optax:
+        for alias in _aliases(variant.recipe):
             parameters = inspect.signature(resolve(alias.target)).parameters
             for name, value in alias.kwargs.items():
                 is_ours = isinstance(value, Setting)

@@ -15,7 +15,7 @@ from optax_bridge.correspondence.entry import UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, build, replace_nodes
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
-from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.exact.transformation import ExactTransformation, update_with_arguments
 from optax_bridge.metadata.axis_metadata import shapes_of, unboxed
 from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.states import extract, fill, rows_of, state_with
@@ -51,14 +51,14 @@ def from_legacy(
     check_definition(definition, "definition")
     if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"exact: expected True or False, found {brief(exact)}")
-    choice = choose_recipe(definition, "exact" if exact else "standalone")
+    choice = choose_recipe(definition, "exact" if exact else "optax")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
     return optax.with_extra_args_support(build(_with_checks(choice)))
 
 
 def _with_checks(choice: Choice) -> Call:
-    """The recipe of a choice, whose stock parts refuse parameters for which it does not hold."""
+    """The recipe of a choice; public Optax in it refuses parameters for which it does not hold."""
     if choice.parts:
         checked = {id(part.call): _with_checks(part) for part in choice.parts}
         return replace_nodes(choice.call, checked)
@@ -90,7 +90,7 @@ def only_in(
         updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         check(updates if params is None else params)
-        return optax.with_extra_args_support(tx).update(updates, state, params, **extra)
+        return update_with_arguments(tx)(updates, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -24,7 +24,7 @@ from optax_bridge.legacy import from_legacy, to_legacy, to_optax, wrap_definitio
     ],
     ids=["no-rate", "epsilon2", "adagrad", "lars-decay"],
 )
-def test_settings_without_a_stock_equal_say_so(definition: Any, message: str):
+def test_settings_without_a_optax_equal_say_so(definition: Any, message: str):
     with pytest.raises(UnsupportedSetting, match=message):
         from_legacy(definition(), exact=False)
 
@@ -107,7 +107,7 @@ class Own(legacy_optim.OptimizerDef):
         return {"old": jnp.zeros_like(param)}
 
 
-def stock_in(definition: legacy_optim.OptimizerDef, dtype: Any) -> Any:
+def on_optax_in(definition: legacy_optim.OptimizerDef, dtype: Any) -> Any:
     """A step of `from_legacy(exact=False)` on parameters of a dtype."""
     params = {"a": {"w": jnp.ones((2, 2), dtype)}, "b": jnp.ones(2)}
     tx = from_legacy(definition, exact=False)
@@ -130,16 +130,16 @@ BIASES = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/b"))
     ids=["alone", "wrapped", "grouped"],
 )
 def test_half_precision_is_refused_where_public_optax_is_no_equal(definition: Any):
-    stock_in(definition, jnp.float32)
+    on_optax_in(definition, jnp.float32)
     with pytest.raises(UnsupportedSetting, match=r"\['w'\] is float16.*exact=True is exact"):
-        stock_in(definition, jnp.float16)
+        on_optax_in(definition, jnp.float16)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_taken_where_it_is_the_same_each_group_for_itself(dtype: Any):
-    stock_in(legacy_optim.Momentum(0.1, weight_decay=0.1), dtype)
+    on_optax_in(legacy_optim.Momentum(0.1, weight_decay=0.1), dtype)
     groups = ((KERNELS, legacy_optim.Momentum(0.1)), (BIASES, legacy_optim.Adam(0.1)))
-    stock_in(legacy_optim.MultiOptimizer(*groups), dtype)
+    on_optax_in(legacy_optim.MultiOptimizer(*groups), dtype)
 
 
 def test_half_precision_is_refused_by_init_and_by_a_step_whatever_init_was_given():

@@ -272,7 +272,7 @@ def _holdings() -> dict[str, _Holding]:
     """`Type.field` of the Optax states -> what it may hold."""
     fields = [field for entry in all_entries().values() for field in entry.state]
     pairs = [(field.exact, field, 1) for field in fields]
-    pairs += [(key, field, field.stock_sign) for field in fields for key in field.stock]
+    pairs += [(key, field, field.optax_sign) for field in fields for key in field.optax]
     holdings: dict[str, _Holding] = {}
     for key, field, sign in pairs:
         exact = field.legacy if key == field.exact else None
@@ -284,12 +284,12 @@ def _holdings() -> dict[str, _Holding]:
 
 
 @cache
-def _stock_states() -> dict[ChainTypes, list[Entry]]:
-    """The types of the states that stock recipes make -> the entries of these recipes."""
+def _optax_states() -> dict[ChainTypes, list[Entry]]:
+    """The types of the states that recipes of public Optax make -> the entries of these recipes."""
     entries_by_types: dict[ChainTypes, list[Entry]] = {}
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
     for entry in ENTRIES.values():
-        for variant in entry.stock:
+        for variant in entry.optax:
             settings = entry.defaults() | {entry.rate: 0.1} | dict(variant.when)
             types = _types(jax.eval_shape(build(substitute(variant.recipe, settings)).init, shapes))
             if entry not in entries_by_types.setdefault(types, []):
@@ -299,28 +299,28 @@ def _stock_states() -> dict[ChainTypes, list[Entry]]:
 
 @cache
 def _signs_at_the_end() -> dict[ChainTypes, int]:
-    """The stock recipes that keep a value negated at their end, by the types of their states."""
+    """The sign of a trace at the end of a recipe of public Optax, by the types of its states."""
     return {
         types: -1
-        for types, entries in _stock_states().items()
-        if any(field.stock_sign == -1 for entry in entries for field in entry.state)
+        for types, entries in _optax_states().items()
+        if any(field.optax_sign == -1 for entry in entries for field in entry.state)
     }
 
 
 def legacy_classes(state: OptState) -> list[str]:
-    """The legacy classes whose transformations, exact or stock, make the states within a state."""
+    """The legacy classes whose exact or Optax recipes make the states within a state."""
     owners = {
         field.exact.partition(".")[0]: entry for entry in ENTRIES.values() for field in entry.state
     }
     exact = [owners[type(node).__name__] for node in _nodes(state) if type(node).__name__ in owners]
-    entries = [*exact, *stock_entries(state)]
+    entries = [*exact, *optax_entries(state)]
     return list(dict.fromkeys(entry.legacy.__name__ for entry in entries))
 
 
-def stock_entries(state: OptState) -> list[Entry]:
-    """The entries whose stock recipes make the states within a state."""
+def optax_entries(state: OptState) -> list[Entry]:
+    """The entries whose recipes of public Optax make the states within a state."""
     chains = (node for node in _nodes(state) if not hasattr(node, "_fields"))
-    return [entry for chain in chains for entry in _stock_states().get(_types(chain), [])]
+    return [entry for chain in chains for entry in _optax_states().get(_types(chain), [])]
 
 
 def _nodes(state: OptState) -> Iterator[OptState]:

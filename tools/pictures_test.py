@@ -36,9 +36,9 @@ def test_the_table_of_check_is_of_today() -> None:
     for name in pictures.SHOWN:
         start = next(index for index, line in enumerate(lines) if line.startswith(f"  {name} "))
         rows = _squeezed(" ".join(lines[start : start + 5]))
-        for stock in ENTRIES[name].stock:
-            assert stock.claim.verdict.value in rows, rows
-            assert stock.claim.relation in rows, rows
+        for variant in ENTRIES[name].optax:
+            assert variant.claim.verdict.value in rows, rows
+            assert variant.claim.relation in rows, rows
 
 
 def _squeezed(line: str) -> str:

@@ -19,7 +19,7 @@ app = typer.Typer(**STYLE)
 
 _ABOUT = f"""Train with the old API and with Optax, side by side, and compare at every step.
 
-*exact* is this project's transformation in legacy arithmetic, *stock* the nearest recipe of public
+*exact* is this project's transformation in legacy arithmetic, *optax* the nearest recipe of public
 Optax alone. For two optimizers of your own use `optax-bridge compare`, for an old checkpoint
 `optax-bridge check-resume`.
 {EXIT_CODES_ON_PLATFORM}
@@ -43,8 +43,8 @@ def check(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="An optimizer, a problem, or a layout on devices, e.g. `adam`, `mlp` or `FSDP`; "
-            "may be repeated."
+            help="An optimizer or a problem, e.g. `adam` or `mlp`; with --full any word of a "
+            "case's id; may be repeated."
         ),
     ] = None,
     json: Json = None,
@@ -64,12 +64,11 @@ def check(
         Path | None, typer.Option(help="Compare with a file that --record wrote elsewhere.")
     ] = None,
     origin: Annotated[
-        Literal["flax", "torch", "jax", "keras"],
+        Literal["flax", "torch"],
         typer.Option(
             "--from",
-            help="Check the optimizers of flax.optim, or of another library: against PyTorch's "
-            "recorded numbers and PyTorch itself where it is installed, against the example "
-            "optimizers of JAX, or against Keras where it is installed.",
+            help="Check the optimizers of flax.optim, or of PyTorch: against its recorded "
+            "numbers, and itself where it is installed.",
         ),
     ] = "flax",
     list_checks: Annotated[
@@ -82,7 +81,7 @@ def check(
     from equivalence_tests.suite.jobs import prepare_process
 
     if list_checks:
-        raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1), origin))
+        raise typer.Exit(suite.print_list(only or (), full, origin))
     prepare_process(devices or (8 if full else None))
     outputs = Outputs(json, junit, report, svg, record)
     raise typer.Exit(

@@ -1,4 +1,4 @@
-"""The claims of the correspondence: every case, exact and stock, in every dtype."""
+"""The claims of the correspondence: every case, exact and optax, in every dtype."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from optax_bridge.metadata.trees import Params
 
 HyperParams = Mapping[str, HyperParam]
 DTYPES = ("float32", "bfloat16", "float16")
-RECIPES = ("exact", "stock")
+RECIPES = ("exact", "optax")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _claim(entry: Entry, case: Case, recipe: str) -> Claim | None:
 
 
 def _choice(optimizer: legacy_optim.OptimizerDef, recipe: str) -> Choice:
-    return choose_recipe(optimizer, "exact" if recipe == "exact" else "standalone")
+    return choose_recipe(optimizer, "exact" if recipe == "exact" else "optax")
 
 
 @dataclass(frozen=True)

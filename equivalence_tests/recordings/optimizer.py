@@ -14,7 +14,8 @@ import legacy_optim
 from equivalence_tests.compare.comparison import Comparison
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
-from equivalence_tests.pair.settings import Settings, search
+from equivalence_tests.pair.explanation import Settings, search
+from equivalence_tests.pair.settings import members
 from equivalence_tests.recordings.format import (
     Flat,
     Path_,
@@ -35,7 +36,6 @@ from equivalence_tests.recordings.stages import (
 from equivalence_tests.report.recording import OPEN_LOOP
 from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.error_text import error_text
-from equivalence_tests.sides.held_values import parts_of
 from equivalence_tests.sides.precision import float64
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, from_state_dict
@@ -281,12 +281,11 @@ def _held(value: Any, seen: set[int], depth: int, names: Sequence[str]) -> Itera
     if depth > 32 or id(value) in seen:
         return
     seen.add(id(value))
-    for part in parts_of(value):
-        is_rate = callable(part.value) or type(part.value) in (int, float)
-        if part.name in names and is_rate:
-            yield part.value
-        elif not part.path.startswith("the global "):
-            yield from _held(part.value, seen, depth + 1, names)
+    for name, member in members(value):
+        if name in names and (callable(member) or type(member) in (int, float)):
+            yield member
+        else:
+            yield from _held(member, seen, depth + 1, names)
 
 
 def _unique(values: Iterator[Any]) -> list[Any]:

@@ -31,12 +31,12 @@ def results() -> list[Result]:
     return [
         Result(Check("sgd", 0), "GradientDescent()", identical(), same, source="sgd()"),
         Result(
-            Check("adam", 0, recipe="stock"), "Adam(beta1=0 < 1)", identical(), apart,
+            Check("adam", 0, recipe="optax"), "Adam(beta1=0 < 1)", identical(), apart,
             source="a & b",
         ),
-        Result(Check("adam", 1, recipe="stock"), "Adam()", note="no such thing"),
+        Result(Check("adam", 1, recipe="optax"), "Adam()", note="no such thing"),
         Result(
-            Check("lamb", 0, recipe="stock"), "LAMB()", different("it never moves"),
+            Check("lamb", 0, recipe="optax"), "LAMB()", different("it never moves"),
             compare(one, poison, poisoned={"": 3}), wide=apart,
         ),
         Result(
@@ -92,8 +92,8 @@ def summary(anchor: str) -> str:
 
 
 def test_a_row_says_what_differs_since_when_by_how_much_and_why_and_poison_apart():
-    text = summary("lamb-0-odd_shapes-constant-stock")
-    assert "LAMB()" in text and "stock" in text  # the constructor, not the id
+    text = summary("lamb-0-odd_shapes-constant-optax")
+    assert "LAMB()" in text and "optax" in text  # the constructor, not the id
     assert "lamb-0" not in text
     line = "params[&#x27;w&#x27;] by 33.3 % of its scale (4.19e+06 ULP), from step 1"
     assert f"different: {line}" in text
@@ -103,7 +103,7 @@ def test_a_row_says_what_differs_since_when_by_how_much_and_why_and_poison_apart
 
 @pytest.mark.parametrize(
     ("anchor", "lines"),
-    [("sgd-0-odd_shapes-constant-exact", 0), ("adam-0-odd_shapes-constant-stock", 1)],
+    [("sgd-0-odd_shapes-constant-exact", 0), ("adam-0-odd_shapes-constant-optax", 1)],
     ids=["identical", "different"],
 )
 def test_there_is_a_line_for_each_tensor_that_differs_and_no_plot_where_none_does(anchor, lines):
@@ -114,7 +114,7 @@ def test_there_is_a_line_for_each_tensor_that_differs_and_no_plot_where_none_doe
 
 
 def test_the_plot_has_the_bound_and_the_float64_run():
-    rounded, other = row("adam-0-mlp-constant-exact"), row("lamb-0-odd_shapes-constant-stock")
+    rounded, other = row("adam-0-mlp-constant-exact"), row("lamb-0-odd_shapes-constant-optax")
     assert '<path class="bound"' in rounded and "bound, 8 ULP in 100 steps" in rounded
     assert '<path class="bound"' not in other  # nothing was promised
     assert '<g class="wide">' in other and "the largest in float64" in other

@@ -217,9 +217,9 @@ def against_rows(outcomes: Sequence[Against]) -> list[dict[str, object]]:
 
 RECIPES = {
     "exact": "this project's transformation in legacy arithmetic, compared bit by bit",
-    "stock": "the nearest recipe of public Optax alone, and what it is claimed to be",
+    "optax": "the nearest recipe of public Optax alone, and what it is claimed to be",
 }
-_CALLED = {"exact": "exact", "stock": "public Optax alone"}
+_CALLED = {"exact": "exact", "optax": "public Optax alone"}
 
 
 def closing_line(results: Sequence[Result]) -> str:

@@ -20,7 +20,7 @@ def result(recipe: str, found: str, claim: Claim | None = None) -> Result:
     return Result(check, "", claim=claim or CLAIMS[found], comparison=comparison)
 
 
-STOPPED = Result(Check("adam", 0, recipe="stock"), "", note="out of luck", failed=True)
+STOPPED = Result(Check("adam", 0, recipe="optax"), "", note="out of luck", failed=True)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ STOPPED = Result(Check("adam", 0, recipe="stock"), "", note="out of luck", faile
     [
         ([result("exact", "same")] * 2, "exact: 2 of 2 identical; every claim held"),
         (
-            [result("exact", "same"), *(result("stock", found) for found in RIGHT)],
+            [result("exact", "same"), *(result("optax", found) for found in RIGHT)],
             "exact: 1 of 1 identical; public Optax alone: 1 identical, 1 rounding only, 1 "
             "different as said; every claim held",
         ),
@@ -37,11 +37,11 @@ STOPPED = Result(Check("adam", 0, recipe="stock"), "", note="out of luck", faile
             "exact: 1 rounding only; 1 claims did NOT hold",
         ),
         (
-            [result("stock", "far", rounding(8, "order"))],
+            [result("optax", "far", rounding(8, "order"))],
             "public Optax alone: 1 different; 1 claims did NOT hold",
         ),
         (
-            [result("stock", "same"), STOPPED],
+            [result("optax", "same"), STOPPED],
             "public Optax alone: 1 identical, 1 stopped by an error; 1 claims did NOT hold",
         ),
     ],

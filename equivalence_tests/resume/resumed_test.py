@@ -55,7 +55,7 @@ def make_state():
 """
 
 EXACT = "optax_bridge.adam(0.01, weight_decay=0.1)"
-STOCK = "optax.adamw(0.01, weight_decay=0.1)"
+ON_OPTAX = "optax.adamw(0.01, weight_decay=0.1)"
 WRONG = "optax.adamw(0.01, weight_decay=0.2)"
 ADAM = "Adam(learning_rate=0.01, weight_decay=0.1)"
 
@@ -107,12 +107,12 @@ def test_a_part_of_a_state_says_what_is_asked_for(case: str, checkpoint: Path):
         resume(checkpoint, f"{file}:made", optimizers=[ADAM])
 
 
-def standalone(folder: Path, tx: str) -> str:
-    """A program as `migrate --standalone` writes it, with Flax's own TrainState."""
+def on_optax(folder: Path, tx: str) -> str:
+    """A program as `migrate --recipe optax` writes it, with Flax's own TrainState."""
     own = NEW.replace("optax_bridge.TrainState", "TrainState").replace(
         "import optax_bridge\n", "from flax.training.train_state import TrainState\n"
     )
-    file = folder / "standalone.py"
+    file = folder / "on_optax.py"
     file.write_text(own.replace("TX", tx))
     return f"{file}:make_state"
 
@@ -124,12 +124,12 @@ INJECTED = (
 
 
 @pytest.mark.parametrize(
-    ("tx", "rate"), [(STOCK, None), (INJECTED, 0.01)], ids=["stock", "injected"]
+    ("tx", "rate"), [(ON_OPTAX, None), (INJECTED, 0.01)], ids=["optax", "injected"]
 )
 def test_a_program_without_this_package_is_asked_as_well(
     checkpoint: Path, tx: str, rate: float | None
 ):
-    new = standalone(checkpoint.parent, tx)
+    new = on_optax(checkpoint.parent, tx)
     resumed = resume(checkpoint, new, optimizers=[ADAM], learning_rate=rate, steps=6)
     assert resumed.verdict is Verdict.ROUNDING, resumed
 
@@ -139,7 +139,7 @@ def test_a_constant_in_float32_is_told_from_what_is_lost(
     checkpoint: Path, rate: float, by_a_constant: bool
 ):
     tx = f"optax.adamw({rate} * (1 + 1e-7), weight_decay=0.1)"
-    new = standalone(checkpoint.parent, tx)
+    new = on_optax(checkpoint.parent, tx)
     resumed = resume(checkpoint, new, optimizers=[ADAM], steps=6)
     assert resumed.verdict is Verdict.DIFFERENT
     assert resumed.differs_by_a_constant is by_a_constant
@@ -147,7 +147,7 @@ def test_a_constant_in_float32_is_told_from_what_is_lost(
 
 
 def test_a_rate_that_a_program_without_this_package_cannot_take_is_said(checkpoint: Path):
-    new = standalone(checkpoint.parent, STOCK)
+    new = on_optax(checkpoint.parent, ON_OPTAX)
     with pytest.raises(EquivalenceError, match="--learning-rate: expected a state that takes"):
         resume(checkpoint, new, optimizers=[ADAM], learning_rate=0.1)
 

@@ -63,9 +63,9 @@ def exact(definition: legacy_optim.OptimizerDef) -> Side:
     return train_state("exact", definition, from_legacy(definition))
 
 
-def stock(definition: legacy_optim.OptimizerDef, recipe: Call) -> Side:
+def public_optax(definition: legacy_optim.OptimizerDef, recipe: Call) -> Side:
     """A recipe of public Optax, driven by TrainState."""
-    return train_state("stock", definition, build(recipe))
+    return train_state("optax", definition, build(recipe))
 
 
 def in_legacy_layout(side: Side, definition: legacy_optim.OptimizerDef) -> Side:

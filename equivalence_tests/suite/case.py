@@ -14,10 +14,10 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.judgement import Judgement
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
+from equivalence_tests.sides.in_float64 import is_same_in_float64, wide
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
-from equivalence_tests.sides.widened import in_float64, wide
 from optax_bridge.correspondence import Case as Setting
 from optax_bridge.correspondence import (
     Choice,
@@ -132,8 +132,8 @@ def measure(
 
 
 def choice_of(recipe: str, definition: legacy_optim.OptimizerDef) -> Choice:
-    """The choice that a case's recipe, `"exact"` or `"stock"`, stands for."""
-    return choose_recipe(definition, "exact" if recipe == "exact" else "standalone")
+    """The choice that a case's recipe, `"exact"` or `"optax"`, stands for."""
+    return choose_recipe(definition, "exact" if recipe == "exact" else "optax")
 
 
 def call_text(entry: Entry, setting: Setting) -> str:
@@ -145,9 +145,7 @@ def prove(result: Result, setting: int) -> None:
     """Puts into a result what is proved of its recipe, for one of the entry's cases."""
     if result.claim is None:
         return
-    row = prove_task(
-        Task(result.case.entry, setting, result.case.recipe, "float32"), certified=False
-    )
+    row = prove_task(Task(result.case.entry, setting, result.case.recipe, "float32"), details=False)
     result.proved, result.proof_held = row.verdict or row.note, row.held
 
 
@@ -173,7 +171,11 @@ def decide_in_float64(
     """Compares the sides in float64 as well; without it the growth has to tell what it is."""
     first = jax.tree.map(lambda leaf: leaf[0], inputs)
     try:
-        runs = [in_float64(side, params, first)[0] for side in sides]
+        runs = list(sides)
+        for side in runs:
+            if not is_same_in_float64(side, params, first):
+                result.about_wide = f"{side.name}'s program is another one in float64"
+                return
         with float64():
             both = (trajectory(driver(side, drive), wide(params), wide(inputs)) for side in runs)
             result.wide = compare(*both, poisoned=poisoned)

@@ -64,7 +64,7 @@ def checks() -> Iterator[Check]:
     for name, entry in ENTRIES.items():
         for index in range(len(entry.cases)):
             yield Check(name, index)
-            yield Check(name, index, recipe="stock")
+            yield Check(name, index, recipe="optax")
         yield Check(name, 0, rate="per call")  # Optax's aliases take no rate per call
     for name in ENTRIES:
         yield Check(name, 0, "mlp")
@@ -130,7 +130,7 @@ class _Synthetic:
         return (
             sides.exact(self.definition)
             if recipe == "exact"
-            else sides.stock(self.definition, call)
+            else sides.public_optax(self.definition, call)
         )
 
 
@@ -185,7 +185,7 @@ def _run_compiled(side: Side, params: Params, inputs: PyTree) -> PyTree:
 
 
 def _float32_leaves(view: PyTree) -> PyTree:
-    """A tree without other dtypes' leaves: stock claims are for float32."""
+    """A tree without other dtypes' leaves: claims of public Optax are for float32."""
     if isinstance(view, tuple):
         return tuple(map(_float32_leaves, view))
     if not isinstance(view, dict | FrozenDict | legacy_optim.OptimizerState):

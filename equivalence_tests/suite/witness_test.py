@@ -8,13 +8,13 @@ import pytest
 from equivalence_tests.sides.side import train_state
 from equivalence_tests.suite import witness
 from equivalence_tests.suite.witness import DTYPES, LIVE, RECORDED, WitnessCheck
-from optax_bridge.correspondence import ORIGINS, TORCH, Verdict, all_entries, choose_recipe
+from optax_bridge.correspondence import TORCH, Verdict, all_entries, choose_recipe
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.torch import from_torch_schedule
 
 _DRAWN, _MANY = 2, 30
 
-_LIVE = [name for table in ORIGINS[1:] if witness.is_installed(table) for name in table]
+_LIVE = [*TORCH] if witness.is_installed(TORCH) else []
 each_of_torch = pytest.mark.parametrize("name", TORCH)
 
 
@@ -49,9 +49,9 @@ def test_exact_recipes_follow_the_library_with_drawn_settings(name: str, pytestc
 
 @pytest.mark.parametrize("name", ["torch.adamw", "torch.rmsprop"])
 def test_public_optax_is_as_near_as_claimed(name: str):
-    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "stock")
+    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "optax")
     settings = witness.case_settings(entry, 0)
-    choice = choose_recipe(entry.legacy(**settings), "standalone")
+    choice = choose_recipe(entry.legacy(**settings), "optax")
     comparison = witness.comparison_of(entry, settings, check, choice.call)
     assert comparison.verdict(choice.claim) is Verdict.ROUNDING, comparison.first
 

@@ -221,9 +221,62 @@ def test_a_definition_of_ones_own_keeps_legacy_children(subtests: pytest.Subtest
             assert code.count("wrap_definition") == 1
 
 
-def test_a_child_that_is_also_used_by_itself():
-    code = f"from flax import optim\n{OWN}a = optim.Adam(1)\nd = Own((t, a))\no = a.create(p)\n"
-    assert "tx=optax_bridge.from_legacy(a))" in rewrite(code, Options()).code
+def test_a_child_that_is_also_used_by_itself(subtests: pytest.Subtests):
+    before = f"from flax import optim\nimport jax\n{OWN}a = optim.Adam(1)\nd = Own((t, a))\n"
+    for use in [
+        "o = a.create(p)",
+        "o = jax.jit(a.create)(p)",
+        "o = jax.vmap(a.create)(p)",
+        "b = a if x else optim.Momentum(1)\no = jax.eval_shape(b.create, p)",
+    ]:
+        with subtests.test(use):
+            assert "tx=optax_bridge.from_legacy(" in rewrite(f"{before}{use}\n", Options()).code
+
+
+def test_create_handed_on_of_a_definition_that_another_file_keeps(tmp_path: Path):
+    texts = {
+        "make.py": "from flax import optim\ndef mk(lr): return optim.Adam(lr)\n",
+        "own.py": f"from flax import optim\n{OWN}",
+        "main.py": (
+            "import jax\nfrom make import mk\nfrom own import Own\n"
+            "both = Own((t, mk(0.1))).create(p)\no = jax.jit(mk(0.1).create)(p)\n"
+        ),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    results = {r.path.name: r.code for r in driver.migrate([tmp_path], Options()).results}
+    assert "return legacy_optim.Adam(lr)" in results["make.py"]
+    assert "tx=optax_bridge.from_legacy(mk(0.1)))" in results["main.py"]
+
+
+ALIASES = {
+    "variable": "Base = optim.OptimizerDef\nclass Own(Base): pass",
+    "of-a-class": "class N:\n    Base = optim.OptimizerDef\nclass Own(N.Base): pass",
+    "conditional": "Base = optim.OptimizerDef if x else object\nclass Own(Base): pass",
+    "of-an-alias": "A = optim.OptimizerDef\nBase = A\nclass Own(Base): pass",
+    "of-an-optimizer": "Base = optim.Adam\nclass Own(Base): pass",
+}
+
+
+def test_a_class_may_derive_from_an_alias(subtests: pytest.Subtests):
+    for case, before in ALIASES.items():
+        with subtests.test(case):
+            result = rewrite(f"from flax import optim\n{before}\no = Own(1).create(p)\n", Options())
+            assert "tx=optax_bridge.wrap_definition(Own(1))" in result.code
+            assert "GradientTransformation" not in result.code and "optim.Adam" not in (
+                result.code.replace("legacy_optim.Adam", "")
+            )
+            assert result.messages == ()
+
+
+def test_a_class_may_derive_from_an_alias_of_another_file(tmp_path: Path):
+    (tmp_path / "base.py").write_text("from flax import optim\nBase = optim.OptimizerDef\n")
+    (tmp_path / "main.py").write_text(
+        "from base import Base\nclass Own(Base): pass\no = Own(1).create(p)\n"
+    )
+    results = {r.path.name: r.code for r in driver.migrate([tmp_path], Options()).results}
+    assert "class Own(legacy_optim.OptimizerDef)" in results["main.py"]
+    assert "tx=optax_bridge.wrap_definition(Own(1))" in results["main.py"]
 
 
 def test_what_holds_a_legacy_child_stays_legacy_too():

@@ -67,7 +67,7 @@ def test_a_checkpoint_of_old_and_one_of_today_are_read(
 
 def test_public_optax_alone_says_that_files_need_converting():
     code = "from clu import checkpoint\nfrom flax import optim\no = optim.Adam(0.1).create(p)\n"
-    result = rewrite(f"{code}ckpt = checkpoint.Checkpoint(d)\n", Options(recipe="standalone"))
+    result = rewrite(f"{code}ckpt = checkpoint.Checkpoint(d)\n", Options(recipe="optax"))
     assert "ckpt = checkpoint.Checkpoint(d)\n" in result.code
     assert any("need converting" in message.text for message in result.messages)
 

@@ -33,7 +33,7 @@ def test_paths_skipped_rules_and_the_recipe(project: Path):
 def test_the_command_line_has_the_last_word(project: Path):
     _configure(project, 'paths = ["src"]\nskip = ["jax_tree"]\nrecipe = "exact"')
     other = project / "other.py"
-    assert command.run([other], write=True, recipe="stock", skip=["dead_imports"]) == 0
+    assert command.run([other], write=True, recipe="auto", skip=["dead_imports"]) == 0
     new = other.read_text(encoding="utf-8")
     assert "d = optax.adam(" in new and "jax.tree.map(f, x)" in new
 
@@ -49,7 +49,7 @@ WRONG = {
     "key": ('recipes = "exact"', "no setting 'recipes'; is 'recipe' meant?"),
     "value": (
         'recipe = "Exact"',
-        "recipe is one of exact, stock, standalone; found 'Exact'; is",
+        "recipe is one of auto, exact, optax; found 'Exact'; is",
     ),
     "rule": ('skip = ["jax_treee"]', "skip names no rule 'jax_treee'; is 'jax_tree' meant?"),
     "type": ('skip = "jax_tree"', "skip is a list of texts; found 'jax_tree'"),

@@ -171,13 +171,13 @@ def test_what_only_the_program_can_make_is_to_be_filled_in(
 ):
     """The states of `optax.partition` hold its groups, which the source does not make callable."""
     monkeypatch.chdir(tmp_path)
-    (command,) = _migrated("groups", "standalone")
+    (command,) = _migrated("groups", "optax")
     assert command == "optax-bridge convert old old_new --like train.py:FUNCTION"
 
 
 @pytest.mark.parametrize(
     ("case", "recipe"),
-    [*((case, "stock") for case in PROGRAMS), ("one", "exact"), ("several", "standalone")],
+    [*((case, "auto") for case in PROGRAMS), ("one", "exact"), ("several", "optax")],
 )
 def test_every_printed_command_converts(
     case: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -189,6 +189,6 @@ def test_overrides_stay_and_a_name_that_is_another_now_is_an_error():
     assert float(names["step"]({"learning_rate": 0.5})[0]) == pytest.approx(-0.5, rel=1e-4)
     with pytest.raises(TypeError, match="beta1"):
         names["step"]({"beta1": 0.5})
-    standalone = rewrite(OVERRIDES, Options(recipe="standalone"))
-    assert "optax_bridge.adam(0.1)" in standalone.code  # public Optax takes none at a step
-    assert "**overrides" in standalone.code
+    on_optax = rewrite(OVERRIDES, Options(recipe="optax"))
+    assert "optax_bridge.adam(0.1)" in on_optax.code  # public Optax takes none at a step
+    assert "**overrides" in on_optax.code

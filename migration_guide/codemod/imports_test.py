@@ -253,7 +253,7 @@ def test_what_sets_the_environment_stays_above(subtests: pytest.Subtests):
 
 OPTIONS = {
     "default": Options(),
-    "standalone": Options(recipe="standalone"),
+    "optax": Options(recipe="optax"),
     "rename": Options(rename=True),
     "exact": Options(recipe="exact"),
 }

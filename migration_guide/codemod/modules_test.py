@@ -145,7 +145,7 @@ FEW = settings(
     derandomize=True,
 )
 OPTIONS = st.sampled_from(
-    [Options(), Options(recipe="exact"), Options(rename=True), Options(recipe="standalone")]
+    [Options(), Options(recipe="exact"), Options(rename=True), Options(recipe="optax")]
 )
 
 

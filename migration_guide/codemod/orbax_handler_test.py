@@ -26,6 +26,6 @@ def test_the_line_stays_and_has_a_comment(line: str, is_told: bool):
 
 def test_a_program_without_old_files_is_told_nothing():
     line = "c = ocp.PyTreeCheckpointer()"
-    assert SAID not in rewrite(f"{HEAD}{line}\n", Options(recipe="standalone")).code
+    assert SAID not in rewrite(f"{HEAD}{line}\n", Options(recipe="optax")).code
     without = f"import orbax.checkpoint as ocp\n{line}\n"
     assert rewrite(without, Options()).code == without

@@ -15,7 +15,7 @@ class Program(NamedTuple):
     files: dict[str, str]
     expected: str | dict[str, list[str]]
     absent: str = ""
-    recipe: str = "stock"
+    recipe: str = "auto"
 
 
 MAKE = "from flax import optim\ndef make(p): return optim.Adam(0.1).create(p)\n"
@@ -176,7 +176,7 @@ PROGRAMS = {
             "main.py": ["o.apply_gradients(grads=g, learning_rate=r)"],
             "make.py": ["optax_bridge.adagrad()", "optax_bridge.adam()"],
         },
-        recipe="standalone",
+        recipe="optax",
     ),
     "decay-per-step": Program(
         {
@@ -185,7 +185,7 @@ PROGRAMS = {
         },
         {"make.py": []},
         "optax.adam(",
-        recipe="standalone",
+        recipe="optax",
     ),
     "rate-for-groups": Program(
         {
@@ -196,7 +196,7 @@ PROGRAMS = {
         },
         {"make.py": []},
         "optax.partition(",
-        recipe="standalone",
+        recipe="optax",
     ),
     "rate-that-only-another-file-gives": Program(
         {
@@ -205,7 +205,7 @@ PROGRAMS = {
         },
         {"make.py": ["optax.inject_hyperparams(lambda learning_rate: optax.adam("]},
         "optax_bridge",
-        recipe="standalone",
+        recipe="optax",
     ),
 }
 PROGRAMS |= {

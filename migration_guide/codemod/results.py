@@ -12,7 +12,7 @@ UNKNOWN_PATH = "OLD"
 class Options:
     """The user's options."""
 
-    recipe: str = "stock"
+    recipe: str = "auto"
     rules: frozenset[str] | None = None
     rename: bool = False
 
@@ -22,9 +22,9 @@ class Options:
         return self.recipe == "exact"
 
     @property
-    def standalone(self) -> bool:
+    def optax_alone(self) -> bool:
         """True if public Optax and Flax alone are written."""
-        return self.recipe == "standalone"
+        return self.recipe == "optax"
 
 
 @dataclass(frozen=True, order=True)
@@ -85,6 +85,7 @@ class Rewritten:
     refused: str = ""
     checkpoints: tuple[Restored, ...] = ()
     compared: tuple[tuple[str, str], ...] = ()
+    for_float32: bool = False  # public Optax would be another optimizer in half precision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod.inference import parameter_dtypes
+from migration_guide.codemod.inference import half_precision
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project
 from migration_guide.codemod.reading import imports
@@ -43,7 +43,7 @@ def rewrite(
 ) -> Rewritten:
     """Applies the rules to a module's source."""
     project = project or Project(
-        half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.standalone
+        half_precision=half_precision.signs({path: code}), follows_arrays=options.optax_alone
     )
     try:
         analysis = analysis or Analysis(parse(code), project, path)
@@ -79,12 +79,14 @@ def rewrite(
         return Rewritten(code, listed, refused=refused)
     compared = tuple(sorted(context.compared.items()))
     applied = tuple(sorted(counts.items()))
-    return Rewritten(new, listed, applied, "", _restored_files(context), compared)
+    return Rewritten(
+        new, listed, applied, "", _restored_files(context), compared, context.for_float32
+    )
 
 
 def _restored_files(context: Context) -> tuple[Restored, ...]:
     """Returns the files that the module restores, with the recipe that was written."""
-    recipe = "standalone" if context.options.standalone else ""
+    recipe = "optax" if context.options.optax_alone else ""
     recipe = "exact" if context.recipes == {"exact"} else recipe
     return tuple(
         dataclasses.replace(checkpoint, recipe=recipe)
@@ -102,8 +104,8 @@ def _apply_rules(
     context = Context(
         analysis,
         options,
-        is_standalone=options.standalone and public_optax.is_possible(analysis),
-        program_leaves_some=options.standalone and public_optax.program_leaves_some(analysis),
+        is_optax_alone=options.optax_alone and public_optax.is_possible(analysis),
+        program_leaves_some=options.optax_alone and public_optax.program_leaves_some(analysis),
         removed=removed,
         answered=answered,
     )

@@ -252,6 +252,14 @@ REWRITES = {
         "(a + b).at[1:, 0].set(y)",
     ),
     "index-add": ("jax.ops.index_add(a, i, y)", "a.at[i].add(y)"),
+    "index-list": (
+        "i = [0, 1]\njax.ops.index_add(a, [0, 1], y), jax.ops.index_add(a, i, y)",
+        "i = [0, 1]\na.at[jax.numpy.array([0, 1])].add(y), a.at[jax.numpy.array(i)].add(y)",
+    ),
+    "index-list-of-axes": (
+        "jax.ops.index_add(a, [0, slice(2)], y), jax.ops.index_add(a, jax.ops.index[[0, 1]], y)",
+        "a.at[tuple([0, slice(2)])].add(y), a.at[jax.numpy.array([0, 1])].add(y)",
+    ),
     "index-alone": ("i = jax.ops.index[..., 0]", "i = jax.numpy.s_[..., 0]"),
     "trapezoid": (
         "from jax.numpy import trapz\nimport jax.numpy as jnp\ntrapz(x), jnp.trapz(x)",
@@ -311,7 +319,7 @@ CONSTRUCTORS = {
         "optax.sgd(0.1, momentum=0.9, nesterov=False))",
     ),
     "no-rate": ("optim.Momentum(beta=0.8)", "optax_bridge.momentum(decay=0.8)"),
-    "no-stock-equal": ("optim.LAMB(lr, beta2=0.9)", "optax_bridge.lamb(lr, b2=0.9)"),
+    "no-optax-equal": ("optim.LAMB(lr, beta2=0.9)", "optax_bridge.lamb(lr, b2=0.9)"),
     "adagrad": ("optim.Adagrad(0.1)", "optax_bridge.adagrad(0.1)"),
     "nested": (
         "optim.WeightNorm(optim.GradientDescent(0.1), 0.5)",

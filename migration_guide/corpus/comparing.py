@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 Key = TypeVar("Key", bound=Hashable)
 
 # Across three years of JAX the same source drifts by up to 7e-7 of a tensor's largest value in 30
-# steps; a stock recipe adds a rounding per step. An error in an algorithm shows at 1e-4 and above.
+# steps; public Optax adds a rounding per step. An error in an algorithm shows at 1e-4 and above.
 OF_SCALE = 2e-6
 
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 PROGRAMS = sorted(p for p in (HERE / "programs").iterdir() if not p.name.startswith("__"))
 RECORDED = json.loads((HERE / "recorded.json").read_text(encoding="utf-8"))
 
-RECIPES = ("exact", "stock", "standalone")
+RECIPES = ("auto", "exact", "optax")
 _STAYS = re.compile(r"\bstays on (optax_bridge|legacy_optim)\b")
 
 
@@ -49,7 +49,7 @@ def test_runs_as_it_is_and_migrated_exactly_with_the_same_bits(subtests: pytest.
             assert numbers(_migrated()["exact"][name].printed) == numbers(text)
 
 
-@pytest.mark.parametrize("recipe", ["stock", "standalone"])
+@pytest.mark.parametrize("recipe", ["auto", "optax"])
 def test_migrated_gives_the_recorded_numbers_and_says_what_it_left(
     recipe: str, subtests: pytest.Subtests
 ):
@@ -57,8 +57,8 @@ def test_migrated_gives_the_recorded_numbers_and_says_what_it_left(
         with subtests.test(name):
             assert_close(numbers(printed), RECORDED[name])
             assert report.changed_files and not report.refusals
-            assert recipe == "standalone" or not report.by_hand
-            for result in report.changed_files if recipe == "standalone" else ():
+            assert recipe == "optax" or not report.by_hand
+            for result in report.changed_files if recipe == "optax" else ():
                 uses = "optax_bridge." in result.code or "legacy_optim." in result.code
                 assert uses == any(_STAYS.search(m.text) for m in result.messages)
 

@@ -41,7 +41,7 @@ class Resumed(NamedTuple):
 def _migrated() -> dict[tuple[str, str], tuple[Resumed, Report]]:
     """Recipe and name -> each migrated program as it went on, and what migrate said of it."""
     with tempfile.TemporaryDirectory() as folder:
-        reports = migrate_copies(PROGRAMS, ("exact", "stock"), Path(folder))
+        reports = migrate_copies(PROGRAMS, ("exact", "auto"), Path(folder))
         resumed = _resumed("plain", reports)
     return {(copy.parent.name, copy.stem): (resumed[copy], reports[copy]) for copy in reports}
 
@@ -80,8 +80,8 @@ def test_goes_on_as_it_is_and_migrated_exactly_with_the_same_bits(subtests: pyte
 def test_goes_on_migrated_with_nothing_left_by_hand(subtests: pytest.Subtests):
     for name, recorded in RECORDED.items():
         with subtests.test(name):
-            stock, report = _migrated()["stock", name]
-            assert_close(numbers(stock.printed), recorded["printed"])
+            on_optax, report = _migrated()["auto", name]
+            assert_close(numbers(on_optax.printed), recorded["printed"])
             assert report.changed_files and not report.refusals and not report.by_hand
 
 
@@ -103,7 +103,7 @@ def test_old_files_stay_where_the_programs_left_them_and_new_ones_are_of_today(
     for name, recorded in RECORDED.items():
         with subtests.test(name):
             ((path, data),) = _files(SAVED / name).items()
-            new = dict(_migrated()["stock", name][0].files)
+            new = dict(_migrated()["auto", name][0].files)
             stays = new.get(path) == data
             assert stays or not recorded["old_file_stays"]
             if stays:

@@ -33,7 +33,7 @@ class Example:
     needs: tuple[str, ...] = ()
 
 
-_STOCK_ADAM = "`optax.adam` multiplies by the learning rate in another order"
+_OPTAX_ADAM = "`optax.adam` multiplies by the learning rate in another order"
 
 EXAMPLES = {
     "imagenet": Example("residual network, digits; `Momentum`, `DynamicScale`", "eval_accuracy"),
@@ -41,8 +41,8 @@ EXAMPLES = {
     "nlp_seq": Example("tagger, Python's tokens; `Adam` with decay, schedule", "eval_accuracy"),
     "pixelcnn": Example("PixelCNN, digits; `Adam`, average of parameters", "eval_bits"),
     "ppo": Example("actor and critic, CartPole; `Adam`", "eval_return", needs=("gymnasium",)),
-    "seq2seq": Example("LSTM, English words; `Adam`", "eval_accuracy", _STOCK_ADAM),
-    "vae": Example("variational autoencoder, digits; `Adam`", "eval_loss", _STOCK_ADAM),
+    "seq2seq": Example("LSTM, English words; `Adam`", "eval_accuracy", _OPTAX_ADAM),
+    "vae": Example("variational autoencoder, digits; `Adam`", "eval_loss", _OPTAX_ADAM),
     "wmt": Example("transformer, English to German; `Adam` with decay", "eval_similarity"),
 }
 NAMES = tuple(EXAMPLES)

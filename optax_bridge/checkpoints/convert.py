@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import legacy_optim
-from optax_bridge.checkpoints.destination import remove_abandoned
+from optax_bridge._atomic import remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.locate import (
@@ -54,7 +54,7 @@ def convert_file(
     to_legacy: bool = False,
     file_format: str = "orbax",
     params_only: bool = False,
-    recipe: RecipeKind = "exact",
+    recipe: RecipeKind = "auto",
     layout: str = KEEP,
     like: PyTree = None,
     part: str | None = None,

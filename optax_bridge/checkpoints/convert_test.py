@@ -22,7 +22,8 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.layout import layout_of
+from optax_bridge.checkpoints.devices import without_memory
+from optax_bridge.checkpoints.layout import layout_of, with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import fresh, same_bits
@@ -64,7 +65,7 @@ def trained_on(name: str) -> list[legacy_optim.Optimizer]:
 
 
 # A file of each optimizer that public Optax has.
-STOCK = [
+ON_OPTAX = [
     *("adabelief", "adadelta", "adafactor", "adamw", "gradient_descent", "lars", "momentum"),
     *("multi_optimizer", "rmsprop_centered", "weight_norm_momentum", "no_elements"),
 ]
@@ -75,7 +76,7 @@ def test_the_state_is_that_of_the_optimizer_that_flax_restored(name: str) -> Non
     """By definition and by template; it goes on bit for bit, as the suite shows of every one."""
     definition, optimizer = parse_definition(OPTIMIZERS[name]), uninterrupted(name)
     path = FILES / f"{name}.msgpack"
-    for exact in (True, False) if name in STOCK else (True,):
+    for exact in (True, False) if name in ON_OPTAX else (True,):
         expected = TrainState.from_legacy(optimizer, exact=exact)
         state: Any = TrainState.from_legacy_checkpoint(path, optimizer_def=definition, exact=exact)
         template = fresh(from_legacy(definition, exact), optimizer.target)
@@ -104,9 +105,9 @@ def test_exact_recipe_goes_on_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adafactor", "lars"])
-def test_stock_recipe_stays_within_its_bound(name: str) -> None:
+def test_optax_recipe_stays_within_its_bound(name: str) -> None:
     definition = parse_definition(OPTIMIZERS[name])
-    claim = choose_recipe(definition, "standalone").claim
+    claim = choose_recipe(definition, "optax").claim
     state: Any = TrainState.from_legacy_checkpoint(
         FILES / f"{name}.msgpack", optimizer_def=definition, exact=False
     )
@@ -137,15 +138,15 @@ def test_public_optax_that_is_not_the_same_in_half_precision_is_said(
     definition, source = parse_definition(OPTIMIZERS[name]), FILES / f"{name}.msgpack"
     with pytest.raises(UnsupportedSetting, match="not the same in bfloat16"):
         TrainState.from_legacy_checkpoint(source, optimizer_def=definition, exact=False)
-    done = convert_file(source, tmp_path / "new", definition, recipe="stock")
+    done = convert_file(source, tmp_path / "new", definition, recipe="auto")
     assert done.choices[""].kind == "exact" and "in bfloat16" in done.choices[""].reason
     with (
         pytest.raises(CheckpointError, match=r"bfloat16.*bits would be lost.*--recipe exact")
         if (name == "adafactor_bfloat16")
         else contextlib.nullcontext()
     ):
-        done = convert_file(source, tmp_path / "asked", definition, recipe="standalone")
-        assert done.choices[""].kind == "stock" and "in bfloat16" in done.choices[""].reason
+        done = convert_file(source, tmp_path / "asked", definition, recipe="optax")
+        assert done.choices[""].kind == "optax" and "in bfloat16" in done.choices[""].reason
 
 
 # Those whose trees are of all kinds.
@@ -156,7 +157,7 @@ BY_ORBAX = ["adafactor_bfloat16", "weight_norm", "no_elements", "odd_names", "li
     ("name", "file_format", "recipe"),
     [
         *((name, "msgpack", "exact") for name in OPTIMIZERS),
-        *((name, "msgpack", "standalone") for name in STOCK),
+        *((name, "msgpack", "optax") for name in ON_OPTAX),
         *((name, "orbax", "exact") for name in BY_ORBAX),
     ],
 )
@@ -176,7 +177,7 @@ def test_way_there_and_back_gives_the_same_bytes(
 def test_orbax_restores_into_a_train_state(name: str, tmp_path: Path) -> None:
     definition = parse_definition(OPTIMIZERS[name])
     source = FILES / f"{name}.msgpack"
-    convert_file(source, tmp_path / "new", definition)
+    convert_file(source, tmp_path / "new", definition, recipe="exact")
     expected: Any = TrainState.from_legacy_checkpoint(source, optimizer_def=definition)
     empty = jax.eval_shape(
         lambda: TrainState.create(apply_fn=None, params=expected.params, tx=from_legacy(definition))
@@ -486,3 +487,19 @@ def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
     with pytest.raises(CheckpointError, match="nothing at the destination"):
         state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
+
+
+def test_a_list_of_twelve_keeps_its_order() -> None:
+    names = sorted(map(str, range(12)))  # 0, 1, 10, 11, 2
+    assert with_lists({name: int(name) for name in names}) == list(range(12))
+
+
+def test_a_large_template_takes_no_memory_and_its_infinities_stay() -> None:
+    size = BLOCK // 4 + 1
+    template = {
+        "large": np.ones(size, np.float32), "best": np.full(size, np.inf, np.float32),
+        "small": np.ones(3, np.float32),
+    }  # fmt: skip
+    outline = without_memory(template)
+    assert outline["large"].strides == (0,) and outline["large"].shape == (size,)
+    assert outline["best"] is template["best"] and outline["small"] is template["small"]

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
-from flax import serialization
 
 import legacy_optim
 from optax_bridge._text import brief
@@ -30,6 +29,7 @@ from optax_bridge.checkpoints.trees import (
     outline_of,
     plain,
     refill,
+    state_dict,
     state_dict_of,
 )
 from optax_bridge.checkpoints.values import one_copy
@@ -37,7 +37,7 @@ from optax_bridge.correspondence import choose_recipe
 from optax_bridge.correspondence.claim import HALF_PRECISION
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, stock_entries, unused_rows
+from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, optax_entries, unused_rows
 
 _TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 _OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
@@ -45,9 +45,9 @@ OTHER_OPTIMIZER = (
     "The state is that of another optimizer, or of one with other settings: give the one that the "
     "checkpoint was written with, or restore into the transformation that corresponds to it."
 )
-_NOT_STOCK = (
+_NOT_OPTAX = (
     "Restore into the exact transformation (optax_bridge's own, from_legacy(definition), `migrate "
-    "--recipe exact`); or go on otherwise, from what `convert --recipe standalone` makes."
+    "--recipe exact`); or go on otherwise, from what `convert --recipe optax` makes."
 )
 _BY_AXIS = (
     "Other settings decide which axes are reduced (min_dim_size_to_factor, factored). Where the "
@@ -102,7 +102,7 @@ class LegacyFit(Fit):
         self._check_complete(path)
         new_params = refill(template.params, params)
         opt_state = self.opt_state(template, new_params, saved, step, path)
-        plain_state = plain(serialization.to_state_dict(opt_state))
+        plain_state = plain(state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
     def _within(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
@@ -165,7 +165,7 @@ class LegacyFit(Fit):
             below = {(*target_path, "params", *p[len(target_path) :]) for p in missing}
             if missing and below == set(surplus):
                 self.remedy = BELOW_PARAMS
-            raise self.error()
+            raise self.plan().error(keep=self.keep)
 
     def opt_state(
         self, template: PyTree, params: Params, saved: PyTree, step: Leaf, path: Names
@@ -202,13 +202,13 @@ class LegacyFit(Fit):
         names = {str(dtype_of(leaf)) for leaf in jax.tree.leaves(params)}
         dtypes = names & set(HALF_PRECISION)
         choices = [
-            choose_recipe(entry.legacy(learning_rate=0.1), "stock", dtypes)
-            for entry in (stock_entries(template) if dtypes else ())
+            choose_recipe(entry.legacy(learning_rate=0.1), "auto", dtypes)
+            for entry in (optax_entries(template) if dtypes else ())
         ]
         if choices and all(choice.kind == "exact" for choice in choices):
             actual = f"that of public Optax ({choices[0].reason})"
             self.wrong.append((path, "the state of an exact transformation", actual))
-            self.remedy = _NOT_STOCK
+            self.remedy = _NOT_OPTAX
 
     def fill_state(
         self,
@@ -267,8 +267,7 @@ class LegacyFit(Fit):
         flat = leaves_with_path(params)
         numbers = jax.tree.structure(params).unflatten(range(len(flat)))
         template_names = {
-            at: key_names(flat[index][0])
-            for at, index in leaves(plain(serialization.to_state_dict(numbers)))
+            at: key_names(flat[index][0]) for at, index in leaves(plain(state_dict(numbers)))
         }
         values: dict[Names, PyTree] = {}
         places: dict[Names, Names] = {}

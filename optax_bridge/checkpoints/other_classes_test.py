@@ -31,7 +31,7 @@ def taken_over(state: Any, optimizer: optim.Optimizer, new_state: Any) -> bool:
     return all(np.array_equal(one, other) for one, other in pairs)
 
 
-@pytest.mark.parametrize("tx", [optax.adam(0.1), optax_bridge.adam(0.1)], ids=["stock", "exact"])
+@pytest.mark.parametrize("tx", [optax.adam(0.1), optax_bridge.adam(0.1)], ids=["optax", "exact"])
 def test_flax_s_own_train_state_takes_an_old_optimizer_over(tx: Any):
     optimizer = optim.Adam(0.1).create(PARAMS).apply_gradient(GRADS)
     flax_state = train_state.TrainState.create(apply_fn=None, params=GRADS, tx=tx)  # pyright: ignore[reportArgumentType]

@@ -112,7 +112,7 @@ def test_shardings_of_a_state(tmp_path: Path) -> None:
         TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=shardings)
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "stock"])
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "optax"])
 def test_tree_in_memory_stays_where_it_is(exact: bool) -> None:
     mesh = jax.make_mesh((8,), ("data",))
     definition = legacy_optim.Momentum(0.1)

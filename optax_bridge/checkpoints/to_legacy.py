@@ -32,7 +32,16 @@ from optax_bridge.checkpoints.layout import (
 )
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
 from optax_bridge.checkpoints.read import Read
-from optax_bridge.checkpoints.trees import Names, fields_of, is_array, leaves, plain, with_indices
+from optax_bridge.checkpoints.trees import (
+    Names,
+    fields_of,
+    is_array,
+    leaves,
+    plain,
+    refill,
+    state_dict,
+    with_indices,
+)
 from optax_bridge.checkpoints.write import write
 from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
@@ -181,10 +190,10 @@ def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path
     differing: list[str] = []
     for tx in _transformations(definition):
         template = shape_of_state(tx.init, params, place, _name(definition))
-        plain = serialization.to_state_dict(template)
+        plain = state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
-            return serialization.from_state_dict(template, _fill_gaps(plain, saved))
+            return refill(template, _fill_gaps(plain, saved))
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
@@ -238,4 +247,4 @@ def _others(state: PyTree) -> dict[str, PyTree]:
         name: getattr(state, name) for name in fields_of(state) if name not in optimizer_fields
     }
     filled_fields = {name: value for name, value in fields.items() if value is not None}
-    return plain(serialization.to_state_dict(unboxed(filled_fields)))
+    return plain(state_dict(unboxed(filled_fields)))

@@ -146,7 +146,7 @@ def _convert(
     else:
         name = type(definition).__name__
         definition = definition if groups else focus_of(definition, fields)
-        kind = recipe or ("exact" if exact else "standalone")
+        kind = recipe or ("exact" if exact else "optax")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
             raise UnsupportedSetting(f"{choice.reason}. Take the exact transformation: exact=True.")

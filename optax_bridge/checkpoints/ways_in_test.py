@@ -79,7 +79,7 @@ def by_orbax(path: Path, tree: Any, **options: Any) -> Any:
 
 
 def by_convert(path: Path, tree: Any, **options: Any) -> Any:
-    convert_file(written(path, tree), path / "new", DEFINITION, **options)
+    convert_file(written(path, tree), path / "new", DEFINITION, recipe="exact", **options)
     return restore_checkpoint(path / "new", template(), **options)
 
 

@@ -8,8 +8,8 @@ import pytest
 from optax_bridge.cli import app
 
 WRONG = {
-    "migrate --recipe exat .": "'exat' is not one of 'exact', 'stock', 'standalone'; is exact",
-    "recipe Adam(1) --recipe Stok": "'Stok' is not one of 'exact', 'stock', 'standalone'; is stock",
+    "migrate --recipe exat .": "'exat' is not one of 'auto', 'exact', 'optax'; is exact",
+    "recipe Adam(1) --recipe Otax": "'Otax' is not one of 'auto', 'exact', 'optax'; is optax",
     "recipe Adam(1) --dtype float8": "'float8' is not one of 'float32', 'bfloat16', 'float16'; is ",
     "recipe Adam(1) --dtype x": "'x' is not one of 'float32', 'bfloat16', 'float16'",
     "convert a b --to optx": "'optx' is not one of 'optax', 'legacy', 'torch'; is optax meant?",

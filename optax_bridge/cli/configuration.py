@@ -4,7 +4,7 @@
 [tool.optax-bridge]
 paths = ["src", "notebooks"]  # migrate: what to look at where no path is given
 skip = ["jax_tree"]           # migrate: rules not to apply
-recipe = "exact"              # migrate and convert: exact, stock or standalone
+recipe = "exact"              # migrate and convert: auto, exact or optax
 """
 
 import tomllib
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from optax_bridge._text import did_you_mean, nearest
 
-RECIPES = ("exact", "stock", "standalone")
+RECIPES = ("auto", "exact", "optax")
 LIST = "`optax-bridge migrate --list` prints all"
 _TABLE = "optax-bridge"
 _KEYS = ("paths", "skip", "recipe")
@@ -31,7 +31,7 @@ class Configuration:
 
     paths: tuple[Path, ...] = ()
     skip: tuple[str, ...] = ()
-    recipe: str = "stock"
+    recipe: str = "auto"
 
 
 def read_configuration(folder: Path, rules: Collection[str] | None = None) -> Configuration:
@@ -59,7 +59,7 @@ def _configuration(file: Path, table: Any, rules: Collection[str] | None) -> Con
         if not isinstance(value, list) or not all(isinstance(x, str) for x in cast(Any, value)):
             raise ConfigurationError(f"{where}: {key} is a list of texts; found {value!r}")
     paths, skip = settings.get("paths", []), settings.get("skip", [])
-    recipe = settings.get("recipe", "stock")
+    recipe = settings.get("recipe", "auto")
     if rules is not None:
         check_names(skip, rules, f"{where}: skip names no rule")
     if recipe not in RECIPES:

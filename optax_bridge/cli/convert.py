@@ -4,7 +4,6 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from optax_bridge._text import listing
 from optax_bridge.cli import pytorch
 from optax_bridge.cli.configuration import ConfigurationError, read_configuration
-from optax_bridge.cli.interrupts import Interrupts
 from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, Target
 from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
-from optax_bridge.cli.signals import repeat_interrupt
 
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
     from optax_bridge.checkpoints.write import Progress
     from optax_bridge.cli.terminal import Terminal
+    from optax_bridge.correspondence import Choice
     from optax_bridge.correspondence.choice import RecipeKind
     from optax_bridge.correspondence.recipe import Node
     from optax_bridge.metadata.trees import PyTree
@@ -63,10 +62,10 @@ _ParamsOnly = Annotated[bool, typer.Option("--params-only", help="Write the para
 _Recipe = Annotated[
     Recipe | None,
     typer.Option(
-        help="Whose state to write. `stock`, the default: public Optax's where it is the same but "
-        "for rounding, else this project's, as `migrate` does; `exact`: this project's; "
-        "`standalone`: public Optax's wherever it has an equal. `[tool.optax-bridge]` may set "
-        "another default."
+        help="Whose state to write. `auto`, the default: public Optax's where it is the same but "
+        "for rounding, else this project's, as `migrate` does; `exact`: this project's, which "
+        "`migrate` also writes where steps are given a learning rate; `optax`: public Optax's "
+        "wherever it has an equal. `[tool.optax-bridge]` may set another default."
     ),
 ]
 _Layout = Annotated[
@@ -147,9 +146,9 @@ def convert(
     | 130 | interrupted; the destination is as it was |
 
     Examples:
-    - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`
-
     - `optax-bridge convert checkpoint_100 new/ --like train.py:make_state`
+
+    - `optax-bridge convert checkpoint_100 new/ --optimizer "Adam(learning_rate=1e-3)"`
 
     - `optax-bridge convert new/ checkpoint_100 --to legacy --optimizer "Adam(1e-3)"`
 
@@ -163,8 +162,7 @@ def convert(
         source, destination, optimizer or (), to, file_format, params_only, recipe, layout, like,
         part, names, step, base, allow_nan, verify, force, json,
     )  # fmt: skip
-    with Interrupts(destination) as interrupts:
-        raise typer.Exit(_run(options, interrupts))
+    raise typer.Exit(_run(options))
 
 
 _INFERRED = (
@@ -177,7 +175,7 @@ _UNSUPPORTED = (
 )
 
 
-def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
+def _run(options: ConvertOptions) -> int:
     """Does what was asked for, and prints it."""
     # JAX and Orbax, which no help needs
     from optax_bridge.checkpoints.convert import Conversion
@@ -186,7 +184,6 @@ def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
     from optax_bridge.cli.terminal import plain_terminal
     from optax_bridge.correspondence import UnsupportedSetting
 
-    interrupts.is_starting = False
     if options.file_format not in writable():
         message = f"{options.file_format!r} is not one of {', '.join(map(repr, writable()))}"
         raise typer.BadParameter(message, param_hint="--format")
@@ -231,12 +228,12 @@ def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Itera
         if not options.optimizers and choice.kind == "exact" and recipe != "exact":
             yield _INFERRED.format(render(_as_call(definition)))
             continue
-        if choice.kind == "stock" and choice.reason:
-            yield f"note: {choice.reason}; its state was written as asked for, by standalone"
-        elif choice.reason and choose_recipe(definition, "stock", {"float32"}).kind == "stock":
+        if choice.kind == "optax" and choice.reason:
+            yield f"note: {choice.reason}; its state was written as asked for, by --recipe optax"
+        elif choice.reason and choose_recipe(definition, "auto", {"float32"}).kind == "optax":
             yield (
                 f"note: {choice.reason}. So it is the state of the exact recipe; --recipe "
-                "standalone writes that of public Optax"
+                "optax writes that of public Optax"
             )
 
 
@@ -297,10 +294,13 @@ def _convert(
     """Writes the destination; returns what was done."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
+    from optax_bridge.checkpoints.devices import without_memory
     from optax_bridge.optimizers.selectors import NothingSelectedWarning
     from optax_bridge.torch.checkpoints.files import moved_to_flax
 
     template = None if options.like is None else template_named(options.like)
+    if options.names is None:  # whose state before the first step is the template's own
+        template = without_memory(template)
     if options.to is Target.TORCH:
         return pytorch.write_back(options, template)
     if template is None:  # a group that holds nothing is the checkpoint's own
@@ -332,7 +332,7 @@ def _warnings_to(errors: "Terminal") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
-    """Shows a progress bar on a terminal; SIGTERM ends it as an error does."""
+    """Shows a progress bar on a terminal."""
     import rich.progress
 
     columns = (
@@ -349,7 +349,6 @@ def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
             tasks[phase] = bar.add_task(phase, total=total)
         bar.update(tasks[phase], completed=done)
 
-    before = signal.signal(signal.SIGTERM, _terminate)
     # Orbax's threads report a failure once more, and may do so late; one error is enough.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -358,19 +357,14 @@ def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
         with bar if errors.is_terminal else contextlib.nullcontext():
             yield progress if errors.is_terminal else None
     finally:
-        signal.signal(signal.SIGTERM, before)
         if hook is not sys.__unraisablehook__:  # the plain one need not come back: threads go on
             sys.unraisablehook = hook
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
     """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
-        repeat_interrupt(unraisable)
+        sys.__unraisablehook__(unraisable)
 
 
 def _report(done: "Conversion", options: ConvertOptions) -> None:
@@ -405,13 +399,23 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
             "arrays": len(arrays), "bytes": size, "verified": options.verify,
         }))  # fmt: skip
         return
-    what = classes_with({path: f" ({kind})" for path, kind in recipes.items()})
+    programs = {path: _transformation(choice) for path, choice in done.choices.items()}
+    what = classes_with({path: f" (for a program with {tx})" for path, tx in programs.items()})
     what = f"{what} as the template has it".lstrip() if options.like else what or "parameters alone"
     checked = ", read again and compared" if options.verify else ""
     plain_terminal().print(
         f"{read.path} ({read.description}) -> {options.destination}: {what}, {len(arrays)} arrays, "
         f"{size:,} bytes{checked}"
     )
+
+
+def _transformation(choice: "Choice") -> str:
+    """The transformation of a recipe by its names, without its settings."""
+    if choice.parts:
+        within = dict.fromkeys(map(_transformation, choice.parts))
+        return f"{choice.call.target} of {listing(list(within))}"
+    parts = [part.target for part in choice.call.args if hasattr(part, "target")]
+    return f"{choice.call.target}({', '.join(parts)})" if parts else choice.call.target
 
 
 def _classes_by_place(done: "Conversion") -> dict[str, str]:

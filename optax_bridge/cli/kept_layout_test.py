@@ -171,7 +171,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("expression", DEFAULTS)
 def test_the_state_is_by_default_that_of_what_migrate_writes(expression: str) -> None:
     tree = serialization.to_state_dict(trained())
-    converted = convert_tree(tree, parse_definition(expression), recipe="stock")
+    converted = convert_tree(tree, parse_definition(expression), recipe="auto")
     expected = fresh(DEFAULTS[expression]()).opt_state
     types = [type(item).__name__ for item in (converted.opt_state, expected)]
     assert types[0] == types[1]
@@ -200,7 +200,7 @@ def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:
 
 
 def test_like_a_state_of_flax_itself_with_a_rate_within(tmp_path: Path) -> None:
-    """As `migrate --standalone` writes it where steps are given a learning rate."""
+    """As `migrate --recipe optax` writes it where steps are given a learning rate."""
     tx = optax.inject_hyperparams(lambda learning_rate: optax.sgd(learning_rate, momentum=0.9))
     params = {"w": jnp.zeros(3)}
     old = legacy_optim.Momentum(0.1, beta=0.9).create(params)

@@ -13,9 +13,9 @@ import typer
 class Recipe(enum.StrEnum):
     """The kinds of recipe; see `optax_bridge.correspondence.choose_recipe`."""
 
+    AUTO = "auto"
     EXACT = "exact"
-    STOCK = "stock"
-    STANDALONE = "standalone"
+    OPTAX = "optax"
 
 
 Devices = Annotated[

@@ -25,10 +25,6 @@ class Dtype(enum.StrEnum):
 
 
 FOUND, NO_EQUAL, MISUSE = 0, 1, 2
-_BECAME_OPTAX = (
-    "rounding only, and identical but for Adam (jax.experimental.optix became Optax; measured "
-    "against the optix of JAX 0.2.5, in float32, and not proved)"
-)
 _PER_CALL = (
     "every call gives the rate, which Optax's own optimizers do not take; with a number, or a "
     "schedule of the step, in its place"
@@ -40,16 +36,15 @@ def recipe(
         str,
         typer.Argument(
             metavar="EXPRESSION",
-            help="A constructor call of flax.optim, torch.optim, keras.optimizers or "
-            "jax.example_libraries.optimizers; it is parsed, never evaluated.",
+            help="A constructor call of flax.optim or torch.optim; it is parsed, never evaluated.",
         ),
     ],
     recipe: Annotated[
-        Literal["exact", "stock", "standalone"] | None,
+        Literal["auto", "exact", "optax"] | None,
         typer.Option(
-            help="Print one recipe alone: `exact`, this project's own; `standalone`, public Optax "
-            "whatever its verdict; `stock`, what `migrate` writes: public Optax where it is the "
-            "same but for rounding, else the exact one. By default `exact` and `standalone`."
+            help="Print one recipe alone: `exact`, this project's own; `optax`, public Optax "
+            "whatever its verdict; `auto`, what `migrate` writes: public Optax where it is the "
+            "same but for rounding, else the exact one. By default `exact` and `optax`."
         ),
     ] = None,
     dtype: Annotated[
@@ -57,7 +52,7 @@ def recipe(
         typer.Option(help="Dtype of the parameters; may be repeated. By default float32."),
     ] = None,
 ) -> None:
-    """Print the Optax source for an optimizer of flax.optim or another library, with its verdict.
+    """Print the Optax source for an optimizer of flax.optim or PyTorch, with its verdict.
 
     | exit code | means |
     |---|---|
@@ -69,20 +64,18 @@ def recipe(
     Examples:
     - `optax-bridge recipe "Adam(learning_rate=1e-3, weight_decay=0.01)"`
 
-    - `optax-bridge recipe "Adam(1e-3)" --recipe stock --dtype bfloat16`
+    - `optax-bridge recipe "Adam(1e-3)" --recipe auto --dtype bfloat16`
 
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`
 
     - `optax-bridge recipe "torch.optim.AdamW(lr=1e-3, weight_decay=0.05)"`
-
-    - `optax-bridge recipe "jax.example_libraries.optimizers.adam(1e-3)"`
     """
     raise typer.Exit(print_recipe(expression, recipe, dtype or [Dtype.float32]))
 
 
 def print_recipe(
     expression: str,
-    kind: Literal["exact", "stock", "standalone"] | None = None,
+    kind: Literal["auto", "exact", "optax"] | None = None,
     dtypes: Sequence[str] = ("float32",),
     console: Console | None = None,
 ) -> int:
@@ -99,14 +92,10 @@ def print_recipe(
     """
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import choose_recipe
-    from optax_bridge.correspondence.expression import ExpressionError, optax_of_optix, parse
+    from optax_bridge.correspondence.expression import ExpressionError, parse
 
     console = console or Terminal()
     try:
-        if of_optix := optax_of_optix(expression):
-            _print_prose(console, _BECAME_OPTAX, "standalone")
-            _print_source(console, ["import optax", "", f"tx = {of_optix}"])
-            return FOUND
         described = parse(expression)
     except ExpressionError as error:
         _print_prose(Terminal(stderr=True), str(error))
@@ -114,9 +103,9 @@ def print_recipe(
     code = FOUND
     if kind in (None, "exact"):
         _print_choice(console, "exact", described, choose_recipe(described, "exact"))
-    if kind == "stock":
+    if kind == "auto":
         _print_choice(console, kind, described, choose_recipe(described, kind, dtypes))
-    if kind in (None, "standalone"):
+    if kind in (None, "optax"):
         code = _print_public(console, described, dtypes)
     for remark in described.remarks():
         _print_prose(console, remark)
@@ -133,18 +122,18 @@ def _print_public(console: Console, described: Described, dtypes: Sequence[str])
     with_rate, prefix = _with_named_rate(described), ""
     try:
         try:
-            choice = choose_recipe(described, "standalone")
+            choice = choose_recipe(described, "optax")
         except UnsupportedSetting:
             if with_rate == described:
                 raise
-            choice, prefix = choose_recipe(with_rate, "standalone"), _PER_CALL
+            choice, prefix = choose_recipe(with_rate, "optax"), _PER_CALL
     except UnsupportedSetting as error:
-        _print_prose(console, f"none. {error}", "standalone")
+        _print_prose(console, f"none. {error}", "optax")
         return NO_EQUAL
     lacking = [name for name in dtypes if choice.dtypes and name not in choice.dtypes]
     elsewhere = f"not the same in {', '.join(lacking)}; elsewhere" if lacking else ""
     prefix = "; ".join(filter(None, [prefix, elsewhere]))
-    _print_choice(console, "standalone", described, choice, prefix)
+    _print_choice(console, "optax", described, choice, prefix)
     return FOUND
 
 
@@ -169,7 +158,7 @@ def _print_choice(
     _print_source(console, source)
     _print_fields(console, described, choice)
     for entry in _entries(described):
-        if choice.kind == "stock" and entry.parts and f"{entry.port}(" in render(choice.call):
+        if choice.kind == "optax" and entry.parts and f"{entry.port}(" in render(choice.call):
             _print_prose(
                 console,
                 f"{entry.port} stays in it: public Optax has no equal of {entry.legacy.__name__}. "
@@ -205,11 +194,11 @@ def _print_fields(console: Console, described: Described, choice: Choice) -> Non
     fields = [field for entry in _entries(described) for field in entry.state]
     names: dict[str, str] = {}
     for field in fields:
-        stock = [place for place in field.stock if choice.kind == "stock"]
-        places = stock if choice.kind == "stock" else [field.exact]
+        public = [place for place in field.optax if choice.kind == "optax"]
+        places = public if choice.kind == "optax" else [field.exact]
         here = " or ".join(dict.fromkeys(place.rpartition(".")[2] for place in places))
         if here:
-            negated = " negated" if stock and field.stock_sign < 0 else ""
+            negated = " negated" if public and field.optax_sign < 0 else ""
             names[field.legacy] = f"{field.legacy} is {here}{negated}"
     if names:
         access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"

@@ -22,7 +22,7 @@ from optax_bridge.correspondence.entry import Entry, UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, Node, is_array
 from optax_bridge.correspondence.table import Described, describe, with_inner
 
-RecipeKind = Literal["exact", "stock", "standalone"]
+RecipeKind = Literal["auto", "exact", "optax"]
 RECIPES: tuple[RecipeKind, ...] = get_args(RecipeKind)
 
 EXACT = identical("the legacy operations in the legacy order")
@@ -38,7 +38,7 @@ class Choice:
     Attributes:
       call: the recipe, ready for `recipe.build` and `recipe.render`.
       claim: what it earns; for wrapped and grouped optimizers what the weakest part does.
-      kind: "stock" where it is public Optax, or some part of it is, else "exact".
+      kind: "optax" where it is public Optax, or some part of it is, else "exact".
       dtypes: the dtypes of parameters in which it is identical or differs by rounding alone.
       reason: one sentence: why public Optax is not its equal, or, where it is taken
         nevertheless, where that does not hold; "" if it is its equal everywhere.
@@ -47,7 +47,7 @@ class Choice:
 
     call: Call
     claim: Claim
-    kind: Literal["exact", "stock"]
+    kind: Literal["exact", "optax"]
     dtypes: frozenset[str]
     reason: str = ""
     parts: tuple[Choice, ...] = ()
@@ -55,7 +55,7 @@ class Choice:
 
 def choose_recipe(
     optimizer: Described | legacy_optim.OptimizerDef,
-    recipe: RecipeKind = "stock",
+    recipe: RecipeKind = "auto",
     dtypes: Iterable[str] | None = None,
 ) -> Choice:
     """Decides on the recipe for a legacy optimizer.
@@ -67,15 +67,15 @@ def choose_recipe(
 
     Args:
       optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
-      recipe: "exact": this project's transformation in legacy arithmetic. "stock": public Optax
+      recipe: "exact": this project's transformation in legacy arithmetic. "optax": public Optax
         where that is identical or differs by rounding alone in all the dtypes, each part of a
-        wrapped or grouped optimizer for itself, else the exact one. "standalone": public Optax
+        wrapped or grouped optimizer for itself, else the exact one. "optax": public Optax
         wherever it has an equal at all; the choice's claim and dtypes say what that is worth.
       dtypes: names of the floating-point dtypes that parameters may have; None where that cannot be
         known, which is any of float32, bfloat16 and float16.
 
     Raises:
-      UnsupportedSetting: "standalone", and public Optax has no equal for these settings.
+      UnsupportedSetting: "optax", and public Optax has no equal for these settings.
       ValueError: there is no such kind of recipe.
     """
     if recipe not in RECIPES:
@@ -91,7 +91,7 @@ def choose_recipe(
     parts: list[Choice] = []
 
     def inner(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
-        holds = recipe != "stock" or possible <= around.dtypes
+        holds = recipe != "auto" or possible <= around.dtypes
         parts.append(choose_recipe(optimizer, recipe if holds else "exact", possible))
         return parts[-1].call
 
@@ -121,16 +121,16 @@ def _choose_single(
     if recipe == "exact":
         return exact
     try:
-        call, claim = entry.stock_recipe(settings)
+        call, claim = entry.optax_recipe(settings)
     except UnsupportedSetting as error:
-        if recipe == "standalone":
+        if recipe == "optax":
             raise
         return replace(exact, reason=str(error))
     dtypes = claim.dtypes if _are_plain(settings) else claim.dtypes & FULL_PRECISION
     reason = _reason(entry, claim, possible - dtypes)
-    if recipe == "stock" and reason:
+    if recipe == "auto" and reason:
         return replace(exact, reason=reason)
-    return Choice(call, claim, "stock", dtypes, reason)
+    return Choice(call, claim, "optax", dtypes, reason)
 
 
 def _choose_outer(
@@ -151,11 +151,11 @@ def _choose_outer(
         return Choice(call, EXACT, "exact", EXACT.dtypes, reason, tuple(parts))
     weakest = max([around, *(part.claim for part in parts)], key=_weakness)
     dtypes = frozenset.intersection(*(part.dtypes for part in parts))
-    return Choice(call, weakest, "stock", dtypes, reason, tuple(parts))
+    return Choice(call, weakest, "optax", dtypes, reason, tuple(parts))
 
 
 def _within(part: Choice, around: Claim, lacking: str) -> Choice:
-    """The choice for a part, which holds where the recipe around stock parts does."""
+    """The choice for a part, which holds where the recipe around parts of public Optax does."""
     dtypes = part.dtypes if part.kind == "exact" else part.dtypes & around.dtypes
     reason = "; ".join(filter(None, [lacking, part.reason]))
     return replace(part, dtypes=dtypes, reason=reason)

@@ -11,18 +11,18 @@ from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION
 FLOAT32 = {"float32"}
 
 
-def test_half_precision_takes_the_exact_recipe_where_stock_parts_from_it():
+def test_half_precision_takes_the_exact_recipe_where_optax_parts_from_it():
     adam = legacy_optim.Adam(0.1)
     full, half, unknown = (choose_recipe(adam, dtypes=d) for d in (FLOAT32, {"bfloat16"}, None))
-    assert (full.kind, full.call.target, full.reason) == ("stock", "optax.adam", "")
+    assert (full.kind, full.call.target, full.reason) == ("optax", "optax.adam", "")
     assert (half.kind, half.call.target) == ("exact", "optax_bridge.adam")
     assert "in bfloat16: the legacy bias correction" in half.reason
     assert unknown.kind == "exact" and "float16" in unknown.reason
 
 
-def test_what_is_the_same_in_every_dtype_is_stock_whatever_the_parameters_are():
+def test_what_is_the_same_in_every_dtype_is_optax_whatever_the_parameters_are():
     choice = choose_recipe(legacy_optim.Momentum(0.1, weight_decay=0.1))
-    assert (choice.kind, choice.reason) == ("stock", "")
+    assert (choice.kind, choice.reason) == ("optax", "")
     assert choice.dtypes >= {"float32", *HALF_PRECISION}
 
 
@@ -30,19 +30,19 @@ def test_what_is_the_same_in_every_dtype_is_stock_whatever_the_parameters_are():
 def test_a_hyper_parameter_that_is_an_array_lifts_half_precision_to_its_dtype(rate):
     choice = choose_recipe(legacy_optim.GradientDescent(rate))
     assert choice.kind == "exact" and "a hyper-parameter is an array" in choice.reason
-    assert choose_recipe(legacy_optim.GradientDescent(rate), dtypes=FLOAT32).kind == "stock"
+    assert choose_recipe(legacy_optim.GradientDescent(rate), dtypes=FLOAT32).kind == "optax"
 
 
-def test_standalone_is_stock_wherever_there_is_one_and_says_where_it_does_not_hold():
-    choice = choose_recipe(legacy_optim.Adam(0.1), "standalone", {"bfloat16"})
-    assert choice.kind == "stock" and "bfloat16" not in choice.dtypes
+def test_optax_is_taken_wherever_there_is_one_and_says_where_it_does_not_hold():
+    choice = choose_recipe(legacy_optim.Adam(0.1), "optax", {"bfloat16"})
+    assert choice.kind == "optax" and "bfloat16" not in choice.dtypes
     assert "in bfloat16" in choice.reason
-    other = choose_recipe(legacy_optim.Adagrad(0.1), "standalone", FLOAT32)
+    other = choose_recipe(legacy_optim.Adagrad(0.1), "optax", FLOAT32)
     assert other.claim.verdict is Verdict.DIFFERENT and not other.dtypes
     assert "another optimizer" in other.reason
     assert choose_recipe(legacy_optim.Adagrad(0.1), dtypes=FLOAT32).reason == other.reason
     with pytest.raises(UnsupportedSetting, match="epsilon2"):
-        choose_recipe(legacy_optim.Adafactor(0.1, epsilon2=0.1), "standalone")
+        choose_recipe(legacy_optim.Adafactor(0.1, epsilon2=0.1), "optax")
     assert "epsilon2" in choose_recipe(legacy_optim.Adafactor(0.1, epsilon2=0.1)).reason
 
 
@@ -59,33 +59,33 @@ def test_groups_choose_part_by_part_and_are_worth_the_weakest():
         (kernels, legacy_optim.Adam(0.1)), (rest, legacy_optim.Momentum(0.1))
     )
     full, half = choose_recipe(groups, dtypes=FLOAT32), choose_recipe(groups)
-    assert [part.kind for part in full.parts] == ["stock", "stock"]
-    assert [part.kind for part in half.parts] == ["exact", "stock"]
+    assert [part.kind for part in full.parts] == ["optax", "optax"]
+    assert [part.kind for part in half.parts] == ["exact", "optax"]
     assert full.claim.verdict is Verdict.ROUNDING and full.dtypes == full.parts[0].dtypes
     assert full.claim.ulp == full.parts[0].claim.ulp
     assert half.claim.verdict is Verdict.IDENTICAL and "Adam" in half.reason
-    assert half.kind == "stock" and half.dtypes == half.parts[1].dtypes
+    assert half.kind == "optax" and half.dtypes == half.parts[1].dtypes
     assert choose_recipe(groups, "exact").kind == "exact"
 
 
 def test_around_parts_that_would_be_compiled_otherwise_all_are_exact():
     wrapped = legacy_optim.WeightNorm(legacy_optim.Momentum(0.1))
-    assert choose_recipe(wrapped, dtypes=FLOAT32).kind == "stock"
+    assert choose_recipe(wrapped, dtypes=FLOAT32).kind == "optax"
     half = choose_recipe(wrapped, dtypes={"float16"})
     assert half.kind == "exact" and "WeightNorm" in half.reason
-    assert choose_recipe(wrapped, dtypes={"bfloat16"}).kind == "stock"
+    assert choose_recipe(wrapped, dtypes={"bfloat16"}).kind == "optax"
 
 
 def test_a_class_of_ones_own_is_wrapped_whatever_is_asked_for():
     class Mine(legacy_optim.Momentum):
         pass
 
-    for recipe in ("exact", "stock", "standalone"):
+    for recipe in ("auto", "exact", "optax"):
         assert choose_recipe(Mine(0.1), recipe).kind == "exact"
 
 
 def test_another_kind_of_recipe_is_refused():
-    with pytest.raises(ValueError, match="expected one of exact, stock, standalone, found 'best'"):
+    with pytest.raises(ValueError, match="expected one of auto, exact, optax, found 'best'"):
         choose_recipe(legacy_optim.Adam(0.1), "best")  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ def test_every_claim_says_of_both_half_precisions_whether_it_holds_and_how_that_
     for name in ENTRIES:
         with subtests.test(str(name)):
             entry = ENTRIES[name]
-            for claim in [variant.claim for variant in entry.stock] + [entry.around]:
+            for claim in [variant.claim for variant in entry.optax] + [entry.around]:
                 if claim.verdict is Verdict.DIFFERENT:
                     assert not claim.dtypes
                     continue

@@ -157,10 +157,10 @@ def _choices(entry: Entry, case: Case) -> dict[bool, Choice]:
     definition = entry.definition(case, case.learning_rate)
     choices = {True: choose_recipe(definition, "exact")}
     try:
-        choices[False] = choose_recipe(definition, "standalone")
+        choices[False] = choose_recipe(definition, "optax")
     except UnsupportedSetting as error:
         unsupported = {u.name for u in entry.unsupported}
-        assert not entry.stock or unsupported & set(case.settings), error
+        assert not entry.optax or unsupported & set(case.settings), error
     return choices
 
 

@@ -45,26 +45,18 @@ class StateField:
 
     legacy: str
     exact: str
-    stock: tuple[str, ...] = ()
-    stock_sign: int = 1
+    optax: tuple[str, ...] = ()
+    optax_sign: int = 1
     within: Range = FINITE
 
 
-def squares(legacy: str, exact: str, stock: tuple[str, ...] = ()) -> StateField:
+def squares(legacy: str, exact: str, optax: tuple[str, ...] = ()) -> StateField:
     """A field that is a mean or a sum of squares, see `StateField`."""
-    return StateField(legacy, exact, stock, within=NOT_NEGATIVE)
-
-
-def adamax_note(library: str, eps: str) -> str:
-    """The note on moving from a library's Adamax, whose epsilon it calls `eps`."""
-    return (
-        "`optax.adamax` is another optimizer: it adds `eps` to each gradient before the maximum, "
-        f"{library} to the largest one. Where gradients are far above `{eps}` the two train alike. "
-    )
+    return StateField(legacy, exact, optax, within=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)
-class Stock:
+class OptaxRecipe:
     """A recipe of public Optax, for some settings."""
 
     recipe: Call
@@ -85,8 +77,8 @@ class Unsupported:
     message: str
 
 
-# What the learning rate is called, by flax.optim and Keras, by torch.optim and by JAX.
-RATES = ("learning_rate", "lr", "step_size")
+# What the learning rate is called, by flax.optim and by torch.optim.
+RATES = ("learning_rate", "lr")
 
 # Stands for the learning rate within a nested definition of a case.
 RATE = Setting("learning_rate")
@@ -162,8 +154,8 @@ class Entry:
       legacy: the legacy class.
       port: dotted name of this project's transformation, the exact recipe.
       state: the legacy parameter state, field by field.
-      stock: variants of the stock recipe, the most special first.
-      unsupported: settings that no stock recipe expresses.
+      optax: variants of the recipe of public Optax, the most special first.
+      unsupported: settings that no recipe of public Optax expresses.
       cases: what the suite runs; together they move every hyper-parameter off its default.
       notes: for the guide: what to know when moving.
       sources: its name in the original library, and papers.
@@ -173,7 +165,7 @@ class Entry:
       getters: argument of the legacy constructor -> what reads it from a definition, where it is
         none of `definition.hyper_params`.
       dropped: legacy state fields that go nowhere, each with the reason.
-      around: what a recipe of this project around stock parts earns at best.
+      around: what a recipe of this project around parts of public Optax earns at best.
       parts: how it holds others, for one that does.
       inferred: the settings that shape a state, from the parameters and their states in a
         checkpoint; None: those are its switches, which can be tried.
@@ -185,7 +177,7 @@ class Entry:
     legacy: LegacyClass
     port: str
     state: tuple[StateField, ...]
-    stock: tuple[Stock, ...]
+    optax: tuple[OptaxRecipe, ...]
     cases: tuple[Case, ...]
     notes: str
     sources: tuple[str, ...]
@@ -295,7 +287,7 @@ class Entry:
                 kwargs[hp.port] = value
         return Call(self.port, args, kwargs)
 
-    def stock_recipe(self, settings: Mapping[str, Node]) -> tuple[Call, Claim]:
+    def optax_recipe(self, settings: Mapping[str, Node]) -> tuple[Call, Claim]:
         """The recipe of public Optax, and what it earns.
 
         Args:
@@ -316,11 +308,11 @@ class Entry:
                 raise UnsupportedSetting(
                     f"{self.legacy.__name__}({unsupported.name}={shown!r}): {unsupported.message}"
                 )
-        for number, variant in enumerate(self.stock):
+        for number, variant in enumerate(self.optax):
             if variant.fits(settings):
                 claim = replace(variant.claim, key=f"{self.name}/{number}")
                 return substitute(variant.recipe, settings), claim
-        which = "optimizer with these settings" if self.stock else "optimizer"
+        which = "optimizer with these settings" if self.optax else "optimizer"
         raise UnsupportedSetting(
             f"{self.legacy.__name__}: public Optax has no such {which}. Use the exact recipe, "
             f"{self.port}."

@@ -1,4 +1,4 @@
-"""What the entries say of half precision, measured again: stock recipes beside legacy ones."""
+"""What the entries say of half precision, measured again: public Optax beside the old API."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ SCALES = {"usual": [1.0], "tiny": [1e-4], "mixed": [1.0, 1e-3, 0.0, 10.0]}
 
 
 def settings() -> list[Any]:
-    """The suite's cases whose stock recipe is said to be the same in a half precision."""
+    """The suite's cases whose recipe of public Optax is said to be the same in a half precision."""
     cases = []
     for name, entry in ENTRIES.items():
         for index, case in enumerate(entry.cases):
             definition = entry.definition(case, case.learning_rate)
             try:
-                choice = choose_recipe(definition, "standalone")
+                choice = choose_recipe(definition, "optax")
             except UnsupportedSetting:
                 continue
             for dtype in sorted(
@@ -42,7 +42,7 @@ def distance(definition: legacy_optim.OptimizerDef, dtype: Any) -> float:
         "zeros": jnp.zeros(3, dtype),
         "large": jnp.asarray(10 * rng.standard_normal((64, 64)), dtype),  # squares overflow in sum
     }
-    made = choose_recipe(definition, "standalone").call.build()
+    made = choose_recipe(definition, "optax").call.build()
     state: Any = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=made)
 
     def step(carry: Any, grads: Any) -> Any:
@@ -76,7 +76,7 @@ def _apart(old: Any, new: Any, dtype: Any) -> float:
 
 @pytest.mark.parametrize(("definition", "dtype"), settings())
 def test_a_claim_holds_in_half_precision_where_it_says_so(definition: Any, dtype: str):
-    evidence = choose_recipe(definition, "standalone").claim.evidence[dtype]
+    evidence = choose_recipe(definition, "optax").claim.evidence[dtype]
     bound = 0 if evidence.how == "proved" else MARGIN * HALF_BOUND
     assert distance(definition, dtype) <= bound
 
@@ -94,7 +94,7 @@ APART = [
 def test_where_a_claim_does_not_hold_the_two_do_part(
     definition: legacy_optim.OptimizerDef, request: pytest.FixtureRequest
 ):
-    choice = choose_recipe(definition, "standalone")
+    choice = choose_recipe(definition, "optax")
     assert not choice.dtypes.intersection(HALF_PRECISION)
     full = request.config.getoption("--equivalence-full")
     for dtype in HALF_PRECISION if full else ("bfloat16",):

@@ -178,9 +178,9 @@ def test_parsed_and_constructed_optimizers_have_the_same_recipe():
 
 def test_an_expression_is_never_known_to_be_a_default():
     described = parse("Momentum(0.1, weight_decay=decay)")
-    assert "add_decayed_weights" in choose_recipe(described, "standalone").call.render()
+    assert "add_decayed_weights" in choose_recipe(described, "optax").call.render()
     with pytest.raises(UnsupportedSetting, match="epsilon2"):
-        choose_recipe(parse("Adafactor(0.1, epsilon2=e)"), "standalone")
+        choose_recipe(parse("Adafactor(0.1, epsilon2=e)"), "optax")
 
 
 def test_what_the_suite_runs_is_what_a_hyper_parameter_can_take(subtests: pytest.Subtests):
@@ -207,7 +207,7 @@ def test_a_class_within_a_module_is_reached():
 
 
 def test_a_reason_says_what_was_measured():
-    claim = choose_recipe(parse("Adam(0.1)"), "standalone").claim
+    claim = choose_recipe(parse("Adam(0.1)"), "optax").claim
     assert claim.reason.startswith(claim.why) and claim.reason.endswith(" ULP measured")
     assert choose_recipe(parse("Adam(0.1)"), "exact").claim.reason.startswith(
         "the legacy operations"

@@ -68,6 +68,7 @@ USED = {
     "alias": (optax.adamw(0.1), set()),
     "chain of aliases": (optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), set()),
     "MultiSteps": (optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), set()),
+    "MultiSteps of ours": (optax.MultiSteps(optax_bridge.sgd(), 2), {"learning_rate"}),
     "apply_if_finite": (optax.apply_if_finite(optax_bridge.adam(0.1), 2), {"learning_rate"}),
     "plateau": (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), {"value"}),
     "masked": (optax.masked(scale_by_weight(), True), {"weight"}),
@@ -106,6 +107,25 @@ def test_the_argument_arrives():
     assert state.apply_gradients(grads=jnp.ones(()), weight=0.25).params == 0.75
 
 
+@pytest.mark.parametrize("as_transformation", [False, True])
+def test_arguments_reach_what_multi_steps_accumulates_for(as_transformation: bool):
+    inner = optax.chain(optax_bridge.adam(), optax.contrib.reduce_on_plateau(0.5, patience=1))
+    steps = optax.MultiSteps(inner, 2)
+    tx = steps.gradient_transformation() if as_transformation else steps
+    params = jnp.ones(3)
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    opt_state = tx.init(params)
+    for step in range(6):
+        grads = jnp.arange(3.0) + step
+        updates, opt_state = steps.update(grads, opt_state, params, learning_rate=0.5, value=1.0)
+        params = optax.apply_updates(params, updates)
+        state = state.apply_gradients(grads=grads, learning_rate=0.5, value=1.0)
+    np.testing.assert_array_equal(state.params, params)
+    assert (params < 0.5).all()
+    with pytest.raises(TypeError, match="got learnig_rate, which is neither"):
+        state.apply_gradients(grads=params, learning_rate=0.5, value=1.0, learnig_rate=0.5)
+
+
 def test_only_what_is_known_to_be_zero_is_zero():
     """A decay that may be anything, as traced ones and one for each of an ensemble, is applied."""
     for zero in (None, 0, 0.0, False, np.float32(0), jnp.zeros(())):
@@ -131,6 +151,12 @@ def test_of_a_step_that_cannot_be_taken_nothing_is_known():
     for known in ("text", {1}):  # a set cannot be hashed
         given = {"weight": 2.0, "other": 2.0, "more": known}
         assert unused_arguments(taken, params, (), params, given) == ["other"]
+
+
+def test_a_rate_for_this_step_goes_before_a_schedule():
+    scheduled, ones = optax_bridge.sgd(lambda count: 0.125), jnp.ones(2)
+    new, _ = scheduled.step(ones, scheduled.init(ones), ones, learning_rate=0.5)
+    np.testing.assert_array_equal(new, [0.5, 0.5])
 
 
 def test_a_setting_that_is_a_flag_is_one_in_a_step_too():

@@ -9,7 +9,14 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import differs, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -114,11 +121,11 @@ ENTRY = Entry(
     renamed={"beta1": "b1", "beta2": "b2"},
     within={"beta1": CORRECTED_DECAY, "beta2": CORRECTED_DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField("grad_ema", exact="AdaBeliefState.mu", stock=("ScaleByBeliefState.mu",)),
-        squares("grad_sq_ema", exact="AdaBeliefState.nu", stock=("ScaleByBeliefState.nu",)),
+        StateField("grad_ema", exact="AdaBeliefState.mu", optax=("ScaleByBeliefState.mu",)),
+        squares("grad_sq_ema", exact="AdaBeliefState.nu", optax=("ScaleByBeliefState.nu",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call("optax.adabelief", learning_rate=s("learning_rate"), **_MOMENTS),
             rounding(
                 32,
@@ -127,7 +134,7 @@ ENTRY = Entry(
             ),
             when={"weight_decay": 0},
         ),
-        Stock(
+        OptaxRecipe(
             call(
                 "optax.chain",
                 call("optax.scale_by_belief", **_MOMENTS),

@@ -9,7 +9,7 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import by_measurement, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, squares
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -99,11 +99,11 @@ ENTRY = Entry(
     port="optax_bridge.adadelta",
     within={"rho": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        squares("sq_avg", exact="AdadeltaState.e_g", stock=("ScaleByAdaDeltaState.e_g",)),
-        squares("acc_delta", exact="AdadeltaState.e_x", stock=("ScaleByAdaDeltaState.e_x",)),
+        squares("sq_avg", exact="AdadeltaState.e_g", optax=("ScaleByAdaDeltaState.e_g",)),
+        squares("acc_delta", exact="AdadeltaState.e_x", optax=("ScaleByAdaDeltaState.e_x",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.adadelta",
                 learning_rate=s("learning_rate"),
@@ -118,7 +118,7 @@ ENTRY = Entry(
             ),
             when={"weight_decay": 0},
         ),
-        Stock(
+        OptaxRecipe(
             call(
                 "optax.chain",
                 call("optax.scale_by_adadelta", rho=s("rho"), eps=s("eps")),

@@ -16,9 +16,9 @@ from optax_bridge.correspondence.entry import (
     Case,
     Entry,
     LegacyClass,
+    OptaxRecipe,
     Row,
     StateField,
-    Stock,
     Unsupported,
     squares,
 )
@@ -268,13 +268,13 @@ ENTRY = Entry(
     },
     getters={"dtype_momentum": operator.attrgetter("dtype_momentum")},
     state=(
-        squares("v_row", exact="AdafactorState.v_row", stock=("FactoredState.v_row",)),
-        squares("v_col", exact="AdafactorState.v_col", stock=("FactoredState.v_col",)),
-        squares("v", exact="AdafactorState.v", stock=("FactoredState.v",)),
-        StateField("m", exact="AdafactorState.m", stock=("EmaState.ema",)),
+        squares("v_row", exact="AdafactorState.v_row", optax=("FactoredState.v_row",)),
+        squares("v_col", exact="AdafactorState.v_col", optax=("FactoredState.v_col",)),
+        squares("v", exact="AdafactorState.v", optax=("FactoredState.v",)),
+        StateField("m", exact="AdafactorState.m", optax=("EmaState.ema",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.adafactor",
                 learning_rate=s("learning_rate"),

@@ -9,7 +9,7 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, squares
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -82,11 +82,11 @@ ENTRY = Entry(
     within={"eps": NOT_NEGATIVE},
     state=(
         squares(
-            "G", exact="AdagradState.sum_of_squares", stock=("ScaleByRssState.sum_of_squares",)
+            "G", exact="AdagradState.sum_of_squares", optax=("ScaleByRssState.sum_of_squares",)
         ),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.adagrad",
                 learning_rate=s("learning_rate"),

@@ -8,7 +8,14 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
@@ -117,11 +124,11 @@ ENTRY = Entry(
     renamed={"beta1": "b1", "beta2": "b2"},
     within={"beta1": CORRECTED_DECAY, "beta2": CORRECTED_DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField("grad_ema", exact="LambState.mu", stock=("ScaleByAdamState.mu",)),
-        squares("grad_sq_ema", exact="LambState.nu", stock=("ScaleByAdamState.nu",)),
+        StateField("grad_ema", exact="LambState.mu", optax=("ScaleByAdamState.mu",)),
+        squares("grad_sq_ema", exact="LambState.nu", optax=("ScaleByAdamState.nu",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.lamb",
                 learning_rate=s("learning_rate"),

@@ -12,7 +12,7 @@ from optax_bridge.correspondence.claim import (
     differs,
     rounding,
 )
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, StateField
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -109,10 +109,10 @@ ENTRY = Entry(
     renamed={"beta": "momentum"},
     within={"beta": DECAY, "eps": NOT_NEGATIVE},
     state=(
-        StateField("momentum", exact="LarsState.trace", stock=("TraceState.trace",), stock_sign=-1),
+        StateField("momentum", exact="LarsState.trace", optax=("TraceState.trace",), optax_sign=-1),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             _LARS,
             rounding(
                 8,
@@ -124,7 +124,7 @@ ENTRY = Entry(
             ),
             when={"weight_decay": 0},
         ),
-        Stock(
+        OptaxRecipe(
             _LARS,
             different("the trust ratio's denominator: |g| + wd * |p| here, |g + wd * p| in Optax"),
         ),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jax import Array
 
 from optax_bridge.correspondence.claim import identical
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, StateField
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY
@@ -87,10 +87,10 @@ ENTRY = Entry(
     port="optax_bridge.momentum",
     renamed={"beta": "decay"},
     within={"beta": DECAY},
-    state=(StateField("momentum", exact="MomentumState.trace", stock=("TraceState.trace",)),),
-    stock=(
-        Stock(_SGD, _SAME, when={"weight_decay": 0}),
-        Stock(
+    state=(StateField("momentum", exact="MomentumState.trace", optax=("TraceState.trace",)),),
+    optax=(
+        OptaxRecipe(_SGD, _SAME, when={"weight_decay": 0}),
+        OptaxRecipe(
             call("optax.chain", call("optax.add_decayed_weights", s("weight_decay")), _SGD),
             _SAME,
         ),

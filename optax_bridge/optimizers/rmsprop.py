@@ -8,7 +8,14 @@ import optax
 from jax import Array
 
 from optax_bridge.correspondence.claim import by_measurement, differs, rounding
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock, squares
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    OptaxRecipe,
+    StateField,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
@@ -99,12 +106,12 @@ ENTRY = Entry(
     within={"beta2": DECAY, "eps": NOT_NEGATIVE},
     state=(
         squares(
-            "v", exact="RMSPropState.nu", stock=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
+            "v", exact="RMSPropState.nu", optax=("ScaleByRmsState.nu", "ScaleByRStdDevState.nu")
         ),
-        StateField("mg", exact="RMSPropState.mu", stock=("ScaleByRStdDevState.mu",)),
+        StateField("mg", exact="RMSPropState.mu", optax=("ScaleByRStdDevState.mu",)),
     ),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.rmsprop",
                 learning_rate=s("learning_rate"),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jax import Array
 
 from optax_bridge.correspondence.claim import identical
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Stock, setting
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, setting
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
@@ -43,8 +43,8 @@ ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.GradientDescent"),
     port="optax_bridge.sgd",
     state=(),
-    stock=(
-        Stock(
+    optax=(
+        OptaxRecipe(
             call("optax.sgd", learning_rate=setting("learning_rate")),
             identical("one product and one subtraction on both sides"),
         ),

@@ -1,5 +1,6 @@
 """Weight normalisation (Salimans and Kingma 2016), as `flax.optim.WeightNorm` does it."""
 
+import math
 import operator
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -145,7 +146,8 @@ class _WeightNorm:
 
 
 def _is_split(param: jax.Array) -> bool:
-    return param.ndim > 0 and param.size > param.shape[-1]
+    shape = jnp.shape(param)  # of a Python number, too
+    return len(shape) > 0 and math.prod(shape) > shape[-1]
 
 
 def _in_place_of(param: jax.Array, new: jax.Array) -> jax.Array:
@@ -197,7 +199,7 @@ ENTRY = Entry(
         StateField("direction", exact="WeightNormState.direction"),
         StateField("scale", exact="WeightNormState.scale"),
     ),
-    stock=(),
+    optax=(),
     cases=(
         Case({"wrapped_optimizer": call("legacy_optim.Momentum", learning_rate=RATE)}),
         Case(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optax_bridge.correspondence.claim import Claim, Evidence, differs, identical, rounding
-from optax_bridge.correspondence.entry import Stock
+from optax_bridge.correspondence.entry import OptaxRecipe
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
 
@@ -62,18 +62,18 @@ def up_to_rounding(
 
 def with_sign_and_decay(
     recipe: Call, claim: Claim, when: Mapping[str, Any] | None = None, *, decays: bool = True
-) -> tuple[Stock, ...]:
+) -> tuple[OptaxRecipe, ...]:
     """The variants of a recipe with and without `maximize` and, if coupled, `weight_decay`."""
     when = dict(when or {})
     minimize, maximize = {**when, "maximize": False}, {**when, "maximize": True}
     if not decays:
         return (
-            Stock(recipe, claim, minimize),
-            Stock(call("optax.chain", SIGN, recipe), claim, maximize),
+            OptaxRecipe(recipe, claim, minimize),
+            OptaxRecipe(call("optax.chain", SIGN, recipe), claim, maximize),
         )
     return (
-        Stock(recipe, claim, {**minimize, "weight_decay": 0}),
-        Stock(call("optax.chain", COUPLED, recipe), claim, minimize),
-        Stock(call("optax.chain", SIGN, recipe), claim, {**maximize, "weight_decay": 0}),
-        Stock(call("optax.chain", SIGN, COUPLED, recipe), claim, maximize),
+        OptaxRecipe(recipe, claim, {**minimize, "weight_decay": 0}),
+        OptaxRecipe(call("optax.chain", COUPLED, recipe), claim, minimize),
+        OptaxRecipe(call("optax.chain", SIGN, recipe), claim, {**maximize, "weight_decay": 0}),
+        OptaxRecipe(call("optax.chain", SIGN, COUPLED, recipe), claim, maximize),
     )

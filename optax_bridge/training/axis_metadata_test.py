@@ -23,8 +23,8 @@ BOXED = {"dense": {k: nn.Partitioned(v, NAMES[k]) for k, v in RAW["dense"].items
 GRADS = jax.tree.map(jnp.cos, RAW)
 RULES = [("embed", "data"), ("mlp", "model")]
 OURS = [e.name for e in ENTRIES.values() if "boxed" not in e.excluded]
-ADAFACTORS = {"stock": optax.adafactor(0.1), "ours": optax_bridge.adafactor(0.1)}
-STOCK = {
+ADAFACTORS = {"optax": optax.adafactor(0.1), "ours": optax_bridge.adafactor(0.1)}
+ON_OPTAX = {
     "adafactor": optax.adafactor(0.1),
     "novograd": optax.novograd(0.1),
     "sm3": optax.sm3(0.1),
@@ -80,11 +80,11 @@ def test_1_adafactor_state_has_the_rank_of_its_names(tx: Any):
     assert_close(step(state, GRADS), STEP(create(RAW, tx), GRADS))
 
 
-@pytest.mark.parametrize("name", STOCK)
-def test_2_novograd_and_sm3_and_other_stock_transformations(name: str):
-    state = on_the_mesh(STOCK[name], mesh())
+@pytest.mark.parametrize("name", ON_OPTAX)
+def test_2_novograd_and_sm3_and_other_optax_transformations(name: str):
+    state = on_the_mesh(ON_OPTAX[name], mesh())
     assert_ranks(state.opt_state)
-    assert_close(STEP(state, GRADS), STEP(create(RAW, STOCK[name]), GRADS))
+    assert_close(STEP(state, GRADS), STEP(create(RAW, ON_OPTAX[name]), GRADS))
 
 
 def by_rank(path: str, value: Any) -> Any:
@@ -104,13 +104,13 @@ def test_6_specs_of_any_state_by_derivation_and_rank_one_for_v_row():
 @pytest.mark.parametrize(
     ("name", "grads"),
     [
-        *((name, "boxed") for name in [*OURS, *(f"stock {name}" for name in STOCK)]),
-        *((name, "raw") for name in ("adafactor", "stock masked")),
+        *((name, "boxed") for name in [*OURS, *(f"optax {name}" for name in ON_OPTAX)]),
+        *((name, "raw") for name in ("adafactor", "optax masked")),
     ],
 )
 def test_7_boxed_and_unboxed_gradients(name: str, grads: str):
-    if name.startswith("stock "):
-        tx: Any = STOCK[name.removeprefix("stock ")]
+    if name.startswith("optax "):
+        tx: Any = ON_OPTAX[name.removeprefix("optax ")]
     else:
         entry = ENTRIES[name]
         tx = optax_bridge.from_legacy(entry.definition(entry.cases[0], 0.1))
@@ -188,7 +188,7 @@ def test_8_a_checkpoint_that_does_not_fit_is_refused_with_the_leaf(params: Any, 
         serialization.from_bytes(create(RAW, optax.sgd(0.1)), data)
 
 
-@pytest.mark.parametrize("tx", [optax_bridge.adam(0.1), optax.adam(0.1)], ids=["ours", "stock"])
+@pytest.mark.parametrize("tx", [optax_bridge.adam(0.1), optax.adam(0.1)], ids=["ours", "optax"])
 def test_10_wrong_ranks_and_wrong_names_are_refused_with_the_leaf(tx: Any):
     wrong = {"dense": {"kernel": nn.Partitioned(jnp.ones((2, 3)), ("embed", "mlp", "heads"))}}
     with pytest.raises(ValueError, match=r"\['dense'\]\['kernel'\].*3 axes.*\(2, 3\)"):
@@ -326,3 +326,13 @@ def test_add_axis_and_remove_axis_are_inverses_of_states_too(lift: str):
     loss = lambda p: jnp.sum(model.apply({"params": p}, jnp.ones((2, 4)))[0])  # noqa: E731
     new = jax.eval_shape(lambda state: STEP(state, jax.grad(loss)(state.params)), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+def test_in_a_list_of_states_an_index_is_that_of_the_parameter():
+    def init(params: Any) -> Any:
+        return ([jnp.zeros_like(param) for param in params],)
+
+    tx = optax.GradientTransformation(init, lambda grads, state, params=None: (grads, state))
+    params = [nn.Partitioned(jnp.ones((4, 4)), names) for names in (("a", "b"), ("b", "a"))]
+    state: Any = optax_bridge.with_axis_metadata(tx).init(params)
+    assert [box.names for box in state[0]] == [("a", "b"), ("b", "a")]

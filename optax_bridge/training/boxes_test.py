@@ -125,7 +125,8 @@ def new_msgpack(path: Path, name: str) -> Path:
 
 
 def converted(path: Path, name: str) -> Path:
-    convert_file(old_msgpack(path, name) / "checkpoint_1", path / "new", DEFINITIONS[name])
+    source = old_msgpack(path, name) / "checkpoint_1"
+    convert_file(source, path / "new", DEFINITIONS[name], recipe="exact")
     return path / "new"
 
 

@@ -30,6 +30,12 @@ if TYPE_CHECKING:  # who does not come from the old API does without: 2 ms
 NOT_GIVEN: Any = object()
 _SET_BY_THE_STEP = ("step", "params", "opt_state")
 
+_TAKES_RATE = (
+    ". A rate per call is taken by this project's optimizers, optax_bridge.adam() say, and by "
+    "optax.inject_hyperparams(optax.adam)(learning_rate=1e-3), whose state holds it in "
+    "opt_state.hyperparams"
+)
+
 
 class TrainState(train_state.TrainState):
     """Flax's TrainState, with exact steps, per-call arguments and a way in from `flax.optim`.
@@ -405,10 +411,11 @@ class TrainState(train_state.TrainState):
             accepted = accepted_arguments(self.tx)
             taken = "not known" if accepted is None else ", ".join(sorted(accepted)) or "none"
             fields = sorted(names - {"tx", *_SET_BY_THE_STEP})
+            takes_rate = _TAKES_RATE if "learning_rate" in unused else ""
             raise TypeError(
                 f"apply_gradients got {', '.join(unused)}, which is neither a field of "
                 f"{type(self).__name__} ({', '.join(fields)}) nor an argument that the "
-                f"transformation makes use of per call ({taken})"
+                f"transformation makes use of per call ({taken}){takes_rate}"
             )
         return replaced, extra
 

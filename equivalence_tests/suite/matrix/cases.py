@@ -76,7 +76,7 @@ def _all() -> Iterator[MatrixCase]:
             yield from (replace(case, stream=stream) for stream in STREAMS)
             for stream in ("normal", "mixture", "nan"):
                 yield replace(case, mode="resumed", stream=stream)
-            yield from _stock(case)
+            yield from _optax(case)
         first = MatrixCase(entry)
         for dtype in DTYPES[1:]:
             yield from (replace(first, dtype=dtype, stream=stream) for stream in STREAMS)
@@ -92,20 +92,20 @@ def _all() -> Iterator[MatrixCase]:
             yield from (replace(first, drive=drive, stream=stream) for stream in _FEW)
 
 
-def _stock(case: MatrixCase) -> Iterator[MatrixCase]:
+def _optax(case: MatrixCase) -> Iterator[MatrixCase]:
     """Recipes of public Optax; those that are another optimizer only where that must show."""
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
     try:
-        choice = choice_of("stock", entry.definition(about, about.learning_rate))
+        choice = choice_of("optax", entry.definition(about, about.learning_rate))
     except UnsupportedSetting:
         return
     if choice.claim.verdict is Verdict.DIFFERENT:
-        yield replace(case, recipe="stock", stream="mixture")
+        yield replace(case, recipe="optax", stream="mixture")
         return
-    yield from (replace(case, recipe="stock", stream=stream) for stream in STREAMS)
+    yield from (replace(case, recipe="optax", stream=stream) for stream in STREAMS)
     for dtype in set(DTYPES[1:]) & choice.dtypes:
-        yield replace(case, recipe="stock", dtype=dtype, stream="mixture")
+        yield replace(case, recipe="optax", dtype=dtype, stream="mixture")
 
 
 def peak(case: MatrixCase) -> float:

@@ -9,7 +9,7 @@ from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.kinds import CLASS, HYPER_PARAMS, OPTIMIZER
 from migration_guide.codemod.inference.project import Project, portable
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.names import is_legacy, shared_name
+from migration_guide.codemod.reading.names import OPTIM, is_legacy, shared_name
 from migration_guide.codemod.reading.tree import keyword_of, method_call
 
 _MAPPING = ("jax.pmap", "flax.jax_utils.replicate")
@@ -108,10 +108,8 @@ def _reexports(a: Expressions) -> Iterator[tuple[str, str]]:
         elif isinstance(node, cst.ImportFrom):
             for name, bound, _ in imports.aliases(node):
                 yield shared_name(name), f"{a.key}.{bound}"
-    top = a.scopes[a.module]
-    for target, value in a.facts.assignments:  # `Groups = base.Groups`
-        if isinstance(target, cst.Name) and a.scopes.get(target) is top:
-            yield a.names.of(value) or "", f"{a.key}.{target.value}"
+    for value, here in _top_aliases(a):  # `Groups = base.Groups`
+        yield shared_name(a.names.of(value) or ""), here
 
 
 def _aliases(a: Expressions) -> dict[str, str]:
@@ -122,4 +120,15 @@ def _aliases(a: Expressions) -> dict[str, str]:
             origin = a.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
                 origins[f"{a.key}.{bound}"] = origin
+    for value, here in _top_aliases(a):
+        if a.names.of(value) == f"{OPTIM}.OptimizerDef":
+            origins[here] = f"{OPTIM}.OptimizerDef"
     return origins
+
+
+def _top_aliases(a: Expressions) -> Iterator[tuple[cst.BaseExpression, str]]:
+    """Yields what variables of the module are assigned, and their names for other files."""
+    top = a.scopes[a.module]
+    for target, value in a.facts.assignments:
+        if isinstance(target, cst.Name) and a.scopes.get(target) is top:
+            yield value, f"{a.key}.{target.value}"

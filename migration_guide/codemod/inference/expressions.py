@@ -157,17 +157,41 @@ class Expressions(abc.ABC):
         self, node: cst.ClassDef, is_one: Callable[[cst.BaseExpression, str], bool]
     ) -> bool:
         """True if some base of a class is one, by the expression and its imported name."""
-        for base in node.bases:
-            if is_one(base.value, self.names.of(base.value) or ""):
+        for base in (value for arg in node.bases for value in self.aliased(arg.value)):
+            if is_one(base, self.names.of(base) or ""):
                 return True
-            if isinstance(base.value, cst.Name):
-                parents = [assignment.node for assignment in self.names.assignments(base.value)]
+            if isinstance(base, cst.Name):
+                parents = [assignment.node for assignment in self.names.assignments(base)]
                 if any(
                     isinstance(p, cst.ClassDef) and p is not node and self._derives(p, is_one)
                     for p in parents
                 ):
                     return True
         return False
+
+    def aliased(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """An expression, and the values of the variable or class attribute that it is."""
+        values: list[cst.BaseExpression] = []
+        waiting = [node]
+        while waiting:
+            value = waiting.pop()
+            if value in values:
+                continue
+            values.append(value)
+            if isinstance(value, cst.Name):
+                waiting += self.assigned_to(value)
+            elif isinstance(value, cst.Attribute) and self.names.of(value) is None:
+                name = value.attr.value
+                waiting += [v for field, v in self.facts.class_attributes if field == name]
+            elif isinstance(value, cst.IfExp):
+                waiting += [value.body, value.orelse]
+        return values
+
+    @functools.cached_property
+    def bases(self) -> frozenset[cst.BaseExpression]:
+        """The expressions that classes derive from, those behind an alias included."""
+        args = (arg for c in self.facts.classes for arg in c.bases)
+        return frozenset(value for arg in args for value in self.aliased(arg.value))
 
     def is_own_definition(self, name: str) -> bool:
         """True if an imported name is a definition class of another file of the project."""

@@ -23,7 +23,7 @@ OWN_GROUPS = "own groups"  # of a user's own subclass of MultiOptimizer, and its
 LEGACY = (
     "legacy"  # a definition that stays one, for a definition of the user's own; its hyper_params
 )
-ARRAY = "array"  # followed with `--recipe standalone` alone
+ARRAY = "array"  # followed with `--recipe optax` alone
 FOREIGN = "foreign"  # an optimizer of another library
 
 
@@ -134,7 +134,7 @@ def _inside(atom: object) -> tuple[Kind, ...]:
 
 @dataclass(frozen=True, order=True)
 class Sign:
-    """A place that shows, or hides, that parameters may be in half precision."""
+    """A place that says, or leaves open, that parameters may be in half precision."""
 
     path: str
     line: int

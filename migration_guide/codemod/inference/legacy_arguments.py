@@ -23,12 +23,13 @@ from migration_guide.codemod.inference.kinds import (
     within,
 )
 from migration_guide.codemod.reading.names import OPTIM, shared_name
-from migration_guide.codemod.reading.tree import keyword_of, last_name, method_call, names_bound
+from migration_guide.codemod.reading.tree import keyword_of, last_name, names_bound
 
 _CONTAINERS = (
     "dict", "enumerate", "filter", "items", "list", "map", "max", "min", "reversed", "sorted",
     "tuple", "values", "zip",
 )  # fmt: skip
+_OF_DEFINITIONS = ("create", "hyper_params", "init_state", "update_hyper_params")
 EVERY = -1  # in place of an argument's position
 ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
@@ -82,19 +83,15 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
             if takes_legacy:
                 a.mark(a.legacy, call)
             yield from (arg.value for arg in call.args)
-        holder, method = method_call(call)
-        is_used = method in ("create", "init_state", "update_hyper_params")
-        if is_used and holder is not None and LEGACY in a.kind(holder):
-            yield holder  # there is one bridge around all that it may be
         wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
         for index, arg in enumerate(call.args if wanted else ()):
             key = keyword_of(arg) or index
             if arg.star or key in wanted or EVERY in wanted:
                 yield arg.value
-    for node in a.facts.attributes:
-        kind = a.kind(node.value) if node.attr.value == "hyper_params" else NOTHING
+    for node in a.facts.attributes:  # called, or handed on: `jax.jit(definition.create)`
+        kind = a.kind(node.value) if node.attr.value in _OF_DEFINITIONS else NOTHING
         if {DEFINITION, LEGACY} <= kind:
-            yield node.value  # its hyper-parameters are read as those of legacy code
+            yield node.value  # one bridge is around all that it may be
     for function in a.facts.functions:
         if a.function_name(function) in a.project.legacy_results:
             yield from a.facts.returns[function]

@@ -27,7 +27,7 @@ from migration_guide.codemod.rules.replicate import average_gradients
 from migration_guide.codemod.rules.schedule import provable
 from migration_guide.codemod.rules.unclear import UNCLEAR
 from migration_guide.codemod.writing.context import Context, New
-from migration_guide.codemod.writing.standalone import with_hyper_params
+from migration_guide.codemod.writing.optax_alone import with_hyper_params
 
 _OVERRIDES = (
     "the names in these overrides are those of optax_bridge's transformation now, e.g. b1 for "
@@ -53,8 +53,8 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     assert isinstance(updated.func, cst.Attribute)
     plain = not any(arg.star for arg in original.args)
-    if plain and len(original.args) > 1 and context.is_standalone:
-        return _standalone(context, original, updated)
+    if plain and len(original.args) > 1 and context.is_optax_alone:
+        return _optax_alone(context, original, updated)
     args = [
         _argument(context, holder, index, old, new)
         for index, (old, new) in enumerate(zip(original.args, updated.args, strict=True))
@@ -73,7 +73,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     return updated.with_changes(func=func, args=[arg for arg in args if arg is not None])
 
 
-def _standalone(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
+def _optax_alone(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call | None:
     """`with_hyper_params(optimizer, learning_rate=lr).apply_gradients(grads=g)`."""
     assert isinstance(original.func, cst.Attribute) and isinstance(updated.func, cst.Attribute)
     gradients = [arg for arg in updated.args if keyword_of(arg) in ("", "grads")]
@@ -97,8 +97,8 @@ def _argument(
     context: Context, holder: cst.BaseExpression, index: int, old: cst.Arg, new: cst.Arg
 ) -> cst.Arg | None:
     if old.star:
-        is_standalone = context.is_standalone  # whose steps take none
-        return new if old.star == "**" and not is_standalone else None
+        is_optax_alone = context.is_optax_alone  # whose steps take none
+        return new if old.star == "**" and not is_optax_alone else None
     if old.keyword is None or old.keyword.value == "grads":
         if index > 0 and old.keyword is None:
             return None

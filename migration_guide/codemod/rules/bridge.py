@@ -96,7 +96,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
             "that made it, and ask that",
         )
         return None
-    if not context.analysis.program.calls_classes:
+    if not context.analysis.program.calls_classes and original not in context.analysis.bases:
         context.remark(original, _ESCAPES)
     return context.reference(f"legacy_optim.{context.legacy(original)}")
 

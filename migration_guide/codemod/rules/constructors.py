@@ -21,7 +21,7 @@ import libcst as cst
 from migration_guide.codemod.reading.tree import keyword
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
-from migration_guide.codemod.writing import public_optax, settings, standalone
+from migration_guide.codemod.writing import optax_alone, public_optax, settings
 from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.definitions import RATE
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, without_defaults
@@ -69,15 +69,15 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         )
         return None
     values = {name: settings.value(context.analysis.module, arg) for name, arg in arguments.items()}
-    if context.options.standalone:
+    if context.options.optax_alone:
         why = public_optax.stays(context.analysis, original)
         if why:
             context.remark(original, f"stays on optax_bridge: {why}")
-        elif context.is_standalone:
+        elif context.is_optax_alone:
             if entry.takes_groups:
-                return standalone.partition(context, [_pair(arg.value) for arg in updated.args])
+                return optax_alone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
-            return _standalone(context, entry, updated, values, arguments)
+            return _optax_alone(context, entry, updated, values, arguments)
         else:
             context.remark(original, _MIXED)
     if entry.takes_groups:
@@ -101,17 +101,20 @@ def _template(
     context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
 ) -> Call:
     """Returns the recipe of an optimizer, with a placeholder for each setting."""
-    wanted = "exact" if context.options.exact or context.rate_per_call else "stock"
+    wanted = "exact" if context.options.exact or context.rate_per_call else "auto"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
     sign = context.half_precision
-    if choice.kind == "stock" and sign is not None:
-        wanted = "stock" if context.once(_keeps_half_precision) else "exact"
-        choice = choose_recipe(Described(entry, values), wanted)
-        if choice.kind == "exact":
-            why = choice.reason or _OTHERS.format(entry.legacy.__name__)
-            context.note(original, _HALF.format(choice.call.target, sign, why))
+    if choice.kind == "optax":
+        wanted = "auto" if context.once(_keeps_half_precision) else "exact"
+        in_half = choose_recipe(Described(entry, values), wanted)
+        if in_half.kind == "exact" and sign is None:
+            context.for_float32 = True
+        elif in_half.kind == "exact" and sign is not None:
+            why = in_half.reason or _OTHERS.format(entry.legacy.__name__)
+            context.note(original, _HALF.format(in_half.call.target, sign, why))
+            choice = in_half
     context.recipes.add(choice.kind)
-    return exact_template(entry) if choice.kind == "exact" else _stock_template(entry, values)
+    return exact_template(entry) if choice.kind == "exact" else _optax_template(entry, values)
 
 
 def _say_where_it_differs(
@@ -119,12 +122,13 @@ def _say_where_it_differs(
 ) -> None:
     """Leaves it to a person where public Optax is another optimizer in half precision."""
     sign = context.half_precision
-    if sign is not None:
-        overridden = context.analysis.program.overridden_names
-        values = values | {name: Source(name) for name in overridden & values.keys()}
-        reason = choose_recipe(Described(entry, values), "standalone").reason
-        if reason:
-            context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))
+    overridden = context.analysis.program.overridden_names
+    values = values | {name: Source(name) for name in overridden & values.keys()}
+    reason = choose_recipe(Described(entry, values), "optax").reason
+    if reason and sign is None:
+        context.for_float32 = True
+    elif reason:
+        context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))
 
 
 def _keeps_half_precision(context: Context) -> bool:
@@ -133,8 +137,8 @@ def _keeps_half_precision(context: Context) -> bool:
     return all(entry.around.dtypes >= ANY_DTYPE for entry in entries)
 
 
-def _stock_template(entry: Entry, values: dict[str, object]) -> Call:
-    return next(variant.recipe for variant in entry.stock if variant.fits(values))
+def _optax_template(entry: Entry, values: dict[str, object]) -> Call:
+    return next(variant.recipe for variant in entry.optax if variant.fits(values))
 
 
 def _write_template(
@@ -173,7 +177,7 @@ def _note_for_comparing(
     context.compared[render(Call(entry.legacy.__name__, (), literals))] = render(new)
 
 
-def _standalone(
+def _optax_alone(
     context: Context,
     entry: Entry,
     updated: cst.Call,
@@ -184,7 +188,7 @@ def _standalone(
     planned = context.once(schedule.provable)
     if planned is not None:  # a schedule takes the place of the one rate that a step gives
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}
-        template = _stock_template(entry, everything)
+        template = _optax_template(entry, everything)
         rate = {"learning_rate": keyword("learning_rate", cst.Name(planned.function))}
         return _write_recipe(
             context, updated, without_defaults(entry, template, everything, rate | arguments)
@@ -192,8 +196,8 @@ def _standalone(
     overridden = context.analysis.program.overridden_names
     names = [hp.legacy for hp in entry.hyper_params if hp.legacy in overridden]
     if not names:
-        context.recipes.add("stock")
-        template = _stock_template(entry, entry.defaults() | values)
+        context.recipes.add("optax")
+        template = _optax_template(entry, entry.defaults() | values)
         return _write_template(context, entry, updated, template, values, arguments)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}
@@ -201,7 +205,7 @@ def _standalone(
     symbols |= {name: Source(name, source.value) for name, source in bound.items()}
     everything = entry.defaults() | values | symbols
     named = {name: keyword(name, cst.Name(name)) for name in [*names, *arguments]}
-    recipe = without_defaults(entry, _stock_template(entry, everything), everything, named)
+    recipe = without_defaults(entry, _optax_template(entry, everything), everything, named)
     context.needed.add("jax")
     start = entry.defaults() | values
     # What each step must give is not a number until then, so that none is forgotten in silence.

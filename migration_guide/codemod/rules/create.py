@@ -26,7 +26,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.kinds import ARRAY, LEGACY
 from migration_guide.codemod.reading.tree import keyword, keyword_of, with_keyword
-from migration_guide.codemod.writing import public_optax, standalone
+from migration_guide.codemod.writing import optax_alone, public_optax
 from migration_guide.codemod.writing.context import Context, New
 
 _MIXED = "the rest of the program does"
@@ -40,9 +40,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if not context.is_definition(func.value):
         return None
     assert isinstance(updated.func, cst.Attribute)
-    tx = updated.func.value
-    if LEGACY in context.analysis.kind(func.value):
-        tx = cst.Call(context.reference("optax_bridge.from_legacy"), [cst.Arg(tx)])
+    tx = _transformation(context, func, updated.func)
     params, focus = None, None
     for arg in updated.args:
         name = keyword_of(arg) or ("focus" if params else "target")
@@ -57,10 +55,10 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if focus is not None and not (
         isinstance(focus.value, cst.Name) and focus.value.value == "None"
     ):
-        if context.is_standalone and not public_optax.why_no_partition(context.analysis, original):
-            tx = standalone.partition(context, [(focus.value, tx)])
+        if context.is_optax_alone and not public_optax.why_no_partition(context.analysis, original):
+            tx = optax_alone.partition(context, [(focus.value, tx)])
         else:
-            if context.options.standalone:
+            if context.options.optax_alone:
                 why = public_optax.why_no_partition(context.analysis, original) or _MIXED
                 context.remark(original, f"stays on optax_bridge: {why}")
             group = cst.Tuple([cst.Element(focus.value), cst.Element(tx)])
@@ -96,21 +94,30 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
             original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
         )
         return None
-    definition = context.analysis.module.code_for_node(updated.value)
+    definition = context.code(_transformation(context, original, updated))
     function = context.code(train_state(context, original, None))
     return context.source(
         f"lambda params: {function}(apply_fn=None, params=params, tx={definition})"
     )
 
 
+def _transformation(
+    context: Context, original: cst.Attribute, updated: cst.Attribute
+) -> cst.BaseExpression:
+    """The transformation of `definition.create`; a definition that stays legacy is bridged."""
+    if LEGACY in context.analysis.kind(original.value):
+        return cst.Call(context.reference("optax_bridge.from_legacy"), [cst.Arg(updated.value)])
+    return updated.value
+
+
 def train_state(
     context: Context, original: cst.CSTNode, params: cst.BaseExpression | None
 ) -> cst.BaseExpression:
     """The `create` of the class that takes the optimizer's place."""
-    if context.is_standalone:
+    if context.is_optax_alone:
         if params is None or ARRAY not in context.analysis.kind(params):
             context.needed.add("flax.training.train_state")
-            return cst.parse_expression(f"{standalone.TRAIN_STATE}.create")
+            return cst.parse_expression(f"{optax_alone.TRAIN_STATE}.create")
         context.remark(
             original,
             "stays on optax_bridge: these parameters are an array, and Flax's own TrainState steps "

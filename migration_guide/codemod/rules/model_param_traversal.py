@@ -23,14 +23,14 @@ from migration_guide.codemod.writing.context import Context, Expression, New
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
-    """With `--recipe standalone`, a traversal that only selects groups is its function."""
+    """With `--recipe optax`, a traversal that only selects groups is its function."""
     if context.legacy(original.func) != "ModelParamTraversal":
         return None
     return updated.args[0].value if _becomes_function(context, original) else None
 
 
 def _becomes_function(context: Context, call: cst.Call) -> bool:
-    active = context.is_standalone
+    active = context.is_optax_alone
     return active and public_optax.becomes_function(context.analysis, call)
 
 
@@ -43,7 +43,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
         return None
     if call is not None and call not in context.analysis.legacy and not _is_traversed(context):
         return context.reference("optax_bridge.path_mask")
-    if context.options.standalone:
+    if context.options.optax_alone:
         context.remark(original, "stays on legacy_optim: Flax's own warns of its end")
     return context.reference("legacy_optim.ModelParamTraversal")
 

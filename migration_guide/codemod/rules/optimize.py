@@ -24,7 +24,7 @@ from migration_guide.codemod.reading.tree import (
 from migration_guide.codemod.rules.compute_gradient import unpacked_call, value_and_grad
 from migration_guide.codemod.rules.hyper_params import port_name
 from migration_guide.codemod.rules.replicate import average_gradients
-from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing import optax_alone
 from migration_guide.codemod.writing.context import Context, Line, New
 
 INSTEAD = (
@@ -55,8 +55,8 @@ def rewrite_statement(
         [cst.Assign([cst.AssignTarget(both)], value)], leading_lines=updated.leading_lines
     )
     rest: list[cst.Arg] = []
-    if len(call.args) > 1 and context.is_standalone:
-        holder = standalone.with_hyper_params(context, holder, new_call.args[1:])
+    if len(call.args) > 1 and context.is_optax_alone:
+        holder = optax_alone.with_hyper_params(context, holder, new_call.args[1:])
         new_call = new_call.with_changes(args=new_call.args[:1])
     for arg in new_call.args[1:]:
         name = port_name(context, keyword_of(arg))

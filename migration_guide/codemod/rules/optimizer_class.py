@@ -19,7 +19,7 @@ for a person.
 
 import libcst as cst
 
-from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing import optax_alone
 from migration_guide.codemod.writing.context import Context, Expression, New
 
 _EQUAL = {"Optimizer": "optax_bridge.TrainState", "OptimizerDef": "optax.GradientTransformation"}
@@ -33,9 +33,11 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     above = context.parent(original)
     if isinstance(above, cst.Arg) and isinstance(context.parent(above), cst.ClassDef):
         return None  # a base class: the rule for subclasses
+    if name == "OptimizerDef" and original in context.analysis.bases:
+        return context.reference("legacy_optim.OptimizerDef")
     if context.call_of(original) is not None:
-        uses_bridge = not context.is_standalone
-        class_ = _EQUAL["Optimizer"] if uses_bridge else standalone.TRAIN_STATE
+        uses_bridge = not context.is_optax_alone
+        class_ = _EQUAL["Optimizer"] if uses_bridge else optax_alone.TRAIN_STATE
         context.by_hand(
             original,
             f"{name}(...) built by hand: {class_}.create(apply_fn=None, params=..., tx=...), then "
@@ -53,7 +55,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
             "OptimizerState has no equal: its step is TrainState.step, the rest .opt_state",
         )
         return None
-    if name == "Optimizer" and context.is_standalone:
+    if name == "Optimizer" and context.is_optax_alone:
         context.needed.add("flax.training.train_state")
-        return cst.parse_expression(standalone.TRAIN_STATE)
+        return cst.parse_expression(optax_alone.TRAIN_STATE)
     return context.reference(_EQUAL[name])

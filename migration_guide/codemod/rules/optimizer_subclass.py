@@ -45,17 +45,18 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     if original in context.analysis.legacy or is_bridged(context, original):
         return None
-    if context.options.standalone:
+    if context.options.optax_alone:
         context.remark(original, f"stays on optax_bridge: {stays(context.analysis, original)}")
     return cst.Call(context.reference("optax_bridge.wrap_definition"), [cst.Arg(updated)])
 
 
 def rewrite_class(context: Context, original: cst.ClassDef, _: cst.ClassDef) -> None:
     """A subclass of Optimizer itself is left for a person."""
-    if context.options.standalone and original in context.analysis.legacy_classes:
+    if context.options.optax_alone and original in context.analysis.legacy_classes:
         context.remark(original, "stays on legacy_optim: Optax has no classes to derive from")
     for base in original.bases:
-        if context.name(base.value) == f"{OPTIM}.Optimizer":
+        values = context.analysis.aliased(base.value)
+        if any(context.name(value) == f"{OPTIM}.Optimizer" for value in values):
             context.by_hand(
                 original, "a subclass of Optimizer: derive it from optax_bridge.TrainState"
             )

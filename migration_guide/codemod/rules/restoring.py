@@ -82,13 +82,13 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 def reads_nothing_old(context: Context) -> bool:
     """True if a file keeps Flax's own functions, which read files of today alone."""
-    return context.is_standalone and not context.program_leaves_some
+    return context.is_optax_alone and not context.program_leaves_some
 
 
 def needs_converting(context: Context, call: cst.Call | None, name: str) -> str:
     """Returns the advice for old files that a call of a function, or of a method, reads."""
     restored = _restored_file(context, name, call)
-    command = dataclasses.replace(restored, recipe="standalone").command(
+    command = dataclasses.replace(restored, recipe="optax").command(
         f"{context.analysis.path.stem}.py"
     )
     advice = f"{CONVERTING}: {command}"
@@ -160,7 +160,7 @@ def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restor
     # the optimizers, which only a template shows.
     has_own_states = context.rate_per_call or public_optax.is_grouped(context.analysis)
     function = "" if template is None else _function(context, template)
-    if not (context.options.standalone and has_own_states):
+    if not (context.options.optax_alone and has_own_states):
         if template is not None:
             optimizers = definitions.restored_optimizers(context.analysis, template)
         if not optimizers and not function:

@@ -45,7 +45,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return updated.with_changes(
             args=[updated.args[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
         )
-    if context.options.standalone and context.is_standalone:
+    if context.options.optax_alone and context.is_optax_alone:
         return None  # the rule for constructors has it
     if original is definition and not any(_is_rate(arg) for arg in updated.args):
         return updated.with_changes(

@@ -23,6 +23,6 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
     name = context.legacy(original)
     if name not in _NAMES:
         return None
-    if context.options.standalone:
+    if context.options.optax_alone:
         context.remark(original, _STAYS)
     return context.reference(f"legacy_optim.{name}")

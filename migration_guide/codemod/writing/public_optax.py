@@ -20,7 +20,7 @@ def stays(analysis: Analysis, call: cst.Call) -> str:
         if entry.takes_groups:
             return why_no_partition(analysis, call)
         names = analysis.program.overridden_names
-        return settings.why_not_stock(entry, analysis.module, call, names)
+        return settings.why_not_optax(entry, analysis.module, call, names)
     if analysis.makes_own_definition(call):
         return "a definition of your own is no part of public Optax"
     if has_focus(analysis, call):

@@ -39,7 +39,7 @@ def value(module: cst.Module, arg: cst.Arg) -> object:
         return Source(text)
 
 
-def why_not_stock(
+def why_not_optax(
     entry: Entry, module: cst.Module, call: cst.Call, overridden: Iterable[str]
 ) -> str:
     """Why public Optax has no equal of what a call makes, or ""."""
@@ -49,7 +49,7 @@ def why_not_stock(
     settings = entry.defaults() | {key: value(module, arg) for key, arg in arguments.items()}
     settings |= {key: Source(key) for key in overridden if key in settings}
     try:
-        _, claim = entry.stock_recipe(settings)
+        _, claim = entry.optax_recipe(settings)
     except UnsupportedSetting as error:
         return str(error).partition(": ")[2].rstrip(".") or str(error)
     return claim.why if claim.verdict is Verdict.DIFFERENT else ""

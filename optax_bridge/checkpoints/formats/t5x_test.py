@@ -115,10 +115,10 @@ def test_trees_of_every_kind_convert_from_t5x(name: str, tmp_path: Path) -> None
         assert (tmp_path / "back").read_bytes() == (FILES / f"{name}.msgpack").read_bytes()
 
 
-def test_stock_state_comes_from_t5x(tmp_path: Path) -> None:
+def test_optax_state_comes_from_t5x(tmp_path: Path) -> None:
     write_t5x(tmp_path / "checkpoint_4", genuine("lars"), least_size=1)
     definition = legacy_optim.LARS(1.0)
-    convert_file(tmp_path / "checkpoint_4", tmp_path / "new", definition, recipe="standalone")
+    convert_file(tmp_path / "checkpoint_4", tmp_path / "new", definition, recipe="optax")
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     assert (tmp_path / "back").read_bytes() == (FILES / "lars.msgpack").read_bytes()
 

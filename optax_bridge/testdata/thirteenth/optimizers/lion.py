@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import identical
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Stock
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, StateField
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.exact.calls import explained
@@ -46,9 +46,9 @@ ENTRY = Entry(
     legacy=LegacyClass("legacy_optim.Lion"),
     port="optax_bridge.lion",
     renamed={"beta1": "b1", "beta2": "b2"},
-    state=(StateField("grad_ema", exact="LionState.mu", stock=("ScaleByLionState.mu",)),),
-    stock=(
-        Stock(
+    state=(StateField("grad_ema", exact="LionState.mu", optax=("ScaleByLionState.mu",)),),
+    optax=(
+        OptaxRecipe(
             call(
                 "optax.lion",
                 learning_rate=s("learning_rate"),

@@ -1,4 +1,4 @@
-"""`--recipe standalone`: public Optax and Flax alone, and a comment where that is not to be had."""
+"""`--recipe optax`: public Optax and Flax alone, and a comment where that is not to be had."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
 from migration_guide.codemod.results import Options, Rewritten
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing import standalone
+from migration_guide.codemod.writing import optax_alone
 
 HEAD = "import jax\nfrom flax import optim\n"
-STANDALONE = Options(recipe="standalone")
+OPTAX_ALONE = Options(recipe="optax")
 STATE = "flax.training.train_state.TrainState"
 SGD = "optax.sgd(learning_rate=learning_rate, momentum=0.9)"
 INJECTED = (
@@ -24,9 +24,9 @@ INJECTED = (
 
 
 def _rewritten(body: str) -> Rewritten:
-    result = rewrite(HEAD + body, STANDALONE)
+    result = rewrite(HEAD + body, OPTAX_ALONE)
     assert result.refused == ""
-    assert rewrite(result.code, STANDALONE).code == result.code
+    assert rewrite(result.code, OPTAX_ALONE).code == result.code
     return result
 
 
@@ -217,7 +217,7 @@ def test_groups_of_functions_are_partitions(subtests: pytest.Subtests):
 
 def test_labels_say_which_group_takes_a_leaf():
     names: dict[str, Any] = {"jax": jax}
-    exec(standalone.SOURCE.format(name="labels"), names)
+    exec(optax_alone.SOURCE.format(name="labels"), names)
     params = FrozenDict({"a": {"kernel": jnp.ones(2), "bias": jnp.ones(1)}, "kernel": jnp.ones(3)})
     labels = names["labels"](
         lambda path, leaf: path == "/a/kernel", lambda path, leaf: leaf.shape == (3,)
@@ -250,7 +250,7 @@ def test_what_restores_gets_the_command_that_converts():
         "o = serialization.from_bytes(o, data)\no = o.restore_state(d)\n"
     )
     result = _rewritten(body)
-    options = "--optimizer 'Adam(learning_rate=0.1)' --recipe standalone"
+    options = "--optimizer 'Adam(learning_rate=0.1)' --recipe optax"
     said = f"{NOTE}files written before need converting: optax-bridge convert"
     assert f"{said} /runs/a /runs/a_new {options}\n" in result.code
     assert result.code.count(f"{said} OLD NEW --format msgpack {options}\n") == 2
@@ -265,7 +265,7 @@ def test_a_program_that_has_this_package_already_reads_old_files_by_it():
         "import optax_bridge\n# optax-bridge: is this an optimizer of flax.optim? Annotate it\n"
         "def f(o: optax_bridge.TrainState): return o.restore_state(d)\n"
     )
-    new = rewrite(code, STANDALONE).code
+    new = rewrite(code, OPTAX_ALONE).code
     assert "def f(o: optax_bridge.TrainState): return optax_bridge.checkpoints.from_" in new
 
 
@@ -292,10 +292,10 @@ def test_a_note_about_converting_comes_once(tmp_path: Path):
     )
     (tmp_path / "other.py").write_text("from flax import optim\no = optim.Adam(0.1).create(p)\n")
     code = next(
-        r.code for r in driver.migrate([tmp_path], STANDALONE).results if "main" in r.path.name
+        r.code for r in driver.migrate([tmp_path], OPTAX_ALONE).results if "main" in r.path.name
     )
     assert code.count("files written before need converting") == 1
-    options = "--optimizer 'Adam(learning_rate=0.1)' --recipe standalone"
+    options = "--optimizer 'Adam(learning_rate=0.1)' --recipe optax"
     assert f"convert /runs/a /runs/a_new {options}; what" in code
     assert "one copy, to be restored into one and replicated then" in code
 
@@ -352,11 +352,11 @@ def test_what_orbax_restores_is_taken_off_its_device_for_pmap(mapped: bool, tmp_
         "from flax import optim\nfrom flax.training import checkpoints\n"
         "o = optim.Adam(0.1).create(p)\no = checkpoints.restore_checkpoint('/run', o)\n"
     )
-    result = driver.migrate([tmp_path], STANDALONE).results[0]
+    result = driver.migrate([tmp_path], OPTAX_ALONE).results[0]
     call = "checkpoints.restore_checkpoint('/run', o)"
     line = f"o = jax.device_get({call})" if mapped else f"o = {call}"
     assert result.code.splitlines()[-1] == line
-    assert rewrite(result.code, STANDALONE).code == result.code
+    assert rewrite(result.code, OPTAX_ALONE).code == result.code
 
 
 def test_a_setting_is_what_it_was_where_the_optimizer_was_made():

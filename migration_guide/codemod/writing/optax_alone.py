@@ -1,5 +1,5 @@
 # pyright: strict
-"""`--recipe standalone`: public Optax and Flax alone, where that is the same up to rounding.
+"""`--recipe optax`: public Optax and Flax alone, where that is the same up to rounding.
 
 Groups become `optax.partition`, where functions of path and leaf select them.
 
