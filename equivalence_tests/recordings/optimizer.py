@@ -13,9 +13,9 @@ from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 import legacy_optim
 from equivalence_tests.compare.comparison import Comparison
 from equivalence_tests.compare.extent import relative_text
-from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
 from equivalence_tests.pair.explanation import Settings, search
-from equivalence_tests.pair.settings import members
+from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
+from equivalence_tests.pair.settings import members_of
 from equivalence_tests.recordings.format import (
     Flat,
     Path_,
@@ -117,6 +117,11 @@ class Stepper:
         return (jnp.asarray(next(iter(rates.values()))),)
 
     def _start(self, wide: bool) -> Any:
+        state = self.source.steps[0].tree("state")
+        if wide and state is not None:  # which is brought over as it was recorded
+            with float64(False):
+                carry = self._start(False)
+            return jax.tree.map(_wide, carry)
         params = _jax(self.recording.steps[0].trees["params"], wide)
         try:
             carry = self.side.init(params)
@@ -126,7 +131,6 @@ class Stepper:
                 f"{list(named_leaves(self.recording.steps[0].trees['params'], 'params'))[:3]}... "
                 "If they have other names here, give --names"
             ) from error
-        state = self.source.steps[0].tree("state")
         if state is None:
             if self.recording.index.get("first", 0):
                 raise NotJudgedError(
@@ -135,10 +139,9 @@ class Stepper:
                 )
             return carry
         try:
-            carry = self._carried(carry, state)
+            return self._carried(carry, state)
         except (CheckpointError, LookupError, TypeError, ValueError) as error:
             raise NotJudgedError(f"the recorded state cannot be brought over: {error}") from None
-        return jax.tree.map(_wide, carry) if wide else carry
 
     def _carried(self, carry: Any, state: Flat) -> Any:
         """The carry with the recorded state in it: PyTorch's, that of flax.optim or Optax's."""
@@ -281,7 +284,7 @@ def _held(value: Any, seen: set[int], depth: int, names: Sequence[str]) -> Itera
     if depth > 32 or id(value) in seen:
         return
     seen.add(id(value))
-    for name, member in members(value):
+    for name, member in members_of(value):
         if name in names and (callable(member) or type(member) in (int, float)):
             yield member
         else:

@@ -377,7 +377,7 @@ def _copies(tree):
 
 
 def _is_scalar(leaf):
-    return leaf is None or leaf == {} or isinstance(leaf, (bool, int, float, str))
+    return isinstance(leaf, (bool, int, float, str, dict, type(None)))
 
 
 def _same(values, last):

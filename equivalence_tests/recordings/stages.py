@@ -144,7 +144,9 @@ def _batch_cause(recorded: Flat, batch: Any) -> tuple[str, str]:
         if x.size > 2 and np.isfinite([*x, *y]).all() and np.ptp(x):
             factor, offset = np.polyfit(x, y, 1)
             if np.abs(y - factor * x - offset).max() <= 1e-3 * np.abs(y).max():
-                terms = f"{factor:.6g} times the recorded one {'+-'[offset < 0]} {abs(offset):.6g}"
+                terms = (
+                    f"{factor:.6g} times the recorded one {'+-'[int(offset < 0)]} {abs(offset):.6g}"
+                )
                 return f"another normalisation: here it is {terms}", leaf
         return "other data", leaf
     return "other containers", "batch"
@@ -193,7 +195,8 @@ class _Gradient:
             return result if isinstance(result, tuple) else (result, None)
 
         try:
-            self._arguments = len(inspect.signature(loss).parameters)
+            kinds = [it.kind for it in inspect.signature(loss).parameters.values()]
+            self._arguments = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
         except (TypeError, ValueError):
             self._arguments = 4
         if not 2 <= self._arguments <= 4:
