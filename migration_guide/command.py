@@ -61,7 +61,7 @@ def migrate(
 
     - `optax-bridge migrate --write --recipe optax src/`
 
-    - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
+    - `optax-bridge migrate --check --skip gone_names src/ notebooks/`
     """
     from migration_guide.codemod import command  # LibCST, which no help needs
 

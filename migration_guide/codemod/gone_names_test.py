@@ -172,17 +172,6 @@ def test_a_module_within_a_name_that_is_written_anew_is_no_second_matter():
     assert not result.messages
 
 
-def test_sharded_arrays_are_put_as_run_puts_them(subtests: pytest.Subtests):
-    for spelling in ["jax.device_put_sharded", "jax.api.device_put_sharded"]:
-        with subtests.test(spelling):
-            code = f"import jax\nx = {spelling}([{{'w': jax.numpy.ones(2)}}], jax.devices()[:1])\n"
-            result = rewrite(code, Options())
-            assert not result.messages
-            names = {}
-            exec(result.code, names)
-            assert names["x"]["w"].tolist() == [[1.0, 1.0]]
-
-
 AFTER_A_REWRITE = {
     "function": "from jax.config import config\nconfig.enable_omnistaging()\n",
     "attribute": "from jax.config import config\nprint(config.FLAGS.debug)\n",

@@ -34,7 +34,7 @@ from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, Line, New
 
-RUNS_AFTER = ("jax_ops", "jax_tree", "pre_linen")
+RUNS_AFTER = ("comments", "jax_ops")
 IN_DEFINITIONS = True
 # Modules whose names have new ones, each for itself.
 _TAKEN_APART = frozenset(
@@ -47,7 +47,12 @@ REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n),
 REMOVES += [f"{module}.{n}" for module in _TAKEN_APART for n in gone.names_with_an_equal(module)]
 REMOVES += ["jax.config"]  # an object today, which `import jax` brings
 # Gone before the first release that the inventory knows.
-_OLDER = {"jax.host_count": "jax.process_count", "jax.host_id": "jax.process_index"}
+_OLDER = {
+    "jax.host_count": "jax.process_count",
+    "jax.host_id": "jax.process_index",
+    "jax.tree_all": "jax.tree.all",
+    "jax.tree_reduce": "jax.tree.reduce",
+}
 REMOVES += _OLDER
 HOST_IDS = "JAX has removed jax.host_ids: list(range(jax.process_count()))"
 # Modules and classes, of which a variable may hold one.
