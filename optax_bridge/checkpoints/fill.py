@@ -165,7 +165,7 @@ class LegacyFit(Fit):
             below = {(*target_path, "params", *p[len(target_path) :]) for p in missing}
             if missing and below == set(surplus):
                 self.remedy = BELOW_PARAMS
-            raise self.error()
+            raise self.plan().error(keep=self.keep)
 
     def opt_state(
         self, template: PyTree, params: Params, saved: PyTree, step: Leaf, path: Names

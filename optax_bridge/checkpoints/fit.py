@@ -28,7 +28,7 @@ from optax_bridge.checkpoints.errors import (
     brief,
 )
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
-from optax_bridge.checkpoints.misfits import Misfits
+from optax_bridge.checkpoints.moves import Misfit, Plan, place_of
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     Names,
@@ -111,15 +111,42 @@ def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
     fit.settle()
 
 
-class Fit(Misfits):
+class Fit:
     """Fits state dicts to templates and keeps a list of all that does not fit."""
 
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
-        super().__init__(place, keep=keep)
-        self.allow_nan = allow_nan
+        self.place, self.keep, self.allow_nan = place, keep, allow_nan
+        self.remedy, self.changed = SAME_MAKE, False
+        self.requirement, self.if_missing = Plan.requirement, Plan.if_missing
+        self.missing: list[Names] = []
+        self.surplus: list[Names] = []
+        self.unused: list[Names] = []
+        self.wrong: list[Misfit] = []
+        self.converted: list[Misfit] = []
+        self.replicated = self.beside = 0
         self.ranges: dict[Names, Range] = {}
         self.params: list[tuple[Names, np.dtype, np.dtype]] = []
         self.lifted: set[np.dtype] = set()  # types of parameters that a step lifted to float32
+
+    @property
+    def is_exact(self) -> bool:
+        """True if template and checkpoint have the same leaves, and none was converted."""
+        return not (self.changed or self.missing or self.surplus or self.unused or self.wrong)
+
+    def plan(self) -> Plan:
+        """All that does not fit so far."""
+        return Plan(
+            self.place, (), self.missing, self.surplus, self.unused, self.wrong, self.converted,
+            self.remedy, self.requirement, self.if_missing, bool(self.beside), self.replicated,
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        """Raises or warns of what does not fit."""
+        self.plan().check(keep=self.keep)
+
+    def place_of(self, path: Names) -> str:
+        """The name of a leaf of the checkpoint in errors."""
+        return place_of(self.place, path)
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> PyTree:
         """Fits a part."""
