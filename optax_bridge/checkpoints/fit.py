@@ -182,8 +182,10 @@ class Fit:
             lengths = [n for n in range(len(source), -1, -1) if source[:n] in self.homes]
             length = lengths[0] if lengths else 0
             target = (*self.homes.get(source[:length], ()), *source[length:])
-        dtypes = [str(dtype_of(leaf)) if array_like(leaf) else "" for leaf in (saved, fitted)]
-        cast = (dtypes[0], dtypes[1]) if dtypes[0] != dtypes[1] else None
+        cast = None
+        if array_like(saved) and array_like(fitted) and not is_key(fitted):
+            before, after = str(dtype_of(saved)), str(dtype_of(fitted))
+            cast = (before, after) if before != after else None
         self.moves.append(Move(source, target, cast, negate))
 
     def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
