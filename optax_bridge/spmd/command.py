@@ -11,6 +11,7 @@ import os
 import shlex
 import signal
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import optax_bridge
 from optax_bridge.cli.options import Devices
 from optax_bridge.cli.terminal import Terminal, plain_terminal
 
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
     from optax_bridge.spmd.config import ConfigBase
     from optax_bridge.spmd.trainer import SpmdTrainer
 
+_EXAMPLE = "optax-bridge train optax_bridge.spmd.examples.regression.trainer --dir run"
 _SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 Config = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="CONFIG",
         help="`package.module.function` or `module:function` that returns a trainer's config; or a "
@@ -60,6 +63,9 @@ ResumeFrom = Annotated[
         help="Resume from the checkpoint of this step; later ones are set aside, not deleted.",
     ),
 ]
+Traceback = Annotated[
+    bool, typer.Option("--traceback", help="Print the traceback of an error of your own program.")
+]
 Coordinator = Annotated[
     str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
 ]
@@ -68,7 +74,7 @@ ProcessId = Annotated[int | None, typer.Option(help="The number of this process,
 
 
 def train(
-    config: Config,
+    config: Config = None,
     folder: Folder = None,
     overrides: Overrides = None,
     print_config: PrintConfig = False,
@@ -78,6 +84,7 @@ def train(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process_id: ProcessId = None,
+    shows_traceback: Traceback = False,
 ) -> None:
     """Train what a config describes, or resume if its folder has a checkpoint.
 
@@ -97,14 +104,16 @@ def train(
 
     - `optax-bridge train run/trainer_config.txt --dir again`
     """
-    with _report_misuse():
+    with _report_misuse(shows_traceback):
+        if config is None:
+            raise ConfigNotFound(f"train needs a config, for example\n    {_EXAMPLE}")
         _connect(devices, coordinator, processes, process_id)
         cfg = _find_config(config, folder, overrides or ())
         if print_config:
             typer.echo(cfg.debug_string())
             return
         trainer = _make_trainer(cfg)
-    raise typer.Exit(_run(trainer, seed, resume_from))
+    raise typer.Exit(_run(trainer, seed, resume_from, shows_traceback))
 
 
 class ConfigNotFound(ValueError):
@@ -112,13 +121,15 @@ class ConfigNotFound(ValueError):
 
 
 @contextlib.contextmanager
-def _report_misuse() -> Iterator[None]:
+def _report_misuse(shows_traceback: bool) -> Iterator[None]:
     """Turns what a config or a command line has wrong into a message and exit code 2."""
     from optax_bridge.spmd.config import RequiredFieldMissingError
 
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except Exception as error:
+        if shows_traceback or not (isinstance(error, ValueError | TypeError) or _user_line(error)):
+            raise
         hint = ""
         if isinstance(error, RequiredFieldMissingError):
             hint = " On the command line: --set FIELD=VALUE."
@@ -167,13 +178,7 @@ def _load_config(name: str) -> Any:
             f"{name}: expected a function without arguments that returns a trainer's config: "
             f"{error}. Name one that calls it."
         ) from error
-    try:
-        return config_fn()
-    except (TypeError, ValueError) as error:
-        lines = traceback.extract_tb(error.__traceback__)
-        for line in [line for line in lines if line.filename == module.__file__][-1:]:
-            error.add_note(f"In {line.filename}, line {line.lineno}: {line.line}")
-        raise
+    return config_fn()
 
 
 def _find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> "ConfigBase":
@@ -223,7 +228,7 @@ def _connect(
     )
 
 
-def _run(trainer: "SpmdTrainer", seed: int, resume_from: int | None) -> int:
+def _run(trainer: "SpmdTrainer", seed: int, resume_from: int | None, shows_traceback: bool) -> int:
     """Runs a trainer, and says on the terminal how it goes."""
     import jax
 
@@ -245,7 +250,10 @@ def _run(trainer: "SpmdTrainer", seed: int, resume_from: int | None) -> int:
             outputs = trainer.run(jax.random.PRNGKey(seed), restore_step=resume_from)
             if outputs is not None and trainer.stopped_at is None:
                 trainer.save_checkpoint()  # without asking the policy: it is what was trained for
-    except (UndefinedLossException, SavingError, ValueError, OSError) as error:
+    except Exception as error:
+        ours = isinstance(error, UndefinedLossException | SavingError | ValueError | OSError)
+        if shows_traceback or not (ours or _user_line(error)):
+            raise
         if is_first:
             console.print(_message(error))
         return 1
@@ -347,5 +355,21 @@ def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[
 
 
 def _message(error: BaseException) -> str:
+    """An error with its notes and the line of the user's program that it comes from."""
     notes = [n for n in getattr(error, "__notes__", ()) if "JAX_TRACEBACK_FILTERING" not in n]
-    return "\n".join([f"error: {error}", *notes])
+    line, kind = _user_line(error), "" if isinstance(error, ValueError) else type(error).__name__
+    if line:
+        notes.append(f"{line}\nThe whole traceback: --traceback")
+    return "\n".join([": ".join(filter(None, ["error", kind, str(error)])), *notes])
+
+
+def _user_line(error: BaseException) -> str:
+    """The innermost line of the user's own program, neither ours nor an installed package's."""
+    package, library = Path(optax_bridge.__file__).parent, Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        is_ours = file.is_relative_to(package) and not file.name.endswith("_test.py")
+        is_installed = file.is_relative_to(library) or "site-packages" in file.parts
+        if file.is_file() and not is_ours and not is_installed:
+            return f"In {file}, line {frame.lineno}, in {frame.name}: {frame.line}"
+    return ""

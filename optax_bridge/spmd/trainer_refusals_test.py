@@ -41,14 +41,6 @@ class _OtherName(regression.Regression):
         return jnp.mean(self.first(batch["x"])), {}
 
 
-class _BothAxes(regression.Regression):
-    """Its hidden axis is cut over all four devices."""
-
-    def __init__(self, cfg, *, parent):
-        super().__init__(cfg, parent=parent)
-        self.first._config.param_partition_spec = (None, ("data", "model"))
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -140,13 +132,6 @@ def test_bad_input_before_the_first_step(tmp_path, change, error, message):
         change(cfg)
         run(cfg)
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_an_axis_that_is_cut_over_two_axes_of_the_mesh_is_divided_by_both(tmp_path):
-    cfg = config(tmp_path)
-    cfg.model = _BothAxes.default_config().set(dtype=jnp.float32, hidden=6)
-    with pytest.raises(ValueError, match=r"size 6 cannot be divided over .*, which has 4 devices"):
-        run(cfg)
 
 
 def test_a_checkpoint_of_another_model(tmp_path):
