@@ -297,6 +297,8 @@ def _add_comments(node: Any, comments: list[str]) -> Any:
     """A statement with comments above it."""
     lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in dict.fromkeys(comments)]
     if isinstance(node, cst.FlattenSentinel):
+        if not node:
+            return node
         first, *rest = node
         return cst.FlattenSentinel([_add_comments(first, comments), *rest])
     return node.with_changes(leading_lines=[*node.leading_lines, *lines])
