@@ -19,11 +19,10 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 REFERENCE = Path("equivalence_tests", "reference")
 CONSTRAINTS = Path(".ci", "constraints.txt")
 WITH_FRAMEWORKS = (
-    "optax_bridge/keras",
     "optax_bridge/torch",
     "equivalence_tests/suite/witness_test.py",
     "equivalence_tests/sides/frameworks_test.py",
-    "equivalence_tests/pair/settings_test.py",
+    "equivalence_tests/pair/explanation_test.py",
     "migration_guide/from_pytorch_test.py",
 )
 
@@ -86,8 +85,8 @@ def tests_full(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def tests_torch(session: nox.Session) -> None:
-    """Runs what the tests leave out where PyTorch and Keras are not installed."""
-    session.install("-e", ".[test,torch]", "keras")
+    """Runs what the tests leave out where PyTorch is not installed."""
+    session.install("-e", ".[test,torch]")
     session.run("python", "-m", "pytest", *(session.posargs or WITH_FRAMEWORKS))
 
 

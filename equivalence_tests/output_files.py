@@ -1,9 +1,12 @@
 """Files that are either written whole or not at all."""
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from optax_bridge._atomic import atomic_write
 
 
 def write_text(file: Path, text: str) -> None:
@@ -15,18 +18,12 @@ def write_bytes_with(file: Path, write: Callable[[BinaryIO], object]) -> None:
     """Lets `write` fill a file that takes its place only when it is complete."""
     # What is in /dev is not replaced even where standard output goes to a file.
     is_own = (file.is_file() or not file.exists()) and Path("/dev") not in file.absolute().parents
-    real = file.resolve()
-    target = real.with_name(f".{real.name}.part") if is_own else file
+    target = atomic_write(file.resolve()) if is_own else contextlib.nullcontext(file)
     try:
-        with target.open("wb") as stream:
+        with target as path, path.open("wb") as stream:
             write(stream)
-        if is_own:
-            target.replace(real)
-    except BaseException as error:
-        if is_own:
-            target.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(file)
+    except OSError as error:
+        error.filename = str(file)
         raise
 
 

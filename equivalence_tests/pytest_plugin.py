@@ -138,7 +138,7 @@ def _explanation(
     left: "SideLike", right: "SideLike", params: "Params", options: dict[str, Any], steps: int
 ) -> str:
     """Returns the settings with which two sides no longer differ; empty where none is found."""
-    from equivalence_tests.pair.settings import of_objects  # JAX, see above
+    from equivalence_tests.pair.explanation import of_objects  # JAX, see above
 
     explanation = of_objects(left, right, params, options, steps)
     return "" if explanation is None else str(explanation)

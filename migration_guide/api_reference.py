@@ -13,8 +13,6 @@ MODULES = (
     "optax_bridge",
     "optax_bridge.checkpoints",
     "optax_bridge.correspondence",
-    "optax_bridge.jax",
-    "optax_bridge.keras",
     "optax_bridge.torch",
     "optax_bridge.metadata.param_axes",
     "optax_bridge.training.nnx",

@@ -15,7 +15,7 @@ from optax_bridge.correspondence.entry import UnsupportedSetting
 from optax_bridge.correspondence.recipe import Call, build, replace_nodes
 from optax_bridge.exact.boxed import with_axis_metadata
 from optax_bridge.exact.leaf_rule import difference
-from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.exact.transformation import ExactTransformation, update_with_arguments
 from optax_bridge.metadata.axis_metadata import shapes_of, unboxed
 from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.states import extract, fill, rows_of, state_with
@@ -90,7 +90,7 @@ def only_in(
         updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
         check(updates if params is None else params)
-        return optax.with_extra_args_support(tx).update(updates, state, params, **extra)
+        return update_with_arguments(tx)(updates, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -64,12 +64,11 @@ def check(
         Path | None, typer.Option(help="Compare with a file that --record wrote elsewhere.")
     ] = None,
     origin: Annotated[
-        Literal["flax", "torch", "jax", "keras"],
+        Literal["flax", "torch"],
         typer.Option(
             "--from",
-            help="Check the optimizers of flax.optim, or of another library: against PyTorch's "
-            "recorded numbers and PyTorch itself where it is installed, against the example "
-            "optimizers of JAX, or against Keras where it is installed.",
+            help="Check the optimizers of flax.optim, or of PyTorch: against its recorded "
+            "numbers, and itself where it is installed.",
         ),
     ] = "flax",
     list_checks: Annotated[

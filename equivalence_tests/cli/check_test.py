@@ -227,14 +227,6 @@ def test_every_origin_can_be_checked():
     assert typing.get_args(origin) == tuple(table.name for table in ORIGINS)
 
 
-def test_without_its_library_an_origin_of_which_nothing_is_recorded_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr("equivalence_tests.suite.witness.is_installed", lambda table: False)
-    assert check.check(["Adam"], origin="keras") == 3
-    assert "keras.optimizers: not run, Keras is not installed" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("only", "full", "number"),
     [

@@ -38,8 +38,9 @@ _SIDE = (
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 
 Both take steps side by side on hostile gradients, and are followed symbolically for all inputs.
-Printed are the verdict, what was run, what is proved, and where runs and proof disagree. Parameter
-sizes are chosen so that every branch on a size is taken.
+Printed are the verdict, what was run, what is proved, and where runs and proof disagree. Parameters
+are of the shapes 128x128, 129x3, 3, 2x3x4 and a scalar unless `--params` names others; what a
+program does at other sizes is not seen.
 {EXIT_CODES_ON_PLATFORM}
 Examples:
 - `optax-bridge compare mine:old mine:new`
@@ -147,8 +148,8 @@ def _compare(
     from equivalence_tests.environment import environment
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
+    from equivalence_tests.pair.explanation import explanation
     from equivalence_tests.pair.known import known_recipe
-    from equivalence_tests.pair.settings import explanation
     from equivalence_tests.report.item import Difference, of_message, of_report
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
     from equivalence_tests.sides.side import EquivalenceError
@@ -160,7 +161,7 @@ def _compare(
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
         return pair[0], pair[1]
 
-    tree, few = _params(params, both())
+    tree = _params(params)
     compared = functools.partial(
         check_equivalence, params=tree, gradients=stream, steps=steps, names=names
     )
@@ -173,7 +174,7 @@ def _compare(
             raise
         print(f"runs: {runs}", flush=True)  # the rest takes its time
         asked = both() if numbers is None else tuple(side.value for side in sides)
-        proof, unproved = prove_sides(*asked, params=few, hyper_params=numbers, names=names)
+        proof, unproved = prove_sides(*asked, params=tree, hyper_params=numbers, names=names)
         evidence = Evidence(runs, proof, unproved)
         print(f"proof: {evidence.about_proof()}", flush=True)
         if evidence.verdict is Verdict.DIFFERENT and numbers is None:
@@ -196,24 +197,23 @@ def _compare(
 
 
 _CHOSEN = (
-    "The parameters were chosen: arrays of no axes, of one to five and of no elements. For others, "
-    "name them, as --params w=4x3,b=3"
+    "The parameters were chosen: a scalar, and arrays of one to three axes. For others, name them, "
+    "as --params w=4x3,b=3"
 )
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
 
 
-def _params(text: str | None, sides: "tuple[SideLike, SideLike]") -> "tuple[Params, Params]":
-    """Returns the parameters of the runs, and those of the proof."""
+def _params(text: str | None) -> "Params":
+    """Returns the parameters of the runs and of the proof."""
     import numpy as np
 
-    from equivalence_tests.pair.thresholds import default_params
+    from equivalence_tests.sides.inputs.problems import usual_params
     from equivalence_tests.sides.programs import load_object
 
     if text is None:
-        return default_params(*sides)
+        return usual_params()
     if ":" in text:
-        tree = load_object(text, make=True)
-        return tree, tree
+        return load_object(text, make=True)
     shapes: dict[str, tuple[int, ...]] = {}
     for part in text.split(","):
         match = _SHAPE.fullmatch(part)
@@ -224,8 +224,7 @@ def _params(text: str | None, sides: "tuple[SideLike, SideLike]") -> "tuple[Para
             )
         shapes[match["name"]] = tuple(map(int, filter(None, match["sizes"].split("x"))))
     rng = np.random.default_rng(0)
-    tree = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    return tree, tree
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def _numbers(text: str) -> dict[str, float]:

@@ -216,12 +216,12 @@ def test_what_computes_with_numpy_is_silent_and_not_proved(command: Command):
     assert "\nproof: not tried: " in done.out
 
 
-def test_the_default_parameters_reach_what_either_program_asks_for(command: Command):
+def test_runs_and_proof_are_of_the_usual_shapes_which_are_printed(command: Command):
     """A leaf has one name in the runs and in the proof, which lists no numbers of a large one."""
     done = command("compare", "my_pair:plain", "my_pair:sized", "--steps", "3")
     assert done.code == 1
-    (name,) = set(re.findall(r"params\['reached'\]\['\w+'\]", done.out))
-    assert f"what differs: {name} by" in done.out and f"  {name} = " in done.out
+    assert "\n  parameters: float32: 3, 129x3, 2x3x4, scalar, 128x128\n" in done.out
+    assert "what differs: params['square'] by" in done.out and "  params['square'] = " in done.out
     assert max(map(len, done.out.splitlines())) < 400
     assert done.out.splitlines()[-1] == "different: in what ran and by proof"
 

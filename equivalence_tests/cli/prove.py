@@ -31,8 +31,8 @@ def prove(
         list[str] | None,
         typer.Option(
             help="An optimizer, a recipe (`exact`; `optax`, public Optax alone) or a dtype, "
-            "e.g. `adam` or `bfloat16`; `torch` for those of PyTorch, `torch.adamw` for one, `jax` "
-            "for those of jax.example_libraries, `keras` for Keras; may be repeated."
+            "e.g. `adam` or `bfloat16`; `torch` for those of PyTorch, `torch.adamw` for one; may "
+            "be repeated."
         ),
     ] = None,
     json: Json = None,

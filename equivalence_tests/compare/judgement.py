@@ -117,8 +117,10 @@ class Judgement:
         """The nature with what decided it."""
         nature, wide = self.nature, self.wide
         remark = f" ({self.about_wide})" if self.about_wide else ""
+        if wide is None and self.about_wide:
+            return f"not known: {self.about_wide}; by its growth it is {nature.value}"
         if wide is None:
-            return f"{nature.value}, judged by its growth; there is no float64 run{remark}"
+            return f"{nature.value}, judged by its growth; there is no float64 run"
         here = self.comparison
         if (
             nature is Nature.ALGORITHM

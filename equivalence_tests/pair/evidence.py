@@ -81,10 +81,9 @@ class Evidence:
         shapes = {ANY: "", ANY_SIZE: f" of {ANY_SIZE}"}.get(
             scope.coverage, " of the shapes given and of no others"
         )
-        named = "with the leaves" + (" and under the assumptions" if self.proof.assumptions else "")
         return (
-            f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}, {named} that "
-            "the proof names"
+            f", and proved {self.proof.verdict} for all inputs in {dtypes}{shapes}, with the "
+            "leaves and under the assumptions that the proof names"
         )
 
     def about_proof(self) -> str:

@@ -46,7 +46,7 @@ THE_WEAKER_OF_BOTH_COUNTS = [
         "rounding only",
         "identical",
         "rounding only",
-        "proved identical for all inputs in float32, with the leaves that the proof names",
+        "proved identical for all inputs in float32, with the leaves and under the assumptions",
     ),
     ("identical", "different", "different", "different: by proof"),
     ("different", "identical", "different", "different: in what ran"),

@@ -21,9 +21,9 @@ KNOWN = {
     ),
     "in half precision": (("RMSProp(0.1)", ""), jnp.bfloat16, r"is optax_bridge.rmsprop.*bfloat16"),
     "of another library": (
-        ("jax.example_libraries.optimizers:adam", "0.1"),
+        ("torch.optim.Adam(lr=0.1)", ""),
         jnp.float32,
-        r"adam\(0.1\) in Optax is optax.adam",
+        r"Adam\(lr=0.1\) in Optax is optax.adam",
     ),
     "groups": (
         ('MultiOptimizer(("*/b", Adam(0.1)))', ""),

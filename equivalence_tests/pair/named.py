@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import legacy_optim
+from equivalence_tests.pair.settings import settings_of, with_settings
 from equivalence_tests.sides import frameworks
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, side_maker
 from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.frameworks import arguments_text
-from equivalence_tests.sides.held_values import settings_of, with_settings
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition

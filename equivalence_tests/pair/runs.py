@@ -7,19 +7,19 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax.extend import core
 
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
 from equivalence_tests.sides.error_text import error_text
+from equivalence_tests.sides.in_float64 import is_same_in_float64, wide
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
-from equivalence_tests.sides.python_state import plain_values, python_changes
-from equivalence_tests.sides.same_program import is_same_program
+from equivalence_tests.sides.same_program import NOT_PURE, is_same_program
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
-from equivalence_tests.sides.widened import in_float64, wide
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 Value = TypeVar("Value")
@@ -140,18 +140,13 @@ class _Checked:
         self.name = f"{name} side ({side.name})"
         self.expected = signature(params, "params")
         self.before: Signature | None = None  # the structure of the state after the last step
-        self.changed: Mapping[str, str] | None = None  # in Python, when it was traced last
 
         def body(state: PyTree, *inputs: PyTree) -> tuple[PyTree, PyTree]:
-            before = plain_values(side.step) if side.compiled else {}
             state = side.step(state, *inputs)
-            if side.compiled:
-                after = plain_values(side.step)
-                self.changed = python_changes(before, after, new=self.changed is None)
             return state, side.view(state)
 
-        self.plain, self.jitted = body, jax.jit(body)
-        self.body = self.jitted if side.compiled else body
+        self.plain = body
+        self.body = jax.jit(body) if side.compiled else body
 
     def side(self) -> Side:
         """The side with the checks; its state is the number of steps, the state and its view."""
@@ -182,10 +177,9 @@ class _Checked:
     def step(self, state: PyTree, grads: Updates) -> PyTree:
         count, inner, _ = state
         where = f"{self.name}, step {count + 1}"
-        last = inner
+        if count == 0 and self.inner.compiled:
+            self._refuse_another_program(where, inner, grads)
         inner, view = _guard(functools.partial(self.body, inner, grads), where)
-        if self.changed:  # what is made at the first call, and kept, is not changed by another
-            self._refuse_python_state(where, last, grads)
         view = on_host(view)
         if wrong := first_mismatch(self.expected, signature(view["params"], "params")):
             raise EquivalenceError(f"{where}: it changed its parameters' structure: {wrong}")
@@ -195,22 +189,17 @@ class _Checked:
         self.before = after
         return count + 1, inner, view
 
-    def _refuse_python_state(self, where: str, state: PyTree, grads: Updates) -> None:
-        """Traces a step a second time, which has changed something in Python the first time."""
-        first = self.jitted.trace(state, grads).jaxpr  # as it runs, from JAX's cache
-        later = _guard(lambda: jax.jit(lambda *args: self.plain(*args)).trace(state, grads), where)
-        if self.changed:
-            path, values = next(iter(self.changed.items()))
-            found = f"each call of its step changes a value in Python, `{path}` ({values})"
-        elif not is_same_program(first, later.jaxpr):
-            found = "its first call changes a value in Python, and the next is another program"
-        else:
-            return
-        raise EquivalenceError(
-            f"{where}: {found}; compiled, it is called once, and that value stays. Keep it in the "
-            "state, or hand in a pair of functions init(params) and step(grads, state, params), "
-            "which run as they are"
-        )
+    def _refuse_another_program(self, where: str, state: PyTree, grads: Updates) -> None:
+        """Traces the step twice, the first time as it then runs, from JAX's cache."""
+
+        def trace(body: Callable[..., PyTree]) -> core.ClosedJaxpr:
+            return _guard(lambda: jax.jit(body).trace(state, grads).jaxpr, where)
+
+        if not is_same_program(trace(self.plain), trace(lambda *args: self.plain(*args))):
+            raise EquivalenceError(
+                f"{where}: {NOT_PURE}. Or hand in a pair of functions init(params) and "
+                "step(grads, state, params), which run as they are"
+            )
 
 
 def _guard(call: Callable[[], Value], where: str) -> Value:
@@ -231,26 +220,20 @@ def compare_in_float64(
         rows = setup.stream(step, current)
         return rows if setup.closed_loop else wide(rows)
 
-    remarks, sides = [], []
+    remarks = []
     for side, name in zip(setup.sides, setup.names, strict=True):
         if not side.compiled:
             remarks.append(
                 f"whether the {name} side, a plain function, does something else in "
                 f"{_dtypes(params)} than in float64 is not known"
             )
-            sides.append(side)
             continue
-        try:
-            run, is_same = in_float64(side, params, (on_host(setup.stream(0, params)),))
-        except Exception as error:
-            return None, f"{name} side, in float64: {type(error).__name__}: {error}"
-        if not is_same:
-            remarks.append(f"the {name} side as it is in {_dtypes(params)}, which it asks for")
-        sides.append(run)
+        if not is_same_in_float64(side, params, (on_host(setup.stream(0, params)),)):
+            return None, f"the {name} side's program is another one in float64"
     with float64():
         try:
-            there = replace(setup, sides=sides, stream=wide_stream)
-            return compare_sides(there, wide(params), poisoned), "; ".join(remarks)
+            wide_setup = replace(setup, stream=wide_stream)
+            return compare_sides(wide_setup, wide(params), poisoned), "; ".join(remarks)
         except EquivalenceError as error:
             return None, str(error)
 

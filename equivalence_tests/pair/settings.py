@@ -1,262 +1,195 @@
-"""A search over the settings of both sides for those that explain a difference.
+"""The settings that an object holds in Python: numbers and flags in closures and attributes.
 
-Frameworks call the same thing by other names and have other defaults: where an epsilon stands,
-whether momentum looks ahead, whether weight decay is part of the gradient. Settings of that kind
-are tried one after another and together, until the difference is gone. The settings of a side are
-the arguments of what makes it, or else the numbers that its functions hold.
+They are found by name, and changed in a copy of the object.
 """
 
+import copy
+import functools
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import optax
+_DEPTH = 32  # functions in functions, as `optax.chain` makes
+_LONGEST = 64  # of a tuple or a mapping; longer ones are data or caches
+_SCALARS = (bool, int, float)
 
-from equivalence_tests.compare.comparison import Verdict
-from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
-from equivalence_tests.report.pair import Report
-from equivalence_tests.sides.adapt import EquivalenceError, SideLike
-from equivalence_tests.sides.held_values import literals, settings_of
-from optax_bridge.metadata.trees import Params
-
-TRIES = 48  # of either side's settings, some tenths of a second each
-FEW = 16  # steps; what they do not tell apart is compared in full
-
-_DECAYS = ("weight_decay", "weight_decay_rate", "wd")
-# What one thing is called; the first that a side has is meant.
-_ALIKE = (
-    RATES,
-    ("b1", "beta1", "beta_1", "betas[0]"),
-    ("b2", "beta2", "beta_2", "betas[1]"),
-    ("decay", "alpha", "rho", "beta2", "gamma"),
-    ("momentum", "beta", "mass"),
-    ("eps", "epsilon"),
-    _DECAYS,
-    ("nesterov",),
-    ("centered",),
-    ("amsgrad",),
-    ("initial_scale", "initial_accumulator_value"),
-)
+Change = Mapping[tuple[str, object], object]  # (name, value) -> the new value
 
 
-Settings = NamedSide | ObjectSide
+def settings_of(*values: object) -> dict[str, object]:
+    """Returns the numbers and flags that functions and objects hold: name -> value."""
+    named: dict[str, list[object]] = {}
+    for name, value in _scalars(values, set(), 0):
+        others = named.setdefault(name, [])
+        if not any(type(value) is type(other) and value == other for other in others):
+            others.append(value)
+    return {
+        name if not number else f"{name}#{number + 1}": value
+        for name, values in named.items()
+        for number, value in enumerate(values)
+    }
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """Settings with which two sides no longer differ."""
-
-    side: str
-    settings: Mapping[str, str]
-    verdict: str
-
-    def __str__(self) -> str:
-        changes = "; ".join(f"{name} ({why})" for name, why in self.settings.items())
-        return f"with {self.side} it is {self.verdict}: what explains the difference is {changes}"
+def with_settings(
+    value: object, before: Mapping[str, object], changes: Mapping[str, object]
+) -> Any:
+    """Returns a copy of an object in which some of its settings have other values."""
+    change = {(name.partition("#")[0], before[name]): new for name, new in changes.items()}
+    return _Copy(change).of(value, 0)
 
 
-@dataclass(frozen=True)
-class _Change:
-    """One setting to try: arguments, or weight decay to chain before."""
+def literals(*values: object) -> list[float]:
+    """Returns the floating-point literals in the source of functions, and of those they hold."""
+    numbers: dict[float, None] = {}
 
-    why: str
-    kwargs: Mapping[str, object]
-    before: float | None = None  # weight decay that joins the gradient
+    def visit(code: types.CodeType) -> None:
+        for constant in code.co_consts:
+            if isinstance(constant, float):
+                numbers[constant] = None
+            elif isinstance(constant, types.CodeType):
+                visit(constant)
 
-    def __str__(self) -> str:
-        if self.before is not None:
-            return f"weight decay {self.before!r} added to the gradient, before the optimizer"
-        return ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
-
-
-def explanation(
-    left: Settings,
-    right: Settings,
-    compare: Callable[..., Report],
-    few: int = FEW,
-    tries: int = TRIES,
-) -> Explanation | None:
-    """Returns settings of one side with which the difference is gone; None if none is found."""
-    for fixed, varied in ((left, right), (right, left)):
-        fixed, varied = _readable(fixed), _readable(varied)
-
-        def judge(other: SideLike, fixed: Settings = fixed) -> str | None:
-            pair = (fixed.build(), other)
-            if compare(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
-                return None
-            verdict = compare(*pair).verdict
-            return None if verdict is Verdict.DIFFERENT else verdict.value
-
-        if explained := _search(fixed, varied, judge, tries):
-            return explained
-    return None
+    for function in _functions(values, set(), 0):
+        if not _is_library(function):
+            visit(function.__code__)
+    return list(numbers)
 
 
-def of_objects(
-    left: SideLike, right: SideLike, params: Params, options: Mapping[str, Any], steps: int
-) -> Explanation | None:
-    """Returns what explains the difference of two sides that `check_equivalence` was given."""
-    names = options.get("names", ("left", "right"))
-
-    def compare(one: SideLike, other: SideLike, **few: Any) -> Report:
-        return check_equivalence(one, other, params, **{**options, **few})
-
-    sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
-    return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)
-
-
-def _readable(side: Settings) -> Settings:
-    """Returns the side, as an object where what makes it has no arguments to vary."""
-    if side.takes or isinstance(side, ObjectSide):
-        return side
-    return ObjectSide(side.text or side.name, side.build())
+def _functions(value: object, seen: set[int], depth: int) -> Iterator[types.FunctionType]:
+    """Yields the functions that an object holds, methods of its class included."""
+    if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
+        return
+    seen.add(id(value))
+    members = [member for _, member in _members(value)]
+    if isinstance(value, types.FunctionType):
+        yield value
+        called = map(value.__globals__.get, value.__code__.co_names)
+        members += [f for f in called if getattr(f, "__module__", None) == value.__module__]
+    elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__"):
+        members += vars(type(value)).values()
+    for member in members:
+        if not isinstance(member, type | types.ModuleType):
+            yield from _functions(member, seen, depth + 1)
 
 
-def _search(
-    fixed: Settings, varied: Settings, judge: Callable[[SideLike], str | None], tries: int
-) -> Explanation | None:
-    changes = list(_changes(fixed, varied))
-    for some in itertools.islice(_combinations(changes), tries):
-        if verdict := _verdict_with(varied, some, judge):
-            needed = list(some)
-            for one in some:  # what was carried along needlessly
-                fewer = [other for other in needed if other is not one]
-                if fewer and (without := _verdict_with(varied, fewer, judge)):
-                    needed, verdict = fewer, without
-            reasons = {str(one): one.why for one in needed}
-            return Explanation(_call_text(varied, needed), reasons, verdict)
-    return None
+def _is_library(function: types.FunctionType) -> bool:
+    """True if a function is of one of the libraries that optimizers are made of."""
+    root = (function.__module__ or "").partition(".")[0]
+    return root in ("jax", "optax", "flax", "numpy", "chex")
 
 
-def _verdict_with(
-    side: Settings, changes: Sequence[_Change], judge: Callable[[SideLike], str | None]
-) -> str | None:
+def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
+    if depth > _DEPTH or id(value) in seen:
+        return
+    seen.add(id(value))
+    for name, member in _members(value):
+        if isinstance(member, _SCALARS):
+            yield name, member
+        else:
+            yield from _scalars(member, seen, depth + 1)
+
+
+def _members(value: object) -> Iterator[tuple[str, object]]:
+    """Yields what an object holds, by name; of a function's globals, the numbers."""
+    if isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            if _is_filled(cell):
+                yield name, cell.cell_contents
+        yield from (_defaults(value) | (value.__kwdefaults__ or {})).items()
+        named = {name: value.__globals__.get(name) for name in value.__code__.co_names}
+        yield from ((name, it) for name, it in named.items() if isinstance(it, _SCALARS))
+    elif isinstance(value, functools.partial):
+        yield "function", value.func
+        yield from ((str(n), argument) for n, argument in enumerate(value.args))
+        yield from value.keywords.items()
+    elif isinstance(value, types.MethodType):
+        yield "self", value.__self__
+        yield "function", value.__func__
+    elif isinstance(value, tuple | list | dict):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        if len(value) <= _LONGEST:
+            yield from ((str(key), member) for key, member in entries)
+    elif not isinstance(value, type | types.ModuleType):
+        yield from itertools.islice(getattr(value, "__dict__", {}).items(), _LONGEST)
+
+
+def _is_filled(cell: types.CellType) -> bool:
     try:
-        return judge(_changed_side(side, changes))
-    except (EquivalenceError, TypeError, ValueError):  # these settings do not go together
-        return None
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
-def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
-    changed = side.build(**_kwargs(changes))
-    for decay in _coupled_decays(changes):
-        changed = optax.chain(optax.add_decayed_weights(decay), changed)
-    return changed
+def _defaults(function: types.FunctionType) -> dict[str, object]:
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
 
 
-def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
-    text = side.call(_kwargs(changes))
-    decays = [f"optax.add_decayed_weights({decay!r})" for decay in _coupled_decays(changes)]
-    if not decays or (isinstance(side, ObjectSide) and _kwargs(changes)):  # which is no expression
-        return f"{text}, and {' and '.join(decays)} before it," if decays else text
-    return f"optax.chain({', '.join([*decays, text])})"
+class _Copy:
+    """Copies objects with some of their settings changed; what holds none of them stays itself."""
+
+    def __init__(self, change: Change):
+        self.change = change
+        self.copies: dict[int, object] = {}
+
+    def setting(self, name: str, value: object, depth: int) -> object:
+        if isinstance(value, _SCALARS):
+            for (changed, before), new in self.change.items():
+                if changed == name and type(before) is type(value) and before == value:
+                    return new
+            return value
+        return self.of(value, depth)
+
+    def of(self, value: object, depth: int) -> object:
+        """Returns the copy of a value, or itself where nothing in it changes."""
+        if depth > _DEPTH or isinstance(value, _SCALARS):
+            return value
+        if id(value) not in self.copies:
+            self.copies[id(value)] = value  # where it holds itself
+            members = list(_members(value))
+            copies = [self.setting(name, member, depth + 1) for name, member in members]
+            if any(old is not new for (_, old), new in zip(members, copies, strict=True)):
+                named = {name: new for (name, _), new in zip(members, copies, strict=True)}
+                self.copies[id(value)] = _with_members(value, named, copies)
+        return self.copies[id(value)]
 
 
-def _coupled_decays(changes: Sequence[_Change]) -> list[float]:
-    """Returns the weight decays that join the gradient."""
-    return [change.before for change in changes if change.before is not None]
+def _with_members(value: object, members: Mapping[str, Any], in_order: list[Any]) -> object:
+    """Returns an object like a given one that holds other members."""
+    if isinstance(value, types.FunctionType):
+        return _function(value, members)
+    if isinstance(value, functools.partial):
+        args = in_order[1 : 1 + len(value.args)]
+        return functools.partial(in_order[0], *args, **{k: members[k] for k in value.keywords})
+    if isinstance(value, types.MethodType):
+        return types.MethodType(in_order[1], in_order[0])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*in_order)
+    if isinstance(value, tuple | list):
+        return type(value)(in_order)
+    if isinstance(value, dict):
+        return type(value)(zip(value, in_order, strict=True))
+    duplicate = copy.copy(value)
+    for name, member in members.items():
+        object.__setattr__(duplicate, name, member)  # of a frozen dataclass as well
+    return duplicate
 
 
-def _kwargs(changes: Sequence[_Change]) -> dict[str, object]:
-    return {name: value for change in changes for name, value in change.kwargs.items()}
-
-
-def _combinations(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
-    """Yields single settings, then all that is carried over with few of the others, then pairs."""
-    yield from ([one] for one in changes)
-    carried = [one for one in changes if one.why.startswith("as ")]
-    others = [one for one in changes if one not in carried]
-    for number in (0, 1, 2):
-        for some in itertools.combinations(others, number):
-            if len(carried) + number > 1 and (carried or number < 2) and _fit([*carried, *some]):
-                yield [*carried, *some]
-    yield from (list(pair) for pair in itertools.combinations(others, 2) if _fit(pair))
-
-
-def _fit(changes: Sequence[_Change]) -> bool:
-    """True if no two of them set the same thing."""
-    names = [name for change in changes for name in change.kwargs]
-    return len(names) == len(set(names))
-
-
-def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
-    other_settings, settings = _flat(fixed.parameters), varied.parameters
-    takes = varied.takes
-    for names in _ALIKE:
-        there = next((name for name in names if name in other_settings), None)
-        here = next((name for name in names if _root(name) in takes), None)
-        other = None if there is None else other_settings[there]
-        if here is None or not isinstance(other, int | float):
-            continue
-        before, value = _flat(settings).get(here), other
-        if isinstance(before, float) and before < 0 <= value:
-            value = -value  # a rate that has the sign of the step
-        if before != value:
-            why = f"as {there}={other!r} of {fixed.name}"
-            yield _Change(why, {_root(here): _with(settings, here, value)})
-    decay = next((name for name in _DECAYS if settings.get(name)), None)
-    if decay is not None and not any(name in other_settings for name in _DECAYS):
-        yield _Change(f"as {fixed.name} has none", {decay: 0.0})
-    yield from _from_numbers(fixed, settings)
-    for name in takes:
-        if isinstance(settings.get(name), bool):
-            yield _Change("the other way round", {name: not settings[name]})
-    eps = next((name for name in ("eps", "epsilon") if name in settings), None)
-    if "eps_root" in takes and eps is not None:
-        yield _Change("inside the root", {"eps_root": settings[eps], eps: 0.0})
-    yield from _decays(other_settings, settings, varied)
-
-
-_MOST_UNNAMED = 16
-
-
-def _from_numbers(fixed: Settings, settings: Mapping[str, object]) -> Iterator[_Change]:
-    """Yields numbers of the fixed side alone, under any name, for settings of the other."""
-    values = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
-    numbers_there = dict.fromkeys(abs(value) for value in values if type(value) is float)
-    numbers = {name: value for name, value in settings.items() if type(value) is float}
-    numbers_here = {abs(value) for value in numbers.values()}
-    new = [value for value in numbers_there if value not in numbers_here and 0 < value < math.inf]
-    differing = [name for name, value in numbers.items() if abs(value) not in numbers_there]
-    differing.sort(key=lambda name: (_root(name) not in _DECAYS, numbers[name] == 0.0))
-    for name, value in itertools.islice(itertools.product(differing, new), _MOST_UNNAMED):
-        signed = -value if numbers[name] < 0 else value
-        yield _Change(f"the number {value!r} stands in {fixed.name}", {name: signed})
-
-
-def _decays(
-    other_settings: Mapping[str, object], settings: Mapping[str, object], varied: Settings
-) -> Iterator[_Change]:
-    """Yields weight decay that joins the gradient, where the other side has some."""
-    decay = next((other_settings[name] for name in _DECAYS if other_settings.get(name)), None)
-    is_number = isinstance(decay, int | float)
-    if is_number and isinstance(varied.build(), optax.GradientTransformation):
-        zero = {name: 0.0 for name in _DECAYS if settings.get(name)}
-        yield _Change("coupled, as an L2 penalty is", zero, before=decay)
-
-
-def _flat(parameters: Mapping[str, object]) -> dict[str, object]:
-    """Returns arguments by name, the parts of tuples as `betas[0]`."""
-    flat = {}
-    for name, value in parameters.items():
-        flat[name] = value
-        if isinstance(value, tuple | list):
-            flat |= {f"{name}[{index}]": part for index, part in enumerate(value)}
-    return flat
-
-
-def _root(name: str) -> str:
-    return name.partition("[")[0]
-
-
-def _with(settings: Mapping[str, Any], name: str, value: object) -> object:
-    """Returns the argument with the value in it; of a tuple, with that part changed."""
-    root, bracket, index = name.partition("[")
-    if not bracket:
-        return value
-    parts = list(settings[root])
-    parts[int(index.rstrip("]"))] = value
-    return tuple(parts)
+def _function(value: types.FunctionType, members: Mapping[str, Any]) -> Callable[..., object]:
+    changed_globals = {name: members[name] for name in value.__code__.co_names if name in members}
+    cells = tuple(
+        types.CellType(members[name]) if _is_filled(cell) else cell
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    )
+    duplicate = types.FunctionType(
+        value.__code__,
+        {**value.__globals__, **changed_globals} if changed_globals else value.__globals__,
+        value.__name__,
+        tuple(members[name] for name in _defaults(value)) or None,
+        cells or None,
+    )
+    duplicate.__kwdefaults__ = {name: members[name] for name in value.__kwdefaults__ or {}} or None
+    duplicate.__qualname__, duplicate.__module__ = value.__qualname__, value.__module__
+    return duplicate

@@ -24,6 +24,8 @@ IDENTICAL, REALS, DIFFERENT, UNDECIDED = (
     "not decided",
 )
 VERDICTS = (IDENTICAL, REALS, UNDECIDED, DIFFERENT)
+# Assumed of every program: nothing watches for it.
+PURE = "functions are pure, as JAX asks"
 _MOST_SHOWN = 12
 _MOST_LOOKS = 4
 _OF_LEVEL = {Level.IDENTICAL: IDENTICAL, Level.REALS: REALS, Level.UNKNOWN: UNDECIDED}
@@ -101,7 +103,7 @@ class Proof:
                 texts |= dict.fromkeys(obligation.equality.assumptions)
             if case.verdict == REALS:
                 texts |= dict.fromkeys(case.induction.counts)
-        return tuple(texts)
+        return (*([PURE] if self.verdict in (IDENTICAL, REALS) else []), *texts)
 
     @property
     def counterexample(self) -> Counterexample | None:

@@ -13,7 +13,7 @@ from equivalence_tests.proof import check, claims
 from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
 from equivalence_tests.proof.table import DTYPES, Task, statements, tasks
-from optax_bridge.correspondence import ENTRIES, JAX, TORCH
+from optax_bridge.correspondence import ENTRIES, TORCH
 from optax_bridge.correspondence.claim import identical
 
 TASK = Task("sgd", 0, "exact", "float32")
@@ -117,7 +117,6 @@ ASKED: dict[tuple[str, ...], set[str]] = {
     ("torch", "torch.sgd"): {"torch.sgd"},
     ("torch", "adam"): {*TORCH, "adam"},
     ("torch", "adam", "bfloat16"): {*TORCH, "adam"},
-    ("jax", "torch.adamw"): {*JAX, "torch.adamw"},
 }
 
 

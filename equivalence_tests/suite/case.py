@@ -14,10 +14,10 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.judgement import Judgement
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import Task
+from equivalence_tests.sides.in_float64 import is_same_in_float64, wide
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
-from equivalence_tests.sides.widened import in_float64, wide
 from optax_bridge.correspondence import Case as Setting
 from optax_bridge.correspondence import (
     Choice,
@@ -173,7 +173,11 @@ def decide_in_float64(
     """Compares the sides in float64 as well; without it the growth has to tell what it is."""
     first = jax.tree.map(lambda leaf: leaf[0], inputs)
     try:
-        runs = [in_float64(side, params, first)[0] for side in sides]
+        runs = list(sides)
+        for side in runs:
+            if not is_same_in_float64(side, params, first):
+                result.about_wide = f"{side.name}'s program is another one in float64"
+                return
         with float64():
             both = (trajectory(driver(side, drive), wide(params), wide(inputs)) for side in runs)
             result.wide = compare(*both, poisoned=poisoned)

@@ -69,8 +69,8 @@ def run(
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.")
         return INTERRUPTED
-    removed = files.remove_unfinished(paths) if write else []
     if write:
+        files.remove_unfinished(paths)
         saved: list[Path] = []
         try:
             report = _save(report, saved)
@@ -81,7 +81,7 @@ def run(
     if json:
         print(json_module.dumps(summary.as_json(report, write), indent=2))
     else:
-        _print(report, options, write, removed)
+        _print(report, options, write)
     return LEFT if report.by_hand or report.refusals or (check and report.changed_files) else DONE
 
 
@@ -175,13 +175,11 @@ def _save(report: Report, saved: list[Path]) -> Report:
     return dataclasses.replace(report, results=(*others, *failed))
 
 
-def _print(report: Report, options: Options, written: bool, removed: Sequence[Path]) -> None:
+def _print(report: Report, options: Options, written: bool) -> None:
     console = plain_terminal()
     for result in () if written else report.changed_files:
         _print_diff(console, result)
     console.print(summary.summary(report, options, written))
-    for path in removed:
-        console.print(f"Removed what a run that was killed had left: {path}")
 
 
 def _print_diff(console: Console, result: FileResult) -> None:

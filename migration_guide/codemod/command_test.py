@@ -16,7 +16,7 @@ from rich.console import Console
 from migration_guide.codemod import command, driver
 from migration_guide.codemod.reading import files
 from migration_guide.codemod.results import Options
-from optax_bridge._unfinished import lock_folder
+from optax_bridge._atomic import part_folder
 
 OLD = "from flax import optim\n\noptimizer = optim.GradientDescent(0.1).create(p)\n"
 
@@ -119,14 +119,15 @@ def test_a_full_disk_makes_the_exit_code_1_and_leaves_the_files_and_no_rubbish(
     modes: list[int] = []
 
     def full(descriptor: int) -> None:
-        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        del descriptor
+        modes.extend(stat.S_IMODE(part.stat().st_mode) for part in tmp_path.glob(".*.part"))
         raise OSError(28, "No space left on device")
 
     paths = _tree(tmp_path, 2)
     monkeypatch.setattr(os, "fsync", full)
     assert command.run([tmp_path], write=True) == 1
     assert capsys.readouterr().out.count("not written: [Errno 28]") == 2
-    assert modes == [0o600] * 2  # nobody else reads it on the way, whatever the file's own mode
+    assert modes == [0o700] * 2  # nobody else reads it on the way, whatever the file's own mode
     assert {path: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == dict.fromkeys(
         paths, OLD
     )
@@ -173,7 +174,7 @@ def test_names_that_are_no_text_and_that_steer_a_terminal(
 
 
 def test_what_a_killed_run_left_is_removed_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     (path,) = _tree(tmp_path, 1)
     code = (
@@ -190,11 +191,11 @@ def test_what_a_killed_run_left_is_removed_and_said(
     assert len(left) == 1
     assert command.run([tmp_path]) == 0  # only shows
     assert left[0].exists()
-    with lock_folder(left[0]):  # as if another run wrote it just now
-        assert files.remove_unfinished([tmp_path]) == []
+    living = part_folder(tmp_path)  # of a process that goes on
+    living.mkdir()
     assert command.run([path], write=True) == 0
-    assert str(left[0]) in capsys.readouterr().out
-    assert sorted(tmp_path.iterdir()) == [other, path]
+    assert str(left[0]) in caplog.text
+    assert sorted(tmp_path.iterdir()) == [other, living, path]
 
 
 def test_a_file_is_read_once_whatever_leads_to_it(tmp_path: Path):
@@ -227,7 +228,10 @@ def test_json_has_the_note_on_random_numbers(
     (tmp_path / "a.py").write_text(code + draws)
     assert command.run([tmp_path], json=True) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert [note.partition(":")[0] for note in notes] == ["Random numbers"] * drawn
+    assert [note.partition(":")[0] for note in notes] == [
+        "Written for float32",
+        *["Random numbers"] * drawn,
+    ]
 
 
 def test_what_python_warns_of_in_a_program_is_not_said(

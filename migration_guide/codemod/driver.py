@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migration_guide.codemod.inference import parameter_dtypes
+from migration_guide.codemod.inference import half_precision
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.kinds import Sign
 from migration_guide.codemod.inference.project import Project, merge_projects
@@ -166,7 +166,7 @@ def _relevant_files(
     modules = frozenset(n for c in group for n in files.module_names(c.file.path))
     start = Project(
         modules=modules,
-        half_precision=_half_precision(group, modules),
+        half_precision=_half_precision(group),
         follows_arrays=options.optax_alone,
     )
     chosen: list[Candidate] = []
@@ -205,16 +205,16 @@ def _readers(project: Project) -> Callable[[Candidate], bool]:
     )
 
 
-def _half_precision(group: Sequence[Candidate], modules: frozenset[str]) -> tuple[Sign, ...]:
-    """The signs of half precision in a program; those in a notebook with their cells."""
-    readable = {str(c.file.path): c for c in group if not c.unreadable}
-    sources = {candidate.file.path: candidate.code for candidate in readable.values()}
-    signs: list[Sign] = []
-    for sign in parameter_dtypes.signs(sources, modules):
-        book = readable[sign.path].book
-        cell, line = (0, sign.line) if book is None else book.location(sign.line)
-        signs.append(dataclasses.replace(sign, cell=cell, line=line))
-    return tuple(signs)
+def _half_precision(group: Sequence[Candidate]) -> dict[Path, Sign]:
+    """File -> the line that says half precision; in a notebook with its cell."""
+    readable = {c.file.path: c for c in group if not c.unreadable}
+    signs = half_precision.signs({path: c.code for path, c in readable.items()})
+    for path, sign in signs.items():
+        book = readable[Path(sign.path)].book
+        if book is not None:
+            cell, line = book.location(sign.line)
+            signs[path] = dataclasses.replace(sign, cell=cell, line=line)
+    return signs
 
 
 def _project(

@@ -85,6 +85,7 @@ class Rewritten:
     refused: str = ""
     checkpoints: tuple[Restored, ...] = ()
     compared: tuple[tuple[str, str], ...] = ()
+    for_float32: bool = False  # public Optax would be another optimizer in half precision
 
 
 @dataclass(frozen=True, kw_only=True)

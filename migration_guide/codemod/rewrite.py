@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod.inference import parameter_dtypes
+from migration_guide.codemod.inference import half_precision
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project
 from migration_guide.codemod.reading import imports
@@ -43,7 +43,7 @@ def rewrite(
 ) -> Rewritten:
     """Applies the rules to a module's source."""
     project = project or Project(
-        half_precision=parameter_dtypes.signs({path: code}), follows_arrays=options.optax_alone
+        half_precision=half_precision.signs({path: code}), follows_arrays=options.optax_alone
     )
     try:
         analysis = analysis or Analysis(parse(code), project, path)
@@ -79,7 +79,9 @@ def rewrite(
         return Rewritten(code, listed, refused=refused)
     compared = tuple(sorted(context.compared.items()))
     applied = tuple(sorted(counts.items()))
-    return Rewritten(new, listed, applied, "", _restored_files(context), compared)
+    return Rewritten(
+        new, listed, applied, "", _restored_files(context), compared, context.for_float32
+    )
 
 
 def _restored_files(context: Context) -> tuple[Restored, ...]:

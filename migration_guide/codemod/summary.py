@@ -17,7 +17,9 @@ _RANDOM_NUMBERS = (
     'parameters too, put jax.config.update("jax_threefry_partitionable", False) behind '
     "`import jax`; `optax-bridge run` does it by itself."
 )
-
+_FLOAT32 = (
+    "Written for float32: {}. No word of half precision is in the program and in what it imports."
+)
 
 _NEXT = "Next, see that the new optimizers take the same steps as the old ones"
 _COMPUTED = f" (where the program computes a learning rate, {RATE} takes its place)"
@@ -34,8 +36,7 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
         *_messages(report, written),
         *_checkpoints(report, options),
     ]
-    if _draws(report):
-        parts.append(_RANDOM_NUMBERS)
+    parts += _assumed(report)
     if report.refusals:
         parts.append("Left as they are:")
         parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
@@ -144,6 +145,14 @@ def _resuming(report: Report) -> Iterator[str]:
         )
 
 
+def _assumed(report: Report) -> list[str]:
+    """What the result assumes of the programs, in a sentence each."""
+    files = [short_path(result.path) for result in report.results if result.for_float32]
+    names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    notes = [_FLOAT32.format(names)] if files else []
+    return [*notes, _RANDOM_NUMBERS] if _draws(report) else notes
+
+
 def _draws(report: Report) -> bool:
     """True if some file that changes seems to draw random numbers."""
     return any(_RANDOM.search(result.code) for result in report.changed_files)
@@ -168,7 +177,7 @@ def as_json(report: Report, written: bool) -> dict[str, object]:
         "seconds": round(report.seconds, 3),
         "convert": convert_commands(report),
         "next": next_commands(report),
-        "notes": [_RANDOM_NUMBERS] if _draws(report) else [],
+        "notes": _assumed(report),
         "files": [
             {
                 "path": str(result.path),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import legacy_optim
-from optax_bridge.checkpoints.destination import remove_abandoned
+from optax_bridge._atomic import remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.locate import (

@@ -1,80 +1,28 @@
 # pyright: strict
 """A destination that appears whole or not at all."""
 
-import atexit
 import contextlib
-import ctypes
-import logging
 import os
 import re
-import shutil
 import stat
-import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 
-from optax_bridge._unfinished import REPLACED, locked_folder, part_folder, removed_rests
+from optax_bridge._atomic import atomic_write, remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.read import contents_of, format_of
 from optax_bridge.checkpoints.trees import is_array, leaves
 
-_SECONDS_TO_FINISH, _SECONDS_IN_THE_WAY = 10, 0.3  # how long threads may go on after a failure
-_log = logging.getLogger(__name__)
-
 
 @contextlib.contextmanager
 def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, None, None]:
-    """Gives a path next to the destination to write to, and moves it there at the end."""
+    """As `atomic_write`; replaces nothing but a checkpoint, and that with `force` alone."""
     destination = Path(os.path.abspath(destination))  # `.` has no name
     remove_abandoned(destination.parent)
     _check(destination, force)
-    # In a separate folder: Orbax puts temporary folders next to what it writes.
-    missing = [path for path in destination.parents if not os.path.lexists(path)]
-    folder = part_folder(destination.parent)
-    part = folder / destination.name
-    try:  # around the first and the last step as well: a signal may come at any of them
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with locked_folder(folder):
-            yield part
-            _sync(part)
-            _check(destination, force)  # something else may be there by now
-            if not force or not os.path.lexists(destination):
-                _move_to_free(part, destination)
-            elif part.is_file() and not destination.is_dir():
-                os.replace(part, destination)
-            else:
-                _exchange(part, destination)
-            for path in (destination, *missing):
-                _sync_folder(path.parent)
-        shutil.rmtree(folder, ignore_errors=True)
-    except BaseException:
-        _remove_for_good(folder)
-        for path in missing:
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                path.rmdir()
-        # Threads that were in the middle of a large array are late.
-        atexit.register(lambda: os.path.lexists(folder) and _remove_for_good(folder))
-        raise
-
-
-def _remove_for_good(folder: Path) -> None:
-    """Removes a folder into which threads of tensorstore may still write after it failed."""
-    until = time.monotonic() + _SECONDS_TO_FINISH
-    while time.monotonic() < until:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # they were faster
-            folder.touch(exist_ok=False)
-            time.sleep(_SECONDS_IN_THE_WAY)
-            folder.unlink()
-            return
-
-
-def remove_abandoned(folder: Path) -> None:
-    """Removes what runs that wrote into a folder left behind when they were killed; logs each."""
-    for path, names in removed_rests(folder):
-        what = f": {', '.join(names)}" if names else ", an empty folder"
-        _log.warning("removed %s, the rest of a killed run%s", path, what)
+    with atomic_write(destination) as path:
+        yield path
+        _check(destination, force)  # something else may be there by now
 
 
 def _check(destination: Path, force: bool) -> None:
@@ -86,63 +34,15 @@ def _check(destination: Path, force: bool) -> None:
         )  # fmt: skip
     if not os.path.lexists(destination):
         return
-    if not force:
-        raise _exists(destination)
-    check_replaceable(destination)
-
-
-def _exists(destination: Path) -> CheckpointError:
+    if force:
+        check_replaceable(destination)
+        return
     kind = "a folder" if destination.is_dir() else "a file"
-    kind = "a link" if destination.is_symlink() else kind
-    return CheckpointError(
-        destination, "nothing at the destination", kind,
+    raise CheckpointError(
+        destination, "nothing at the destination",
+        "a link" if destination.is_symlink() else kind,
         "Name another one, or pass --force, which replaces a checkpoint.",
     )  # fmt: skip
-
-
-def _move_to_free(part: Path, destination: Path) -> None:
-    """Moves without replacing what may have appeared there in the meantime."""
-    try:
-        if part.is_dir():
-            os.rename(part, destination)  # fails on a file and on a folder with something in it
-        else:
-            os.link(part, destination)  # fails on anything
-    except OSError as error:
-        if os.path.lexists(destination):
-            raise _exists(destination) from None
-        if part.is_dir():
-            raise
-        del error  # a file system without hard links
-        os.rename(part, destination)
-
-
-def _exchange(part: Path, destination: Path) -> None:
-    """Swaps two paths in one step where the system can, in two elsewhere."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if hasattr(libc, "renameat2"):
-            here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-            if libc.renameat2(here, os.fsencode(part), here, os.fsencode(destination), swap) == 0:
-                return
-    os.rename(destination, part.with_name(REPLACED))
-    os.rename(part, destination)
-
-
-def _sync(part: Path) -> None:
-    for path in [part, *part.rglob("*")] if part.is_dir() else [part]:
-        if path.is_dir():
-            _sync_folder(path)
-        else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _REMEDY = (

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from optax_bridge._unfinished import lock_folder
-from optax_bridge.checkpoints import CheckpointError, convert_file, destination, read_checkpoint
+from optax_bridge._atomic import REPLACED, part_folder, remove_abandoned
+from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.trees import leaves
@@ -146,59 +145,10 @@ def test_what_appears_meanwhile_stays(force: bool, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["new"]
 
 
-def _no_links(*_: Any) -> None:
-    raise PermissionError("a file system without hard links")
-
-
-def test_file_is_moved_where_there_are_no_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", _no_links)
-    with written_whole(tmp_path / "new") as part:
-        part.write_text("ours")
-    assert (tmp_path / "new").read_text() == "ours"
-
-    def appears(_: Any, path: Path) -> None:
-        path.write_text("theirs")
-        _no_links()
-
-    monkeypatch.setattr(os, "link", appears)
-    with pytest.raises(CheckpointError, match="--force"), written_whole(tmp_path / "x") as part:
-        part.write_text("ours")
-    assert (tmp_path / "x").read_text() == "theirs"
-    assert sorted(os.listdir(tmp_path)) == ["new", "x"]
-
-
-def test_two_paths_are_exchanged_where_the_system_has_no_way_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    convert_file(TESTDATA / "adagrad.msgpack", tmp_path / "new", file_format="msgpack")
-    monkeypatch.setattr(destination.ctypes, "CDLL", lambda *args, **kwargs: object())
-    convert_file(ADAM_FILE, tmp_path / "new", adam(), file_format="msgpack", force=True)
-    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]["0"]
-    assert os.listdir(tmp_path) == ["new"]
-
-
 def test_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
         part.mkdir()
         raise RuntimeError("on the way")
-    assert os.listdir(tmp_path) == []
-
-
-def test_what_threads_still_write_after_an_error_is_not_left(tmp_path: Path) -> None:
-    def write_on(part: Path) -> None:  # until something is in the way
-        with contextlib.suppress(NotADirectoryError, FileExistsError):
-            while True:
-                with contextlib.suppress(FileNotFoundError):
-                    part.mkdir(parents=True, exist_ok=True)
-
-    threads: list[threading.Thread] = []
-    with pytest.raises(RuntimeError), written_whole(tmp_path / "new") as part:
-        threads.append(threading.Thread(target=write_on, args=[part], daemon=True))
-        threads[0].start()
-        raise RuntimeError("on the way")
-    threads[0].join(20)
     assert os.listdir(tmp_path) == []
 
 
@@ -212,199 +162,142 @@ def test_source_is_only_read(tmp_path: Path) -> None:
     assert source.stat().st_mtime_ns == before
 
 
-# Converts again and again in a process of its own each time, which ends in the middle: at one call
-# of the system after the other, or after a time. Forked before JAX starts any thread, so it is
-# cheap.
+# Converts again and again, each time in a forked process that kills itself at another call of the
+# system. Forked before JAX starts any thread, so it is cheap.
 _PROGRAM = """
-import json, os, signal, sys, threading, time
+import json, os, signal, sys
 from pathlib import Path
 import numpy, orbax.checkpoint, tensorstore, typer
 from optax_bridge.checkpoints import convert_file
-from optax_bridge.cli.convert import convert
 from optax_bridge.checkpoints.formats.orbax import write as orbax_write
 from optax_bridge.checkpoints.definitions import parse_definition
 
-source, folder, kind, existing, how = sys.argv[1:]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
-EVENTS = ("open", "os.", "shutil.", "ctypes.call_function")
-
+source, folder, kind, existing = sys.argv[1:]
 seen = 0
 
-def count(event, arguments):
-    global seen
-    seen += event.startswith(EVENTS)
-
-def kill_at(point):
-    def hook(event, arguments):
-        if seen == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-
-def end(point, seconds):
-    if how == "calls":
-        kill_at(point)
-    elif how == "time":
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM ends the process at once
-    else:
-        number = getattr(signal, how)
-        threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
-
-def run(name, point, seconds):
-    destination = Path(folder, name, "new")  # each beside its own rest
+def run(name, point):
+    destination = Path(folder, name, "new")
     destination.parent.mkdir()
     if existing:
         destination.write_bytes(Path(source).read_bytes())
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    code = 99
-    try:
-        sys.addaudithook(count)
-        if seconds is not None:
-            end(point, seconds)
-        options = dict(file_format=kind, force=bool(existing))
-        if how.startswith("SIG"):
-            try:
-                convert(Path(source), destination, ["Adam(1e-2)"], **options)
-            except typer.Exit as error:
-                code = min(error.exit_code, 1)
-        else:
-            convert_file(Path(source), destination, parse_definition("Adam(1e-2)"), **options)
-            code = 0
-        if seconds is None:
-            Path(folder, "calls").write_text(str(seen))
-    except (KeyboardInterrupt, SystemExit):
-        code = 1
-    finally:
-        os._exit(code)
 
-started = time.perf_counter()
-codes = [run("all", 0, None)]
-whole = time.perf_counter() - started
+    def hook(event, arguments):
+        global seen
+        if event.startswith(("open", "os.", "shutil.")):
+            seen += 1
+            if point == seen:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    definition = parse_definition("Adam(1e-2)")
+    convert_file(Path(source), destination, definition, file_format=kind, force=bool(existing))
+    Path(folder, "calls").write_text(str(seen))
+    os._exit(0)
+
+assert run("all", 0) == 0
 calls = int(Path(folder, "calls").read_text())
-if how == "calls":  # every so many, and each around the last, when the destination appears; threads
-    # of Orbax make a few more calls in one run than in another
-    points = sorted({*range(0, calls, max(1, calls // 6)), *range(calls - 5, calls + 4)})
-else:
-    points = range(6 if how == "time" else 4)
-for number, point in enumerate(points):
-    codes.append(run(f"new{number}", point, 1e-3 + 1.2 * whole * point / (len(points) - 1)))
-print(json.dumps(codes))
+# Every so many, and each around the last, when the destination appears.
+points = sorted({*range(1, calls, max(1, calls // 6)), *range(calls - 9, calls)})
+print(json.dumps([run(f"new{number}", point) for number, point in enumerate(points)]))
 """
 
 
-def ended(folder: Path, kind: str, existing: str, how: str) -> tuple[list[str], list[int]]:
-    """What was found at each destination, and how each process ended."""
+@pytest.mark.parametrize(("kind", "existing"), [("msgpack", ""), ("orbax", "existing")])
+def test_kill_at_any_point_leaves_all_or_nothing(
+    kind: str, existing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(ADAM_FILE), str(folder), kind,
-         existing, how],
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM, ADAM_FILE, tmp_path, kind, existing],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     codes = json.loads(done.stdout.splitlines()[-1])
-    assert codes[0] == 0
-    whole = dict(leaves(read_checkpoint(folder / "all" / "new").tree))
-    before = ADAM_FILE.read_bytes()
-    found = []
-    for number in range(len(codes) - 1):
-        destination = folder / f"new{number}" / "new"
-        if destination.is_file() and destination.read_bytes() == before:
-            found.append("before")
-        elif not destination.exists():
-            found.append("nothing")
+    assert set(codes) <= {-signal.SIGKILL, 0}
+    whole = dict(leaves(read_checkpoint(tmp_path / "all" / "new").tree))
+    outcomes = set()
+    for number in range(len(codes)):
+        folder = tmp_path / f"new{number}"
+        path = folder / "new"
+        moved = list(folder.glob(f".*.part/{REPLACED}"))
+        caplog.clear()
+        remove_abandoned(folder)
+        if not path.exists() and moved:
+            assert str(moved[0]) in caplog.text
+            path = moved[0]
+        if not path.exists():
+            outcomes.add("nothing")
+        elif path.is_file() and path.read_bytes() == ADAM_FILE.read_bytes():
+            outcomes.add("old")
         else:
-            tree = dict(leaves(read_checkpoint(destination).tree))
+            tree = dict(leaves(read_checkpoint(path).tree))
             assert list(tree) == list(whole)
             assert all(np.array_equal(tree[path], leaf) for path, leaf in whole.items())
-            found.append("whole")
-    return found, codes[1:]
+            outcomes.add("whole")
+            assert not list(folder.glob(".*.part"))
+    assert outcomes == {"old" if existing else "nothing", "whole"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "existing", "how"), [("msgpack", "", "calls"), ("orbax", "existing", "time")]
-)
-def test_kill_at_any_point_leaves_all_or_nothing(
-    kind: str, existing: str, how: str, tmp_path: Path
-) -> None:
-    found, codes = ended(tmp_path, kind, existing, how)
-    possible = {"before" if existing else "nothing", "whole"}
-    # How far a process comes in a given time is up to the machine; in a number of calls it is not.
-    assert set(found) == possible if how == "calls" else set(found) <= possible
-    assert len(found) >= 6
-    assert set(codes) <= {-signal.SIGKILL if how == "calls" else -signal.SIGALRM, 0}
-    # The next run that writes into the same folder removes what a killed one has left.
-    assert list(tmp_path.glob("*/.*.part")) or how == "time"
-    for number in range(len(found)):
-        with written_whole(tmp_path / f"new{number}" / "another") as part:
-            part.write_text("whole")
-    assert not list(tmp_path.glob("*/.*.part"))
+def dead_part(folder: Path, host: str = "") -> Path:
+    """A folder as a process leaves it that was killed."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    name = part_folder(folder).name.replace(f"-{os.getpid()}-", f"-{process.pid}-")
+    part = folder / (name.replace("optax-bridge-", f"optax-bridge-{host}") if host else name)
+    part.mkdir()
+    return part
 
 
-@pytest.mark.parametrize(
-    ("outcome", "names"),
-    [("written", ()), ("written", ("new",)), ("exists", ("new",)), ("no source", ("new",))],
-)
+@pytest.mark.parametrize("outcome", ["written", "exists", "no source"])
 def test_rest_of_a_killed_run_is_removed_and_named_by_the_next(
-    outcome: str, names: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    outcome: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rest = tmp_path / ".optax-bridge-0123abcd.part"
-    rest.mkdir()
-    for name in names:
-        (rest / name).write_text("half")
+    part, of_another_host = dead_part(tmp_path), dead_part(tmp_path, host="other")
+    (part / "new").write_text("half")
     (tmp_path / ".optax-bridge-notes.part").mkdir()
     if outcome == "exists":
         (tmp_path / "other").write_text("mine")
     source = tmp_path / "nothing" if outcome == "no source" else ADAM_FILE
     with pytest.raises(CheckpointError) if outcome != "written" else contextlib.nullcontext():
         convert_file(source, tmp_path / "other", adam())
-    assert not rest.exists() and (tmp_path / ".optax-bridge-notes.part").exists()
-    assert str(rest) in caplog.text
+    assert not part.exists() and of_another_host.exists()
+    assert (tmp_path / ".optax-bridge-notes.part").exists()
+    assert str(part) in caplog.text and str(of_another_host) not in caplog.text
 
 
-def test_those_who_clean_up_take_nothing_from_those_who_begin(tmp_path: Path) -> None:
-    """Between making the folder and locking it, it looks abandoned."""
-    done = threading.Event()
-
-    def clean() -> None:
-        while not done.is_set():
-            destination.remove_abandoned(tmp_path)
-
-    threads = [threading.Thread(target=clean) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(100):
-            with written_whole(tmp_path / str(number)) as part:
-                part.write_text("whole")
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(100)))
-
-
-def test_what_a_killed_run_was_to_replace_is_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where a system cannot swap two paths, the only old one may stand among the rests."""
-    rest = tmp_path / ".optax-bridge-0123abcd.part"
-    rest.mkdir()
-    for name in ("new", ".replaced"):
-        (rest / name).write_text(name)
-    with written_whole(tmp_path / "other") as part:
-        part.write_text("whole")
-    assert (rest / ".replaced").exists() and str(rest) in caplog.text
+def test_the_only_copy_is_never_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    part = dead_part(tmp_path)
+    for name in ("new", REPLACED):
+        (part / name).write_text(name)
+    with written_whole(tmp_path / "other") as path:
+        path.write_text("whole")
+    assert (part / REPLACED).exists() and str(part / REPLACED) in caplog.text
     (tmp_path / "new").write_text("there again")
-    with written_whole(tmp_path / "third") as part:
-        part.write_text("whole")
-    assert not rest.exists()
+    with written_whole(tmp_path / "third") as path:
+        path.write_text("whole")
+    assert not part.exists()
 
 
-@pytest.mark.parametrize(("kind", "how"), [("orbax", "SIGTERM"), ("msgpack", "SIGINT")])
-def test_signal_leaves_all_or_nothing_and_no_rest(kind: str, how: str, tmp_path: Path) -> None:
-    found, codes = ended(tmp_path, kind, "", how)
-    assert set(found) <= {"nothing", "whole"} and "nothing" in found
-    assert set(codes) <= {0, 1, 130, -getattr(signal, how)}, codes
-    assert not list(tmp_path.glob("*/.*.part"))
+def test_a_folder_comes_back_if_the_second_rename_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_file(ADAM_FILE, tmp_path / "new", adam())
+    rename = os.rename
+
+    def fails(src: Path, dst: Path) -> None:
+        if dst == tmp_path / "new" and src.name != REPLACED:
+            raise KeyboardInterrupt
+        rename(src, dst)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        written_whole(tmp_path / "new", force=True) as path,
+    ):
+        path.mkdir()
+    assert "mu" in read_checkpoint(tmp_path / "new").tree["opt_state"]["0"]
+    assert os.listdir(tmp_path) == ["new"]
 
 
 def test_part_of_a_living_run_stays(tmp_path: Path) -> None:
@@ -416,25 +309,3 @@ def test_part_of_a_living_run_stays(tmp_path: Path) -> None:
         (tmp_path / "new").unlink()
     assert (tmp_path / "new").read_text() == "first"
     assert os.listdir(tmp_path) == ["new"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
-    started, tell = os.pipe()
-    with lock_folder(tmp_path) as is_locked:
-        child = os.fork()
-        if not child:
-            os.write(tell, b".")
-            signal.pause()
-        os.read(started, 1)
-        with lock_folder(tmp_path) as second:
-            assert (is_locked, second) == (True, False)
-    try:
-        with lock_folder(tmp_path) as afterwards:
-            assert afterwards
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(started)
-        os.close(tell)

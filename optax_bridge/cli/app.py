@@ -62,7 +62,7 @@ class Subcommands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Context) -> object:
-        """Runs the subcommand; one that has nothing to say of an interrupt ends with one line."""
+        """Runs the subcommand; an interrupt ends it with one line."""
         if signal.getsignal(signal.SIGINT) is end:
             signal.signal(signal.SIGINT, interrupt)
         try:
@@ -73,7 +73,7 @@ class Subcommands(TyperGroup):
             raise
         except KeyboardInterrupt:
             sys.stdout.flush()
-            end(signal.SIGINT, None)  # at once: threads of JAX crash where Python is taken apart
+            end()
         return value
 
 

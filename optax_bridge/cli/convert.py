@@ -4,7 +4,6 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,10 +16,8 @@ import typer
 from optax_bridge._text import listing
 from optax_bridge.cli import pytorch
 from optax_bridge.cli.configuration import ConfigurationError, read_configuration
-from optax_bridge.cli.interrupts import Interrupts
 from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, Target
 from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
-from optax_bridge.cli.signals import repeat_interrupt
 
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
@@ -165,8 +162,7 @@ def convert(
         source, destination, optimizer or (), to, file_format, params_only, recipe, layout, like,
         part, names, step, base, allow_nan, verify, force, json,
     )  # fmt: skip
-    with Interrupts(destination) as interrupts:
-        raise typer.Exit(_run(options, interrupts))
+    raise typer.Exit(_run(options))
 
 
 _INFERRED = (
@@ -179,7 +175,7 @@ _UNSUPPORTED = (
 )
 
 
-def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
+def _run(options: ConvertOptions) -> int:
     """Does what was asked for, and prints it."""
     # JAX and Orbax, which no help needs
     from optax_bridge.checkpoints.convert import Conversion
@@ -188,7 +184,6 @@ def _run(options: ConvertOptions, interrupts: Interrupts) -> int:
     from optax_bridge.cli.terminal import plain_terminal
     from optax_bridge.correspondence import UnsupportedSetting
 
-    interrupts.is_starting = False
     if options.file_format not in writable():
         message = f"{options.file_format!r} is not one of {', '.join(map(repr, writable()))}"
         raise typer.BadParameter(message, param_hint="--format")
@@ -334,7 +329,7 @@ def _warnings_to(errors: "Terminal") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
-    """Shows a progress bar on a terminal; SIGTERM ends it as an error does."""
+    """Shows a progress bar on a terminal."""
     import rich.progress
 
     columns = (
@@ -351,7 +346,6 @@ def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
             tasks[phase] = bar.add_task(phase, total=total)
         bar.update(tasks[phase], completed=done)
 
-    before = signal.signal(signal.SIGTERM, _terminate)
     # Orbax's threads report a failure once more, and may do so late; one error is enough.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -360,19 +354,14 @@ def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
         with bar if errors.is_terminal else contextlib.nullcontext():
             yield progress if errors.is_terminal else None
     finally:
-        signal.signal(signal.SIGTERM, before)
         if hook is not sys.__unraisablehook__:  # the plain one need not come back: threads go on
             sys.unraisablehook = hook
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
     """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
-        repeat_interrupt(unraisable)
+        sys.__unraisablehook__(unraisable)
 
 
 def _report(done: "Conversion", options: ConvertOptions) -> None:

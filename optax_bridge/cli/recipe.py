@@ -25,10 +25,6 @@ class Dtype(enum.StrEnum):
 
 
 FOUND, NO_EQUAL, MISUSE = 0, 1, 2
-_BECAME_OPTAX = (
-    "rounding only, and identical but for Adam (jax.experimental.optix became Optax; measured "
-    "against the optix of JAX 0.2.5, in float32, and not proved)"
-)
 _PER_CALL = (
     "every call gives the rate, which Optax's own optimizers do not take; with a number, or a "
     "schedule of the step, in its place"
@@ -40,8 +36,7 @@ def recipe(
         str,
         typer.Argument(
             metavar="EXPRESSION",
-            help="A constructor call of flax.optim, torch.optim, keras.optimizers or "
-            "jax.example_libraries.optimizers; it is parsed, never evaluated.",
+            help="A constructor call of flax.optim or torch.optim; it is parsed, never evaluated.",
         ),
     ],
     recipe: Annotated[
@@ -57,7 +52,7 @@ def recipe(
         typer.Option(help="Dtype of the parameters; may be repeated. By default float32."),
     ] = None,
 ) -> None:
-    """Print the Optax source for an optimizer of flax.optim or another library, with its verdict.
+    """Print the Optax source for an optimizer of flax.optim or PyTorch, with its verdict.
 
     | exit code | means |
     |---|---|
@@ -74,8 +69,6 @@ def recipe(
     - `optax-bridge recipe "optim.WeightNorm(Momentum(0.1, nesterov=True))"`
 
     - `optax-bridge recipe "torch.optim.AdamW(lr=1e-3, weight_decay=0.05)"`
-
-    - `optax-bridge recipe "jax.example_libraries.optimizers.adam(1e-3)"`
     """
     raise typer.Exit(print_recipe(expression, recipe, dtype or [Dtype.float32]))
 
@@ -99,14 +92,10 @@ def print_recipe(
     """
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import choose_recipe
-    from optax_bridge.correspondence.expression import ExpressionError, optax_of_optix, parse
+    from optax_bridge.correspondence.expression import ExpressionError, parse
 
     console = console or Terminal()
     try:
-        if of_optix := optax_of_optix(expression):
-            _print_prose(console, _BECAME_OPTAX, "optax")
-            _print_source(console, ["import optax", "", f"tx = {of_optix}"])
-            return FOUND
         described = parse(expression)
     except ExpressionError as error:
         _print_prose(Terminal(stderr=True), str(error))

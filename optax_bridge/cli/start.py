@@ -8,14 +8,13 @@ while libraries are being imported they turn it into another error, or go on.
 import signal
 import sys
 
-from optax_bridge.cli.signals import end, interrupt, repeat_interrupt
+from optax_bridge.cli.signals import end, interrupt
 
 
 def main() -> None:
     """Runs the command; 2 and how to install it where the packages for it are missing."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
         signal.signal(signal.SIGINT, end)
-        sys.unraisablehook = repeat_interrupt
     # Only now, so that an interrupt is heard meanwhile.
     from optax_bridge.cli.installed import MissingExtraError, release_warning, require
 

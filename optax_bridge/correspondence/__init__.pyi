@@ -9,8 +9,6 @@ from .entry import Entry as Entry
 from .entry import UnsupportedSetting as UnsupportedSetting
 from .recipe import Call as Call
 from .table import ENTRIES as ENTRIES
-from .table import JAX as JAX
-from .table import KERAS as KERAS
 from .table import ORIGINS as ORIGINS
 from .table import TORCH as TORCH
 from .table import Described as Described

@@ -55,14 +55,6 @@ def squares(legacy: str, exact: str, optax: tuple[str, ...] = ()) -> StateField:
     return StateField(legacy, exact, optax, within=NOT_NEGATIVE)
 
 
-def adamax_note(library: str, eps: str) -> str:
-    """The note on moving from a library's Adamax, whose epsilon it calls `eps`."""
-    return (
-        "`optax.adamax` is another optimizer: it adds `eps` to each gradient before the maximum, "
-        f"{library} to the largest one. Where gradients are far above `{eps}` the two train alike. "
-    )
-
-
 @dataclass(frozen=True)
 class OptaxRecipe:
     """A recipe of public Optax, for some settings."""
@@ -85,8 +77,8 @@ class Unsupported:
     message: str
 
 
-# What the learning rate is called, by flax.optim and Keras, by torch.optim and by JAX.
-RATES = ("learning_rate", "lr", "step_size")
+# What the learning rate is called, by flax.optim and by torch.optim.
+RATES = ("learning_rate", "lr")
 
 # Stands for the learning rate within a nested definition of a case.
 RATE = Setting("learning_rate")

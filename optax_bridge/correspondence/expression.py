@@ -4,14 +4,12 @@ import ast
 import inspect
 import warnings
 
-from legacy_optim import gone
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, ORIGINS, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Name, Node, Source
 from optax_bridge.correspondence.values import expectation, meant
 
-_OPTIX = ("optix", "experimental.optix", "jax.experimental.optix")
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 MAX_DEPTH = 50  # of calls, signs and brackets in one another; Python's own parser gives up as well
 MAX_LENGTH = 10_000
@@ -39,32 +37,6 @@ def _is_of_model(argument: ast.expr) -> bool:
     calls = [each.func for each in ast.walk(argument) if isinstance(each, ast.Call)]
     names = [each.attr for each in calls if isinstance(each, ast.Attribute)]
     return not {"parameters", "named_parameters"}.isdisjoint(names)
-
-
-def optax_of_optix(expression: str) -> str | None:
-    """The expression with Optax's names for those of `jax.experimental.optix`, None without any."""
-    tree, names = _tree(expression), list[str]()
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    given = {call.func: call.args for call in calls}
-
-    class Rename(ast.NodeTransformer):
-        def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-            if ast.unparse(node.value) not in _OPTIX:
-                return ast.Attribute(self.visit(node.value), node.attr, node.ctx)
-            module, entry = (gone.find(f"{_OPTIX[-1]}{name}") for name in ("", f".{node.attr}"))
-            assert module is not None and entry is not None
-            if entry.remedy == module.remedy:
-                raise ExpressionError(f"{ast.unparse(node)}: {_OPTIX[-1]} had no {node.attr}")
-            most, args = gone.alike_by_position(entry.name), given.get(node)
-            is_shown = args is not None and not any(isinstance(a, ast.Starred) for a in args)
-            is_alike = most is None or (is_shown and len(args or ()) <= most)
-            if entry.new is None or not is_alike:
-                raise ExpressionError(f"{ast.unparse(node)}: {entry.remedy}")
-            names.append(entry.new)
-            return ast.parse(entry.new, mode="eval").body
-
-    text = ast.unparse(Rename().visit(tree))
-    return text if names else None
 
 
 def _tree(expression: str) -> ast.expr:

@@ -17,7 +17,7 @@ from optax_bridge.correspondence.recipe import Node
 
 
 class Table(Mapping[str, Entry]):
-    """An origin: name -> entry, of each module of a package that defines `ENTRY`, or of one module.
+    """An origin: name -> entry, of each module of a package that defines `ENTRY` or `ENTRIES`.
 
     They are imported when the first is asked for: an optimizer's module itself needs this package.
 
@@ -60,15 +60,16 @@ class Table(Mapping[str, Entry]):
     @functools.cached_property
     def _entries(self) -> dict[str, Entry]:
         package = importlib.import_module(f"{self.package}.optimizers")
-        if not hasattr(package, "__path__"):  # a module that defines all of them
-            return {entry.name: entry for entry in package.ENTRIES}
         names = [module.name for module in pkgutil.iter_modules(package.__path__)]
         modules = [
             importlib.import_module(f"{package.__name__}.{name}")
             for name in names
             if not name.endswith("_test")
         ]
-        entries = (module.ENTRY for module in modules if hasattr(module, "ENTRY"))
+        entries: list[Entry] = []
+        for module in modules:
+            entries += getattr(module, "ENTRIES", ())  # a family
+            entries += [module.ENTRY] if hasattr(module, "ENTRY") else []
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
 
     def __getitem__(self, name: str) -> Entry:
@@ -80,8 +81,6 @@ class Table(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
-
-_SCHEDULE = "a schedule, which any learning rate of Optax takes unchanged"
 
 ENTRIES = Table(
     "flax", "flax.optim", "flax.optim", "optax_bridge", r"(flax\.)?(legacy_)?optim(\..*)?"
@@ -126,75 +125,8 @@ TORCH = Table(
     },
 )
 
-
-JAX = Table(
-    "jax",
-    "jax.example_libraries.optimizers",
-    "JAX",
-    "optax_bridge.jax",
-    r"((jax\.)?(example_libraries|experimental)\.)?optimizers|optax_bridge\.jax(\.definitions)?",
-    without_entry={
-        "sm3": "optax.chain(optax.scale_by_sm3(b1=momentum, eps=0.0), "
-        "optax.scale_by_learning_rate(step_size)) is the same but for rounding, on parameters with "
-        "an axis; optax.scale_by_sm3 fails on scalars. Its state is not taken over; start with a "
-        "fresh one",
-        "constant": f"{_SCHEDULE}; optax.constant_schedule(step_size) is the same",
-        "exponential_decay": f"{_SCHEDULE}; optax.exponential_decay(step_size, decay_steps, "
-        "decay_rate) is the same",
-        "inverse_time_decay": f"{_SCHEDULE}; Optax has none like it: write lambda count: step_size "
-        "/ (1 + decay_rate * count / decay_steps), with jnp.floor around the quotient if staircase",
-        "polynomial_decay": f"{_SCHEDULE}; optax.polynomial_schedule(step_size, final_step_size, "
-        "power, decay_steps) is the same",
-        "piecewise_constant": f"{_SCHEDULE}; optax.join_schedules([*map(optax.constant_schedule, "
-        "values)], [b + 1 for b in boundaries]) is the same: JAX changes the value after the step "
-        "that a boundary names, Optax at it",
-        "make_schedule": "not needed: every learning rate of Optax is a number or a schedule",
-        "clip_grads": "optax.clip_by_global_norm(max_norm) is the same but for rounding: a "
-        "transformation, which stands first in optax.chain, and no function of the gradients",
-        "l2_norm": "optax.tree.norm(tree) is the same but for rounding",
-    },
-)
-
-_OWN_KIND = "no optimizer of Optax computes the same, and none of this project does yet"
-KERAS = Table(
-    "keras",
-    "keras.optimizers",
-    "Keras",
-    "optax_bridge.keras",
-    r"(((tf|tensorflow)\.)?keras\.)?optimizers(\.schedules)?|optax_bridge\.keras(\.definitions)?",
-    without_entry={
-        "Adagrad": "optax.adagrad(learning_rate, initial_accumulator_value, eps=epsilon) is the "
-        "same but for rounding; with a weight decay, optax.scale_by_rss and "
-        "optax.add_decayed_weights in a chain",
-        "Lamb": "optax.lamb(learning_rate, beta_1, beta_2, eps=epsilon) is the same but for "
-        "rounding, without weight_decay, and until squares overflow: then Keras has NaN",
-        "Adafactor": f"{_OWN_KIND}. optax.adafactor is the nearest",
-        "Ftrl": f"{_OWN_KIND}. Optax has no FTRL",
-        "Muon": f"{_OWN_KIND}. optax.contrib.muon is the nearest",
-        "Nadam": f"{_OWN_KIND}. optax.nadam lacks the momentum's schedule, 1 - 0.5 * 0.96**t",
-        "ScheduleFreeAdamW": f"{_OWN_KIND}. optax.contrib.schedule_free_adamw is the nearest",
-        "LossScaleOptimizer": "it scales losses and gradients around another optimizer: ask for "
-        "that one, and skip steps with optax.apply_if_finite",
-        "MultiOptimizer": "it has an optimizer for each group of parameters: ask for each, and put "
-        "them into optax.partition",
-        "ExponentialDecay": "optax.exponential_decay(initial_learning_rate, decay_steps, "
-        "decay_rate, staircase=staircase) is the same but for rounding",
-        "PolynomialDecay": "optax.polynomial_schedule(initial_learning_rate, end_learning_rate, "
-        "power, decay_steps) is the same but for rounding, without cycle=True",
-        "CosineDecay": "optax.cosine_decay_schedule(initial_learning_rate, decay_steps, alpha) is "
-        "the same but for rounding, without warmup_target",
-        "PiecewiseConstantDecay": "optax.join_schedules([*map(optax.constant_schedule, values)], "
-        "[b + 1 for b in boundaries]) is the same: Keras changes the value after the step that a "
-        "boundary names, Optax at it",
-        "InverseTimeDecay": "Optax has none like it: write lambda count: initial_learning_rate / "
-        "(1 + decay_rate * count / decay_steps), with jnp.floor around the quotient if staircase",
-        "CosineDecayRestarts": "optax.sgdr_schedule restarts likewise, from a list with the "
-        "arguments of each cycle",
-    },
-)
-
 # Whose optimizers are known. Where a name fits several, the first that has it so spelt is meant.
-ORIGINS = (ENTRIES, TORCH, JAX, KERAS)
+ORIGINS = (ENTRIES, TORCH)
 
 
 def origin_of(entry: Entry) -> Table:

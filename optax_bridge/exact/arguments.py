@@ -7,7 +7,6 @@ the step is one that nothing takes.
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
@@ -16,12 +15,11 @@ import numpy as np
 import optax
 
 from optax_bridge.checks import check_transformation
-from optax_bridge.exact.transformation import ExactTransformation, take_step
+from optax_bridge.exact.transformation import ExactTransformation, argument_names, take_step
 from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, TreeDef, Updates
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_PROTOCOL = 3  # updates, state, params
 
 
 def accepted_arguments(tx: optax.GradientTransformation) -> frozenset[str] | None:
@@ -47,16 +45,7 @@ def accepted_arguments(tx: optax.GradientTransformation) -> frozenset[str] | Non
                 return None
             names |= part
         return frozenset(names)
-    if type(tx) is optax.GradientTransformation:
-        return frozenset()
-    parameters = inspect.signature(tx.update).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return frozenset(
-        p.name
-        for index, p in enumerate(parameters)
-        if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and index >= _PROTOCOL)
-    )
+    return argument_names(tx.update)
 
 
 def unused_arguments(

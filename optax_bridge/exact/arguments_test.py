@@ -68,6 +68,7 @@ USED = {
     "alias": (optax.adamw(0.1), set()),
     "chain of aliases": (optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), set()),
     "MultiSteps": (optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), set()),
+    "MultiSteps of ours": (optax.MultiSteps(optax_bridge.sgd(), 2), {"learning_rate"}),
     "apply_if_finite": (optax.apply_if_finite(optax_bridge.adam(0.1), 2), {"learning_rate"}),
     "plateau": (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), {"value"}),
     "masked": (optax.masked(scale_by_weight(), True), {"weight"}),
@@ -104,6 +105,25 @@ def test_the_argument_arrives():
         apply_fn=None, params=jnp.ones(()), tx=optax.chain(scale_by_weight(), optax.scale(-1.0))
     )
     assert state.apply_gradients(grads=jnp.ones(()), weight=0.25).params == 0.75
+
+
+@pytest.mark.parametrize("as_transformation", [False, True])
+def test_arguments_reach_what_multi_steps_accumulates_for(as_transformation: bool):
+    inner = optax.chain(optax_bridge.adam(), optax.contrib.reduce_on_plateau(0.5, patience=1))
+    steps = optax.MultiSteps(inner, 2)
+    tx = steps.gradient_transformation() if as_transformation else steps
+    params = jnp.ones(3)
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
+    opt_state = tx.init(params)
+    for step in range(6):
+        grads = jnp.arange(3.0) + step
+        updates, opt_state = steps.update(grads, opt_state, params, learning_rate=0.5, value=1.0)
+        params = optax.apply_updates(params, updates)
+        state = state.apply_gradients(grads=grads, learning_rate=0.5, value=1.0)
+    np.testing.assert_array_equal(state.params, params)
+    assert (params < 0.5).all()
+    with pytest.raises(TypeError, match="got learnig_rate, which is neither"):
+        state.apply_gradients(grads=params, learning_rate=0.5, value=1.0, learnig_rate=0.5)
 
 
 def test_only_what_is_known_to_be_zero_is_zero():

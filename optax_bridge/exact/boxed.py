@@ -8,7 +8,7 @@ import jax
 import optax
 
 from optax_bridge.checks import check_transformation
-from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.exact.transformation import ExactTransformation, update_with_arguments
 from optax_bridge.metadata.axis_metadata import (
     Reduced,
     boxed_as,
@@ -85,7 +85,7 @@ class _WithoutBoxes:
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
     ) -> tuple[Updates, OptState]:
-        update = optax.with_extra_args_support(self.tx).update
+        update = update_with_arguments(self.tx)
         template = updates if params is None else params
         return self._run(update, template, updates, state, params, extra)
 

@@ -14,6 +14,7 @@ is therefore kept by its `update`, which is an `ExactUpdate`.
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -24,6 +25,7 @@ import optax
 from optax_bridge._internals import trace_state, trace_state_if_known
 from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, Updates
 
+_PROTOCOL = 3  # updates, state, params
 Step = Callable[..., tuple[Params, OptState]]
 Transformations = tuple[optax.GradientTransformation, ...]
 Parts = Sequence[tuple[optax.GradientTransformation, OptState, Params]]
@@ -203,5 +205,38 @@ def noted_update(
     """`tx.update(...)`, and the exact updates that it called."""
     calls: list[ExactCall] = []
     with _noting(calls):
-        updates, new_state = optax.with_extra_args_support(tx).update(grads, state, params, **extra)
+        updates, new_state = update_with_arguments(tx)(grads, state, params, **extra)
     return updates, new_state, calls
+
+
+def update_with_arguments(
+    tx: optax.GradientTransformation,
+) -> Callable[..., tuple[Updates, OptState]]:
+    """`tx.update`, which is handed only those extra arguments that its signature takes.
+
+    `optax.MultiSteps` takes them and is no `optax.GradientTransformationExtraArgs`, so that
+    `optax.with_extra_args_support` would drop them.
+    """
+    names = argument_names(tx.update)
+    if names is None:
+        return tx.update
+
+    def update(
+        updates: Updates, state: OptState, params: Params | None = None, **extra: Extra
+    ) -> tuple[Updates, OptState]:
+        taken = {name: value for name, value in extra.items() if name in names}
+        return tx.update(updates, state, params, **taken)
+
+    return update
+
+
+def argument_names(update: Callable[..., object]) -> frozenset[str] | None:
+    """The extra arguments that an update names in its signature; None: it takes any."""
+    parameters = inspect.signature(update).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(
+        p.name
+        for index, p in enumerate(parameters)
+        if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and index >= _PROTOCOL)
+    )

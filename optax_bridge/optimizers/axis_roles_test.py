@@ -94,6 +94,29 @@ def test_a_scanned_model_gets_the_updates_of_the_unrolled_one(configured: Any):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize(
+    ("shape", "roles", "flat"),
+    [
+        ((3, 4, 5), ("row", "row", "column"), (12, 5)),
+        ((5, 3, 4), ("row", "column", "column"), (5, 12)),
+    ],
+)
+def test_several_axes_of_a_role_are_one_axis(shape: Any, roles: Any, flat: Any):
+    joined = optax_bridge.adafactor(0.1, path_rules={"": roles})
+    matrix = optax_bridge.adafactor(0.1, path_rules={"": ("row", "column")})
+    params, reshaped = array(*shape), array(*shape).reshape(flat)
+    state, flat_state = joined.init(params), matrix.init(reshaped)
+    for step in range(3):
+        grads = array(*shape, seed=1 + step)
+        params, state = joined.step(grads, state, params)
+        reshaped, flat_state = matrix.step(grads.reshape(flat), flat_state, reshaped)
+    # Means over the same numbers in another order.
+    np.testing.assert_allclose(params.reshape(flat), reshaped, rtol=1e-5)
+    for name in ("v_row", "v_col"):
+        statistics, expected = getattr(state, name), getattr(flat_state, name)
+        np.testing.assert_allclose(statistics.reshape(expected.shape), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_an_axis_that_comes_and_goes_leaves_the_roles(index: int):
     box = optax_bridge.FactoredPartitioned(array(2, 3), ("embed", "mlp"), roles=("row", "column"))

@@ -15,7 +15,12 @@ from optax_bridge.correspondence.recipe import Name, Node, call
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.calls import check_flag
-from optax_bridge.exact.transformation import ExactTransformation, Parts, take_step
+from optax_bridge.exact.transformation import (
+    ExactTransformation,
+    Parts,
+    take_step,
+    update_with_arguments,
+)
 from optax_bridge.metadata.axis_metadata import boxed_as, boxed_like, is_box, value_of
 from optax_bridge.metadata.trees import Extra, HyperParams, Leaf, OptState, Params, PyTree, Updates
 from optax_bridge.optimizers.groups import Group, groups_of
@@ -220,7 +225,7 @@ def _update(
     params: Params,
     **extra: Extra,
 ) -> tuple[Updates, OptState]:
-    return optax.with_extra_args_support(tx).update(grads, state, params, **extra)
+    return update_with_arguments(tx)(grads, state, params, **extra)
 
 
 def _per_group(overrides: Sequence[HyperParams] | None, count: int) -> Sequence[HyperParams]:

@@ -1,6 +1,7 @@
 """Meshes of devices from what a config says of them."""
 
 import dataclasses
+import logging
 import math
 import operator
 import re
@@ -16,6 +17,7 @@ from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, ConfigModifier, maybe_instantiate
 from optax_bridge.spmd.trees import flatten_items
 
+_log = logging.getLogger(__name__)
 C = TypeVar("C", bound=ConfigBase)
 Devices = Sequence[Any]  # `jax.Device` is a variable to type checkers
 
@@ -57,21 +59,36 @@ def infer_mesh_shape(
     """The shape with its -1 replaced by what makes the mesh fit the devices.
 
     Args:
-      mesh_shape: at most one -1 in each part.
+      mesh_shape: at most one -1; a `HybridMeshShape` may have one in each part if `num_devices` is
+        left out, as the devices then say how many granules there are.
       num_devices: all devices unless given.
 
     Raises:
       ValueError: there are several -1, or the devices cannot be divided so.
     """
-    count = jax.device_count() if num_devices is None else num_devices
+    if num_devices is None:
+        devices = jax.devices()
+        return _infer_shape(mesh_shape, len(devices), _num_granules(devices))
+    return _infer_shape(mesh_shape, num_devices, None)
+
+
+def _infer_shape(
+    mesh_shape: MeshShape | HybridMeshShape, num_devices: int, num_granules: int | None
+) -> MeshShape | HybridMeshShape:
     if not isinstance(mesh_shape, HybridMeshShape):
-        return _infer(mesh_shape, count, mesh_shape)
+        return _infer(mesh_shape, num_devices, mesh_shape)
     ici, dcn = mesh_shape.ici_mesh_shape, mesh_shape.dcn_mesh_shape
-    if -1 in ici and -1 in dcn:
-        raise ValueError(f"only one of the shapes of {mesh_shape} may have a -1")
+    if -1 not in dcn:
+        num_granules = math.prod(dcn)
+    elif -1 not in ici:
+        num_granules = num_devices // math.prod(ici)
+    elif num_granules is None:
+        raise ValueError(
+            f"{mesh_shape}: both parts have a -1, and num_devices does not say how many granules "
+            "there are. Leave num_devices out, or give one part in full."
+        )
     return HybridMeshShape(
-        _infer(ici, count // abs(math.prod(dcn)), mesh_shape),
-        _infer(dcn, count // abs(math.prod(ici)), mesh_shape),
+        _infer(ici, num_devices // num_granules, mesh_shape), _infer(dcn, num_granules, mesh_shape)
     )
 
 
@@ -97,8 +114,9 @@ def create_device_mesh(
     """Devices as an array of this shape, neighbours near to each other.
 
     Args:
-      mesh_shape: the shape, without -1. A plain shape on several granules is cut across them along
-        its first axis that is not 1.
+      mesh_shape: the shape; see `infer_mesh_shape` for -1. On several granules, which are slices
+        of TPUs and processes elsewhere, a plain shape is cut across them along its first axis that
+        is not 1.
       devices: all devices unless given.
 
     Returns:
@@ -108,7 +126,8 @@ def create_device_mesh(
       ValueError: the mesh has another number of devices, or cannot be cut across the granules.
     """
     flat = list(jax.devices() if devices is None else np.asarray(devices, dtype=object).flat)
-    shape = mesh_shape
+    granules = _num_granules(flat)
+    shape = _infer_shape(mesh_shape, len(flat), granules)
     sizes = shape.sizes if isinstance(shape, HybridMeshShape) else list(shape)
     if math.prod(sizes) != len(flat):
         raise ValueError(
@@ -116,7 +135,6 @@ def create_device_mesh(
             f"({flat[0].platform}). Set mesh_shape to what there is, or make one axis -1; on the "
             "CPU XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
         )
-    granules, by_process = _granules(flat)
     if not isinstance(shape, HybridMeshShape):
         if granules == 1 or flat[0].platform == "gpu":
             return _plain(sizes, flat)
@@ -135,33 +153,38 @@ def create_device_mesh(
             shape.ici_mesh_shape,
             shape.dcn_mesh_shape,
             devices=flat,
-            process_is_granule=by_process,
+            process_is_granule=_granule_attribute(flat) == "process_index",
         )
-    except (NotImplementedError, AssertionError):
-        return _hybrid_by_reshape(shape, flat, by_process)
+    except (NotImplementedError, AssertionError) as error:
+        _log.warning("mesh shape %s does not follow the network: %s", mesh_shape, error)
+        return _hybrid_by_reshape(shape, flat)
 
 
 def _plain(sizes: Sequence[int], devices: Devices) -> np.ndarray:
     try:
         return mesh_utils.create_device_mesh(sizes, devices=devices)
-    except (NotImplementedError, AssertionError):
+    except (NotImplementedError, AssertionError) as error:
+        _log.warning("mesh shape %s does not follow the network: %s", tuple(sizes), error)
         return np.asarray(devices, dtype=object).reshape(sizes)
 
 
-def _granules(devices: Devices) -> tuple[int, bool]:
-    """Returns the number of granules, and True if they are processes."""
-    slices = {getattr(device, "slice_index", None) for device in devices}
-    if None not in slices and len(slices) > 1:
-        return len(slices), False
-    return len({device.process_index for device in devices}), True
+def _granule_attribute(devices: Devices) -> str:
+    return "slice_index" if devices[0].platform == "tpu" else "process_index"
 
 
-def _hybrid_by_reshape(shape: HybridMeshShape, devices: Devices, by_process: bool) -> np.ndarray:
+def _num_granules(devices: Devices) -> int:
+    """The number of slices of TPUs, however many hosts each has, or of processes elsewhere."""
+    attribute = _granule_attribute(devices)
+    return len({getattr(device, attribute, 0) for device in devices})
+
+
+def _hybrid_by_reshape(shape: HybridMeshShape, devices: Devices) -> np.ndarray:
     """Granules one after another, as a mesh of meshes."""
-    granule = operator.attrgetter("process_index" if by_process else "slice_index")
-    ordered = np.asarray(sorted(devices, key=granule), dtype=object)
+    ordered = sorted(devices, key=operator.attrgetter(_granule_attribute(devices)))
     rank = len(shape)
-    blocks = ordered.reshape([*shape.dcn_mesh_shape, *shape.ici_mesh_shape])
+    blocks = np.asarray(ordered, dtype=object).reshape(
+        [*shape.dcn_mesh_shape, *shape.ici_mesh_shape]
+    )
     order = [axis for i in range(rank) for axis in (i, rank + i)]
     return blocks.transpose(order).reshape(shape.sizes)
 
@@ -210,8 +233,7 @@ def mesh_of(cfg: ConfigBase, devices: Devices | None) -> Mesh:
                 f"{cfg.name}: batch_axis_names has {axis!r}, which is not in mesh_axis_names "
                 f"{names}"
             )
-    shape = infer_mesh_shape(cfg.mesh_shape, num_devices=len(devices))
-    return Mesh(create_device_mesh(shape, devices=devices), names)
+    return Mesh(create_device_mesh(cfg.mesh_shape, devices=devices), names)
 
 
 def axis_entry(names: str | Sequence[str]) -> str | tuple[str, ...]:

@@ -1,6 +1,7 @@
 import jax
 import numpy as np
 import pytest
+from jax.experimental import mesh_utils
 
 from optax_bridge.spmd.config import ConfigModifier, config_class
 from optax_bridge.spmd.examples import regression
@@ -34,6 +35,7 @@ def test_inferred(shape, expected):
         (lambda: infer_mesh_shape((-1, 3), num_devices=8), "cannot be divided by 3"),
         (lambda: HybridMeshShape((1,), (1, 2)), "as many axes"),
         (lambda: create_device_mesh((16,)), "needs 16 devices, there are 8"),
+        (lambda: infer_mesh_shape(HybridMeshShape((-1,), (-1,)), num_devices=8), "both parts"),
     ],
 )
 def test_shapes_that_fit_nothing(make, message):
@@ -58,6 +60,53 @@ def test_a_plain_shape_is_cut_across_processes_along_its_first_axis():
     assert np.vectorize(lambda d: d.process_index)(mesh)[0].tolist() == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="cannot be cut across"):
         create_device_mesh((3, 2), devices=[Device(i, i // 3) for i in range(6)])
+
+
+class TpuDevice(Device):
+    """One chip of a TPU v4, as `mesh_utils` reads it."""
+
+    platform, device_kind, core_on_chip = "tpu", "TPU v4", 0
+
+    def __init__(self, id, coords, slice_index=0):
+        super().__init__(id, process_index=id // 4)
+        self.coords, self.slice_index = coords, slice_index
+
+
+def tpu_slice(slice_index=0):
+    """16 chips of 4 hosts, a 4 by 4 plane."""
+    return [TpuDevice(16 * slice_index + i, (i % 4, i // 4, 0), slice_index) for i in range(16)]
+
+
+def ids(mesh):
+    return np.vectorize(lambda device: device.id)(mesh).tolist()
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (16,), (1, 16), (4, 1, 4)])
+def test_hosts_of_one_tpu_slice_do_not_cut_a_mesh(shape):
+    devices = [tpu_slice()[i] for i in np.random.default_rng(0).permutation(16)]
+    expected = mesh_utils.create_device_mesh(shape, devices=devices)
+    assert ids(create_device_mesh(shape, devices=devices)) == ids(expected)
+
+
+def test_a_mesh_that_the_torus_has_no_place_for_is_said(caplog):
+    mesh = create_device_mesh((2, -1), devices=tpu_slice())
+    assert ids(mesh) == np.arange(16).reshape(2, 8).tolist()
+    assert "mesh shape (2, 8) does not follow the network: Failed to find assignment" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "shape, ici, dcn",
+    [
+        ((-1, 4), (4, 4), (2, 1)),
+        ((1, -1, 4), (1, 4, 4), (1, 2, 1)),
+        (HybridMeshShape((-1, 4), (1, -1)), (4, 4), (1, 2)),
+        (HybridMeshShape((4, -1), (-1, 1)), (4, 4), (2, 1)),
+    ],
+)
+def test_two_tpu_slices_cut_a_mesh_and_every_minus_one_is_inferred(shape, ici, dcn):
+    devices = [*tpu_slice(), *tpu_slice(1)]
+    expected = mesh_utils.create_hybrid_device_mesh(ici, dcn, devices=devices)
+    assert ids(create_device_mesh(shape, devices=devices)) == ids(expected)
 
 
 class WithoutEvalers(ConfigModifier):

@@ -4,6 +4,7 @@ from typing import Self, TypeGuard
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -81,11 +82,11 @@ class WeightedSummary(Summary):
             return NotImplemented
         weight = self.weight + other.weight
         total = self.mean * self.weight + other.mean * other.weight
-        divisor = jnp.where(weight == 0, 1, weight)
-        return type(self)(mean=jnp.where(weight == 0, 0, total / divisor), weight=weight)
+        divisor = jnp.where(weight > 0, weight, 1)
+        return type(self)(mean=jnp.where(weight > 0, total / divisor, 0), weight=weight)
 
     def accumulate(self, other: Summary) -> Summary:
-        """The mean over both, by their weights; 0 if there is no weight at all."""
+        """The mean over both, by their weights; 0 unless their sum is positive."""
         _check_class(self, other)
         assert isinstance(other, WeightedSummary)
         return self + other
@@ -106,10 +107,18 @@ class _ElementwiseSummary(Summary):
         expected, shape = jnp.shape(self._value), jnp.shape(other._value)
         if shape != expected:
             raise ValueError(
-                f"{type(self).__name__}: expected shape {expected}, that of the summary so far, "
-                f"found {shape}"
+                f"{type(self).__name__}: Shape mismatch: expected {expected}, that of the summary "
+                f"so far, found {shape}"
             )
         return other._value
+
+    def validate(self) -> None:
+        """Raises ValueError for a number that is no array."""
+        if not isinstance(self._value, jax.Array | np.ndarray | np.generic):
+            raise ValueError(
+                f"{type(self).__name__}: expected an array, found {self._value!r}, a "
+                f"{type(self._value).__name__}. Pass jnp.asarray(value)."
+            )
 
 
 class MinSummary(_ElementwiseSummary):

@@ -24,6 +24,8 @@ def test_means_are_weighed():
     assert (float(total.mean), float(total.weight)) == (3, 3)
     nothing = WeightedSummary(jnp.nan, 0.0) + WeightedSummary(1.0, 0.0)
     assert (float(nothing.mean), float(nothing.weight)) == (0, 0)
+    negative = WeightedSummary(1.0, -3.0) + WeightedSummary(4.0, 1.0)
+    assert (float(negative.mean), float(negative.weight)) == (0, -2)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +34,11 @@ def test_means_are_weighed():
 def test_elementwise(kind, expected):
     total = kind(jnp.array([1, 5])).accumulate(kind(jnp.array([3, 2])))
     np.testing.assert_array_equal(total.value(), expected)
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match="Shape mismatch: expected"):
         total.accumulate(kind(jnp.ones(3)))
+    kind(np.float32(3)).validate()
+    with pytest.raises(ValueError, match="expected an array, found 3, a int"):
+        kind(3).validate()
     with pytest.raises(TypeError, match=kind.__name__):
         total.accumulate(WeightedSummary(1.0, 1.0))
 

@@ -8,7 +8,6 @@ import pytest
 from jax.experimental import multihost_utils
 
 import optax_bridge
-from optax_bridge._unfinished import lock_folder
 from optax_bridge.spmd._testing import KEY, config, run
 from optax_bridge.spmd.config import (
     REQUIRED,
@@ -19,6 +18,7 @@ from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.trainer import (
     SavingError,
 )
+from optax_bridge.spmd.trainer.trainer import lock_folder
 
 
 class _Vector(regression.Regression):

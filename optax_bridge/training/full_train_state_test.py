@@ -38,6 +38,20 @@ class Noisy(nn.Module):
         return nn.Dropout(0.5, deterministic=False)(x)
 
 
+def test_of_two_batch_stats_those_beside_the_optimizer_are_taken(tmp_path: Path):
+    optimizer = legacy_optim.Adam(0.1).create(PARAMS)
+    saved = {
+        "batch_stats": {"mean": jnp.zeros(2)},
+        "train": {"batch_stats": {"mean": jnp.ones(2)}, "optimizer": optimizer},
+    }
+    (tmp_path / "checkpoint").write_bytes(serialization.to_bytes(saved))
+    with pytest.warns(optax_bridge.LeftOverWarning, match="batch_stats"):
+        state = FullTrainState.from_legacy_checkpoint(
+            tmp_path / "checkpoint", optimizer_def=legacy_optim.Adam(0.1)
+        )
+    assert_equal(state.batch_stats, {"mean": np.ones(2)})
+
+
 def test_everything_at_once_compiles_once_under_donation():
     model, x = Noisy(), jnp.ones((8, 3))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
@@ -257,6 +271,13 @@ def test_the_learning_rate_is_readable(tx: Any, rate: Any):
     np.testing.assert_allclose(np.asarray(state.learning_rate), rate, rtol=1e-6)
     traced = jax.jit(lambda state: state.learning_rate)(state)
     np.testing.assert_allclose(np.asarray(traced), rate, rtol=1e-6)
+
+
+def test_a_schedule_is_asked_at_the_count_of_the_optimizer():
+    """A state that took an optimizer over counts its own steps from 0."""
+    state = create(tx=optax_bridge.adam(schedule)).apply_gradients(grads=GRADS)
+    state = state.replace(step=jnp.zeros_like(state.step))
+    assert float(state.learning_rate) == 0.25
 
 
 def scaled_after() -> optax.GradientTransformation:

@@ -9,7 +9,12 @@ from jax.tree_util import KeyPath
 
 from optax_bridge.correspondence.entry import RATES
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.exact.transformation import ExactTransformation, ExactUpdate, noted_update
+from optax_bridge.exact.transformation import (
+    ExactTransformation,
+    ExactUpdate,
+    noted_update,
+    update_with_arguments,
+)
 from optax_bridge.metadata.axis_metadata import has_boxes
 from optax_bridge.metadata.trees import HyperParams, Leaf, OptState, Params, Rate, Updates
 
@@ -98,7 +103,7 @@ def _rate_after_a_step(
 ) -> Rate:
     grads = jax.tree.map(jnp.zeros_like, params)
     # The rate depends on the steps counted, not on the loss, which reduce_on_plateau wants to have.
-    _, state = optax.with_extra_args_support(tx).update(grads, opt_state, params, value=0.0)
+    _, state = update_with_arguments(tx)(grads, opt_state, params, value=0.0)
     rates = optax.tree.get_all_with_path(state, "learning_rate")
     return next(value for _, value in rates if not isinstance(value, tuple))
 

@@ -4,7 +4,6 @@ The one place of the prover that knows what sides there are.
 """
 
 import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +28,7 @@ from equivalence_tests.proof.reading.symbols import (
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
 from equivalence_tests.sides.error_text import error_text, first_line_of
-from equivalence_tests.sides.python_state import plain_values, python_changes
-from equivalence_tests.sides.same_program import is_same_program
+from equivalence_tests.sides.same_program import NOT_PURE, is_same_program
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
@@ -200,43 +198,32 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         return _arrays(state), _arrays(side.params(state))
 
     def step(
-        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates, again: bool = False
+        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates
     ) -> tuple[Leaves, Leaves]:
         side = _build(make, inputs, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
-        if again:  # a side that was made just now has made no step yet
+        if "after" in seen and numbers:  # a side that was made just now has made no step yet
             jax.eval_shape(lambda *args: side.step(*args), structure.unflatten(leaves), grads)
-        before = plain_values(side.step)
         state = side.step(structure.unflatten(leaves), grads)
         seen.update(
             after=[jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)],
             structures=(structure, jax.tree.structure(state)),
-            changed=python_changes(before, plain_values(side.step), new="changed" not in seen),
         )
         return _arrays(state), _arrays(side.params(state))
 
     with _with_explanation(f"{name} side, at its start", can_ask):
         first, shapes = _program_and_types(start, numbers, inputs.params)
-    with _with_explanation(f"{name} side ({seen['kind']}), in its step", can_ask):
-        second, after = _program_and_types(step, numbers, shapes[0], inputs.params)
-        if seen["changed"]:  # what is made at the first call, and kept, is not changed by another
-            again = functools.partial(step, again=True)
-            later, _ = _program_and_types(again, numbers, shapes[0], inputs.params)
-            seen["same program"] = is_same_program(second, later)
     where = f"{name} side ({seen['kind']})"
-    _refuse_changes(where, seen)
+    with _with_explanation(f"{where}, in its step", can_ask):
+        second, after = _program_and_types(step, numbers, shapes[0], inputs.params)
+    _refuse_other_structure(where, seen)
     _refuse_other_types(where, seen["paths"], shapes[0], after[0])
-    pairs = zip(seen["paths"], shapes[0], after[0], strict=True)
-    if weak := [path for path, old, new in pairs if old.weak_type != new.weak_type]:
-        with _with_explanation(f"{where}, in its second step", can_ask):
-            later, _ = _program_and_types(
-                lambda *args: step(*args), numbers, after[0], inputs.params
-            )
-        if not is_same_program(second, later):
-            raise ProofError(
-                f"{where}: the first step is another program than the next, since `{weak[0]}` is "
-                "weakly typed before it, or after it, alone; start it as an array of its dtype"
-            )
+    with _with_explanation(f"{where}, in its second step", can_ask):
+        later, _ = _program_and_types(lambda *args: step(*args), numbers, after[0], inputs.params)
+    if not is_same_program(second, later):
+        pairs = zip(seen["paths"], shapes[0], after[0], strict=True)
+        weak = [path for path, old, new in pairs if old.weak_type != new.weak_type]
+        raise ProofError(f"{where}: {_why_another_program(weak)}")
     for paths, shown in ((inputs.paths, shapes[1]), (inputs.paths, after[1])):
         actual = [(leaf.shape, leaf.dtype) for leaf in shown]
         if actual != [(leaf.shape, leaf.dtype) for leaf in inputs.shapes]:
@@ -272,19 +259,17 @@ def _program_and_types(
     return program, jax.tree.unflatten(jax.tree.structure(shapes), types)
 
 
-def _refuse_changes(where: str, seen: Mapping[str, Any]) -> None:
-    """Refuses a step that changes something in Python, as `_trace` has seen it."""
-    if seen["changed"]:
-        path, values = next(iter(seen["changed"].items()))
-        raise ProofError(
-            f"{where}: each call of its step changes a value in Python, `{path}` ({values}), which "
-            "a program that is traced once cannot follow. Keep it in the state"
+def _why_another_program(weak: Sequence[str]) -> str:
+    if weak:
+        return (
+            f"the first step is another program than the next, since `{weak[0]}` is weakly typed "
+            "before it, or after it, alone; start it as an array of its dtype"
         )
-    if not seen.get("same program", True):
-        raise ProofError(
-            f"{where}: its first call changes a value in Python, and the next one is another "
-            "program, so that a proof of one step says nothing of the others. Keep it in the state"
-        )
+    return f"{NOT_PURE}. Keep it in the state"
+
+
+def _refuse_other_structure(where: str, seen: Mapping[str, Any]) -> None:
+    """Refuses a step that changes what it holds apart from the arrays' numbers."""
     if seen["after"] != seen["paths"]:
         gone = sorted(set(seen["after"]) ^ set(seen["paths"]))
         raise ProofError(f"{where}: a step changes the structure of what it holds: {gone[:5]}")

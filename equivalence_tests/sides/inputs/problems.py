@@ -41,6 +41,14 @@ def description(stream: str, steps: int) -> str:
     return f"in turn {hostile}, and of every third number all normal{poison}"
 
 
+def usual_params() -> dict[str, np.ndarray]:
+    """Parameters where none are named: two matrices, of which Adafactor factors the first alone."""
+    rng = np.random.default_rng(0)
+    shapes = {"square": (128, 128), "kernel": (129, 3), "bias": (3,), "rank3": (2, 3, 4)}
+    tree = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    return {name: np.asarray(x, np.float32) for name, x in (tree | {"scalar": 0.5}).items()}
+
+
 def odd_tree(seed: int = 0, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> dict[str, PyTree]:
     """Parameters of every rank from 0 to 5, with empty and zero-initialised leaves."""
     rng = np.random.default_rng(seed)

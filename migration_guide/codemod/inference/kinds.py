@@ -134,7 +134,7 @@ def _inside(atom: object) -> tuple[Kind, ...]:
 
 @dataclass(frozen=True, order=True)
 class Sign:
-    """A place that shows, or hides, that parameters may be in half precision."""
+    """A place that says, or leaves open, that parameters may be in half precision."""
 
     path: str
     line: int

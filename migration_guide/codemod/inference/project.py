@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from migration_guide.codemod.inference.kinds import (
@@ -41,7 +42,7 @@ class Project:
     legacy_results: frozenset[str] = frozenset()
     legacy_fields: frozenset[str] = frozenset()
     own_groups: frozenset[str] = frozenset()
-    half_precision: tuple[Sign, ...] = ()
+    half_precision: dict[Path, Sign] = field(default_factory=dict)
     follows_arrays: bool = False
 
     def for_another_library(self) -> "Project":

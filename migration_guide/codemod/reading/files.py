@@ -4,7 +4,6 @@
 import ast
 import os
 import re
-import shutil
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from legacy_optim.gone.usage import uses_gone_names
 from migration_guide.codemod.reading.pins import is_project_file
-from optax_bridge._unfinished import locked_folder, part_folder, removed_rests
+from optax_bridge._atomic import atomic_write, remove_abandoned
 
 # What `migrate` itself leaves in a file where a person has to decide.
 _COMMENT = b"# optax-bridge: "
@@ -191,27 +190,16 @@ def write(path: Path, data: bytes) -> None:
     path = path.resolve()
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected")
-    folder = part_folder(path.parent)
-    try:
-        with locked_folder(folder):
-            part = folder / path.name
-            with open(part, "xb", opener=_open_privately) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(part, path.stat().st_mode & 0o7777)
-            os.replace(part, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    mode = path.stat().st_mode & 0o7777
+    with atomic_write(path) as tmp_path:
+        tmp_path.write_bytes(data)
+        os.chmod(tmp_path, mode)
 
 
-def _open_privately(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
-
-
-def remove_unfinished(paths: Iterable[Path]) -> list[Path]:
-    """Removes what killed runs left next to files and below folders; see `removed_rests`."""
+def remove_unfinished(paths: Iterable[Path]) -> None:
+    """Removes what killed runs left next to files and below folders; see `remove_abandoned`."""
     homes: set[Path] = set()
     for path in paths:
         homes |= {path.parent} if path.is_file() else {Path(folder) for folder, _ in _folders(path)}
-    return [rest for home in sorted(homes) for rest, _ in removed_rests(home)]
+    for home in sorted(homes):
+        remove_abandoned(home)

@@ -104,12 +104,15 @@ def _template(
     wanted = "exact" if context.options.exact or context.rate_per_call else "auto"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
     sign = context.half_precision
-    if choice.kind == "optax" and sign is not None:
+    if choice.kind == "optax":
         wanted = "auto" if context.once(_keeps_half_precision) else "exact"
-        choice = choose_recipe(Described(entry, values), wanted)
-        if choice.kind == "exact":
-            why = choice.reason or _OTHERS.format(entry.legacy.__name__)
-            context.note(original, _HALF.format(choice.call.target, sign, why))
+        in_half = choose_recipe(Described(entry, values), wanted)
+        if in_half.kind == "exact" and sign is None:
+            context.for_float32 = True
+        elif in_half.kind == "exact" and sign is not None:
+            why = in_half.reason or _OTHERS.format(entry.legacy.__name__)
+            context.note(original, _HALF.format(in_half.call.target, sign, why))
+            choice = in_half
     context.recipes.add(choice.kind)
     return exact_template(entry) if choice.kind == "exact" else _optax_template(entry, values)
 
@@ -119,12 +122,13 @@ def _say_where_it_differs(
 ) -> None:
     """Leaves it to a person where public Optax is another optimizer in half precision."""
     sign = context.half_precision
-    if sign is not None:
-        overridden = context.analysis.program.overridden_names
-        values = values | {name: Source(name) for name in overridden & values.keys()}
-        reason = choose_recipe(Described(entry, values), "optax").reason
-        if reason:
-            context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))
+    overridden = context.analysis.program.overridden_names
+    values = values | {name: Source(name) for name in overridden & values.keys()}
+    reason = choose_recipe(Described(entry, values), "optax").reason
+    if reason and sign is None:
+        context.for_float32 = True
+    elif reason:
+        context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))
 
 
 def _keeps_half_precision(context: Context) -> bool:

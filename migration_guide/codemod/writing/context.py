@@ -51,6 +51,7 @@ class Context:
     counts: Counter[str] = field(default_factory=Counter)
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     recipes: set[str] = field(default_factory=set)
+    for_float32: bool = False
     compared: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
@@ -118,10 +119,8 @@ class Context:
 
     @property
     def half_precision(self) -> Sign | None:
-        """Returns the place that shows half-precision parameters, in this file if there is one."""
-        signs = self.analysis.project.half_precision
-        here = [sign for sign in signs if sign.path == str(self.analysis.path)]
-        return next(iter([*here, *signs]), None)
+        """The line that says that parameters may be in half precision."""
+        return self.analysis.project.half_precision.get(self.analysis.path)
 
     @property
     def uses_optim(self) -> bool:

@@ -304,6 +304,27 @@ def test_a_run_falls_back_if_it_is_told_to(copy, caplog):
         restored(copy, fall_back=True)
 
 
+def test_a_folder_that_is_named_for_another_step(tmp_path):
+    with checkpointer(tmp_path, keep_last_n=9) as saver:
+        for step in (500, 600):
+            saver.save(step=step, state=state(step))
+    (tmp_path / "step_00000600").rename(tmp_path / "step_00000777")
+    for step in (None, 777):
+        with pytest.raises(DamagedCheckpointError, match="for step 777, it holds 600") as error:
+            checkpointer(tmp_path).restore(step=step, state=state(0))
+        assert "go on from step 500" in str(error.value).replace("\n", " ")
+    assert checkpointer(tmp_path, fall_back=True).restore(state=state(0))[0] == 500
+    assert Checkpointer.checkpoint_steps(str(tmp_path)) == [500]
+
+
+def test_the_very_next_checkpoint_is_set_aside_too(tmp_path):
+    with checkpointer(tmp_path, keep_last_n=9) as saver:
+        for step in (3, 4, 5, 6):
+            saver.save(step=step, state=state(step))
+    checkpointer(tmp_path).set_aside_after(4)
+    assert Checkpointer.checkpoint_steps(str(tmp_path)) == [3, 4]
+
+
 def test_a_step_that_is_asked_for_is_not_replaced_by_another(copy):
     delete(copy / "step_00000004" / "index" / "index.json")
     target = {"w": with_input(0)["w"]}

@@ -1,6 +1,9 @@
 import dataclasses
 import enum
-from typing import Any, Optional
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Optional, Protocol
 
 import jax.numpy as jnp
 import optax
@@ -82,6 +85,28 @@ def test_text_gives_the_config_again(like, values):
     again = from_debug_string(str(cfg), like=like)
     assert again == cfg
     assert not diff(again, cfg)
+
+
+class Named(Protocol):
+    def __call__(self, name: str) -> str: ...
+
+
+class Reader(Configurable):
+    @config_class
+    class Config(Configurable.Config):
+        source: Required[Callable[[], dict[str, str]] | InstantiableConfig] = REQUIRED
+        named: Named | None = None
+        later: "Callable[[str], str] | None" = None
+        text: str | Callable[[], str] = "json.dumps"
+
+
+def test_a_function_reads_back_as_the_function():
+    cfg = Reader.default_config().set(source=json.loads, named=os.path.join, later=json.dumps)
+    again = from_debug_string(str(cfg))
+    functions = (again.source, again.named, again.later, again.text)
+    assert functions == (json.loads, os.path.join, json.dumps, "json.dumps")
+    with pytest.raises(ValueError, match=r"source: there is no 'json.nothing' to import"):
+        from_debug_string(str(cfg).replace("json.loads", "json.nothing"))
 
 
 @pytest.mark.parametrize(

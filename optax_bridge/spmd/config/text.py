@@ -178,9 +178,9 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> FieldValu
     """The config that has this `debug_string`.
 
     Nothing in the text is evaluated. Classes and functions are imported by name, unless they are
-    those of `like`. A string that is the name of a class is taken for the class where the field's
-    type does not mention str. Fields whose default is None or REQUIRED may be absent; others that
-    are absent have been empty containers.
+    those of `like`. A string is looked up where the field's type is callable; elsewhere one that is
+    the name of a class is taken for the class where the type does not mention str. Fields whose
+    default is None or REQUIRED may be absent; others that are absent have been empty containers.
 
     Args:
       text: of `debug_string`, with its default separators. Lines that start with `#` are skipped.
@@ -357,6 +357,8 @@ def _leaf(
         ) from None
     if not isinstance(value, str):
         return value
+    if not callable_wanted and str not in _classes_in(annotation):
+        callable_wanted = _is_callable_type(annotation)
     if callable_wanted or (callable(like) and hasattr(like, "__qualname__")):
         return _import(value, path)
     # A class and a string that names it have one text. Where neither what is there nor the type of
@@ -364,6 +366,18 @@ def _leaf(
     if isinstance(like, str) or str in _classes_in(annotation) or "str" in str(annotation):
         return value
     return by_name(value)
+
+
+def _is_callable_type(annotation: object) -> bool:
+    """True for a `Callable`, a protocol of one, or a union with one."""
+    if isinstance(annotation, str):  # of `from __future__ import annotations`
+        return "Callable" in annotation
+    return any(
+        "__call__" in vars(base)
+        for kind in _classes_in(annotation)
+        if isinstance(kind, type)
+        for base in kind.__mro__
+    )
 
 
 def _import(name: str, path: list[Step]) -> FieldValue:

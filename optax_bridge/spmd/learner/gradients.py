@@ -225,7 +225,6 @@ _KEYS = ("forward_key", "param_noise_key")
 
 
 def with_minibatch_steps(
-    *,
     steps: int,
     metric_accumulator: ConfigOr[MetricAccumulator] = MetricAccumulator.default_config(),  # noqa: B008
     grad_dtype: DTypeLike | None = None,

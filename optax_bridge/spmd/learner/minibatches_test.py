@@ -6,7 +6,7 @@ import pytest
 
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.learner import ForwardOutputs, Learner, with_minibatch_steps
-from optax_bridge.spmd.metrics import SumSummary, WeightedSummary
+from optax_bridge.spmd.metrics import MetricAccumulator, SumSummary, WeightedSummary
 from optax_bridge.spmd.module import functional, new_output_collection
 from optax_bridge.spmd.optimizers import OptParam
 
@@ -35,7 +35,8 @@ def value_and_grad(fn, batch=BATCH):
 
 def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     (loss, _), grads = value_and_grad(forward)
-    (accumulated, outputs), summed = value_and_grad(with_minibatch_steps(steps=4)(forward))
+    by_position = with_minibatch_steps(4, MetricAccumulator.default_config())
+    (accumulated, outputs), summed = value_and_grad(by_position(forward))
     assert float(accumulated) == pytest.approx(float(loss))
     np.testing.assert_allclose(summed["w"], grads["w"], rtol=1e-6)
     summaries = outputs.output_collection.summaries
@@ -50,6 +51,18 @@ def test_the_mean_of_the_minibatches_is_that_of_the_batch():
     inputs = {"input_batch": BATCH, **KEYS}
     plain = jax.jit(lambda w: alone(model_params={"w": w}, inputs=inputs))(jnp.float32(2))
     assert float(plain.loss) == pytest.approx(float(loss))
+
+
+def test_a_loss_that_is_scaled_scales_the_gradients():
+    fn = with_minibatch_steps(steps=4)(forward)
+
+    def scaled(*, model_params, inputs):
+        outputs = fn(model_params=model_params, inputs=inputs)
+        return outputs.replace(loss=3 * outputs.loss)
+
+    np.testing.assert_allclose(
+        value_and_grad(scaled)[1]["w"], 3 * value_and_grad(fn)[1]["w"], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 8])

@@ -236,6 +236,29 @@ def test_a_parameters_own_scale_replaces_that_of_its_path():
     assert [float(frozen[k][0]) for k in ("bias", "own", "w")] == [0, 0.5, 1]
 
 
+@pytest.mark.parametrize(
+    ("scales", "expected"),
+    [
+        ({"a": None, "b": None}, {"weight_decay_rate": 0.2}),
+        ({"a": 3.0}, {"weight_decay_rate": 0.6}),
+        ({"a": 3.0, "b": 0.0}, {"a/weight_decay_rate": 0.6, "b/weight_decay_rate": 0.0}),
+    ],
+)
+def test_the_decay_rate_of_adastar_is_what_a_parameter_decays_by(scales, expected):
+    tx = OPTIMIZERS["adastar"].clone(update_schedule=2.0, verbosity=0).instantiate()
+    params = {name: opt_param([2.0], scale=scale) for name, scale in scales.items()}
+    grads = jax.tree.map(lambda p: jnp.zeros_like(p.value), params)
+    context = InvocationContext("root", None, None, None, True, None, new_output_collection())
+    with set_current_context(context):
+        updates, _ = tx.update(grads, tx.init(params), params)
+    summaries = flatten_items(context.get_summaries())
+    rates = {path.removeprefix("apply_lr_and_wd/"): float(x) for path, x in summaries}
+    decays = {path: rate for path, rate in rates.items() if "weight_decay_rate" in path}
+    assert decays == pytest.approx(expected)
+    rate = decays.get("a/weight_decay_rate", decays.get("weight_decay_rate"))
+    assert float(updates["a"][0]) == pytest.approx(-2 * rate)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int16, jnp.int8, None])
 def test_ema_is_near_the_average_in_every_accumulator(dtype):
     tx = optimizers.ema(0.5, accumulator_dtype=dtype)

@@ -27,6 +27,7 @@ from optax_bridge.spmd.optimizers.scaling import (
     add_decayed_weights,
     clip_by_block_rms,
     l2_regularizer,
+    param_scales,
     rms,
     scale,
     scale_by_param_block_rms,
@@ -317,6 +318,9 @@ def adastar_optimizer(
       weight_decay_per_param_scale: see `add_decayed_weights`.
       update_schedule: scales updates and decay; it is given 1 at the first step.
       verbosity: above 0 adds summaries of each parameter, such as `<path>/raw_update_norm`.
+
+    Adds the summaries `schedule_step`, `schedule_scale`, `learning_rate` and `weight_decay_rate`;
+    where parameters have decays of their own, `<path>/weight_decay_rate` of each.
     """
     averages = (
         _Ema(gradient_ema_decay, gradient_ema_debias),
@@ -349,7 +353,7 @@ def _learning_rate_and_decay(
         add_summary("schedule_step", step)
         add_summary("schedule_scale", scale)
         add_summary("learning_rate", learning_rate * scale)
-        add_summary("weight_decay_rate", weight_decay * scale)
+        _add_decay_rates(weight_decay * scale, param_scales(per_param_scale, params))
         updates = map_updates(lambda u: learning_rate * u, updates)
         updates = add_decay(weight_decay, per_param_scale, updates, params)
         return map_updates(lambda u: (-scale * u).astype(u.dtype), updates), step
@@ -357,6 +361,17 @@ def _learning_rate_and_decay(
     return PartitionedGradientTransformation(
         lambda params: jnp.zeros([], jnp.int32), update, lambda specs: count_spec()
     )
+
+
+def _add_decay_rates(rate: Leaf, scales: PyTree) -> None:
+    """Adds the decay rate of all parameters, or of each where their scales differ."""
+    by_path = flatten_items(scales)
+    first = by_path[0][1] if by_path else 1.0
+    if len(by_path) < 2 or all(type(s) is float and s == first for _, s in by_path):
+        add_summary("weight_decay_rate", rate * first)
+        return
+    for path, param_scale in by_path:
+        add_summary(f"{path}/weight_decay_rate", rate * param_scale)
 
 
 class _Ema(NamedTuple):

@@ -12,12 +12,13 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
-from optax_bridge._unfinished import lock_folder
+from optax_bridge._atomic import atomic_write
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import ConfigBase, config_class
 from optax_bridge.spmd.config.walking import leaf_text
@@ -27,8 +28,34 @@ from optax_bridge.spmd.trainer.loop import TrainingLoop
 from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
 
+fcntl: Any = None
+with contextlib.suppress(ImportError):  # not on Windows
+    import fcntl
+
 _log = logging.getLogger(__name__)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[bool]:
+    """Locks a folder; gives False if another run has it, True also where there are no locks."""
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    is_free = True
+    try:
+        if descriptor is not None:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_free = False
+            except OSError:  # the file system knows no locks
+                pass
+        yield is_free
+    finally:
+        if descriptor is not None:
+            if is_free:  # also for a worker that was forked meanwhile and lives longer
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -162,7 +189,7 @@ class SpmdTrainer(BaseTrainer):
         with contextlib.ExitStack() as lock:
             is_in_use = False
             if jax.process_index() == 0:
-                is_in_use = lock.enter_context(lock_folder(folder)) is False
+                is_in_use = not lock.enter_context(lock_folder(folder))
             if jax.process_count() > 1:
                 is_in_use = bool(multihost_utils.broadcast_one_to_all(is_in_use))
             if is_in_use:
@@ -243,9 +270,14 @@ class SpmdTrainer(BaseTrainer):
 def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState) -> None:
     """Writes what a run is into its folder: config, arrays of the state, parameters."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "trainer_config.txt").write_text(config.debug_string() + "\n")
-    (folder / "trainer_state_tree.txt").write_text(state_tree(specs))
-    (folder / "model_analysis.txt").write_text(parameter_table(specs.model))
+    texts = {
+        "trainer_config.txt": config.debug_string() + "\n",
+        "trainer_state_tree.txt": state_tree(specs),
+        "model_analysis.txt": parameter_table(specs.model),
+    }
+    for name, text in texts.items():
+        with atomic_write(folder / name) as tmp_path:
+            tmp_path.write_text(text)
 
 
 def fields_without_text(config: ConfigBase) -> list[str]:

@@ -1,4 +1,4 @@
-"""Adagrad, as `torch.optim.Adagrad` computes it."""
+"""Adagrad, Adadelta and RMSprop, as `torch.optim` computes them."""
 
 import dataclasses
 from typing import ClassVar
@@ -6,10 +6,17 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, Unsupported, squares
+from optax_bridge.correspondence.entry import (
+    Case,
+    Entry,
+    LegacyClass,
+    StateField,
+    Unsupported,
+    squares,
+)
 from optax_bridge.correspondence.entry import setting as s
-from optax_bridge.correspondence.recipe import call
-from optax_bridge.correspondence.values import NOT_NEGATIVE
+from optax_bridge.correspondence.recipe import Call, call
+from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
 from optax_bridge.torch.definition import (
     Fields,
@@ -17,9 +24,10 @@ from optax_bridge.torch.definition import (
     TorchOptimizer,
     Values,
     descent,
+    is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
+from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,7 +66,7 @@ class Adagrad(TorchOptimizer):
 
 adagrad = transformation(Adagrad)
 
-ENTRY = Entry(
+ADAGRAD_ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adagrad"),
     port="optax_bridge.torch.adagrad",
     extra_arguments=BESIDE,
@@ -98,3 +106,167 @@ ENTRY = Entry(
     ),
     sources=("torch.optim.Adagrad", "Duchi et al. 2011"),
 )
+
+
+@dataclasses.dataclass(eq=False)
+class Adadelta(TorchOptimizer):
+    """Adadelta.
+
+    Attributes:
+      lr: scales the step.
+      rho: decay of both averages.
+      eps: added to both averages within their roots.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("square_avg", "acc_delta")
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        grad, rest = descent(k, hp, param, grad), 1.0 - hp.rho
+        square = k.addcmul(k.mul(state.square_avg, hp.rho), grad, grad, value=rest)
+        gradients, deltas = (k.sqrt(k.add(x, hp.eps)) for x in (square, state.acc_delta))
+        delta = k.mul(k.div(deltas, gradients), grad)
+        accumulated = k.addcmul(k.mul(state.acc_delta, hp.rho), delta, delta, value=rest)
+        param = k.add(param, delta, alpha=-hp.lr)
+        return param, {"square_avg": square, "acc_delta": accumulated}
+
+
+adadelta = transformation(Adadelta)
+
+ADADELTA_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.Adadelta"),
+    port="optax_bridge.torch.adadelta",
+    extra_arguments=BESIDE,
+    exactness=exact_but(4),
+    within={"rho": DECAY} | dict.fromkeys(("lr", "eps", "weight_decay"), NOT_NEGATIVE),
+    state=(
+        squares("square_avg", "TorchAdadeltaState.square_avg", ("ScaleByAdaDeltaState.e_g",)),
+        squares("acc_delta", "TorchAdadeltaState.acc_delta", ("ScaleByAdaDeltaState.e_x",)),
+    ),
+    optax=with_sign_and_decay(
+        call("optax.adadelta", learning_rate=s("lr"), rho=s("rho"), eps=s("eps")),
+        up_to_rounding(64, "order of operations only"),
+    ),
+    cases=(
+        Case(learning_rate=1.0),
+        Case({"rho": 0.5, "eps": 1e-3, "weight_decay": 0.1}, learning_rate=0.5),
+        Case({"maximize": True}, learning_rate=1.0),
+    ),
+    notes="The rate is 1 by default; `optax.adadelta` takes none by default, which is 1 as well.",
+    sources=("torch.optim.Adadelta", "Zeiler 2012, arXiv:1212.5701"),
+)
+
+
+@dataclasses.dataclass(eq=False)
+class RMSprop(TorchOptimizer):
+    """RMSProp with `eps` outside the root, where `optax.rmsprop` has it inside by default.
+
+    Attributes:
+      lr: step size.
+      alpha: decay of the averages.
+      eps: added to the root of the second moment.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      momentum: what is kept of the buffer, to which the scaled gradient is added.
+      centered: divides by the variance rather than by the second moment.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0
+    momentum: float = 0
+    centered: bool = False
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("square_avg", "momentum_buffer", "grad_avg")
+
+    def init_fields(self, param: Tensor) -> Fields:
+        zeros = jnp.zeros_like(param)
+        return {
+            "square_avg": zeros,
+            "momentum_buffer": None if is_zero(self.momentum) else zeros,
+            "grad_avg": zeros if self.centered else None,
+        }
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        grad = descent(k, hp, param, grad)
+        buffer, mean = state.momentum_buffer, state.grad_avg
+        square = k.addcmul(k.mul(state.square_avg, hp.alpha), grad, grad, value=1.0 - hp.alpha)
+        variance = square
+        if mean is not None:
+            mean = k.lerp(mean, grad, 1.0 - hp.alpha)
+            variance = k.addcmul(square, mean, mean, value=-1.0)
+        deviation = k.add(k.sqrt(variance), hp.eps)
+        if buffer is None:
+            param = k.addcdiv(param, grad, deviation, value=-hp.lr)
+        else:
+            buffer = k.addcdiv(k.mul(buffer, hp.momentum), grad, deviation)
+            param = k.add(param, buffer, alpha=-hp.lr)
+        return param, {"square_avg": square, "momentum_buffer": buffer, "grad_avg": mean}
+
+
+rmsprop = transformation(RMSprop)
+
+_SCALE = {"decay": s("alpha"), "eps": s("eps"), "eps_in_sqrt": False}
+_PLAIN = call("optax.rmsprop", learning_rate=s("lr"), **_SCALE, centered=s("centered"))
+_SAME = up_to_rounding(64, "order of operations only")
+
+
+def _with_momentum(scale: str) -> Call:
+    """The rate comes after the trace, as in PyTorch; in optax.rmsprop it comes before."""
+    return call(
+        "optax.chain",
+        call(scale, **_SCALE),
+        call("optax.trace", s("momentum")),
+        call("optax.scale_by_learning_rate", s("lr")),
+    )
+
+
+RMSPROP_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.RMSprop"),
+    port="optax_bridge.torch.rmsprop",
+    extra_arguments=BESIDE,
+    exactness=exact_but(4),
+    within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
+    state=(
+        squares(
+            "square_avg",
+            "TorchRMSpropState.square_avg",
+            ("ScaleByRmsState.nu", "ScaleByRStdDevState.nu"),
+        ),
+        StateField("momentum_buffer", "TorchRMSpropState.momentum_buffer", ("TraceState.trace",)),
+        StateField("grad_avg", "TorchRMSpropState.grad_avg", ("ScaleByRStdDevState.mu",)),
+    ),
+    optax=(
+        *with_sign_and_decay(_PLAIN, _SAME, {"momentum": 0}),
+        *with_sign_and_decay(_with_momentum("optax.scale_by_rms"), _SAME, {"centered": False}),
+        *with_sign_and_decay(_with_momentum("optax.scale_by_stddev"), _SAME),
+    ),
+    cases=(
+        Case(),
+        Case({"alpha": 0.9, "eps": 1e-3, "centered": True}),
+        Case({"momentum": 0.9, "weight_decay": 0.1}),
+        Case({"momentum": 0.5, "eps": 1e-3, "centered": True, "maximize": True}),
+    ),
+    notes=(
+        "`optax.rmsprop` has `eps` inside the root unless `eps_in_sqrt=False`, and decays by 0.9 "
+        "where PyTorch's `alpha` is 0.99. With momentum it scales by the rate before the trace, "
+        "PyTorch after it: the same for a constant rate, another for a schedule, and another "
+        "buffer."
+    ),
+    sources=("torch.optim.RMSprop", "Tieleman and Hinton 2012", "Graves 2013, arXiv:1308.0850"),
+)
+
+ENTRIES = (ADAGRAD_ENTRY, ADADELTA_ENTRY, RMSPROP_ENTRY)

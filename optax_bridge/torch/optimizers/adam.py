@@ -1,4 +1,4 @@
-"""Adam, as `torch.optim.Adam` computes it."""
+"""Adam and its relatives, as `torch.optim` computes them."""
 
 import dataclasses
 from typing import ClassVar
@@ -23,12 +23,16 @@ from optax_bridge.torch.definition import (
     ScalarOrSchedule,
     TorchOptimizer,
     Values,
+    decay_param,
+    descent,
     transformation,
     with_decay,
 )
 from optax_bridge.torch.recipes import (
     BESIDE,
     DECAY_OF_ONE,
+    EPS_OF_ZERO,
+    EXACT,
     SIGN,
     exact_but,
     up_to_rounding,
@@ -68,15 +72,15 @@ class Adam(TorchOptimizer):
         self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
         param, grad = with_decay(k, hp, param, grad)
-        return adam_step(k, t, hp, param, grad, state)
+        return _adam_step(k, t, hp, param, grad, state)
 
 
-def adam_step(
+def _adam_step(
     k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
 ) -> tuple[Tensor, Fields]:
     """The step of Adam and AdamW once decay and sign are in."""
     beta1, beta2 = hp.betas
-    mean, square = moments(k, beta1, beta2, grad, state)
+    mean, square = _moments(k, beta1, beta2, grad, state)
     largest = jnp.maximum(state.max_exp_avg_sq, square) if hp.amsgrad else None
     scale = root(1.0 - beta2**t)
     denominator = k.add(k.div(k.sqrt(square if largest is None else largest), scale), hp.eps)
@@ -84,7 +88,7 @@ def adam_step(
     return param, {"exp_avg": mean, "exp_avg_sq": square, "max_exp_avg_sq": largest}
 
 
-def moments(
+def _moments(
     k: Kernels, beta1: Number, beta2: Number, grad: Tensor, state: Values
 ) -> tuple[Tensor, Tensor]:
     """The new moving averages of the gradient and of its square."""
@@ -95,34 +99,34 @@ def moments(
 
 adam = transformation(Adam)
 
-WITHIN = {"lr": NOT_NEGATIVE, "betas": CORRECTED_DECAY, "eps": NOT_NEGATIVE}
-MOMENTS = {"b1": s("betas", 0), "b2": s("betas", 1), "eps": s("eps")}
-STATE = (
+_WITHIN = {"lr": NOT_NEGATIVE, "betas": CORRECTED_DECAY, "eps": NOT_NEGATIVE}
+_MOMENTS = {"b1": s("betas", 0), "b2": s("betas", 1), "eps": s("eps")}
+_STATE = (
     (StateField, "exp_avg", ("ScaleByAdamState.mu",)),
     (squares, "exp_avg_sq", ("ScaleByAdamState.nu",)),
     (squares, "max_exp_avg_sq", ()),
 )
-AMSGRAD = different(
+_LARGEST = different(
     "PyTorch takes the largest second moment before its bias correction, optax.amsgrad after it"
 )
-_ADAM = call("optax.adam", learning_rate=s("lr"), **MOMENTS)
-_ADAMW = call("optax.adamw", learning_rate=s("lr"), **MOMENTS, weight_decay=s("weight_decay"))
+_ADAM = call("optax.adam", learning_rate=s("lr"), **_MOMENTS)
+_ADAMW = call("optax.adamw", learning_rate=s("lr"), **_MOMENTS, weight_decay=s("weight_decay"))
 _SAME = up_to_rounding(
     32,
     "PyTorch computes the bias corrections in float64 and divides the root by one",
     DECAY_OF_ONE,
 )
-_AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **MOMENTS)
+_AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **_MOMENTS)
 
-ENTRY = Entry(
+ADAM_ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Adam"),
     port="optax_bridge.torch.adam",
     extra_arguments=BESIDE,
     exactness=exact_but(4),
-    within=WITHIN,
-    state=tuple(field(name, f"TorchAdamState.{name}", optax) for field, name, optax in STATE),
+    within=_WITHIN,
+    state=tuple(field(name, f"TorchAdamState.{name}", optax) for field, name, optax in _STATE),
     optax=(
-        *with_sign_and_decay(_AMSGRAD, AMSGRAD, {"amsgrad": True}),
+        *with_sign_and_decay(_AMSGRAD, _LARGEST, {"amsgrad": True}),
         *with_sign_and_decay(_ADAM, _SAME, {"decoupled_weight_decay": False}),
         OptaxRecipe(_ADAMW, _SAME, {"maximize": False}),
         OptaxRecipe(call("optax.chain", SIGN, _ADAMW), _SAME),
@@ -141,3 +145,314 @@ ENTRY = Entry(
     ),
     sources=("torch.optim.Adam", "Kingma and Ba 2014, arXiv:1412.6980"),
 )
+
+
+@dataclasses.dataclass(eq=False)
+class AdamW(TorchOptimizer):
+    """Adam with decoupled weight decay, which is scaled by the learning rate.
+
+    Attributes:
+      lr: step size.
+      betas: decays of the first and of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: the parameter is first multiplied by `1 - lr * weight_decay`.
+      amsgrad: divides by the largest second moment so far, before its bias correction.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+    amsgrad: bool = False
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = Adam.FIELDS
+    init_fields = Adam.init_fields
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        grad = -grad if hp.maximize else grad
+        return _adam_step(k, t, hp, decay_param(k, hp, param), grad, state)
+
+
+adamw = transformation(AdamW)
+
+_AMSGRADW = call(
+    "optax.chain",
+    call("optax.scale_by_amsgrad", **_MOMENTS),
+    call("optax.add_decayed_weights", s("weight_decay")),
+    call("optax.scale_by_learning_rate", s("lr")),
+)
+
+ADAMW_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.AdamW"),
+    port="optax_bridge.torch.adamw",
+    extra_arguments=BESIDE,
+    exactness=exact_but(4),
+    within=_WITHIN,
+    state=tuple(field(name, f"TorchAdamWState.{name}", optax) for field, name, optax in _STATE),
+    optax=(
+        *with_sign_and_decay(_AMSGRADW, _LARGEST, {"amsgrad": True}, decays=False),
+        *with_sign_and_decay(
+            _ADAMW,
+            up_to_rounding(
+                32,
+                "PyTorch decays the parameter first, and computes bias corrections in float64",
+                DECAY_OF_ONE,
+            ),
+            decays=False,
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"weight_decay": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}),
+        Case({"weight_decay": 0, "maximize": True}),
+        Case({"amsgrad": True}),
+    ),
+    notes=(
+        "PyTorch decays by 1e-2 unless told otherwise, `optax.adamw` by 1e-4. Parameters without "
+        "decay, biases and norms as a rule, are groups of their own in PyTorch; in Optax "
+        "`optax.adamw(mask=...)` or `optax_bridge.multi_optimizer`."
+    ),
+    sources=("torch.optim.AdamW", "Loshchilov and Hutter 2017, arXiv:1711.05101"),
+)
+
+
+@dataclasses.dataclass(eq=False)
+class Adamax(TorchOptimizer):
+    """Adam with the largest decayed gradient in the place of the second moment.
+
+    Attributes:
+      lr: step size.
+      betas: decays of the first moment and of the largest gradient.
+      eps: added to the gradient's magnitude.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("exp_avg", "exp_inf")
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        beta1, beta2 = hp.betas
+        grad = descent(k, hp, param, grad)
+        mean = k.lerp(state.exp_avg, grad, 1.0 - beta1)
+        largest = jnp.maximum(k.mul(state.exp_inf, beta2), k.add(jnp.abs(grad), hp.eps))
+        param = k.addcdiv(param, mean, largest, value=-(hp.lr / (1.0 - beta1**t)))
+        return param, {"exp_avg": mean, "exp_inf": largest}
+
+
+adamax = transformation(Adamax)
+
+ADAMAX_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.Adamax"),
+    port="optax_bridge.torch.adamax",
+    extra_arguments=BESIDE,
+    exactness=EXACT,
+    within=_WITHIN,
+    state=(
+        StateField("exp_avg", "TorchAdamaxState.exp_avg", ("ScaleByAdamState.mu",)),
+        squares("exp_inf", "TorchAdamaxState.exp_inf", ("ScaleByAdamState.nu",)),
+    ),
+    optax=with_sign_and_decay(
+        call("optax.adamax", learning_rate=s("lr"), **_MOMENTS),
+        up_to_rounding(
+            32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE, EPS_OF_ZERO
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+        Case({"maximize": True}),
+    ),
+    notes=(
+        "Weight decay is *coupled*: it is added to the gradient. `optax.adamaxw` decouples it, as "
+        "no setting of PyTorch's Adamax does."
+    ),
+    sources=("torch.optim.Adamax", "Kingma and Ba 2014, arXiv:1412.6980"),
+)
+
+
+@dataclasses.dataclass(eq=False)
+class NAdam(TorchOptimizer):
+    """Adam with Nesterov momentum, whose decay grows from step to step.
+
+    Attributes:
+      lr: step size.
+      betas: decays of the first and of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      momentum_decay: how fast the momentum of a step comes near `betas[0]`.
+      decoupled_weight_decay: multiplies the parameter by `1 - lr * weight_decay` instead.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("mu_product", "exp_avg", "exp_avg_sq")
+
+    def init_fields(self, param: Tensor) -> Fields:
+        return {**super().init_fields(param), "mu_product": jnp.ones((), jnp.float32)}
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        beta1, beta2 = hp.betas
+        param, grad = with_decay(k, hp, param, grad)
+        momentum, following = (
+            beta1 * (1.0 - 0.5 * 0.96 ** (at * hp.momentum_decay)) for at in (t, t + 1.0)
+        )
+        product = Kernels("float32").mul(state.mu_product, momentum)
+        mean, square = _moments(k, beta1, beta2, grad, state)
+        denominator = k.add(k.sqrt(k.div(square, 1.0 - beta2**t)), hp.eps)
+        current = -hp.lr * (1.0 - momentum) / (1.0 - product)
+        param = k.addcdiv(param, grad, denominator, value=current)
+        ahead = -hp.lr * following / (1.0 - product * following)
+        param = k.addcdiv(param, mean, denominator, value=ahead)
+        return param, {"mu_product": product, "exp_avg": mean, "exp_avg_sq": square}
+
+
+nadam = transformation(NAdam)
+
+_OTHER = different(
+    "PyTorch's momentum grows from half of betas[0] by `momentum_decay`, that of optax.nadam is "
+    "constant; no setting makes them equal"
+)
+_NADAMW = call("optax.nadamw", learning_rate=s("lr"), **_MOMENTS, weight_decay=s("weight_decay"))
+
+NADAM_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.NAdam"),
+    port="optax_bridge.torch.nadam",
+    extra_arguments=BESIDE,
+    exactness=exact_but(4),
+    within={**_WITHIN, "momentum_decay": NOT_NEGATIVE},
+    state=(
+        StateField("mu_product", "TorchNAdamState.mu_product"),
+        StateField("exp_avg", "TorchNAdamState.exp_avg"),
+        squares("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
+    ),
+    optax=(
+        *with_sign_and_decay(
+            call("optax.nadam", learning_rate=s("lr"), **_MOMENTS),
+            _OTHER,
+            {"decoupled_weight_decay": False},
+        ),
+        OptaxRecipe(_NADAMW, _OTHER, {"maximize": False}),
+        OptaxRecipe(call("optax.chain", SIGN, _NADAMW), _OTHER),
+    ),
+    cases=(
+        Case(),
+        Case({"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1, "momentum_decay": 0.1}),
+        Case({"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
+    ),
+    notes=(
+        "`mu_product`, the product of the momenta of all steps, is a state of its own for each "
+        "parameter, in float32; Optax has no place for it."
+    ),
+    sources=("torch.optim.NAdam", "Dozat 2016"),
+)
+
+
+_LEAST_LENGTH = 5.0  # of the average, from which on the step is rectified
+
+
+@dataclasses.dataclass(eq=False)
+class RAdam(TorchOptimizer):
+    """Adam whose first steps are not adaptive, and whose later ones are rectified.
+
+    Attributes:
+      lr: step size.
+      betas: decays of the first and of the second moment.
+      eps: added to the root of the second moment, before its bias correction.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      decoupled_weight_decay: multiplies the parameter by `1 - lr * weight_decay` instead.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0
+    decoupled_weight_decay: bool = False
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("exp_avg", "exp_avg_sq")
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        beta1, beta2 = hp.betas
+        param, grad = with_decay(k, hp, param, grad)
+        mean, square = _moments(k, beta1, beta2, grad, state)
+        correction = 1.0 - beta2**t
+        longest = 2.0 / (1.0 - beta2) - 1.0
+        length = longest - 2.0 * t * beta2**t / correction
+        rectified = root(
+            (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
+        )
+        plain = k.mul(k.div(mean, 1.0 - beta1**t), hp.lr)
+        inverse = k.div(jnp.ones_like(square), k.add(k.sqrt(square), hp.eps))
+        adaptive = k.mul(k.mul(plain, k.mul(inverse, root(correction))), rectified)
+        update = jnp.where(length > _LEAST_LENGTH, adaptive, plain)
+        return k.add(param, update, alpha=-1.0), {"exp_avg": mean, "exp_avg_sq": square}
+
+
+radam = transformation(RAdam)
+
+_RADAM = call("optax.radam", learning_rate=s("lr"), **_MOMENTS)
+_DECOUPLED = call(
+    "optax.chain",
+    call("optax.scale_by_radam", **_MOMENTS),
+    call("optax.add_decayed_weights", s("weight_decay")),
+    call("optax.scale_by_learning_rate", s("lr")),
+)
+_RECTIFIED = up_to_rounding(64, "PyTorch computes the rectification in float64")
+_EPS_BEFORE = different(
+    "PyTorch adds eps before the bias correction of the second moment, Optax after it: eps is 13 "
+    "times as large at the first rectified step"
+)
+
+RADAM_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.RAdam"),
+    port="optax_bridge.torch.radam",
+    extra_arguments=BESIDE,
+    exactness=exact_but(4),
+    within=_WITHIN,
+    state=(
+        StateField("exp_avg", "TorchRAdamState.exp_avg", ("ScaleByAdamState.mu",)),
+        squares("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
+    ),
+    optax=(
+        *with_sign_and_decay(_RADAM, _RECTIFIED, {"eps": 0, "decoupled_weight_decay": False}),
+        *with_sign_and_decay(_DECOUPLED, _RECTIFIED, {"eps": 0}, decays=False),
+        *with_sign_and_decay(_RADAM, _EPS_BEFORE, {"decoupled_weight_decay": False}),
+        *with_sign_and_decay(_DECOUPLED, _EPS_BEFORE, decays=False),
+    ),
+    cases=(
+        Case(),
+        Case({"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+        Case({"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
+    ),
+    notes=(
+        "Where gradients are far above `eps` the two differ by rounding alone. Optax rectifies "
+        "from a length of 5 on (`threshold`), PyTorch above 5."
+    ),
+    sources=("torch.optim.RAdam", "Liu et al. 2019, arXiv:1908.03265"),
+)
+
+ENTRIES = (ADAM_ENTRY, ADAMW_ENTRY, ADAMAX_ENTRY, NADAM_ENTRY, RADAM_ENTRY)

@@ -1,10 +1,11 @@
-"""Stochastic gradient descent, as `torch.optim.SGD` computes it."""
+"""Gradient descent, its average and Rprop, as `torch.optim` computes them."""
 
 import dataclasses
 from typing import ClassVar
 
 import jax.numpy as jnp
 
+from optax_bridge.correspondence.claim import different
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Unsupported
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
@@ -74,7 +75,7 @@ _PLAIN = call("optax.sgd", learning_rate=s("lr"))
 _SGD = call("optax.sgd", learning_rate=s("lr"), momentum=s("momentum"), nesterov=s("nesterov"))
 _SAME = up_to_rounding(32, "PyTorch rounds `p - lr * d` once")
 
-ENTRY = Entry(
+SGD_ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.SGD"),
     port="optax_bridge.torch.sgd",
     extra_arguments=BESIDE,
@@ -107,3 +108,145 @@ ENTRY = Entry(
     ),
     sources=("torch.optim.SGD", "Sutskever et al. 2013"),
 )
+
+
+@dataclasses.dataclass(eq=False)
+class ASGD(TorchOptimizer):
+    """Gradient descent that keeps an average of the parameters, in the state's field `ax`.
+
+    Attributes:
+      lr: step size, from the second step on; the first step's is that of the state.
+      lambd: decay of the parameters, and of the rate.
+      alpha: power of the rate's decay.
+      t0: step from which on the average is one.
+      weight_decay: multiple of the parameter that is added to the gradient.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 1e-2
+    lambd: float = 1e-4
+    alpha: float = 0.75
+    t0: float = 1e6
+    weight_decay: float = 0
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("eta", "mu", "ax")
+
+    def init_fields(self, param: Tensor) -> Fields:
+        rate = self.lr(jnp.zeros((), jnp.int32)) if callable(self.lr) else self.lr
+        eta, mu = jnp.asarray(rate, jnp.float32), jnp.ones((), jnp.float32)
+        return {"eta": eta, "mu": mu, "ax": jnp.zeros_like(param)}
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        grad = descent(k, hp, param, grad)
+        param = k.mul(param, 1.0 - hp.lambd * state.eta)
+        param = k.add(param, grad, alpha=-state.eta)
+        change = k.mul(k.add(param, state.ax, alpha=-1.0), state.mu)
+        average = jnp.where(state.mu == 1.0, param, k.add(state.ax, change))
+        eta = hp.lr / (1.0 + hp.lambd * hp.lr * t) ** hp.alpha
+        return param, {"eta": eta, "mu": 1.0 / jnp.maximum(1.0, t - hp.t0), "ax": average}
+
+
+asgd = transformation(ASGD)
+
+ASGD_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.ASGD"),
+    port="optax_bridge.torch.asgd",
+    extra_arguments=BESIDE,
+    exactness=EXACT,
+    within=dict.fromkeys(("lr", "weight_decay"), NOT_NEGATIVE),
+    state=tuple(StateField(name, f"TorchASGDState.{name}") for name in ASGD.FIELDS),
+    optax=(),
+    cases=(
+        Case(),
+        Case({"lambd": 0.1, "alpha": 0.5, "t0": 3.0, "weight_decay": 0.1}),
+        Case({"maximize": True}),
+    ),
+    notes=(
+        "Optax has no such optimizer. The average is no parameter of the model: take it with "
+        '`optax.tree.get(opt_state, "ax")`. `optax.ema` of the parameters is another average.'
+    ),
+    sources=("torch.optim.ASGD", "Polyak and Juditsky 1992"),
+)
+
+
+@dataclasses.dataclass(eq=False)
+class Rprop(TorchOptimizer):
+    """Resilient propagation: the sign of the gradient, times a size of its own for each element.
+
+    Attributes:
+      lr: the first step size.
+      etas: factors of the size after a change of sign, and after none.
+      step_sizes: the least and the largest size.
+      maximize: climbs instead.
+    """
+
+    lr: float = 1e-2
+    etas: tuple[float, float] = (0.5, 1.2)
+    step_sizes: tuple[float, float] = (1e-6, 50)
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("prev", "step_size")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.etas[0] < 1 < self.etas[1]:
+            raise ValueError(f"Rprop: expected etas below 1 and above it, found {self.etas}")
+
+    def init_fields(self, param: Tensor) -> Fields:
+        return {"prev": jnp.zeros_like(param), "step_size": jnp.full_like(param, self.lr)}
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        (shorter, longer), (least, most) = hp.etas, hp.step_sizes
+        grad = -grad if hp.maximize else grad
+        agreement = k.mul(grad, state.prev)
+        # PyTorch writes the factors into a tensor, which rounds them.
+        factor = jnp.where(agreement < 0, k.number(shorter), 1.0)
+        factor = jnp.where(agreement > 0, k.number(longer), factor)
+        size = jnp.clip(k.mul(state.step_size, factor), k.number(least), k.number(most))
+        grad = jnp.where(agreement < 0, 0.0, grad)
+        sign = jnp.where(grad > 0, 1.0, jnp.where(grad < 0, -1.0, 0.0))
+        return k.addcmul(param, sign, size, value=-1.0), {"prev": grad, "step_size": size}
+
+
+rprop = transformation(Rprop)
+
+RPROP_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.Rprop"),
+    port="optax_bridge.torch.rprop",
+    extra_arguments=BESIDE,
+    exactness=EXACT,
+    within=dict.fromkeys(("lr", "etas", "step_sizes"), NOT_NEGATIVE),
+    state=(
+        StateField("prev", "TorchRpropState.prev"),
+        StateField("step_size", "TorchRpropState.step_size"),
+    ),
+    optax=with_sign_and_decay(
+        call(
+            "optax.rprop",
+            learning_rate=s("lr"),
+            eta_minus=s("etas", 0),
+            eta_plus=s("etas", 1),
+            min_step_size=s("step_sizes", 0),
+            max_step_size=s("step_sizes", 1),
+        ),
+        different("optax.rprop takes each step one call late: the first call changes no parameter"),
+        decays=False,
+    ),
+    cases=(
+        Case(),
+        Case({"etas": (0.3, 1.5), "step_sizes": (1e-4, 0.1)}),
+        Case({"maximize": True}),
+    ),
+    notes=(
+        "`lr` is the first step size alone: a schedule does nothing. Optax keeps the last step in "
+        "the place of the last gradient, and applies it one call late."
+    ),
+    sources=("torch.optim.Rprop", "Riedmiller and Braun 1993"),
+)
+
+ENTRIES = (SGD_ENTRY, ASGD_ENTRY, RPROP_ENTRY)

@@ -1,9 +1,10 @@
-"""Muon, as `torch.optim.Muon` computes it."""
+"""Adafactor and Muon, which treat matrices as such, as `torch.optim` computes them."""
 
 import dataclasses
 import math
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
@@ -14,11 +15,12 @@ from optax_bridge.correspondence.entry import (
     OptaxRecipe,
     StateField,
     Unsupported,
+    squares,
 )
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
-from optax_bridge.correspondence.values import NOT_NEGATIVE, OneOf
-from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
+from optax_bridge.correspondence.values import NOT_NEGATIVE, OneOf, Range
+from optax_bridge.torch.arithmetic import Kernels, Number, Tensor, root
 from optax_bridge.torch.definition import (
     Fields,
     ScalarOrSchedule,
@@ -27,7 +29,119 @@ from optax_bridge.torch.definition import (
     decay_param,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, exact_but
+from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
+
+
+@dataclasses.dataclass(eq=False)
+class Adafactor(TorchOptimizer):
+    """Adafactor, whose second moments are products of rows and columns of the last two axes.
+
+    Attributes:
+      lr: the largest relative step size: it is `min(lr, 1 / sqrt(t))`.
+      beta2_decay: step `t` takes `t ** beta2_decay` of the new squares.
+      eps: the least second moment's root, None for the dtype's; and the least scale of a parameter.
+      d: an update's root mean square is at most that.
+      weight_decay: the parameter is first multiplied by `1 - lr * weight_decay`.
+      maximize: climbs instead.
+    """
+
+    lr: ScalarOrSchedule = 1e-2
+    beta2_decay: float = -0.8
+    eps: tuple[float | None, float] = (None, 1e-3)
+    d: float = 1.0
+    weight_decay: float = 0.0
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+    FIELDS: ClassVar = ("row_var", "col_var", "variance")
+
+    def init_fields(self, param: Tensor) -> Fields:
+        if param.ndim < 2:
+            return {"row_var": None, "col_var": None, "variance": jnp.zeros_like(param)}
+        rows, columns = (jnp.zeros_like(jnp.sum(param, axis, keepdims=True)) for axis in (-1, -2))
+        return {"row_var": rows, "col_var": columns, "variance": None}
+
+    def step(
+        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
+    ) -> tuple[Tensor, Fields]:
+        grad = -grad if hp.maximize else grad
+        least, least_scale = hp.eps
+        least = float(jnp.finfo(k.dtype).eps) if least is None else least
+        weight = t**hp.beta2_decay
+        size = float(param.size) ** 0.5
+        rate = _larger(least_scale, k.norm(param) / size) * jnp.minimum(hp.lr, 1.0 / root(t))
+        param = decay_param(k, hp, param)
+        if state.variance is None:
+            rows, columns = (
+                k.lerp(old, _mean_square(k, grad, axis), weight)
+                for old, axis in ((state.row_var, -1), (state.col_var, -2))
+            )
+            # Where both are fused into what follows, XLA of JAX 0.12 does not come to an end.
+            rows, columns = jax.lax.optimization_barrier((rows, columns))
+            fields = {"row_var": rows, "col_var": columns, "variance": None}
+            mean = jnp.maximum(k.mean(rows, -2), k.number(least))
+            variance = k.div(k.mul(rows, columns), mean)
+        else:
+            variance = k.lerp(state.variance, k.mul(grad, grad), weight)
+            fields = {"row_var": None, "col_var": None, "variance": variance}
+        variance = jnp.maximum(variance, k.number(least * least))
+        update = k.mul(k.div(jnp.ones_like(grad), k.sqrt(variance)), grad)
+        excess = _larger(1.0, k.norm(update) / (size * hp.d))
+        return k.add(param, update, alpha=-rate / excess), fields
+
+
+def _larger(number: Number, other: Number) -> Number:
+    """The larger of two numbers as Python has it: the first one where the other is NaN."""
+    return jnp.where(other > number, other, number)
+
+
+def _mean_square(k: Kernels, grad: Tensor, axis: int) -> Tensor:
+    norm = k.norm(grad, axis)
+    return k.div(k.mul(norm, norm), float(grad.shape[axis]))
+
+
+adafactor = transformation(Adafactor)
+
+ADAFACTOR_ENTRY = Entry(
+    legacy=LegacyClass("optax_bridge.torch.Adafactor"),
+    port="optax_bridge.torch.adafactor",
+    extra_arguments=BESIDE,
+    exactness=exact_but(
+        8,
+        "PyTorch's operations in PyTorch's order; its norms and means add in an order of their "
+        "own, which is rounding",
+    ),
+    within={
+        "lr": NOT_NEGATIVE,
+        "beta2_decay": Range(most=0.0),
+        "eps": NOT_NEGATIVE,
+        "d": Range(least=1.0),
+        "weight_decay": NOT_NEGATIVE,
+    },
+    state=tuple(squares(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
+    optax=with_sign_and_decay(
+        call(
+            "optax.adafactor",
+            learning_rate=s("lr"),
+            min_dim_size_to_factor=1,
+            clipping_threshold=s("d"),
+        ),
+        different(
+            "PyTorch's rate is never above 1 / sqrt(step), its parameter scale is added before the "
+            "decay, and it bounds second moments where Optax adds to them"
+        ),
+    ),
+    cases=(
+        Case(),
+        Case({"beta2_decay": -0.5, "eps": (1e-3, 0.1), "d": 2.0, "weight_decay": 0.1}),
+        Case({"maximize": True}),
+    ),
+    notes=(
+        "PyTorch factors the last two axes of every parameter that has two, Optax the two largest "
+        "ones if they are at least 128 long, and flax.optim did as Optax does."
+    ),
+    sources=("torch.optim.Adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
+)
+
 
 _HALF = Kernels("bfloat16")
 
@@ -103,7 +217,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 muon = transformation(Muon)
 
-ENTRY = Entry(
+MUON_ENTRY = Entry(
     legacy=LegacyClass("optax_bridge.torch.Muon"),
     port="optax_bridge.torch.muon",
     extra_arguments=BESIDE,
@@ -157,3 +271,5 @@ ENTRY = Entry(
     ),
     sources=("torch.optim.Muon", "Jordan et al. 2024"),
 )
+
+ENTRIES = (ADAFACTOR_ENTRY, MUON_ENTRY)

@@ -11,8 +11,8 @@ import pytest
 
 import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
+from equivalence_tests.pair.explanation import explanation
 from equivalence_tests.pair.named import NamedSide, ObjectSide, named_pair
-from equivalence_tests.pair.settings import explanation
 
 PARAMS = {"w": np.linspace(-1, 1, 5, dtype=np.float32)}
 compared = functools.partial(check_equivalence, params=PARAMS, steps=24)

@@ -1,0 +1,262 @@
+"""A search over the settings of both sides for those that explain a difference.
+
+Frameworks call the same thing by other names and have other defaults: where an epsilon stands,
+whether momentum looks ahead, whether weight decay is part of the gradient. Settings of that kind
+are tried one after another and together, until the difference is gone. The settings of a side are
+the arguments of what makes it, or else the numbers that its functions hold.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optax
+
+from equivalence_tests.compare.comparison import Verdict
+from equivalence_tests.pair.equivalence import check_equivalence
+from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
+from equivalence_tests.pair.settings import literals, settings_of
+from equivalence_tests.report.pair import Report
+from equivalence_tests.sides.adapt import EquivalenceError, SideLike
+from optax_bridge.metadata.trees import Params
+
+TRIES = 48  # of either side's settings, some tenths of a second each
+FEW = 16  # steps; what they do not tell apart is compared in full
+
+_DECAYS = ("weight_decay", "weight_decay_rate", "wd")
+# What one thing is called; the first that a side has is meant.
+_ALIKE = (
+    RATES,
+    ("b1", "beta1", "beta_1", "betas[0]"),
+    ("b2", "beta2", "beta_2", "betas[1]"),
+    ("decay", "alpha", "rho", "beta2", "gamma"),
+    ("momentum", "beta", "mass"),
+    ("eps", "epsilon"),
+    _DECAYS,
+    ("nesterov",),
+    ("centered",),
+    ("amsgrad",),
+    ("initial_scale", "initial_accumulator_value"),
+)
+
+
+Settings = NamedSide | ObjectSide
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Settings with which two sides no longer differ."""
+
+    side: str
+    settings: Mapping[str, str]
+    verdict: str
+
+    def __str__(self) -> str:
+        changes = "; ".join(f"{name} ({why})" for name, why in self.settings.items())
+        return f"with {self.side} it is {self.verdict}: what explains the difference is {changes}"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One setting to try: arguments, or weight decay to chain before."""
+
+    why: str
+    kwargs: Mapping[str, object]
+    before: float | None = None  # weight decay that joins the gradient
+
+    def __str__(self) -> str:
+        if self.before is not None:
+            return f"weight decay {self.before!r} added to the gradient, before the optimizer"
+        return ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
+
+
+def explanation(
+    left: Settings,
+    right: Settings,
+    compare: Callable[..., Report],
+    few: int = FEW,
+    tries: int = TRIES,
+) -> Explanation | None:
+    """Returns settings of one side with which the difference is gone; None if none is found."""
+    for fixed, varied in ((left, right), (right, left)):
+        fixed, varied = _readable(fixed), _readable(varied)
+
+        def judge(other: SideLike, fixed: Settings = fixed) -> str | None:
+            pair = (fixed.build(), other)
+            if compare(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
+                return None
+            verdict = compare(*pair).verdict
+            return None if verdict is Verdict.DIFFERENT else verdict.value
+
+        if explained := _search(fixed, varied, judge, tries):
+            return explained
+    return None
+
+
+def of_objects(
+    left: SideLike, right: SideLike, params: Params, options: Mapping[str, Any], steps: int
+) -> Explanation | None:
+    """Returns what explains the difference of two sides that `check_equivalence` was given."""
+    names = options.get("names", ("left", "right"))
+
+    def compare(one: SideLike, other: SideLike, **few: Any) -> Report:
+        return check_equivalence(one, other, params, **{**options, **few})
+
+    sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
+    return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)
+
+
+def _readable(side: Settings) -> Settings:
+    """Returns the side, as an object where what makes it has no arguments to vary."""
+    if side.takes or isinstance(side, ObjectSide):
+        return side
+    return ObjectSide(side.text or side.name, side.build())
+
+
+def _search(
+    fixed: Settings, varied: Settings, judge: Callable[[SideLike], str | None], tries: int
+) -> Explanation | None:
+    changes = list(_changes(fixed, varied))
+    for some in itertools.islice(_combinations(changes), tries):
+        if verdict := _verdict_with(varied, some, judge):
+            needed = list(some)
+            for one in some:  # what was carried along needlessly
+                fewer = [other for other in needed if other is not one]
+                if fewer and (without := _verdict_with(varied, fewer, judge)):
+                    needed, verdict = fewer, without
+            reasons = {str(one): one.why for one in needed}
+            return Explanation(_call_text(varied, needed), reasons, verdict)
+    return None
+
+
+def _verdict_with(
+    side: Settings, changes: Sequence[_Change], judge: Callable[[SideLike], str | None]
+) -> str | None:
+    try:
+        return judge(_changed_side(side, changes))
+    except (EquivalenceError, TypeError, ValueError):  # these settings do not go together
+        return None
+
+
+def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
+    changed = side.build(**_kwargs(changes))
+    for decay in _coupled_decays(changes):
+        changed = optax.chain(optax.add_decayed_weights(decay), changed)
+    return changed
+
+
+def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
+    text = side.call(_kwargs(changes))
+    decays = [f"optax.add_decayed_weights({decay!r})" for decay in _coupled_decays(changes)]
+    if not decays or (isinstance(side, ObjectSide) and _kwargs(changes)):  # which is no expression
+        return f"{text}, and {' and '.join(decays)} before it," if decays else text
+    return f"optax.chain({', '.join([*decays, text])})"
+
+
+def _coupled_decays(changes: Sequence[_Change]) -> list[float]:
+    """Returns the weight decays that join the gradient."""
+    return [change.before for change in changes if change.before is not None]
+
+
+def _kwargs(changes: Sequence[_Change]) -> dict[str, object]:
+    return {name: value for change in changes for name, value in change.kwargs.items()}
+
+
+def _combinations(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Yields single settings, then all that is carried over with few of the others, then pairs."""
+    yield from ([one] for one in changes)
+    carried = [one for one in changes if one.why.startswith("as ")]
+    others = [one for one in changes if one not in carried]
+    for number in (0, 1, 2):
+        for some in itertools.combinations(others, number):
+            if len(carried) + number > 1 and (carried or number < 2) and _fit([*carried, *some]):
+                yield [*carried, *some]
+    yield from (list(pair) for pair in itertools.combinations(others, 2) if _fit(pair))
+
+
+def _fit(changes: Sequence[_Change]) -> bool:
+    """True if no two of them set the same thing."""
+    names = [name for change in changes for name in change.kwargs]
+    return len(names) == len(set(names))
+
+
+def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
+    other_settings, settings = _flat(fixed.parameters), varied.parameters
+    takes = varied.takes
+    for names in _ALIKE:
+        there = next((name for name in names if name in other_settings), None)
+        here = next((name for name in names if _root(name) in takes), None)
+        other = None if there is None else other_settings[there]
+        if here is None or not isinstance(other, int | float):
+            continue
+        before, value = _flat(settings).get(here), other
+        if isinstance(before, float) and before < 0 <= value:
+            value = -value  # a rate that has the sign of the step
+        if before != value:
+            why = f"as {there}={other!r} of {fixed.name}"
+            yield _Change(why, {_root(here): _with(settings, here, value)})
+    decay = next((name for name in _DECAYS if settings.get(name)), None)
+    if decay is not None and not any(name in other_settings for name in _DECAYS):
+        yield _Change(f"as {fixed.name} has none", {decay: 0.0})
+    yield from _from_numbers(fixed, settings)
+    for name in takes:
+        if isinstance(settings.get(name), bool):
+            yield _Change("the other way round", {name: not settings[name]})
+    eps = next((name for name in ("eps", "epsilon") if name in settings), None)
+    if "eps_root" in takes and eps is not None:
+        yield _Change("inside the root", {"eps_root": settings[eps], eps: 0.0})
+    yield from _decays(other_settings, settings, varied)
+
+
+_MOST_UNNAMED = 16
+
+
+def _from_numbers(fixed: Settings, settings: Mapping[str, object]) -> Iterator[_Change]:
+    """Yields numbers of the fixed side alone, under any name, for settings of the other."""
+    values = [*settings_of(fixed.build()).values(), *literals(fixed.build())]
+    numbers_there = dict.fromkeys(abs(value) for value in values if type(value) is float)
+    numbers = {name: value for name, value in settings.items() if type(value) is float}
+    numbers_here = {abs(value) for value in numbers.values()}
+    new = [value for value in numbers_there if value not in numbers_here and 0 < value < math.inf]
+    differing = [name for name, value in numbers.items() if abs(value) not in numbers_there]
+    differing.sort(key=lambda name: (_root(name) not in _DECAYS, numbers[name] == 0.0))
+    for name, value in itertools.islice(itertools.product(differing, new), _MOST_UNNAMED):
+        signed = -value if numbers[name] < 0 else value
+        yield _Change(f"the number {value!r} stands in {fixed.name}", {name: signed})
+
+
+def _decays(
+    other_settings: Mapping[str, object], settings: Mapping[str, object], varied: Settings
+) -> Iterator[_Change]:
+    """Yields weight decay that joins the gradient, where the other side has some."""
+    decay = next((other_settings[name] for name in _DECAYS if other_settings.get(name)), None)
+    is_number = isinstance(decay, int | float)
+    if is_number and isinstance(varied.build(), optax.GradientTransformation):
+        zero = {name: 0.0 for name in _DECAYS if settings.get(name)}
+        yield _Change("coupled, as an L2 penalty is", zero, before=decay)
+
+
+def _flat(parameters: Mapping[str, object]) -> dict[str, object]:
+    """Returns arguments by name, the parts of tuples as `betas[0]`."""
+    flat = {}
+    for name, value in parameters.items():
+        flat[name] = value
+        if isinstance(value, tuple | list):
+            flat |= {f"{name}[{index}]": part for index, part in enumerate(value)}
+    return flat
+
+
+def _root(name: str) -> str:
+    return name.partition("[")[0]
+
+
+def _with(settings: Mapping[str, Any], name: str, value: object) -> object:
+    """Returns the argument with the value in it; of a tuple, with that part changed."""
+    root, bracket, index = name.partition("[")
+    if not bracket:
+        return value
+    parts = list(settings[root])
+    parts[int(index.rstrip("]"))] = value
+    return tuple(parts)
