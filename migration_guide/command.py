@@ -30,6 +30,14 @@ Rename = Annotated[
     bool,
     typer.Option("--rename", help="Rename variables from `optimizer` to `state`, where safe."),
 ]
+OldRandomNumbers = Annotated[
+    bool,
+    typer.Option(
+        "--old-random-numbers",
+        help="Keep the random numbers of that time: where a file makes random keys, JAX's setting "
+        "goes behind its imports.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List the rules and change nothing.")]
 
@@ -42,6 +50,7 @@ def migrate(
     skip: Skip = None,
     recipe: Written = None,
     rename: Rename = False,
+    old_random_numbers: OldRandomNumbers = False,
     json: Json = False,
     list_rules: ListRules = False,
 ) -> None:
@@ -81,6 +90,7 @@ def migrate(
             skip=skip or (),
             recipe=recipe or "",
             rename=rename,
+            old_random_numbers=old_random_numbers,
             json=json,
         )
     )
