@@ -26,10 +26,6 @@ Written = Annotated[
         "`optax`: public Optax and Flax alone, and a comment where that is not the same."
     ),
 ]
-Rename = Annotated[
-    bool,
-    typer.Option("--rename", help="Rename variables from `optimizer` to `state`, where safe."),
-]
 OldRandomNumbers = Annotated[
     bool,
     typer.Option(
@@ -49,7 +45,6 @@ def migrate(
     only: Only = None,
     skip: Skip = None,
     recipe: Written = None,
-    rename: Rename = False,
     old_random_numbers: OldRandomNumbers = False,
     json: Json = False,
     list_rules: ListRules = False,
@@ -89,7 +84,6 @@ def migrate(
             only=only or (),
             skip=skip or (),
             recipe=recipe or "",
-            rename=rename,
             old_random_numbers=old_random_numbers,
             json=json,
         )

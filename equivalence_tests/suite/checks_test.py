@@ -1,7 +1,7 @@
 """The suite itself: every claim of the correspondence, held on this machine.
 
 Each optimizer on odd shapes; rates per call and real models with two. `optax-bridge check` runs all
-of it, and `--equivalence-full` does so here.
+of it.
 """
 
 import pytest
@@ -26,11 +26,8 @@ def _is_quick(check: Check) -> bool:
 
 
 def those(odd: bool) -> list:
-    chosen = [check for check in checks() if (check.problem == SYNTHETIC) is odd]
-    return [
-        pytest.param(group, id=str(group[0]), marks=() if _is_quick(group[0]) else pytest.mark.full)
-        for group in groups(chosen)
-    ]
+    chosen = [c for c in checks() if (c.problem == SYNTHETIC) is odd and _is_quick(c)]
+    return [pytest.param(group, id=str(group[0])) for group in groups(chosen)]
 
 
 @pytest.mark.parametrize("group", those(odd=True))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from optax_bridge.checkpoints import CheckpointError, read_checkpoint
 from optax_bridge.spmd.checkpointer import (
     BestMetricPolicy,
     Checkpointer,
@@ -331,8 +332,16 @@ def test_a_step_that_is_asked_for_is_not_replaced_by_another(copy):
     assert checkpointer(copy).restore(state=target)[0] == 6
     with pytest.raises(DamagedCheckpointError, match=r"steps 2, 6\. To go on from step 6"):
         checkpointer(copy, fall_back=True).restore(step=4, state=target)
-    checkpointer(copy).set_aside_after(2)
+    checkpointer(copy).set_aside_after(3)
     assert restored(copy) == (2, 2.0)
+
+
+def test_a_step_in_the_folder_of_another_is_refused(copy):
+    (copy / NEWEST).rename(copy / "step_00000777")
+    with pytest.raises(DamagedCheckpointError, match=r"index.json: that of step 6"):
+        restored(copy)
+    with pytest.raises(CheckpointError, match=r"index.json: that of step 6"):
+        read_checkpoint(copy)
 
 
 def test_a_missing_position_is_another_error_than_a_wrong_one(tmp_path, copy):
