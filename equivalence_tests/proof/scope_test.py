@@ -11,7 +11,8 @@ import pytest
 import legacy_optim
 from equivalence_tests import prove_equivalence
 from equivalence_tests.proof.result import IDENTICAL, REALS
-from equivalence_tests.proof.testing import direct, leafwise
+from equivalence_tests.proof.scope import other_shapes
+from equivalence_tests.proof.testing import leafwise
 from optax_bridge import from_legacy
 
 PARAMS = {"kernel": jnp.zeros((4, 3)), "bias": jnp.zeros(3)}
@@ -94,9 +95,11 @@ def test_a_side_that_never_looks_is_proved_for_any_shape(name: str):
     assert (scope.coverage, scope.looks) == ("any", ())
 
 
-def test_a_side_that_is_another_program_for_arrays_of_length_1_is_for_the_shapes_given():
-    squeezed = direct(lambda g: -0.1 * (jnp.squeeze(g) + jnp.zeros_like(g)))
-    assert prove_equivalence(squeezed, squeezed, {"k": jnp.ones(3)}).scope.coverage == "given"
+def test_other_shapes_are_of_any_size_of_one_element_and_of_more():
+    trees = other_shapes({"k": jax.ShapeDtypeStruct((3,), jnp.float32)}, (0, 2))
+    scalar, symbols, *numbers = [tree["k"].shape for tree in trees]
+    assert scalar == () and [str(size) for size in symbols] == ["n0", "n1"]
+    assert numbers == [(1,), (2, 4)]
 
 
 def test_the_scope_names_dtypes_leaves_and_settings():
