@@ -44,7 +44,7 @@ def sides_of(entry: Entry) -> list[sides.Side]:
         recipe = choose_recipe(definition, "optax").call
     except UnsupportedSetting:
         return legacy_and_exact
-    return [*legacy_and_exact, sides.optax(definition, recipe)]
+    return [*legacy_and_exact, sides.public_optax(definition, recipe)]
 
 
 def steppers(entry: Entry, params: Params) -> dict[str, Stepper]:

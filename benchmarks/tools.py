@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import trainer
-from benchmarks.figures import Figure, Outcome, exactly, ratios
+from benchmarks.figures import Figure, Outcome, exactly
 from benchmarks.timing import interval
 from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import tasks as proof_tasks
@@ -56,13 +56,8 @@ def measure(quick: bool) -> Iterator[Outcome]:
     """Each tool, the fast ones first; quick: small work, in this process."""
     yield _migrate(quick)
     yield _time_call("prove, every claim in float32", lambda: _prove(quick), 60.0)
-    steps, turns = (1, 1) if quick else (12, 24)
     with tempfile.TemporaryDirectory() as folder:
-        sides = trainer.sides(Path(folder), steps, quick)
-        subject = "the trainer's step"
-        yield from ratios(
-            SECTION, subject, sides, trainer.PAIRS, repeats=turns, warm_up=1, seconds=60
-        )
+        yield from trainer.measure(SECTION, Path(folder), quick)
     if not quick:
         yield from _convert()
         yield from _check()

@@ -7,6 +7,5 @@ from .proof.errors import ProofError as ProofError
 from .proof.prover import prove_equivalence as prove_equivalence
 from .proof.result import Proof as Proof
 from .report.pair import Report as Report
-from .sides.frameworks import keras_side as keras_side
 from .sides.frameworks import torch_side as torch_side
 from .sides.side import EquivalenceError as EquivalenceError

@@ -18,8 +18,6 @@ from equivalence_tests.sides.inputs import problems
 from equivalence_tests.sides.programs import silence_deprecations
 from equivalence_tests.suite.case import SYNTHETIC, Case, Result
 from equivalence_tests.suite.jobs import Compilations, run_all, select_cases
-from equivalence_tests.suite.sharded import cases as sharded
-from equivalence_tests.suite.sharded.training import ShardedCase
 from equivalence_tests.suite.witness import STEPS, witness_checks
 from optax_bridge.cli.terminal import plain_terminal
 from optax_bridge.correspondence import ORIGINS, Verdict
@@ -47,7 +45,7 @@ def check(
         device = first_device(platform)
         outputs.check()
         recorded = _load_recording(against, steps)
-        cases = _select(only, full, 0 if device is None else _usable(device), origin)
+        cases = _select(only, full, origin)
         if origin != FLAX and (full or against or outputs.record):
             raise ValueError(
                 f"--from {origin}: it goes with none of --full, --record and --against"
@@ -60,11 +58,10 @@ def check(
         return _not_run(
             console, outputs, platform, f"there is no such device here (there is {here})"
         )
-    library = _TABLES[origin]
-    if not cases:
-        return _not_run(console, outputs, library.origin, f"{library.title} is not installed")
     steps = steps if origin == FLAX else STEPS
-    return _run(console, outputs, _Plan(cases, device, library.origin, steps, full, recorded))
+    return _run(
+        console, outputs, _Plan(cases, device, _TABLES[origin].origin, steps, full, recorded)
+    )
 
 
 @dataclass(frozen=True)
@@ -119,27 +116,17 @@ def _load_recording(against: Path | None, steps: int) -> recording.Recording | N
     return recorded
 
 
-def _usable(device: Device) -> int:
-    """The number of devices for layouts, which need a CPU whose compiler can be pinned."""
-    return sharded.DEVICES if device.platform == "cpu" and sharded.can_run() else 1
-
-
-def _select(only: Sequence[str], full: bool, devices: int, origin: str) -> Sequence[Case]:
-    """Returns the cases that are asked for, without layouts where there are too few devices."""
+def _select(only: Sequence[str], full: bool, origin: str) -> Sequence[Case]:
+    """Returns the cases that are asked for."""
     try:
-        if origin != FLAX:
-            return witness_checks(_TABLES[origin], only)
-        asked = select_cases(only, full)
+        cases = (
+            select_cases(only, full) if origin == FLAX else witness_checks(_TABLES[origin], only)
+        )
     except ValueError as error:
         raise ValueError(f"--only: {error}") from None
-    if not asked:
+    if not cases:
         raise ValueError(f"--only {', '.join(only)}: nothing is all of these")
-    fits_here = devices in (0, sharded.DEVICES)
-    here = [case for case in asked if fits_here or not isinstance(case, ShardedCase)]
-    if not here:
-        why = f"layouts need a CPU as {sharded.DEVICES} devices, --devices {sharded.DEVICES}"
-        raise ValueError(f"--only {', '.join(only)}: {why}")
-    return here
+    return cases
 
 
 def _not_run(console: Console, outputs: Outputs, what: str | None, why: str) -> int:
@@ -170,14 +157,10 @@ def _print(
     ran: Mapping[str, object],
     plan: _Plan,
 ) -> Table:
-    """Prints the tables and what is to be said of them; returns the first table."""
-    plain = [result for result in results if not isinstance(result.case, ShardedCase)]
+    """Prints the table and what is to be said of it."""
     title = f"{plan.device.platform}, {plan.steps} steps each"
-    table = report.table(plain, title, console.width, plan.library)
-    if plain:
-        report.print_table(console, table)
-    if len(plain) < len(results):
-        report.print_table(console, sharded.table(results))
+    table = report.table(results, title, console.width, plan.library)
+    report.print_table(console, table)
     report.print_reasons(console, results)
     report.print_broken(console, results)
     if natures := report.natures_line(results):
@@ -218,11 +201,11 @@ def _printer(console: Console) -> Callable[[Result], None]:
     return print_result
 
 
-def print_list(only: Sequence[str], full: bool, devices: int, origin: str) -> int:
+def print_list(only: Sequence[str], full: bool, origin: str) -> int:
     """Prints the ids of the checks that `check` would run; returns the exit code."""
     silence_deprecations()
     try:
-        print(*_select(only, full, min(devices, sharded.DEVICES), origin), sep="\n")
+        print(*_select(only, full, origin), sep="\n")
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE

@@ -26,10 +26,6 @@ Written = Annotated[
         "`optax`: public Optax and Flax alone, and a comment where that is not the same."
     ),
 ]
-Rename = Annotated[
-    bool,
-    typer.Option("--rename", help="Rename variables from `optimizer` to `state`, where safe."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List the rules and change nothing.")]
 
@@ -41,7 +37,6 @@ def migrate(
     only: Only = None,
     skip: Skip = None,
     recipe: Written = None,
-    rename: Rename = False,
     json: Json = False,
     list_rules: ListRules = False,
 ) -> None:
@@ -80,7 +75,6 @@ def migrate(
             only=only or (),
             skip=skip or (),
             recipe=recipe or "",
-            rename=rename,
             json=json,
         )
     )

@@ -43,8 +43,8 @@ def check(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="An optimizer, a problem, or a layout on devices, e.g. `adam`, `mlp` or `FSDP`; "
-            "may be repeated."
+            help="An optimizer or a problem, e.g. `adam` or `mlp`; with --full any word of a "
+            "case's id; may be repeated."
         ),
     ] = None,
     json: Json = None,
@@ -81,7 +81,7 @@ def check(
     from equivalence_tests.suite.jobs import prepare_process
 
     if list_checks:
-        raise typer.Exit(suite.print_list(only or (), full, devices or (8 if full else 1), origin))
+        raise typer.Exit(suite.print_list(only or (), full, origin))
     prepare_process(devices or (8 if full else None))
     outputs = Outputs(json, junit, report, svg, record)
     raise typer.Exit(

@@ -1,4 +1,4 @@
-"""`optax-bridge check-resume`: whether the migrated program goes on from an old checkpoint."""
+"""`optax-bridge check-resume`: whether the migrated optimizer goes on from an old checkpoint."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +19,11 @@ from optax_bridge.cli.app import STYLE
 app = typer.Typer(**STYLE)
 _GROUP = "check-resume"  # in JUnit's XML
 
-_ABOUT = f"""Restore an old checkpoint in both programs, the old and the migrated, and train on.
+_ABOUT = f"""Restore an old checkpoint in both programs, the old and the migrated, and take steps.
 
-What both restore is compared leaf by leaf; then both take steps on the same gradients.
+What both restore is compared leaf by leaf; then both optimizers take steps on the same gradients.
+The model, the data and the random numbers of the two programs are not run: dropout, say, may draw
+other numbers, and give other losses.
 {EXIT_CODES}
 Examples:
 - `optax-bridge check-resume run/checkpoint_100 --program new.py:make --old old.py:make`

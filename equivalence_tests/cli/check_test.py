@@ -19,8 +19,6 @@ from equivalence_tests.suite import case
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.jobs import cache_folder, select_cases
 from equivalence_tests.suite.matrix.cases import matrix
-from equivalence_tests.suite.sharded import cases as sharded
-from equivalence_tests.suite.sharded.training import ShardedCase
 from optax_bridge.correspondence import ORIGINS
 from optax_bridge.correspondence.claim import identical
 
@@ -86,8 +84,7 @@ def test_check_prints_a_table_writes_json_and_exits_zero(tmp_path: Path):
         (["--record", "/proc/run.zip"], "--record /proc/run.zip: expected a folder that can be"),
         (["--against", "nowhere.zip"], "expected a file written by"),
         (["--full", "--only", "float33"], "float33"),
-        (["--list", "--only", "FSDP"], "--only FSDP: layouts need a CPU as 8 devices, --devices 8"),
-        (["--only", "FSDP", "--only", "sgd"], "--only FSDP, sgd: nothing is all of these"),
+        (["--full", "--only", "thousand", "--only", "vmap"], "thousand, vmap: nothing is all of"),
     ],
 )
 def test_misuse_exits_two_and_says_why(arguments: list[str], message: str, command: Command):
@@ -190,9 +187,8 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
 
 
 def test_the_whole_matrix_is_run_if_nothing_less_is_asked_for():
-    layouts = [sharded.cases(full=full) for full in (True, False)]
-    assert select_cases([], full=True) == [*suite.checks(), *matrix(), *layouts[0]]
-    assert select_cases([], full=False) == [*suite.checks(), *layouts[1]]
+    assert select_cases([], full=True) == [*suite.checks(), *matrix()]
+    assert select_cases([], full=False) == [*suite.checks()]
 
 
 def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
@@ -212,7 +208,7 @@ def test_the_checks_against_pytorch_are_listed_by_its_optimizers(
 ):
     from equivalence_tests.check import check, print_list
 
-    assert print_list(["AdamW", "torch.sgd"], full=False, devices=1, origin="torch") == 0
+    assert print_list(["AdamW", "torch.sgd"], full=False, origin="torch") == 0
     listed = capsys.readouterr().out.split()
     assert "torch.adamw-0-bfloat16-recorded-exact" in listed
     assert {line.split("-")[0] for line in listed} == {"torch.adamw", "torch.sgd"}
@@ -230,15 +226,11 @@ def test_every_origin_can_be_checked():
 @pytest.mark.parametrize(
     ("only", "full", "number"),
     [
-        ((), False, 24),
-        ((), True, 26),
-        (("FSDP",), False, 6),
-        (("FSDP", "adafactor"), True, 3),
-        (("adam", "momentum"), False, 16),
-        (("transformer", "tensor"), False, 3),
-        (("adam", "thousand"), True, 0),
+        (("cnn",), False, 2),
+        (("sgd", "cnn"), False, 6),
+        (("adam", "thousand"), True, 1),
+        (("adam", "thousand", "vmap"), True, 0),
     ],
 )
-def test_every_name_narrows_the_choice_of_layouts(only: Any, full: bool, number: int):
-    chosen = [case for case in select_cases(only, full) if isinstance(case, ShardedCase)]
-    assert len(chosen) == number
+def test_every_name_narrows_the_choice(only: Any, full: bool, number: int):
+    assert len(select_cases(only, full)) == number

@@ -31,9 +31,9 @@ app = typer.Typer(**STYLE)
 _GROUP = "compare"  # in JUnit's XML
 
 _SIDE = (
-    "`module:name` or `file.py:name` of an optimizer, of a function that makes it, or of a "
-    "class of torch.optim or keras.optimizers; or a constructor call, parsed and never evaluated: "
-    "`Adam(1e-3)`, `optax.adamw(1e-3)`."
+    "`module:name` or `file.py:name` of an optimizer, of a function that makes it, or of a class "
+    "of torch.optim; or a constructor call, parsed and never evaluated: `Adam(1e-3)`, "
+    "`optax.adamw(1e-3)`."
 )
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 
@@ -156,6 +156,8 @@ def _compare(
     from optax_bridge.correspondence import Verdict
 
     names = (str(sides[0]), str(sides[1]))
+    for side in filter(lambda side: side.is_port, sides):
+        print(f"{side}: PyTorch is not installed, so this project's port of it runs in its place")
 
     def both() -> tuple["SideLike", "SideLike"]:  # again, as a run may leave its marks in Python
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)

@@ -112,7 +112,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
     done = command("compare", "my_pair:plain", "my_pair:patient", *SHORT, "--junit", "pair.xml")
     assert done.code == 1
     assert done.out.startswith("runs: identical")
-    assert "runs and proof disagree: the runs do not reach the input" in done.out
+    assert "runs and proof disagree: the input on which the proof" in done.out
     assert done.out.splitlines()[-1] == "different: by proof"
     assert 'failures="1"' in (tmp_path / "pair.xml").read_text()
 
@@ -224,6 +224,28 @@ def test_runs_and_proof_are_of_the_usual_shapes_which_are_printed(command: Comma
     assert "what differs: params['square'] by" in done.out and "  params['square'] = " in done.out
     assert max(map(len, done.out.splitlines())) < 400
     assert done.out.splitlines()[-1] == "different: in what ran and by proof"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_an_optimizer_of_pytorch_has_one_answer_with_pytorch_and_without(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, command: Command
+):
+    if installed:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    else:
+        monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
+    sides = ("torch.optim:AdamW", "optax:adamw", "--params", "k=4x3,b=3", "--kwargs")
+    done = command("compare", *sides, "lr=1e-3", "1e-3")
+    assert (done.code, done.err) == (1, "")
+    assert ("PyTorch is not installed, so this project's port of it" in done.out) is not installed
+    assert (
+        "with optax.adamw(learning_rate=0.001, weight_decay=0.01) it is rounding only: what "
+        "explains the difference is weight_decay=0.01 (as weight_decay=0.01 of torch.optim:AdamW)"
+    ) in done.out
+    done = command("compare", *sides, "lr=1e-3, weight_decay=0.01", "1e-3, weight_decay=0.01")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1].startswith("rounding only: ")
+    assert "disagree" not in done.out
 
 
 def test_what_cannot_be_written_after_all_costs_the_exit_code(command: Command):

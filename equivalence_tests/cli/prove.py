@@ -14,14 +14,13 @@ _ABOUT = f"""Prove that old and new optimizers are the same, or show an input on
 
 Both programs are followed symbolically: *identical* keeps every bit, *equal over the reals*
 leaves rounding out, *different* comes with an input that shows it, and *not decided* says what
-stopped the proof. A proof holds for all inputs. Where an earlier run of the same prover has proved
-something of the same programs, its certificate is checked instead. For two optimizers of your own
-use `optax-bridge compare`.
+stopped the proof. A proof holds for all inputs. For two optimizers of your own use
+`optax-bridge compare`.
 {EXIT_CODES}
 Examples:
 - `optax-bridge prove`
 
-- `optax-bridge prove --only lamb --only exact --json certificates.json`
+- `optax-bridge prove --only lamb --only exact --json proofs.json`
 """
 
 
@@ -36,22 +35,16 @@ def prove(
         ),
     ] = None,
     json: Json = None,
-    again: Annotated[
-        bool,
-        typer.Option("--again", help="Prove everything, even what earlier runs have proved."),
-    ] = False,
 ) -> None:
     """See `_ABOUT`."""
     from rich.progress import Progress  # and JAX, which no help needs
 
-    from equivalence_tests.output_files import why_not_writable
     from equivalence_tests.proof.claims import prove_all
     from equivalence_tests.proof.table import tasks
     from equivalence_tests.report import proofs
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
     from equivalence_tests.report.table import wide_console
     from equivalence_tests.sides.programs import silence_deprecations
-    from equivalence_tests.suite.jobs import cache_folder
     from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
@@ -65,14 +58,10 @@ def prove(
         text = str(error)
         problems.print(text if text.startswith("--") else f"--only: {text}", markup=False)
         raise typer.Exit(MISUSE) from None
-    kept = None if again else cache_folder() / "optax-bridge" / "proofs"
-    if kept is not None and (why := why_not_writable(kept)):
-        problems.print(f"warning: everything is proved, and no proof is kept: {why}", markup=False)
-        kept = None
     started, rows = time.perf_counter(), []
     with Progress(console=problems, transient=True) as progress:
         bar = progress.add_task("", total=len(asked))
-        for row in prove_all(asked, kept):
+        for row in prove_all(asked, details=json is not None):
             rows.append(row)
             progress.update(bar, advance=1, description=f"{len(rows)} of {len(asked)}: {row.task}")
     rows.sort(key=lambda row: asked.index(row.task))

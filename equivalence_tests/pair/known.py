@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 
 from equivalence_tests.pair.named import NamedSide
-from optax_bridge.correspondence import ORIGINS, choose_recipe
+from optax_bridge.correspondence import TORCH, choose_recipe
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import render
 from optax_bridge.metadata.trees import Params
 
-_MODULES = ("legacy_optim", *(table.origin for table in ORIGINS[1:]))
+_MODULES = ("legacy_optim", TORCH.origin)
 
 
 def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
-    """Returns what a legacy side, or one of another library, is in Optax; empty where none is."""
+    """Returns what a legacy side, or one of PyTorch, is in Optax; empty where none is."""
     dtypes = {jnp.result_type(leaf).name for leaf in jax.tree.leaves(params)}
     for side in sides:
         module = side.name.partition(":")[0]

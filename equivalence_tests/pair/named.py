@@ -17,8 +17,9 @@ from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import in_program, with_own_arguments
-from optax_bridge.correspondence import ORIGINS, entries_by_class
+from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
+from optax_bridge.correspondence.recipe import resolve
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 
@@ -26,7 +27,7 @@ _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
 RATES = ("learning_rate", "lr", "step_size", "rate")
 
 # Whose constructors may be written as calls: nothing else is called by a text.
-_LIBRARIES = ("optax", "optax_bridge", *(table.origin for table in ORIGINS[1:]))
+_LIBRARIES = ("optax", "optax_bridge", TORCH.origin)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class NamedSide:
     args: Sequence[object] = ()
     kwargs: Mapping[str, object] | None = None
     text: str = ""
+    is_port: bool = False  # this project's, in place of PyTorch's own
 
     def __str__(self) -> str:
         if self.text or self.function is None or not (self.args or self.kwargs):
@@ -79,6 +81,8 @@ class NamedSide:
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
                 side = side_maker(self.function)(*self.args, **(self.kwargs or {}))
+            # As of PyTorch's own, whose state is in no layout of ours, the parameters are compared.
+            side = replace(as_side(side), definition=None) if self.is_port else side
             return self._in_its_program(side)
         except (Exception, SystemExit) as error:
             hint = ""
@@ -171,10 +175,9 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
             f"Adam(1e-3) or optax.adamw(1e-3){is_meant}"
         )
     args, kwargs = parsed_arguments(arguments, f"--kwargs {arguments!r} for {name}")
-    name = _import_framework(name)
-    value, is_side = side_or_function(name)
+    value, is_side, is_port = _function_of(name)
     if not is_side:
-        return NamedSide(name, value, None, args, kwargs)
+        return NamedSide(name, value, None, args, kwargs, is_port=is_port)
     if arguments.strip():
         raise EquivalenceError(
             f"{name}: it is a side already and takes no arguments, found --kwargs {arguments!r}"
@@ -182,15 +185,15 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
     return NamedSide(name, None, value)
 
 
-def _import_framework(name: str) -> str:
-    """Imports the library of a name; returns the name, or that of this project's own class."""
+def _function_of(name: str) -> tuple[object, bool, bool]:
+    """Returns what a name means, whether it is a side, and whether it is a port of PyTorch's."""
     module, _, attribute = name.partition(":")
-    for table in ORIGINS[1:]:
-        entry = entries_by_class(table).get(attribute) if table.origin == module else None
-        if entry is not None and importlib.util.find_spec(module.partition(".")[0]) is None:
-            return ":".join(entry.legacy.dotted.rsplit(".", 1))
-    frameworks.import_framework_of(module, name)
-    return name
+    if module.partition(".")[0] == "torch":
+        entry = entries_by_class(TORCH).get(attribute) if module == TORCH.origin else None
+        if entry is not None and importlib.util.find_spec("torch") is None:
+            return resolve(entry.legacy.dotted), False, True
+        frameworks.import_torch(name)
+    return *side_or_function(name), False
 
 
 def _check(side: NamedSide) -> NamedSide:
@@ -247,13 +250,13 @@ def _library(function: str) -> bool:
 def _library_side(call: ast.Call, text: str) -> NamedSide:
     """Returns the side of a library's constructor; calls of such are taken as arguments too."""
     module, _, attribute = ast.unparse(call.func).rpartition(".")
-    name = _import_framework(f"{module}:{attribute}")
-    function, is_side = side_or_function(name)
+    name = f"{module}:{attribute}"
+    function, is_side, is_port = _function_of(name)
     if is_side:
         raise EquivalenceError(f"{text}: {name} is a side already and is not called")
     try:
         args, kwargs = _literal_arguments(call, text)
-        return NamedSide(name, function, None, args, kwargs, text=text)
+        return NamedSide(name, function, None, args, kwargs, text, is_port)
     except EquivalenceError:
         args, kwargs = _arguments(call, text, functools.partial(_call_value, text=text))
     side = NamedSide(name, function, None, args, kwargs, text=text).build()

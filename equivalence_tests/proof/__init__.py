@@ -1,4 +1,4 @@
-"""Proofs that two optimizers are the same for all inputs, and certificates of them.
+"""Proofs that two optimizers are the same for all inputs.
 
 The public names are listed in `__init__.pyi`; a module is imported when a name of it is first used.
 
@@ -14,7 +14,6 @@ A map, in the order of a proof:
   and relations between the states of both sides.
 - `interpreter`: a jaxpr equation by equation, on numbers of its dtype or on balls.
 - `counterexample`: inputs on which the sides differ.
-- `certificate`: a proof as data, and a checker that knows nothing of the prover.
 - `prover`, `result` and `scope` (what a verdict holds for); the `table` of all `claims`.
 """
 

@@ -1,7 +1,5 @@
 """The public names and where each is; `__init__.py` imports from here what is asked for."""
 
-from .certificate.check import check as check
-from .certificate.checker import CertificateError as CertificateError
 from .errors import ProofError as ProofError
 from .prover import prove_equivalence as prove_equivalence
 from .reading.symbols import unknown_schedule as unknown_schedule

@@ -1,6 +1,6 @@
 """Pairs beside those that a rule makes equal: they differ just where the rule would be wrong."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -167,24 +167,18 @@ def _assert_not_proved(left: Any, right: Any) -> None:
     assert proof.verdict == UNDECIDED, proof
 
 
-def _one_in_three(names: Iterable[str]) -> list[Any]:
-    """All names; two of three run under `--equivalence-full` alone."""
-    marks = ((), (pytest.mark.full,), (pytest.mark.full,))
-    return [pytest.param(name, marks=marks[n % 3]) for n, name in enumerate(names)]
-
-
-@pytest.mark.parametrize("name", _one_in_three(OF_GRADIENTS))
+@pytest.mark.parametrize("name", OF_GRADIENTS)
 def test_what_differs_for_some_gradients_assert_not_proved(name: str):
     pair = OF_GRADIENTS[name]
     _assert_not_proved(*(direct(lambda g, f=f: jnp.broadcast_to(f(g), g.shape)) for f in pair))
 
 
-@pytest.mark.parametrize("name", _one_in_three(OF_COUNTS))
+@pytest.mark.parametrize("name", OF_COUNTS)
 def test_what_differs_at_some_steps_assert_not_proved(name: str):
     _assert_not_proved(*map(with_schedule, OF_COUNTS[name]))
 
 
-@pytest.mark.parametrize("name", _one_in_three(OF_STATES))
+@pytest.mark.parametrize("name", OF_STATES)
 def test_what_differs_in_some_states_assert_not_proved(name: str):
     _assert_not_proved(*OF_STATES[name])
 

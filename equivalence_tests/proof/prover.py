@@ -117,30 +117,30 @@ def _prove(
 def _all_cases(
     pair: tuple[MakeSide, MakeSide],
     inputs: Inputs,
-    always: Mapping[str, float],
+    numbers_kept: Mapping[str, float],
     relate: Relate | None,
     names: tuple[str, str],
 ) -> tuple[list[CaseProof], tuple[str, str]]:
-    waiting: list[dict[str, float]] = [dict(always)]
-    seen: list[dict[str, float]] = []
+    pending: list[dict[str, float]] = [dict(numbers_kept)]
+    done: list[dict[str, float]] = []
     proofs, kinds = [], ("", "")
-    while waiting:
-        fixed = waiting.pop(0)
-        if fixed in seen:
+    while pending:
+        fixed = pending.pop(0)
+        if fixed in done:
             continue
-        if len(seen) == _MOST_CASES:
+        if len(done) == _MOST_CASES:
             raise ProofError(f"the sides distinguish more than {_MOST_CASES} cases in Python")
-        seen.append(fixed)
+        done.append(fixed)
         symbolic = {name: number for name, number in inputs.numbers.items() if name not in fixed}
-        here = check_inputs(inputs.params, symbolic, {**inputs.fixed, **fixed})
-        programs = trace_side(pair[0], here, names[0]), trace_side(pair[1], here, names[1])
-        for make, program in zip(pair, programs, strict=True):
-            check_numbers(make, program, here)
-        asked = dict.fromkeys((*programs[0].asked, *programs[1].asked))
-        waiting += [{**fixed, name: number} for name, number in asked]
-        kinds = (programs[0].kind, programs[1].kind)
-        excluded = tuple(f"{name} != {number:g}" for name, number in asked)
-        proofs.append(_case(pair, programs, here, fixed, excluded, relate))
+        case_inputs = check_inputs(inputs.params, symbolic, {**inputs.fixed, **fixed})
+        left, right = (trace_side(m, case_inputs, n) for m, n in zip(pair, names, strict=True))
+        for make, program in zip(pair, (left, right), strict=True):
+            check_numbers(make, program, case_inputs)
+        questions = dict.fromkeys((*left.asked, *right.asked))
+        pending += [{**fixed, name: number} for name, number in questions]
+        kinds = (left.kind, right.kind)
+        excluded = tuple(f"{name} != {number:g}" for name, number in questions)
+        proofs.append(_case(pair, (left, right), case_inputs, fixed, excluded, relate))
     return proofs, kinds
 
 

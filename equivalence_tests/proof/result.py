@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import jax
 
-from equivalence_tests.proof.certificate.certificate import VERSION, rows_of_case
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.induction.equality import Level
@@ -52,18 +51,13 @@ class CaseProof:
         return [o for o in self.induction.obligations if o.equality.level is Level.UNKNOWN]
 
     def as_dict(self) -> Json:
-        """The case's part of the certificate as plain data."""
-        example = self.counterexample
+        """The case as plain data."""
         return {
             "verdict": self.verdict,
             "fixed": dict(self.fixed),
             "excluded": list(self.excluded),
             "stopped": self.stopped,
             "relation": list(self.induction.relation),
-            "relation_given": self.induction.relation_given,
-            "after_first": None if (least := self.induction.least) is None else dict(least),
-            **rows_of_case(self.induction.world.graph, self.induction),
-            "counterexample": None if example is None else example.as_dict(),
         }
 
 
@@ -102,7 +96,7 @@ class Proof:
             for obligation in case.induction.obligations:
                 texts |= dict.fromkeys(obligation.equality.assumptions)
             if case.verdict == REALS:
-                texts |= dict.fromkeys(case.induction.counts)
+                texts |= dict.fromkeys(case.induction.assumptions)
         return (*([PURE] if self.verdict in (IDENTICAL, REALS) else []), *texts)
 
     @property
@@ -117,7 +111,7 @@ class Proof:
 
     @functools.cached_property
     def scope(self) -> Scope:
-        """The scope of the verdict: shapes, dtypes, leaves, settings.
+        """The scope of the verdict: shapes, dtypes, leaves, settings, steps.
 
         Where some element is computed from others than those at its place, by a sum say, the proof
         is for the shapes that were given. Else it speaks for other shapes as far as the sides do
@@ -131,6 +125,7 @@ class Proof:
                 covered = max(covered, here, key=(ANY, ANY_SIZE, GIVEN).index)
                 looks |= dict.fromkeys(places)
         inputs = self.cases[0].induction.world.inputs
+        steps = [case.induction.most_steps for case in self.cases]
         leaves = dict(zip(inputs.paths, inputs.shapes, strict=True))
         return Scope(
             leaves={path: str(leaf.dtype) for path, leaf in leaves.items()},
@@ -139,6 +134,7 @@ class Proof:
             looks=tuple(looks),
             settings=self.symbols,
             fixed=inputs.fixed,
+            steps=min((n for n in steps if n is not None), default=None),
         )
 
     @property
@@ -147,22 +143,18 @@ class Proof:
         return self.scope.coverage == ANY
 
     def as_dict(self) -> Json:
-        """The certificate as plain data.
+        """The verdict as plain data.
 
         Returns:
-          `verdict`, the sides' names and kinds, `symbols` (hyper-parameters that may be any
-          number), `shapes`, `assumptions`, `counterexample`, and `cases`, each with its `relation`
-          and `obligations`.
+          `verdict`, the sides' names and kinds, `scope`, `assumptions`, `counterexample`, and
+          `cases`, each with its `verdict` and the `relation` of the states.
         """
-        example, scope = self.counterexample, self.scope
+        example = self.counterexample
         return {
-            "version": VERSION,
             "verdict": self.verdict,
             "names": list(self.names),
             "kinds": list(self.kinds),
-            "symbols": list(self.symbols),
-            "shapes": {p: f"{scope.leaves[p]}{list(shape)}" for p, shape in scope.shapes.items()},
-            "scope": scope.as_dict(),
+            "scope": self.scope.as_dict(),
             "assumptions": list(self.assumptions),
             "counterexample": None if example is None else example.as_dict(),
             "seconds": self.seconds,
@@ -171,7 +163,7 @@ class Proof:
         }
 
     def to_json(self) -> str:
-        """The certificate: verdict, cases, obligations with both normal forms, counterexample."""
+        """The same as JSON."""
         return json.dumps(self.as_dict(), separators=(",", ":"))
 
     def __str__(self) -> str:

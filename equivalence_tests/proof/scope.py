@@ -43,9 +43,10 @@ class Scope:
     looks: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     fixed: Mapping[str, float] | None = None
+    steps: int | None = None  # as many as a count in floating point moves; None for any number
 
     def as_dict(self) -> Json:
-        """The scope as plain data; `steps` is always `any`, by induction."""
+        """The scope as plain data."""
         return {
             "leaves": dict(self.leaves),
             "shapes": {path: list(shape) for path, shape in self.shapes.items()},
@@ -53,7 +54,7 @@ class Scope:
             "looks": list(self.looks),
             "settings": list(self.settings),
             "fixed": dict(self.fixed or {}),
-            "steps": "any",
+            "steps": "any" if self.steps is None else self.steps,
         }
 
     def __str__(self) -> str:
@@ -61,9 +62,10 @@ class Scope:
         settings = f", and all {', '.join(self.settings)}" if self.settings else ""
         for name, value in (self.fixed or {}).items():
             settings += f", with {name} = {value:g} alone"
+        steps = "any number of steps" if self.steps is None else f"the first {self.steps} steps"
         return (
             f"for all parameters, gradients and states{settings}; {self._tree()}; "
-            f"{self._arrays()}; any number of steps"
+            f"{self._arrays()}; {steps}"
         )
 
     def _arrays(self) -> str:

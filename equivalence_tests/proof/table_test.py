@@ -1,7 +1,5 @@
 import dataclasses
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,43 +7,13 @@ import optax
 import pytest
 
 import legacy_optim
-from equivalence_tests.proof import check, claims
 from equivalence_tests.proof.claims import prove_all, prove_task
-from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS
-from equivalence_tests.proof.table import DTYPES, Task, statements, tasks
+from equivalence_tests.proof.result import IDENTICAL
+from equivalence_tests.proof.table import DTYPES, Task, tasks
 from optax_bridge.correspondence import ENTRIES, TORCH
 from optax_bridge.correspondence.claim import identical
 
 TASK = Task("sgd", 0, "exact", "float32")
-
-
-DECIDED = {
-    TASK: IDENTICAL,
-    Task("adagrad", 0, "optax", "float32"): DIFFERENT,
-    # In float16 the constant that parts them is 0 on both sides: the example is in float64.
-    Task("adagrad", 0, "optax", "float16"): DIFFERENT,
-}
-
-
-@pytest.mark.parametrize("task", DECIDED, ids=str)
-def test_what_was_decided_before_is_checked_by_its_certificate(tmp_path: Path, task: Task):
-    first, second = prove_task(task, tmp_path), prove_task(task, tmp_path)
-    files = list(tmp_path.iterdir())
-    assert (first.verdict, first.remembered) == (DECIDED[task], 0)
-    assert (second.verdict, second.remembered) == (DECIDED[task], len(files))
-    assert len(files) == len(second.certificates) == 1 + (DECIDED[task] == IDENTICAL)
-
-
-def test_a_certificate_of_something_else_is_not_believed(tmp_path: Path):
-    prove_task(Task("momentum", 0, "exact", "float32"), tmp_path)
-    other = json.loads(next(tmp_path.iterdir()).read_text())
-    prove_task(TASK, tmp_path / "of sgd")
-    for file in (tmp_path / "of sgd").iterdir():
-        file.write_text(json.dumps(other | {"verdict": "identical"}))
-    assert prove_task(TASK, tmp_path / "of sgd").remembered == 0
-    for file in (tmp_path / "of sgd").iterdir():
-        file.write_text("{")
-    assert prove_task(TASK, tmp_path / "of sgd").remembered == 0
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -53,7 +21,7 @@ def test_claims_are_proved_in_several_processes(processes: int):
     tasks = [TASK, Task("momentum", 0, "optax", "float32")]
     outcomes = {outcome.task: outcome for outcome in prove_all(tasks, processes=processes)}
     assert outcomes.keys() == set(tasks)
-    assert all(outcome.held and outcome.certificates for outcome in outcomes.values())
+    assert all(outcome.held and outcome.proofs for outcome in outcomes.values())
 
 
 FIRST = [task for task in tasks() if task.case == 0 and task.dtype == DTYPES[0]]
@@ -65,19 +33,6 @@ def test_what_is_claimed_is_proved(task: Task):
     assert row.held, row.note or row.text
     if task.recipe == "exact":
         assert row.verdict == IDENTICAL
-    if row.claim is None or row.verdict not in (IDENTICAL, REALS):
-        return
-    for certificate, of in zip(row.certificates, statements(task)[1], strict=True):
-        checked = check(
-            certificate,
-            of.legacy,
-            of.recipe,
-            of.params,
-            hyper_params=of.hyper_params,
-            points=1,
-            steps=1,
-        )
-        assert checked.values > 0
 
 
 OTHERS = [
@@ -155,9 +110,3 @@ def test_what_is_not_fails(assert_proved: Callable[..., Any]):
         assert_proved(optax.sgd(0.1), optax.sgd(0.2), PARAMS)
     with pytest.raises(ValueError, match="at_most is 'rounding only'"):
         assert_proved(optax.sgd(0.1), optax.sgd(0.1), PARAMS, at_most="rounding only")
-
-
-def test_a_proof_is_not_kept_for_another_prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    prove_task(TASK, tmp_path)
-    monkeypatch.setattr(claims, "sources_hash", lambda: "of other sources")
-    assert prove_task(TASK, tmp_path).remembered == 0

@@ -31,7 +31,7 @@ def to_json(rows: Sequence[Outcome]) -> str:
 
 
 def as_dict(row: Outcome) -> dict[str, object]:
-    """Returns a row as plain data, with the certificates of its proofs."""
+    """Returns a row as plain data: verdict, scope, assumptions and example of each proof."""
     return {
         "id": str(row.task),
         "optimizer": row.task.entry,
@@ -43,7 +43,7 @@ def as_dict(row: Outcome) -> dict[str, object]:
         "held": row.held,
         "note": row.note,
         "seconds": round(row.seconds, 3),
-        "proofs": list(row.certificates),
+        "proofs": list(row.proofs),
     }
 
 
@@ -57,9 +57,7 @@ def closing_line(rows: Sequence[Outcome], seconds: float) -> str:
     }
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     proved = sum(row.held for row in claims)
-    remembered = sum(row.remembered == len(row.certificates) > 0 for row in claims)
-    checked = f"; {remembered} of them by the certificates of an earlier run" if remembered else ""
-    return f"{proved} of {len(claims)} claims proved in {seconds:.0f} s: {listed}{checked}"
+    return f"{proved} of {len(claims)} claims proved in {seconds:.0f} s: {listed}"
 
 
 def table(rows: Sequence[Outcome]) -> Table:

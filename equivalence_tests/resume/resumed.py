@@ -36,6 +36,11 @@ from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
 
+NOT_SEEN = (
+    "Both took steps on the same gradients; what the model, the data and random numbers make of "
+    "them is not compared"
+)
+
 
 @dataclass(frozen=True)
 class Resumed:
@@ -98,7 +103,7 @@ class Resumed:
         """The verdict in one line."""
         if self.differs_by_a_constant:
             return (
-                "different: the migrated program goes on with all that was saved, apart by as "
+                "different: the migrated optimizer goes on with all that was saved, apart by as "
                 "little as a constant makes that one side holds in float32, or an epsilon; where "
                 "it is the rate, --learning-rate RATE gives the same one to both sides"
             )
@@ -107,7 +112,7 @@ class Resumed:
             Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
             Verdict.DIFFERENT: "does NOT go on as the old one would have",
         }
-        return f"{self.verdict.value}: the migrated program {how[self.verdict]}"
+        return f"{self.verdict.value}: the migrated optimizer {how[self.verdict]}. {NOT_SEEN}"
 
     def __str__(self) -> str:
         lines = []

@@ -14,12 +14,7 @@ import optax
 from flax.training import train_state
 
 import legacy_optim
-from equivalence_tests.sides.frameworks import (
-    is_keras_optimizer,
-    is_torch_optimizer,
-    keras_side,
-    torch_side,
-)
+from equivalence_tests.sides.frameworks import is_torch_optimizer, torch_side
 from equivalence_tests.sides.side import EquivalenceError as EquivalenceError
 from equivalence_tests.sides.side import Side, legacy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
@@ -27,9 +22,8 @@ from optax_bridge.correspondence.recipe import render
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
-# A legacy definition or optimizer, a GradientTransformation, a TrainState, `torch_side(...)`, an
-# optimizer of `jax.example_libraries`, or a pair of functions `init(params) -> state` and
-# `step(grads, state, params) -> (params, state)`.
+# A legacy definition or optimizer, a GradientTransformation, a TrainState, `torch_side(...)`, or a
+# pair of functions `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
 SideLike = Any
 
 EXPECTED = (
@@ -59,8 +53,6 @@ def as_side(side: SideLike) -> Side:
     if callable(getattr(side, "init", None)) and callable(getattr(side, "update", None)):
         # Another version's, whose class is not the present one's, or MultiSteps.
         return _transformation(optax.GradientTransformationExtraArgs(side.init, side.update))
-    if all(callable(getattr(side, name, None)) for name in _EXAMPLE_LIBRARY):
-        return _of_example_library(side)
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
     raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
@@ -70,8 +62,6 @@ def side_maker(function: Callable[..., object]) -> Callable[..., SideLike]:
     """Returns the function itself, or what makes a side of another framework's class."""
     if is_torch_optimizer(function):
         return functools.partial(torch_side, function)
-    if is_keras_optimizer(function):
-        return functools.partial(keras_side, function)
     return function
 
 
@@ -165,29 +155,6 @@ def _transformation(tx: optax.GradientTransformation) -> Side:
         step=step,
         view=lambda state: {"params": state[1], "state": (state[0], state[2])},
         source=_of_transformation(tx),
-    )
-
-
-# The fields of what `jax.example_libraries.optimizers` makes.
-_EXAMPLE_LIBRARY = ("init_fn", "update_fn", "params_fn")
-
-
-def _of_example_library(triple: SideLike) -> Side:
-    def step(carry: PyTree, grads: Updates) -> PyTree:
-        count, state = carry
-        return count + 1, triple.update_fn(count, grads, state)
-
-    maker = getattr(triple.update_fn, "__qualname__", "").split(".<locals>")[0]
-    return Side(
-        name=maker.removesuffix("update") or type(triple).__name__,
-        init=lambda params: (jnp.zeros([], jnp.int32), triple.init_fn(params)),
-        step=step,
-        # The state is the library's own packing, leaf after leaf.
-        view=lambda carry: {
-            "params": triple.params_fn(carry[1]),
-            "state": (carry[0], jax.tree.leaves(carry[1])),
-        },
-        source=f"jax.example_libraries.optimizers: {maker}",
     )
 
 

@@ -145,9 +145,7 @@ def prove(result: Result, setting: int) -> None:
     """Puts into a result what is proved of its recipe, for one of the entry's cases."""
     if result.claim is None:
         return
-    row = prove_task(
-        Task(result.case.entry, setting, result.case.recipe, "float32"), certified=False
-    )
+    row = prove_task(Task(result.case.entry, setting, result.case.recipe, "float32"), details=False)
     result.proved, result.proof_held = row.verdict or row.note, row.held
 
 

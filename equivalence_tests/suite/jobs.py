@@ -26,8 +26,6 @@ from equivalence_tests.suite.case import SYNTHETIC, AnyCase, Case, Result, group
 from equivalence_tests.suite.checks import Check, checks, run
 from equivalence_tests.suite.matrix.cases import MatrixCase, matrix
 from equivalence_tests.suite.matrix.run import run_group
-from equivalence_tests.suite.sharded import cases as sharded
-from equivalence_tests.suite.sharded.training import ShardedCase
 from equivalence_tests.suite.witness import WitnessCheck, run_witness
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, names_of_entries
@@ -39,7 +37,6 @@ _FROM_CACHE = "/jax/compilation_cache/cache_hits"
 _RUNNERS: dict[type[Case], Callable[[Any, int], list[Result]]] = {
     Check: run,
     MatrixCase: lambda cases, steps: run_group(cases),
-    ShardedCase: lambda cases, steps: list(map(sharded.run, cases)),
     WitnessCheck: lambda cases, steps: list(map(run_witness, cases)),
 }
 
@@ -70,7 +67,7 @@ class Compilations:
 
 def select_cases(only: Sequence[str], full: bool) -> list[Case]:
     """The cases that a command asks for."""
-    kinds = [list(checks()), matrix() if full else [], sharded.cases(full)]
+    kinds = [list(checks()), matrix() if full else []]
     values = {
         getattr(case, field)
         for cases in kinds

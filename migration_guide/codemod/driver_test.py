@@ -114,7 +114,6 @@ def test_of_several_files_it_says_how_many_are_migrated(file: Path):
 
 LEFT = {
     "by-hand": ({"a.py": f"{OLD}f(optim)\n"}, "a.py:"),
-    "pin": ({"a.py": OLD, "requirements.txt": "flax==0.5.3\n"}, "requirements.txt:1: "),
     "unreadable": ({"a.py": OLD, "b.py": f"{OLD}def (:\n"}, "b.py: "),
     "other-cell": (
         {

@@ -14,7 +14,6 @@ class Options:
 
     recipe: str = "auto"
     rules: frozenset[str] | None = None
-    rename: bool = False
 
     @property
     def exact(self) -> bool:

@@ -22,7 +22,6 @@ from migration_guide.codemod.registry import HANDLERS, HANDLERS_OF, RULES, Rule
 from migration_guide.codemod.results import Options, Restored, Rewritten
 from migration_guide.codemod.writing import placement, public_optax
 from migration_guide.codemod.writing.context import Context
-from migration_guide.codemod.writing.rename import rename_variable
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
 
@@ -112,10 +111,6 @@ def _apply_rules(
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
     updated = transform(analysis.module, dispatcher.leave, _not_an_import)
-    if options.rename:
-        updated, count = rename_variable(analysis, updated, context.is_skipped)
-        if count:
-            context.counts["rename"] += count
     needed = [placement.Import(module) for module in context.needed]
     needed += [placement.Import(module, name) for module, name in context.named]
     updated = placement.with_imports(updated, needed, _old_import(context))

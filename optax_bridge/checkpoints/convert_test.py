@@ -22,13 +22,14 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.layout import layout_of
+from optax_bridge.checkpoints.devices import without_memory
+from optax_bridge.checkpoints.layout import layout_of, with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import fresh, same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.to_train_state import convert_tree
-from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.checkpoints.trees import leaves, plain, state_dict
 from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 
@@ -486,3 +487,61 @@ def test_to_legacy_checkpoint_writes_what_flax_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == (FILES / "adam.msgpack").read_bytes()
     with pytest.raises(CheckpointError, match="nothing at the destination"):
         state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition)
+
+
+def test_a_list_of_twelve_keeps_its_order() -> None:
+    names = sorted(map(str, range(12)))  # 0, 1, 10, 11, 2
+    assert with_lists({name: int(name) for name in names}) == list(range(12))
+
+
+def test_a_large_template_takes_no_memory_and_its_infinities_stay() -> None:
+    size = BLOCK // 4 + 1
+    template = {
+        "large": np.ones(size, np.float32), "best": np.full(size, np.inf, np.float32),
+        "small": np.ones(3, np.float32),
+    }  # fmt: skip
+    outline = without_memory(template)
+    assert outline["large"].strides == (0,) and outline["large"].shape == (size,)
+    assert outline["best"] is template["best"] and outline["small"] is template["small"]
+
+
+def assert_moved(done: Any) -> None:
+    """What the plan says is what was done; the rest is counted, or stays as it was."""
+    source = dict(leaves(plain(done.read.tree)))
+    result = dict(leaves(plain(state_dict(done.tree))))
+    for move in done.moves:
+        expected, actual = np.asarray(source[move.source]), np.asarray(result[move.target])
+        expected = expected[0] if expected.ndim > actual.ndim else expected  # one of its copies
+        assert (str(expected.dtype), str(actual.dtype)) == (move.cast or (actual.dtype,) * 2)
+        expected = -expected if move.negate else expected
+        np.testing.assert_array_equal(expected.astype(actual.dtype), actual, str(move))
+    targets = [move.target for move in done.moves]
+    assert len(targets) == len(set(targets))
+    remaining = {path: leaf for path, leaf in result.items() if path not in targets}
+    moved = {id(leaf) for leaf in source.values()}
+    unsaid = [path for path, leaf in remaining.items() if id(leaf) not in moved and np.ndim(leaf)]
+    assert unsaid == []
+    sources = {move.source for move in done.moves}
+    assert not sources & {*done.dropped()}
+    placeholders = ("m", "v", "v_row", "v_col")  # zeros, where Adafactor keeps nothing
+    assert [path for path in done.dropped() if path[-1] not in placeholders] == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("recipe", ["exact", "auto"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_dry_run_says_where_each_leaf_goes(name: str, recipe: Any, tmp_path: Path) -> None:
+    path, definition = FILES / f"{name}.msgpack", parse_definition(OPTIMIZERS[name])
+    done = convert_file(path, tmp_path / "new", definition, recipe=recipe, dry_run=True)
+    assert_moved(done)
+    assert not (tmp_path / "new").exists()
+    if name != "bare_array" and not isinstance(done.tree, list):
+        converted = convert_tree(done.read.tree, definition, recipe=recipe)
+        template = TrainState.create(apply_fn=None, params=converted.params, tx=converted.tx)
+        fitted = convert_file(path, tmp_path / "new", like=template, dry_run=True)
+        assert_moved(fitted)
+    convert_file(path, tmp_path / "new", definition, recipe=recipe, file_format="msgpack")
+    back = convert_file(
+        tmp_path / "new", tmp_path / "old", definition, to_legacy=True, dry_run=True
+    )
+    assert_moved(back)

@@ -10,6 +10,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.trees import is_array, is_key
+from optax_bridge.checkpoints.values import fault_in
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
@@ -37,6 +38,17 @@ def outline_on_host(target: T) -> T:
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
 
     return jax.tree.map(outline_of_leaf, target)
+
+
+def without_memory(template: T) -> T:
+    """The template with its large finite arrays as views of one zero: a file replaces them."""
+
+    def outline_of_leaf(leaf: Leaf) -> Leaf:
+        if not is_array(leaf) or is_key(leaf) or leaf.nbytes <= BLOCK or fault_in(leaf):
+            return leaf
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+
+    return jax.tree.map(outline_of_leaf, template)
 
 
 def placed_like(target: T, tree: T) -> T:

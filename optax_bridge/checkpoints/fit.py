@@ -20,7 +20,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import serialization
 from jax.core import Tracer
 
 from optax_bridge.checkpoints.errors import (
@@ -29,7 +28,7 @@ from optax_bridge.checkpoints.errors import (
     brief,
 )
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
-from optax_bridge.checkpoints.misfits import Misfits
+from optax_bridge.checkpoints.moves import Misfit, Move, Plan, place_of
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     Names,
@@ -39,14 +38,17 @@ from optax_bridge.checkpoints.trees import (
     is_array,
     is_floating,
     is_key,
+    is_ordered,
     is_state,
     kind,
     leaves,
+    named_by_fields,
     outline_of,
     paths_of,
     plain,
     plain_outline,
     refill,
+    state_dict,
     state_dict_of,
 )
 from optax_bridge.checkpoints.values import EXPECTED, STEPS, fault_in, is_number_of_steps
@@ -75,10 +77,6 @@ _NEGATIVE = (
     "checkpoint."
 )
 _NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
-_OTHER_TYPE = (
-    "Make the template's array of that type, params = jax.tree.map(lambda x: "
-    "x.astype(jnp.bfloat16), params) say, or convert the checkpoint's."
-)
 OTHER_STATE_TYPE = (
     "Its bits would be lost: the exact transformation (optax_bridge's own, "
     "from_legacy(definition), --recipe exact) keeps that dtype. If it is that already, the "
@@ -105,22 +103,53 @@ def check_finite(restored_tree: PyTree, template: PyTree, place: Place) -> None:
             continue
         fit.note_ranges(new.opt_state, ("opt_state",))
         for name in set(fields_of(new)) & set(OWNERS):
-            values = dict(leaves(plain(serialization.to_state_dict(getattr(old, name)))))
-            for path, leaf in leaves(plain(serialization.to_state_dict(getattr(new, name)))):
+            values = dict(leaves(plain(state_dict(getattr(old, name)))))
+            for path, leaf in leaves(plain(state_dict(getattr(new, name)))):
                 if array_like(leaf):
                     fit.check_numbers(values.get(path), leaf, (name, *path), OWNERS[name])
         fit.check_step(new.step, ("step",))
     fit.settle()
 
 
-class Fit(Misfits):
+class Fit:
     """Fits state dicts to templates and keeps a list of all that does not fit."""
 
     def __init__(self, place: Place, *, keep: bool = False, allow_nan: bool = False):
-        super().__init__(place, keep=keep)
-        self.allow_nan = allow_nan
+        self.place, self.keep, self.allow_nan = place, keep, allow_nan
+        self.remedy, self.changed = SAME_MAKE, False
+        self.requirement, self.if_missing = Plan.requirement, Plan.if_missing
+        self.moves: list[Move] = []
+        self.homes: dict[Names, Names] = {}  # a path in the checkpoint -> in what is restored
+        self.missing: list[Names] = []
+        self.surplus: list[Names] = []
+        self.unused: list[Names] = []
+        self.wrong: list[Misfit] = []
+        self.converted: list[Misfit] = []
+        self.replicated = self.beside = 0
         self.ranges: dict[Names, Range] = {}
         self.params: list[tuple[Names, np.dtype, np.dtype]] = []
+        self.lifted: set[np.dtype] = set()  # types of parameters that a step lifted to float32
+
+    @property
+    def is_exact(self) -> bool:
+        """True if template and checkpoint have the same leaves, and none was converted."""
+        return not (self.changed or self.missing or self.surplus or self.unused or self.wrong)
+
+    def plan(self) -> Plan:
+        """All that does not fit so far."""
+        return Plan(
+            self.place, self.moves, self.missing, self.surplus, self.unused, self.wrong,
+            self.converted, self.remedy, self.requirement, self.if_missing, bool(self.beside),
+            self.replicated,
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        """Raises or warns of what does not fit."""
+        self.plan().check(keep=self.keep)
+
+    def place_of(self, path: Names) -> str:
+        """The name of a leaf of the checkpoint in errors."""
+        return place_of(self.place, path)
 
     def tree(self, expected: PyTree, saved: PyTree, path: Names, owner: Owner) -> PyTree:
         """Fits a part."""
@@ -130,7 +159,34 @@ class Fit(Misfits):
             return self._level(expected, saved, path, owner)
         if isinstance(saved, Mapping):
             return self._unbox(expected, saved, path, owner)
-        return self.leaf(expected, saved, path, owner)
+        problems = self._count_of_problems()
+        fitted = self.leaf(expected, saved, path, owner)
+        if saved is not None and self._count_of_problems() == problems:
+            self.record(saved, fitted, path)
+        return fitted
+
+    def _count_of_problems(self) -> int:
+        return sum(map(len, (self.missing, self.surplus, self.unused, self.wrong)))
+
+    def record(
+        self,
+        saved: Leaf,
+        fitted: Leaf,
+        source: Names,
+        target: Names | None = None,
+        *,
+        negate: bool = False,
+    ) -> None:
+        """Adds a move to the plan."""
+        if target is None:
+            lengths = [n for n in range(len(source), -1, -1) if source[:n] in self.homes]
+            length = lengths[0] if lengths else 0
+            target = (*self.homes.get(source[:length], ()), *source[length:])
+        cast = None
+        if array_like(saved) and array_like(fitted) and not is_key(fitted):
+            before, after = str(dtype_of(saved)), str(dtype_of(fitted))
+            cast = (before, after) if before != after else None
+        self.moves.append(Move(source, target, cast, negate))
 
     def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, or what the checkpoint has in its place."""
@@ -160,6 +216,8 @@ class Fit(Misfits):
                 if name == "opt_state":
                     value = self.opt_state_template(template, fitted.get("params"))
                     self.note_ranges(value, field_path)
+                    if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
+                        saved[name] = named_by_fields(value, saved[name])
                 owner = OWNERS.get(name, "state")
                 if name == "step" and not self.check_step(saved[name], field_path):
                     fitted[name] = value
@@ -184,10 +242,15 @@ class Fit(Misfits):
             ((expected, actual),) = pairs
             self.converted.append((path, str(expected), str(actual)))
             self.changed = True
+        elif all(_is_lifted(expected, actual) for _, expected, actual in differing):
+            for at, expected, actual in differing:
+                self.converted.append((at, str(expected), str(actual)))
+                self.lifted |= {expected, actual}
+                self.changed = True
         else:
             for at, expected, actual in differing:
                 self.wrong.append((at, f"{expected}, the template's type", str(actual)))
-                self.remedy = _OTHER_TYPE
+                self.remedy = _other_type(actual)
 
     def opt_state_template(self, template: PyTree, params: PyTree) -> OptState:
         """The template's optimizer state, with the types that parameters of the checkpoint have."""
@@ -300,6 +363,9 @@ class Fit(Misfits):
         both_float = is_floating(dtype) and is_floating(saved_dtype)
         if owner == "params" and both_float:
             return self.check_numbers(expected, saved, path, owner)
+        if owner == "opt_state" and {dtype, saved_dtype} <= self.lifted:
+            self.converted.append((path, str(dtype), str(saved_dtype)))
+            return self.check_numbers(expected, saved, path, owner)
         if owner == "opt_state" and both_float:
             self.wrong.append((path, f"{dtype}, which the new state keeps", str(saved_dtype)))
             self.remedy = OTHER_STATE_TYPE
@@ -320,7 +386,7 @@ class Fit(Misfits):
         if owner == "params":
             self.params.pop()
         self.wrong.append((path, kind(expected), kind(saved)))
-        self.remedy = _OTHER_TYPE if self.remedy == SAME_MAKE else self.remedy
+        self.remedy = _other_type(saved_dtype) if self.remedy == SAME_MAKE else self.remedy
         return expected
 
     def note_ranges(self, opt_state: OptState, path: Names) -> None:
@@ -376,6 +442,19 @@ class Fit(Misfits):
 
     def _over(self, saved: PyTree, path: Names, owner: Owner) -> None:
         (self.unused if owner == "program" else self.surplus).extend(paths_of(saved, path))
+
+
+def _is_lifted(expected: np.dtype, actual: np.dtype) -> bool:
+    """True if a step, with a rate in float32 say, made a parameter in half precision float32."""
+    is_half = is_floating(expected) and expected.itemsize == 2
+    return expected == actual or (is_half and actual == np.float32)
+
+
+def _other_type(dtype: np.dtype) -> str:
+    return (
+        "Make the template's array of that type, params = jax.tree.map(lambda x: "
+        f"x.astype(jnp.{dtype}), params) say, or convert the checkpoint's."
+    )
 
 
 def _is_bool(leaf: Leaf) -> bool:

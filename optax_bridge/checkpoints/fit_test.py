@@ -15,8 +15,9 @@ from flax import serialization
 from flax.training import checkpoints
 
 import legacy_optim
-from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
+from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import (
+    ConvertedWarning,
     LeftOverWarning,
     convert_file,
     from_state_dict,
@@ -32,6 +33,7 @@ from optax_bridge.checkpoints.restore_test import (
     assert_taken_over,
     fresh,
     replicated,
+    same_bits,
     trained,
 )
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
@@ -390,3 +392,33 @@ def test_orbax_is_quiet_unless_asked_to_speak(level: int, within: int) -> None:
         assert logger.level == level
     finally:
         logger.setLevel(before)
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_parameters_that_a_step_lifted_to_float32_are_taken_and_said(half: str) -> None:
+    """As by a rate in float32 for each call; flax.optim restored them."""
+    definition = legacy_optim.Momentum(0.1)
+    params = {"a": jnp.ones(3, half), "b": jnp.ones(2, jnp.float32)}
+    old = definition.create(params).apply_gradient(params, learning_rate=jnp.float32(0.5))
+    assert {leaf.dtype.name for leaf in old.target.values()} == {"float32"}
+    tx = from_legacy(definition)
+    fresh = TrainState.create(apply_fn=None, params=params, tx=tx)
+    with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
+        state = from_state_dict(fresh, serialization.to_state_dict(old))
+    saved = serialization.to_state_dict(state)
+    with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
+        again = from_state_dict(fresh, saved)
+    for restored in (state, again):
+        same_bits(restored.params, old.target)
+        grads = jax.tree.map(jnp.ones_like, old.target)
+        new = restored.apply_gradients(grads=grads)
+        same_bits(new.params, old.apply_gradient(grads).target)
+
+
+def test_the_remedy_names_the_dtype_of_the_checkpoint() -> None:
+    params = {"a": jnp.ones(3), "b": jnp.ones(2)}
+    fresh = TrainState.create(apply_fn=None, params=params, tx=optax.sgd(0.1))
+    saved = serialization.to_state_dict(fresh)
+    saved["params"]["a"] = saved["params"]["a"].astype(jnp.float16)
+    with pytest.raises(CheckpointError, match=r"x\.astype\(jnp\.float16\)"):
+        from_state_dict(fresh, saved)

@@ -26,6 +26,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.checkpoints.values import one_copy
 
 PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}}
 GRADS = jax.tree.map(jnp.cos, PARAMS)
@@ -459,3 +460,11 @@ def test_old_keys_become_typed_ones_where_the_template_has_them() -> None:
         template, serialization.to_state_dict({"optimizer": trained(), "rng": KEY})
     )
     assert restored["rng"] == jax.random.key(3)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_every_copy_is_compared(odd: int) -> None:
+    copies = np.zeros((3, 2))
+    assert one_copy(copies) is not None
+    copies[odd, 1] = 1
+    assert one_copy(copies) is None

@@ -5,7 +5,8 @@ tell which leaves are a state's.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import jax
@@ -33,18 +34,62 @@ class _StateLeaf:
         self.state = state
 
 
-def _as_leaves(tree: PyTree) -> PyTree:
-    """Returns a tree with each `TrainState` as a leaf, Flax's own included."""
-    if not has_states(tree):
+class _OrderedLevel:
+    """An `OrderedDict`, which Flax takes for a leaf, as a level of state dicts."""
+
+    def __init__(self, children: dict[str, PyTree]):
+        self.children = children
+
+
+def _as_leaves(tree: PyTree, *, is_leaf: Callable[[PyTree], bool]) -> PyTree:
+    """Returns a tree with each `TrainState` in question and each `OrderedDict` as a leaf."""
+
+    def wrap(node: PyTree) -> PyTree:
+        if is_leaf(node):
+            return _StateLeaf(node)
+        if is_ordered(node):
+            return _OrderedLevel(
+                {name: _as_leaves(child, is_leaf=is_leaf) for name, child in node.items()}
+            )
+        return node
+
+    def is_wrapped(node: PyTree) -> bool:
+        return is_leaf(node) or is_ordered(node)
+
+    if not any(map(is_wrapped, jax.tree.leaves(tree, is_leaf=is_wrapped))):
         return tree
-    return jax.tree.map(
-        lambda node: _StateLeaf(node) if is_state(node) else node, tree, is_leaf=is_state
-    )
+    return jax.tree.map(wrap, tree, is_leaf=is_wrapped)
+
+
+def is_ordered(node: PyTree) -> bool:
+    """True if this is an `OrderedDict`, as the state of `optax.named_chain`."""
+    return type(node) is OrderedDict
 
 
 def has_states(tree: PyTree) -> bool:
     """True if a tree holds a `TrainState`, or is one."""
     return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
+
+
+def state_dict(tree: PyTree) -> PyTree:
+    """As `flax.serialization.to_state_dict`; an `OrderedDict` is a level too."""
+    return serialization.to_state_dict(_as_leaves(tree, is_leaf=lambda node: False))
+
+
+def named_by_fields(template: PyTree, saved: PyTree) -> PyTree:
+    """Names the fields of NamedTuples below an `OrderedDict` that were written by position."""
+    if not isinstance(saved, Mapping):
+        return saved
+    if isinstance(template, Mapping):
+        children = {str(name): child for name, child in template.items()}
+    elif isinstance(template, tuple):
+        names = getattr(template, "_fields", None) or map(str, range(len(template)))
+        children = dict(zip(names, template, strict=True))
+        if set(saved) == set(map(str, range(len(children)))):
+            saved = {name: saved[str(index)] for index, name in enumerate(children)}
+    else:
+        return saved
+    return {name: named_by_fields(children.get(name), value) for name, value in saved.items()}
 
 
 def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
@@ -61,14 +106,27 @@ serialization.register_serialization_state(
 )
 
 
+serialization.register_serialization_state(
+    _OrderedLevel,
+    lambda level: {
+        str(name): serialization.to_state_dict(child) for name, child in level.children.items()
+    },
+    lambda level, saved: OrderedDict(
+        (name, serialization.from_state_dict(child, saved[str(name)], name=str(name)))
+        for name, child in level.children.items()
+    ),
+)
+
+
 def state_dict_of(target: Params) -> PyTree:
     """Returns a tree's state dict, with each `TrainState` left as an object, for `Fit.tree`."""
-    return serialization.to_state_dict(_as_leaves(target))
+    return serialization.to_state_dict(_as_leaves(target, is_leaf=is_state))
 
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
     """Returns the target filled with what `Fit.tree` returned for it."""
-    tree: PyTree = serialization.from_state_dict(_as_leaves(target), fitted, name=name)
+    outline = _as_leaves(target, is_leaf=is_state)
+    tree: PyTree = serialization.from_state_dict(outline, fitted, name=name)
     return tree
 
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from flax import serialization
 
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
 from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.read import contents_of, written_as
-from optax_bridge.checkpoints.trees import is_array, leaves
+from optax_bridge.checkpoints.trees import is_array, leaves, state_dict
 from optax_bridge.metadata.trees import PyTree
 
 Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all
@@ -41,7 +40,7 @@ def write(
 def compare(path: Path, tree: PyTree, name: Path, format: Format, tell: Progress) -> None:
     """Reads again what was written and compares every leaf, bit for bit."""
     written = contents_of(format, path).tree
-    expected = dict(leaves(serialization.to_state_dict(tree)))
+    expected = dict(leaves(state_dict(tree)))
     actual = dict(leaves(written))
     total = sum(leaf.nbytes for leaf in expected.values() if is_array(leaf))
     done = 0

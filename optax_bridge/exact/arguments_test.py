@@ -153,6 +153,12 @@ def test_of_a_step_that_cannot_be_taken_nothing_is_known():
         assert unused_arguments(taken, params, (), params, given) == ["other"]
 
 
+def test_a_rate_for_this_step_goes_before_a_schedule():
+    scheduled, ones = optax_bridge.sgd(lambda count: 0.125), jnp.ones(2)
+    new, _ = scheduled.step(ones, scheduled.init(ones), ones, learning_rate=0.5)
+    np.testing.assert_array_equal(new, [0.5, 0.5])
+
+
 def test_a_setting_that_is_a_flag_is_one_in_a_step_too():
     tx, ones = optax_bridge.momentum(0.1), jnp.ones(2)
     plain, _ = tx.step(ones, tx.init(ones), ones, nesterov=False)

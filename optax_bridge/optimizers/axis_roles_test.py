@@ -94,6 +94,13 @@ def test_a_scanned_model_gets_the_updates_of_the_unrolled_one(configured: Any):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
+def test_statistics_have_the_roles_of_the_axes_that_they_keep():
+    _, params = roles_in_a_box(array(2, 6, 5), array(2, 5))
+    state: Any = optax_bridge.adafactor(0.1).init(params)
+    roles = {name: getattr(state, name)["kernel"].roles for name in ("v_row", "v_col")}
+    assert roles == {"v_row": ("batch", "row"), "v_col": ("batch", "column")}
+
+
 @pytest.mark.parametrize(
     ("shape", "roles", "flat"),
     [

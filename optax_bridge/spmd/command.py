@@ -1,15 +1,37 @@
-# pyright: strict
-"""`optax-bridge train`: runs a trainer that a config describes."""
+"""`optax-bridge train`: runs a trainer that a config describes.
 
+What needs JAX is imported by the functions that need it: no help does.
+"""
+
+import contextlib
+import importlib
+import inspect
+import logging
+import os
+import shlex
+import signal
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import optax_bridge
 from optax_bridge.cli.options import Devices
+from optax_bridge.cli.terminal import Terminal, plain_terminal
+
+if TYPE_CHECKING:
+    from optax_bridge.spmd.config import ConfigBase
+    from optax_bridge.spmd.trainer import SpmdTrainer
+
+_EXAMPLE = "optax-bridge train optax_bridge.spmd.examples.regression.trainer --dir run"
+_SIGNALS: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 Config = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="CONFIG",
         help="`package.module.function` or `module:function` that returns a trainer's config; or a "
@@ -41,6 +63,9 @@ ResumeFrom = Annotated[
         help="Resume from the checkpoint of this step; later ones are set aside, not deleted.",
     ),
 ]
+Traceback = Annotated[
+    bool, typer.Option("--traceback", help="Print the traceback of an error of your own program.")
+]
 Coordinator = Annotated[
     str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
 ]
@@ -49,7 +74,7 @@ ProcessId = Annotated[int | None, typer.Option(help="The number of this process,
 
 
 def train(
-    config: Config,
+    config: Config = None,
     folder: Folder = None,
     overrides: Overrides = None,
     print_config: PrintConfig = False,
@@ -59,6 +84,7 @@ def train(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process_id: ProcessId = None,
+    shows_traceback: Traceback = False,
 ) -> None:
     """Train what a config describes, or resume if its folder has a checkpoint.
 
@@ -78,13 +104,272 @@ def train(
 
     - `optax-bridge train run/trainer_config.txt --dir again`
     """
-    from optax_bridge.spmd import terminal  # JAX, which no help needs
-
-    with terminal.report_misuse():
-        terminal.connect(devices, coordinator, processes, process_id)
-        cfg = terminal.find_config(config, folder, overrides or ())
+    with _report_misuse(shows_traceback):
+        if config is None:
+            raise ConfigNotFound(f"train needs a config, for example\n    {_EXAMPLE}")
+        _connect(devices, coordinator, processes, process_id)
+        cfg = _find_config(config, folder, overrides or ())
         if print_config:
             typer.echo(cfg.debug_string())
             return
-        trainer = terminal.make_trainer(cfg)
-    raise typer.Exit(terminal.train(trainer, seed, resume_from))
+        trainer = _make_trainer(cfg)
+    raise typer.Exit(_run(trainer, seed, resume_from, shows_traceback))
+
+
+class ConfigNotFound(ValueError):
+    """There is no such config."""
+
+
+@contextlib.contextmanager
+def _report_misuse(shows_traceback: bool) -> Iterator[None]:
+    """Turns what a config or a command line has wrong into a message and exit code 2."""
+    from optax_bridge.spmd.config import RequiredFieldMissingError
+
+    try:
+        yield
+    except Exception as error:
+        if shows_traceback or not (isinstance(error, ValueError | TypeError) or _user_line(error)):
+            raise
+        hint = ""
+        if isinstance(error, RequiredFieldMissingError):
+            hint = " On the command line: --set FIELD=VALUE."
+        plain_terminal(stderr=True).print(_message(error) + hint)
+        raise typer.Exit(2) from None
+
+
+def _load_config(name: str) -> Any:
+    """A trainer's config by its name."""
+    from optax_bridge.spmd.config import from_debug_string
+    from optax_bridge.spmd.config.values import unknown_name
+
+    if os.getcwd() not in sys.path:  # where the user's programs are, as with `python -m`
+        sys.path.insert(0, os.getcwd())
+    if name.endswith(".txt") or os.sep in name:
+        file = Path(name)
+        if not file.is_file():
+            raise ConfigNotFound(
+                f"{name}: no such file; a run writes trainer_config.txt into --dir"
+            )
+        return from_debug_string(file.read_text())
+    module_name, _, function = name.replace(":", ".").rpartition(".")
+    if not module_name or Path(name).is_file():
+        raise ConfigNotFound(
+            f"{name}: expected the dotted name of a function that returns a trainer's config, "
+            "e.g. my_module.config for my_module.py"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # it is there, and needs what is not
+        raise ConfigNotFound(f"{name}: there is no module {error.name!r}") from error
+    config_fn = getattr(module, function, None)
+    if not callable(config_fn):
+        own_names = [
+            k for k, v in vars(module).items() if getattr(v, "__module__", "") == module_name
+        ]
+        raise ConfigNotFound(
+            f"{name}: {module_name} has no function {unknown_name(function, own_names)}"
+        )
+    try:
+        inspect.signature(config_fn).bind()
+    except TypeError as error:
+        raise ConfigNotFound(
+            f"{name}: expected a function without arguments that returns a trainer's config: "
+            f"{error}. Name one that calls it."
+        ) from error
+    return config_fn()
+
+
+def _find_config(name: str, folder: Path | None, overrides: Sequence[str]) -> "ConfigBase":
+    """A trainer's config by its name, with its folder and other fields set."""
+    from optax_bridge.spmd.config import ConfigBase, RequiredFieldValue, apply_overrides
+
+    cfg: Any = _load_config(name)
+    if not isinstance(cfg, ConfigBase) or "dir" not in cfg or "max_step" not in cfg:
+        raise ConfigNotFound(
+            f"{name}: expected the config of a trainer, SpmdTrainer.default_config().set(...), "
+            f"found {type(cfg).__name__}"
+        )
+    if isinstance(cfg.name, RequiredFieldValue):
+        cfg.set(name="trainer")
+    cfg = apply_overrides(cfg, overrides, root=str(cfg.name))
+    return cfg if folder is None else cfg.set(dir=str(folder))
+
+
+def _make_trainer(cfg: "ConfigBase") -> "SpmdTrainer":
+    """Returns the trainer of a config."""
+    from optax_bridge.spmd.config import RequiredFieldValue
+
+    if isinstance(cfg.dir, RequiredFieldValue):
+        raise ConfigNotFound("trainer.dir is not set: say where the run's files go, --dir run")
+    with _log_messages(plain_terminal(stderr=True)):
+        return cfg.instantiate(parent=None)
+
+
+def _connect(
+    devices: int | None, coordinator: str | None, processes: int | None, process_id: int | None
+) -> None:
+    """Splits the CPU and connects the processes; keys whose numbers do not depend on the mesh."""
+    import jax
+
+    from optax_bridge.spmd.launch import setup
+
+    if devices is not None:
+        jax.config.update("jax_num_cpu_devices", devices)
+    if coordinator is None and processes is None and process_id is None:
+        return  # asking for the backend would start it, which comes after the connection
+    setup(
+        jax_backend=(getattr(jax.config, "jax_platforms", None) or "cpu").split(",")[0],
+        distributed_coordinator=coordinator,
+        num_processes=processes,
+        process_id=process_id,
+        prng_impl=getattr(jax.config, "jax_default_prng_impl"),  # noqa: B009
+    )
+
+
+def _run(trainer: "SpmdTrainer", seed: int, resume_from: int | None, shows_traceback: bool) -> int:
+    """Runs a trainer, and says on the terminal how it goes."""
+    import jax
+
+    from optax_bridge.spmd.progress import LossLog, progress_line
+    from optax_bridge.spmd.trainer import SavingError, UndefinedLossException
+
+    console = plain_terminal(stderr=True)
+    cfg = trainer.config
+    is_first = jax.process_index() == 0
+    received: list[int] = []
+    log = LossLog(Path(cfg.dir))
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_signals(trainer.request_stop, received))
+            if is_first:
+                stack.enter_context(_log_messages(console))
+                trainer.add_listener(stack.enter_context(log))
+                trainer.add_listener(stack.enter_context(progress_line(console, cfg.max_step)))
+            outputs = trainer.run(jax.random.PRNGKey(seed), restore_step=resume_from)
+            if outputs is not None and trainer.stopped_at is None:
+                trainer.save_checkpoint()  # without asking the policy: it is what was trained for
+    except Exception as error:
+        ours = isinstance(error, UndefinedLossException | SavingError | ValueError | OSError)
+        if shows_traceback or not (ours or _user_line(error)):
+            raise
+        if is_first:
+            console.print(_message(error))
+        return 1
+    if not is_first:
+        return 0 if trainer.stopped_at is None else 143
+    if trainer.stopped_at is not None:
+        command = shlex.join([Path(sys.argv[0]).name, *_without_resume_from(sys.argv[1:])])
+        console.print(f"Stopped after step {trainer.stopped_at}, which is saved. To go on:")
+        console.print(f"    {command}")
+        return _SIGNALS[received[0]] if received else 143
+    if outputs is None:
+        if (trainer.step or 0) >= cfg.max_step:  # else the input ended, and that is said
+            console.print(
+                f"{cfg.dir} is at step {trainer.step} already, and max_step is {cfg.max_step}: "
+                "nothing to do. To train on: "
+                f"--set {cfg.name}.max_step={2 * (trainer.step or 1)}"
+            )
+        return 0
+    _print_evaluations(console, trainer)
+    console.print(f"Step {trainer.step}, loss {float(outputs['loss']):.4f}. Curve: {log.draw()}")
+    console.print(f"More: tensorboard --logdir {shlex.quote(str(Path(cfg.dir) / 'summaries'))}")
+    return 0
+
+
+def _print_evaluations(console: Terminal, trainer: "SpmdTrainer") -> None:
+    """Prints the scalars of each evaler's last run."""
+    import numpy as np
+
+    from optax_bridge.spmd.summaries import host_values
+
+    for name, evaler in trainer.evalers.items():
+        if evaler.latest is not None:
+            step, summaries = evaler.latest
+            flat = {key: x for key, x in summaries.items() if not isinstance(x, dict)}
+            scalars = [(key, x) for key, x in host_values(flat) if np.ndim(x) == 0]
+            shown = ", ".join(f"{key} {float(x):.4f}" for key, x in scalars)
+            console.print(f"{name}, at step {step}: {shown}")
+
+
+def _without_resume_from(arguments: Sequence[str]) -> list[str]:
+    """Returns arguments that go on from the newest checkpoint, whichever one it was before."""
+    remaining, skips = [], False
+    for argument in arguments:
+        if not skips and not argument.startswith("--resume-from="):
+            skips = argument == "--resume-from"
+            remaining += [] if skips else [argument]
+        else:
+            skips = False
+    return remaining
+
+
+@contextlib.contextmanager
+def _log_messages(console: Terminal) -> Iterator[None]:
+    """Prints the trainer's warnings as lines of the terminal."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            console.print(f"{record.levelname.lower()}: {record.getMessage()}")
+
+    ours, handler = logging.getLogger("optax_bridge.spmd"), Handler(logging.WARNING)
+    ours.addHandler(handler)
+    ours.propagate = False
+    # Orbax logs with a traceback what it raises as well, and a loss that is NaN stops the run.
+    others = {name: logging.getLogger(name) for name in ("absl", "tensorboardX")}
+    before = {name: logger.level for name, logger in others.items()}
+    for logger in others.values():
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.propagate = True
+        for name, logger in others.items():
+            logger.setLevel(before[name])
+
+
+@contextlib.contextmanager
+def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask for a stop; a second one does what it always did."""
+    import jax
+
+    def handle(number: int, frame: object) -> None:
+        del frame
+        received.append(number)
+        signal.signal(number, before[number])
+        if jax.process_count() > 1:  # JAX agrees with the other processes on a step
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            request_stop()
+
+    # With several processes SIGTERM is JAX's own.
+    wanted = _SIGNALS if jax.process_count() == 1 else [signal.SIGINT]
+    before = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _message(error: BaseException) -> str:
+    """An error with its notes and the line of the user's program that it comes from."""
+    notes = [n for n in getattr(error, "__notes__", ()) if "JAX_TRACEBACK_FILTERING" not in n]
+    line, kind = _user_line(error), "" if isinstance(error, ValueError) else type(error).__name__
+    if line:
+        notes.append(f"{line}\nThe whole traceback: --traceback")
+    return "\n".join([": ".join(filter(None, ["error", kind, str(error)])), *notes])
+
+
+def _user_line(error: BaseException) -> str:
+    """The innermost line of the user's own program, neither ours nor an installed package's."""
+    package, library = Path(optax_bridge.__file__).parent, Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        is_ours = file.is_relative_to(package) and not file.name.endswith("_test.py")
+        is_installed = file.is_relative_to(library) or "site-packages" in file.parts
+        if file.is_file() and not is_ours and not is_installed:
+            return f"In {file}, line {frame.lineno}, in {frame.name}: {frame.line}"
+    return ""

@@ -25,7 +25,7 @@ from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.layer import BaseModel, ParameterSpec, ThirdPartyLayer
 from optax_bridge.spmd.learner import CompositeLearner, Learner
 from optax_bridge.spmd.trainer import learner_transformation, legacy_checkpoint
-from optax_bridge.spmd.trainer.legacy import _check as check
+from optax_bridge.spmd.trainer.legacy import plan_of
 from optax_bridge.spmd.trainer.state import transformation_of
 from optax_bridge.spmd.trainer_test import run as trained
 from optax_bridge.spmd.trees import flatten_items
@@ -223,7 +223,7 @@ def test_a_training_of_flax_optim_goes_on(tmp_path, name):
     )
     cfg.init_state_builder.below = "params"
     cfg.dir = str(tmp_path / "other")
-    with pytest.raises(ValueError, match="missing in the checkpoint: learner/optimizer/"):
+    with pytest.raises(ValueError, match=r"found no .*\['learner'\]\['optimizer'\]"):
         trained(cfg, devices=1)
 
 
@@ -254,18 +254,28 @@ def test_a_checkpoint_that_does_not_fit_names_every_leaf():
     def leaf(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype)
 
-    expected = {"step": leaf(), "prng_key": leaf(2), "model/w": leaf(3), "learner/ema": leaf(3)}
-    old = {"step": jnp.zeros(()), "model/w": jnp.zeros(3)}
-    check(old, expected, ["learner/.*"], Path("run"))
-    wrong = {"model/w": jnp.zeros(4), "model/b": jnp.zeros(1), "step": jnp.zeros((), jnp.int32)}
-    with pytest.raises(ValueError, match=r"^run: not of this model and learner") as error:
-        check(wrong, expected, ["model/.*"], Path("run"))
-    assert str(error.value).splitlines()[1:-1] == [
-        "  missing in the checkpoint: learner/ema",
-        "  in the checkpoint only: model/b",
-        "  model/w: float32[4] in the checkpoint, float32[3] in the trainer",
-        "  step: int32[] in the checkpoint, float32[] in the trainer",
-    ]
+    def plan(leaves: dict[tuple[str, ...], Any], new: list[str]) -> Any:
+        return plan_of(Path("run"), leaves, expected, {path: path for path in leaves}, new)
+
+    expected = {
+        ("step",): leaf(), ("prng_key",): leaf(2), ("model", "w"): leaf(3),
+        ("learner", "ema"): leaf(3),
+    }  # fmt: skip
+    plan({("step",): jnp.zeros(()), ("model", "w"): jnp.zeros(3)}, ["learner/.*"]).check()
+    wrong = {
+        ("model", "w"): jnp.zeros(4), ("model", "b"): jnp.zeros(1),
+        ("step",): jnp.zeros((), jnp.int32),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"^run: expected the state of this model") as error:
+        plan(wrong, ["model/.*"]).check()
+    for problem in (
+        "no ['learner']['ema'];",
+        "['model']['w']: float32[4] for float32[3];",
+        "['step']: int32[] for float32[];",
+        "['model']['b'] besides.",
+        "Give `below=`",
+    ):
+        assert problem in str(error.value)
 
 
 def test_several_learners_that_are_alike_are_one(tmp_path):

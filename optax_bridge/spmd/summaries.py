@@ -181,7 +181,8 @@ class SummaryWriter(BaseWriter):
             if isinstance(value, str):
                 proto = summary.text(path, value)
             elif value.ndim == 0:
-                proto = summary.scalar(path, value.item())
+                event.summary.value.add(tag=path, simple_value=value.item())
+                continue
             elif value.ndim == 4 and value.shape[-1] in (1, 3, 4):
                 proto = summary.image(path, _as_picture(value), dataformats="NHWC")
             elif value.size and np.all(np.isfinite(value)):

@@ -1,7 +1,9 @@
 import contextlib
 import functools
+import json
 import math
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ from optax_bridge.spmd.config import (
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
+from optax_bridge.spmd.layer import ParameterSpec, constant_initializer
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
+from optax_bridge.spmd.summaries import JsonLinesWriter
 from optax_bridge.spmd.trainer import (
     SpmdTrainer,
     UndefinedLossException,
@@ -91,6 +95,68 @@ def test_a_state_takes_the_learners_step_by_itself(whole):
         close(before + update, after)
     with pytest.raises(ValueError, match="needs the parameters"):
         state.tx.update(grads, state.opt_state)
+
+
+class KeysOfAStep(Learner):
+    """Notes the keys that a step hands out."""
+
+    def forward_and_backward(self, *, fn, inputs, opt_params):
+        names = ("param_noise_key", "forward_key")
+        seen["keys"] = [*(inputs[name] for name in names), self.prng_key]
+        return super().forward_and_backward(fn=fn, inputs=inputs, opt_params=opt_params)
+
+
+seen: dict[str, list[jax.Array]] = {}
+
+
+def test_the_key_of_a_step_is_split_for_state_noise_forward_pass_and_learner(tmp_path):
+    cfg = config(tmp_path, mesh_shape=(1, 1))
+    cfg.learner = KeysOfAStep.default_config().set(optimizer=cfg.learner.optimizer)
+    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
+    trainer.init(KEY)
+    with trainer.mesh_scope():
+        batch = trainer.input.global_batch(next(trainer.input.batches(trainer.input_iterator())))
+        state, _ = trainer._train_step(trainer.trainer_state, batch)
+    split = jax.random.split(trainer.trainer_state.prng_key, 4)
+    np.testing.assert_array_equal(jnp.stack([state.prng_key, *seen["keys"]]), split)
+
+
+class WithMean(regression.Regression):
+    """Keeps the mean of its last batch among its parameters."""
+
+    def _create_layer_parameter_specs(self):
+        return {"mean": ParameterSpec(shape=(), initializer=constant_initializer(0.0))}
+
+    def forward(self, input_batch):
+        self.add_state_update("mean", jnp.mean(input_batch["x"]))
+        return super().forward(input_batch)
+
+
+def test_parameters_that_a_forward_pass_replaces_keep_their_dtype(tmp_path):
+    cfg = config(tmp_path, steps=2, mesh_shape=(1, 1), train_dtype=jnp.bfloat16)
+    cfg.model = WithMean.default_config().set(dtype=jnp.float32)
+    params = run(cfg, devices=1)[1].train_state.params
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    assert params["mean"] != 0
+
+
+def slow_batches():
+    for batch in ArrayBatches(regression.samples(), global_batch_size=16):
+        time.sleep(0.05)
+        yield batch
+
+
+def test_the_average_time_of_a_step_is_over_the_steps_since_the_last(tmp_path):
+    source = IteratorInput.default_config().set(source=slow_batches)
+    cfg = config(tmp_path, steps=6, mesh_shape=(1, 1), log_every_n_steps=2)
+    cfg.set(
+        input=source, save_input_iterator=False, summary_writer=JsonLinesWriter.default_config()
+    )
+    run(cfg, devices=1)
+    lines = (tmp_path / "summaries" / "train_train" / "summaries.jsonl").read_text().splitlines()
+    times = [t for line in lines if (t := json.loads(line).get("average_step_time")) is not None]
+    # A batch is read before the step before it is looked at: the last time has one batch less.
+    assert len(times) == 3 and times[1] >= 0.05
 
 
 @pytest.fixture(scope="module")

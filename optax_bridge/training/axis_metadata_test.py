@@ -326,3 +326,13 @@ def test_add_axis_and_remove_axis_are_inverses_of_states_too(lift: str):
     loss = lambda p: jnp.sum(model.apply({"params": p}, jnp.ones((2, 4)))[0])  # noqa: E731
     new = jax.eval_shape(lambda state: STEP(state, jax.grad(loss)(state.params)), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+def test_in_a_list_of_states_an_index_is_that_of_the_parameter():
+    def init(params: Any) -> Any:
+        return ([jnp.zeros_like(param) for param in params],)
+
+    tx = optax.GradientTransformation(init, lambda grads, state, params=None: (grads, state))
+    params = [nn.Partitioned(jnp.ones((4, 4)), names) for names in (("a", "b"), ("b", "a"))]
+    state: Any = optax_bridge.with_axis_metadata(tx).init(params)
+    assert [box.names for box in state[0]] == [("a", "b"), ("b", "a")]

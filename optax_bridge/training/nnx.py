@@ -7,14 +7,18 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.tree_util import KeyPath
 
 from optax_bridge.checkpoints.fit import Fit
+from optax_bridge.checkpoints.moves import (
+    leaves_of_training,
+    plan_by_name,
+    with_renamed_parameters,
+)
+from optax_bridge.checkpoints.trees import Names
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
-from optax_bridge.metadata.kept_axes import owners_of
-from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, Params, PyTree, Updates
 from optax_bridge.training.full_train_state import moving_average
 from optax_bridge.training.nnx_variables import (
     arrays,
@@ -27,8 +31,6 @@ from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
 Filter = Any  # chooses variables of a module, as `nnx.state` takes it
-# What comes before a parameter's path in a path of a state, the parameter, and what comes after.
-Key = tuple[tuple[str, ...], int | None, tuple[str, ...]]
 
 
 class Optimizer(nnx.Optimizer[M]):
@@ -131,44 +133,50 @@ def hand_off(
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
     target = nnx.state(model, wrt)
     leaves = {key_names(path): arrays(leaf) for path, leaf in leaves_with_path(target)}
-    params = _params_of_module(state.params, leaves, rename)
+    source = leaves_of_training(state.params, state.opt_state)
+    new_names = with_renamed_parameters(
+        state.params, state.opt_state, lambda path: tuple(rename("/".join(path)).split("/"))
+    )
+    params = _moved(source, new_names, "params", leaves)
     _check_numbers(state, leaves, params, allow_nan)
     treedef = jax.tree.structure(unboxed(target))
     nnx.update(model, treedef.unflatten([params[path] for path in leaves]))
     new = optimizer(model, state.tx, wrt=wrt)
-    set_values(new.opt_state, _moved_state(new.opt_state, state, list(params), list(leaves)))
+    template = arrays(new.opt_state)
+    flat = {key_names(path): leaf for path, leaf in leaves_with_path(unboxed(template))}
+    moved = _moved(source, new_names, "opt_state", flat)
+    set_values(new.opt_state, jax.tree.structure(template).unflatten(moved.values()))
     set_values(new.step, jnp.asarray(state.step, jnp.uint32))
     remaining = hand_over_collections(state, model, rename, wrt, collections or {}, missing)
     remaining += hand_over_keys(state, model)
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
     if average is not None and decay is not None and isinstance(new, Optimizer):
-        by_path = dict(zip(params, jax.tree.leaves(unboxed(average)), strict=True))
-        new.keep_average(model, treedef.unflatten([by_path[path] for path in leaves]), decay)
+        averages = _moved(leaves_of_training(average, ()), new_names, "params", leaves)
+        new.keep_average(model, treedef.unflatten(averages.values()), decay)
     elif average is not None:
         remaining.append("ema_params")
     say_left(remaining)
     return new
 
 
-def _params_of_module(
-    params: PyTree, expected: Mapping[tuple[str, ...], Leaf], rename: Callable[[str], str]
-) -> dict[tuple[str, ...], Leaf]:
-    """Returns the state's parameters by their paths in the module."""
-    renamed = {tuple(rename("/".join(key_names(p))).split("/")): v for p, v in _flat(params)}
-    differing = renamed.keys() ^ expected.keys()
-    if differing:
-        names = sorted("/".join(path) for path in differing)
-        raise ValueError(
-            f"the module's parameters are not those of the state: they differ at {names[:5]}. "
-            "Give rename=, a function from the state's paths to the module's."
-        )
-    for path, leaf in expected.items():
-        shape, module_shape = jnp.shape(renamed[path]), jnp.shape(leaf)
-        if shape != module_shape:
-            raise ValueError(
-                f"{'/'.join(path)}: the module has shape {module_shape}, the state {shape}"
-            )
-    return renamed
+def _moved(
+    source: Mapping[Names, Leaf],
+    new_names: Mapping[Names, Names],
+    part: str,
+    expected: Mapping[Names, Leaf],
+) -> dict[Names, Leaf]:
+    """A part of a training by its paths over the module's parameters, in the module's order."""
+    plan = plan_by_name(
+        "hand_off", source, {(part, *path): leaf for path, leaf in expected.items()},
+        {path: new for path, new in new_names.items() if path[0] == part},
+        requirement=f"the {part} of the state over the module's parameters",
+        remedy="Give rename=, a function from the state's paths to the module's."
+        if part == "params" else "Give the state the transformation that its opt_state is of.",
+        has_dtypes=False,
+    )  # fmt: skip
+    plan.check()
+    moved = plan.apply(source)
+    return {path: moved[part, *path] for path in expected}
 
 
 def _check_numbers(
@@ -183,47 +191,6 @@ def _check_numbers(
         fit.leaf(leaf, params[path], ("params", *path), "params")
     fit.compare_types(("params",))
     fit.note_ranges(state.opt_state, ("opt_state",))
-    for path, leaf in _flat(state.opt_state):
-        fit.check_numbers(None, leaf, ("opt_state", *key_names(path)), "opt_state")
+    for path, leaf in leaves_of_training({}, state.opt_state).items():
+        fit.check_numbers(None, leaf, path, "opt_state")
     fit.settle()
-
-
-def _moved_state(
-    template: PyTree,
-    state: TrainState,
-    moved: list[tuple[str, ...]],
-    paths: list[tuple[str, ...]],
-) -> OptState:
-    """The optimizer's state in the structure that it has over the module's parameters."""
-    indices = {path: index for index, path in enumerate(paths)}
-    old_indices = {key_names(path): index for index, (path, _) in enumerate(_flat(state.params))}
-    values = {}
-    for key, leaf in _leaves_by_key(state.opt_state, old_indices):
-        before, owner, after = key
-        values[before, None if owner is None else indices[moved[owner]], after] = leaf
-    template = arrays(template)
-    keys = [key for key, _ in _leaves_by_key(template, indices)]
-    missing = [key for key in keys if key not in values]
-    if missing or len(values) != len(keys):
-        raise ValueError(f"opt_state: no equal in the state for {missing[:3]}")
-    return jax.tree.structure(template).unflatten([values[key] for key in keys])
-
-
-def _leaves_by_key(
-    opt_state: OptState, indices: dict[tuple[str, ...], int]
-) -> list[tuple[Key, Leaf]]:
-    """The leaves of a state by what stands before and after their parameter's path."""
-    flat = _flat(opt_state)
-    keyed = []
-    for (path, leaf), span in zip(flat, owners_of([p for p, _ in flat], indices), strict=True):
-        names = key_names(path)
-        key: Key = (names, None, ())
-        if span is not None:
-            start, end = span
-            key = (names[:start], indices[names[start:end]], names[end:])
-        keyed.append((key, leaf))
-    return keyed
-
-
-def _flat(tree: PyTree) -> list[tuple[KeyPath, Leaf]]:
-    return jax.tree_util.tree_leaves_with_path(unboxed(tree))

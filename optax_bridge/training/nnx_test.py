@@ -142,14 +142,14 @@ def test_groups_by_path_traversal_and_static_dict():
 
 
 def test_another_module_names_what_differs():
-    with pytest.raises(ValueError, match=r"Dense_0/bias.*rename="):
+    with pytest.raises(ValueError, match=r"\['Dense_0'\]\['bias'\].*rename="):
         nnx_optimizer.hand_off(linen_state(optax_bridge.sgd(0.1)), Nnx())
     with pytest.raises(ValueError, match='expected "error" or "keep", found \'drop\''):
         nnx_optimizer.hand_off(
             linen_state(optax_bridge.sgd(0.1)), Nnx(), rename=rename, missing="drop"
         )
     other = linen_state(optax_bridge.sgd(0.1)).replace(tx=optax_bridge.momentum(0.1))
-    with pytest.raises(ValueError, match=r"opt_state: no equal in the state for \[\(\('trace"):
+    with pytest.raises(ValueError, match=r"found no \['opt_state'\]\['trace"):
         nnx_optimizer.hand_off(other, Nnx(), rename=rename)
 
 
@@ -265,7 +265,9 @@ def test_what_a_module_lacks_is_named_and_what_the_state_lacks_as_well() -> None
     with pytest.warns(LeftOverWarning, match="ema_params left over"):
         nnx_optimizer.hand_off(full_state(), NnxNorm(), rename=module_of, optimizer=nnx.Optimizer)
     plain = full_state().replace(batch_stats=None)
-    with pytest.raises(ValueError, match=r"norm/mean, norm/var.*collections="):
+    with pytest.raises(
+        ValueError, match=r"\['norm'\]\['mean'\], \['norm'\]\['var'\].*collections="
+    ):
         nnx_optimizer.hand_off(plain, NnxNorm(), rename=module_of)
     model = NnxNorm()
     stats = {"BatchNorm_0": {"mean": jnp.full(3, 4.0), "var": jnp.full(3, 5.0)}}
@@ -275,7 +277,7 @@ def test_what_a_module_lacks_is_named_and_what_the_state_lacks_as_well() -> None
     nnx_optimizer.hand_off(plain, model, rename=module_of, missing="keep")
     assert float(variables(model, nnx.BatchStat)["norm"]["mean"][0]) == 0.0
     short = plain.replace(batch_stats=jax.tree.map(lambda leaf: leaf[:2], stats))
-    with pytest.raises(ValueError, match=r"norm/mean.*\(3,\).*\(2,\)"):
+    with pytest.raises(ValueError, match=r"\['norm'\]\['mean'\].*shape \[2\].*shape \[3\]"):
         nnx_optimizer.hand_off(short, NnxNorm(), rename=module_of)
 
 

@@ -10,6 +10,8 @@ from flax import nnx
 
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import LeftOverWarning
+from optax_bridge.checkpoints.moves import plan_by_name
+from optax_bridge.checkpoints.trees import Names
 from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.training.full_train_state import calls_of
@@ -30,10 +32,9 @@ def hand_over_collections(
     """Puts batch statistics and the like into the module's variables."""
     passing = (nnx.Intermediate, nnx.RngState)  # of one call, or a stream of keys
     target = nnx.state(model, nnx.Not(nnx.Any(wrt, *passing)))
-    flat = leaves_with_path(target)
-    places = {key_names(path): index for index, (path, _) in enumerate(flat)}
-    values = [arrays(leaf) for _, leaf in flat]
-    filled: set[tuple[str, ...]] = set()
+    places = {key_names(path): arrays(leaf) for path, leaf in leaves_with_path(target)}
+    source: dict[Names, Leaf] = {}
+    new_names: dict[Names, Names] = {}
     remaining: list[str] = []
     for name, value in _collections(state, collections):
         for path, leaf in leaves_with_path(unboxed(value)):
@@ -43,24 +44,19 @@ def hand_over_collections(
             place = next((p for p in candidates if p in places), None)
             if place is None:
                 remaining.append("/".join((name, *names)))
-                continue
-            expected = jnp.shape(values[places[place]])
-            if jnp.shape(leaf) != expected:
-                raise ValueError(
-                    f"{'/'.join(place)}: the module has shape {expected}, the state's {name} "
-                    f"{jnp.shape(leaf)}"
-                )
-            values[places[place]] = leaf
-            filled.add(place)
-    lacking = sorted("/".join(place) for place in places.keys() - filled)
-    if lacking and missing != "keep":
-        raise ValueError(
-            f"the state has nothing for these variables of the module: {listing(lacking)}. Give "
-            "them by collections={'batch_stats': ...}, or rename= from the state's paths to the "
-            "module's; missing='keep' leaves them as they are."
-        )
-    if filled:
-        nnx.update(model, jax.tree.structure(unboxed(target)).unflatten(values))
+            else:
+                source[name, *names], new_names[name, *names] = leaf, place
+    plan = plan_by_name(
+        "hand_off", source, places, new_names,
+        requirement="a value for each variable of the module",
+        remedy="Give them by collections={'batch_stats': ...}, or rename= from the state's paths "
+        "to the module's; missing='keep' leaves them as they are.",
+        has_dtypes=False,
+    )  # fmt: skip
+    plan.check(keep=missing == "keep")
+    if plan.moves:
+        values = {**places, **plan.apply(source)}
+        nnx.update(model, jax.tree.structure(unboxed(target)).unflatten(values.values()))
     return remaining
 
 

@@ -15,6 +15,7 @@ from optax_bridge.checkpoints.trees import (
     fields_of,
     plain,
     refill,
+    state_dict,
     state_dict_of,
 )
 from optax_bridge.metadata.trees import PyTree
@@ -48,9 +49,7 @@ def restored_into(template: T, saved: PyTree) -> T:
     from optax_bridge.checkpoints.fit import Fit  # and the correspondence, which no step needs
 
     fit = Fit(type(template).__name__)
-    fitted = fit.tree(
-        state_dict_of(template), plain(serialization.to_state_dict(saved)), (), "state"
-    )
+    fitted = fit.tree(state_dict_of(template), plain(state_dict(saved)), (), "state")
     fit.settle()
     return refill(template, fitted)
 
@@ -60,10 +59,7 @@ def fit_on_restore(cls: type[Any]) -> None:
 
     def to_state_dict(state: PyTree) -> PyTree:
         # Keys as their bits, since msgpack knows no other arrays.
-        return {
-            name: plain(serialization.to_state_dict(getattr(state, name)))
-            for name in fields_of(state)
-        }
+        return {name: plain(state_dict(getattr(state, name))) for name in fields_of(state)}
 
     def from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
         from optax_bridge.checkpoints.fit import Fit  # and the correspondence

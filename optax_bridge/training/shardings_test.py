@@ -1,7 +1,4 @@
-"""Where a state lies on a mesh, and checkpoints from mesh to mesh.
-
-That training there is training on one device, `equivalence_tests/suite/sharded` shows.
-"""
+"""Where a state lies on a mesh, and checkpoints from mesh to mesh."""
 
 from pathlib import Path
 from typing import Any

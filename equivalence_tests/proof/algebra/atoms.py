@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from flint import fmpq, fmpq_mpoly
 
-from equivalence_tests.proof.dtypes import Json
-
 
 class Rat(NamedTuple):
     """A quotient of polynomials without common factor, the denominator with leading term 1."""
@@ -154,36 +152,3 @@ def _polynomial(atoms: Sequence[Atom], poly: fmpq_mpoly) -> str:
         return "0"
     text = " ".join(f"{sign} {term}" for sign, term in terms)
     return text[2:] if text.startswith("+ ") else "-" + text[2:]
-
-
-def to_lists(atoms: Sequence[Atom], *values: Rat) -> Json:
-    """Values as plain data, for the certificate."""
-    numbers: dict[int, int] = {}
-    rows: list[Json] = []
-
-    def quotient(value: Rat) -> list[Any]:
-        return [
-            [
-                [str(c), [[atom(g), int(power)] for g, power in enumerate(monomial) if power]]
-                for monomial, c in poly.to_dict().items()
-            ]
-            for poly in value
-        ]
-
-    def atom(gen: int) -> int:
-        if gen not in numbers:
-            source = atoms[gen]
-            args = [quotient(arg) for arg in source.args]
-            row: Json = {"kind": source.kind, "name": source.name, "args": args}
-            if source.index:
-                row["index"] = list(source.index)
-            if source.bound:
-                row["bound"] = [list(each) for each in source.bound]
-            if source.order:
-                row["order"] = source.order
-            numbers[gen] = len(rows)
-            rows.append(row)
-        return numbers[gen]
-
-    quotients = [quotient(value) for value in values]
-    return {"values": quotients, "atoms": rows}

@@ -296,6 +296,11 @@ class Quotients:
         """True if something in values is no number."""
         return any(value.num.degrees()[gen] > 0 for value in values for gen in self._special)
 
+    def holds_special(self, *values: Rat) -> bool:
+        """True if something in values, or in what functions of theirs are of, is no number."""
+        atoms = [self.atoms[gen] for gen in self.atoms_of(*values)]
+        return any(atom.kind == "special" or self.holds_special(*atom.args) for atom in atoms)
+
     def leaf(
         self, name: str, index: Sequence[Index], *, integer: bool = False, nonneg: bool = False
     ) -> Rat:

@@ -20,7 +20,7 @@ Fill = Callable[[jax.ShapeDtypeStruct], float | np.ndarray]
 _COMPARED = frozenset(
     ("lt", "le", "gt", "ge", "eq", "ne", "max", "min", "clamp", "rem", "div", "sub")
 )
-FARTHEST = 2_000_000  # steps; some seconds of a small program
+_FARTHEST = 2**17  # steps
 _MOST_NUMBERS, _MOST_PRODUCTS = 24, 6  # of steps
 _LARGE, _TINY = 1e3, 1e-3  # numbers that the simple candidates come nowhere near
 _MOST_SIZES = 6
@@ -75,7 +75,7 @@ def step_numbers(sides: Sequence[Program]) -> list[int]:
     products = {a * b for a, b in itertools.combinations(sorted(compared), 2)} - compared
 
     def reached(numbers: set[float], most: int) -> list[int]:
-        return sorted(int(n) for n in numbers if STEPS < n <= FARTHEST)[:most]
+        return sorted(int(n) for n in numbers if STEPS < n <= _FARTHEST)[:most]
 
     return sorted(reached(compared, _MOST_NUMBERS) + reached(products, _MOST_PRODUCTS))
 

@@ -70,7 +70,7 @@ class Counterexample:
         return "\n".join(lines)
 
 
-_MOST_SHOWN = 64  # numbers of an array; of a larger one the certificate has all
+_MOST_SHOWN = 64  # numbers of an array; `as_dict` has all of a larger one
 
 
 def _numbers_text(value: Numbers) -> str:
@@ -80,4 +80,4 @@ def _numbers_text(value: Numbers) -> str:
     shape, low, high = "x".join(map(str, array.shape)), array.min().item(), array.max().item()
     if low == high:
         return f"{low!r} in all of {shape}"
-    return f"{shape} numbers from {low!r} to {high!r}, each of them in the certificate"
+    return f"{shape} numbers from {low!r} to {high!r}, each of them in `as_dict()`"

@@ -1,8 +1,8 @@
 """Both sides along many steps, to where their programs may change their behaviour.
 
-A program says itself at which count it does something else, `count > 50000`, or it is found by
-trying all counts. The state there is reached from the start with a gradient that is 0, or always 1;
-from it one step is taken with other gradients.
+A program says itself at which count it does something else: `count > 50000`. The state there is
+reached from the start with a gradient that is 0, or always 1; from it one step is taken with other
+gradients.
 """
 
 import functools
@@ -19,7 +19,6 @@ from equivalence_tests.proof.counterexample.candidates import (
     sizes,
     step_numbers,
 )
-from equivalence_tests.proof.counterexample.counters import turning_points
 from equivalence_tests.proof.counterexample.runs import Arrays, Pair, cast, entries, finite
 from equivalence_tests.proof.dtypes import is_float, is_key
 from equivalence_tests.proof.interpreter.balls import balls, precise
@@ -113,8 +112,7 @@ def long_runs(pair: Pair) -> Iterator[LongRun]:
 
 def blocks(pair: Pair) -> list[tuple[int, int]]:
     """The first and the last number of steps, after which the next step is to be looked at."""
-    numbers = sorted({*step_numbers(pair.sides), *turning_points(pair)})
-    return [(0, _SOME), *((n - _AROUND, n + _AROUND) for n in numbers)]
+    return [(0, _SOME), *((n - _AROUND, n + _AROUND) for n in step_numbers(pair.sides))]
 
 
 def probes(pair: Pair) -> list[Arrays]:

@@ -297,8 +297,9 @@ class Search:
     ) -> Counterexample:
         """An example whose difference is where two values of a leaf are farthest apart."""
         values = [np.asarray(value, float) for value in both]
+        same = (values[0] == values[1]) | (np.isnan(values[0]) & np.isnan(values[1]))
         with np.errstate(all="ignore"):
-            distance = np.where(values[0] == values[1], 0.0, np.abs(values[0] - values[1]))
+            distance = np.where(same, 0.0, np.abs(values[0] - values[1]))
         distance = np.where(np.isnan(distance), np.inf, distance)
         index = np.unravel_index(int(np.argmax(distance)), distance.shape)
         paths = self.inputs.paths

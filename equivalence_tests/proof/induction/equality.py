@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.proof.algebra.algebra import Algebra, CapacityExceeded
-from equivalence_tests.proof.algebra.atoms import format_quotient, to_lists
+from equivalence_tests.proof.algebra.atoms import format_quotient
 from equivalence_tests.proof.algebra.cases import Cases
 from equivalence_tests.proof.bits.graph import Graph, Node, cone
-from equivalence_tests.proof.dtypes import DType, Json
+from equivalence_tests.proof.dtypes import DType
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.induction.random_values import Numeric
 from equivalence_tests.proof.reals.indexing import indices
@@ -44,7 +44,6 @@ class Equality:
     assumptions: list[str] = field(default_factory=list)
     general: bool = False
     forms: tuple[str, str] | None = None
-    terms: Json | None = None
     stopped: str = ""
     hard: bool = False
 
@@ -221,8 +220,7 @@ class Comparer:
         same = algebra.equal(first, second) or Cases(algebra).equal(first, second)
         if cut and not same:
             return Equality(Level.UNKNOWN)
-        terms = to_lists(algebra.atoms, first, second)
-        if any(atom["kind"] == "special" for atom in terms["atoms"]):
+        if algebra.holds_special(first, second):
             algebra.assumptions[UNDEFINED_TOLD] = None
         unknown = ", ".join(f"`{op}`" for op in reals.scalars.unknown)
         stopped = "" if same else "their normal forms differ"
@@ -233,7 +231,6 @@ class Comparer:
             [self._spelled_out(text) if cut else text for text in algebra.assumptions],
             general=lhs.general and rhs.general,
             forms=(format_quotient(algebra.atoms, first), format_quotient(algebra.atoms, second)),
-            terms=terms,
             stopped=stopped,
         )
 

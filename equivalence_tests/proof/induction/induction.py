@@ -8,6 +8,7 @@ that are functions of others, as a given relation or a guess says it, are no par
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof.bits.graph import Node, cone
 from equivalence_tests.proof.bits.signs import is_never_negative
-from equivalence_tests.proof.dtypes import FEWEST_STEPS, NO_OVERFLOW, is_float, is_integer, is_wide
+from equivalence_tests.proof.dtypes import NO_OVERFLOW, is_float, is_integer, is_wide
 from equivalence_tests.proof.induction.derived import Derived
 from equivalence_tests.proof.induction.equality import Equality, Level, groups
 from equivalence_tests.proof.induction.invariants import (
@@ -23,13 +24,11 @@ from equivalence_tests.proof.induction.invariants import (
     cycle,
     never_negative,
 )
-from equivalence_tests.proof.induction.overflow import overflowing
 from equivalence_tests.proof.induction.world import (
     Leaves,
     Obligation,
     Slot,
     Step,
-    Values,
     World,
     constants,
     is_constant,
@@ -38,16 +37,7 @@ from equivalence_tests.proof.reading.programs import AnyJaxpr
 from equivalence_tests.proof.reading.sides import Program
 
 _FIRST = "first step"
-Places = tuple[int | None, int | None]  # numbers of a result in the left and the right program
-Moment = tuple[str, Sequence[Step], Mapping[Slot, Node]]  # when, both sides' results, counters
-
-
-@dataclass(frozen=True)
-class Related:
-    """States of both sides that are related, for all values of their symbols."""
-
-    sides: tuple[Leaves, Leaves]
-    counters: Values = ()
+Moment = tuple[str, Sequence[Step]]  # when, and both sides' results
 
 
 @dataclass(frozen=True)
@@ -57,11 +47,8 @@ class Induction:
     world: World
     obligations: tuple[Obligation, ...]
     relation: tuple[str, ...]
-    relation_given: bool
-    states: tuple[Related, ...]
-    symbols: tuple[Sequence[str | None], Sequence[str | None]]
-    counts: tuple[str, ...] = ()
-    least: Mapping[str, int] | None = None
+    assumptions: tuple[str, ...] = ()
+    most_steps: int | None = None
 
     @property
     def level(self) -> Level:
@@ -110,57 +97,15 @@ def may_help(world: World, sides: tuple[Program, Program], hints: Hints) -> bool
     return bool(hints.derived) or len(cycle(world, sides, first, constant_leaves)) > 1
 
 
-def _counts(
-    world: World, side: Program, state: Sequence[Node], after: Sequence[Node]
-) -> Iterator[str]:
-    """Returns the limits of counts in floating-point dtypes: 256 + 1 is 256 in bfloat16."""
-    for before, new, name in zip(state, after, world.names(side), strict=True):
-        if most := _standstill(world, before, new):
-            yield f"{name}, a count in {new.dtype}, is below {most:.0f}, where it stands still"
-
-
-def _standstill(world: World, before: Node, after: Node) -> float | None:
-    """Returns where a count in a floating-point dtype stands still; None if it is no count."""
+def _standstill(world: World, before: Node, after: Node) -> tuple[float, float] | None:
+    """Returns what a count in a floating-point dtype grows by, and where it stands still."""
     if not is_float(after.dtype) or after.op != "add" or before not in after.args:
         return None
     numbers = [world.graph.scalar(arg) for arg in after.args if arg is not before]
     number = numbers[0] if numbers else None
     if number is None or number == 0:
         return None
-    return 2 * abs(number) / float(jnp.finfo(after.dtype).eps)  # type: ignore[arg-type]
-
-
-def _lost_counts(
-    world: World,
-    sides: tuple[Program, Program],
-    starts: Sequence[Leaves],
-    rows: Sequence[Obligation],
-) -> Iterator[Obligation]:
-    """Yields what cannot be assumed of counts over the reals: they overflow soon, or never move."""
-    if all(row.equality.level is Level.IDENTICAL for row in rows):
-        return
-    assumes = any(NO_OVERFLOW in row.equality.assumptions for row in rows)
-    for number, (side, first) in enumerate(zip(sides, starts, strict=True)):
-        before = world.symbols(side)
-        after, params = world.step(side, before)
-        soon = overflowing(world.graph, first, before, after, params) if assumes else ()
-        leaves = zip(world.names(side), first, before, after, strict=True)
-        for leaf, (name, start, old, new) in enumerate(leaves):
-            begin = world.graph.scalar(start)
-            most = _standstill(world, old, new)
-            if begin is not None and most is not None and abs(begin) >= most:
-                text = f"a count in {new.dtype}, starts at {begin:.0f}, where it stands still"
-            elif leaf in soon:
-                text = f"which is assumed not to overflow, may do so within {FEWEST_STEPS} steps"
-            else:
-                continue
-            unknown = Equality(Level.UNKNOWN, stopped=f"{name}, {text}")
-            yield Obligation("step", name, unknown, (old, new), False, _places(number, leaf))
-
-
-def _places(side: int, leaf: int) -> Places:
-    """The numbers of a result that one side alone has."""
-    return (None, leaf) if side else (leaf, None)
+    return number, 2 * abs(number) / float(jnp.finfo(after.dtype).eps)  # type: ignore[arg-type]
 
 
 class _Search:
@@ -204,7 +149,6 @@ class _Search:
             [f"{n} on the right" if n in self.names[0] else n for n in self.names[1]],
         ]
         self.states: list[tuple[Leaves, Leaves]] = []
-        self.symbol_of: dict[Slot, str] = {}
         self.steps: list[list[Step]] = []
         self.natural = {
             (number, leaf)
@@ -305,9 +249,7 @@ class _Search:
                 graph.never_negative.add(str(above.params))
                 more = graph.const(least, aval.dtype)
                 symbol = graph.apply("add", (above, more), (), aval.shape, aval.dtype)
-                name = str(above.params)
             for side, leaf in slots:
-                self.symbol_of[side, leaf] = name
                 dtype = self.sides[side].avals[leaf].dtype
                 node = symbol
                 if dtype != symbol.dtype:
@@ -326,79 +268,80 @@ class _Search:
 
     def result(self) -> Induction:
         """The obligations of the relation."""
-        moments: list[Moment] = [(_FIRST if self.before_first else "start", self.starts, {})]
-        moments += [("step", *each) for each in zip(self.steps, self.cycle, strict=True)]
-        apart: list[Moment] = [("start", self.before_first, {})] if self.before_first else []
+        moments: list[Moment] = [(_FIRST if self.before_first else "start", self.starts)]
+        moments += [("step", steps) for steps in self.steps]
+        apart: list[Moment] = [("start", self.before_first)] if self.before_first else []
         rows = [row for moment in (*moments, *apart) for row in self._of_params(moment)]
         relation: list[str] = ["from the first step on:"] * bool(self.before_first)
-        for name, places, pair in self._relation():
+        for name, pair in self._relation():
             relation.append(name)
             for moment in moments:
-                nodes = pair(*(state for state, _ in moment[1]))
-                rows.append(self._row(moment, name, nodes, places))
+                rows.append(self._row(moment, name, pair(*(state for state, _ in moment[1]))))
         if len(self.cycle) > 1:
             names = [self.names[side][leaf] for side, leaf in self.cycle[0]]
             relation.append(f"{', '.join(names)}: {len(self.cycle)} states, one after the other")
-        counts = [
-            text
-            for states, steps in zip(self.states, self.steps, strict=True)
-            for side, state, step in zip(self.sides, states, steps, strict=True)
-            for text in _counts(self.world, side, state, step[0])
-        ]
-        least = None
-        if self.before_first:
-            least = {_above(self.symbols[at[0]][at[1]], n): n for at, n in self.least.items()}
-            counts += [NO_OVERFLOW] * bool(least)
-        starts = [state for state, _ in self.before_first or self.starts]
-        rows += [*_lost_counts(self.world, self.sides, starts, rows)]
-        related = zip(self.states, self.cycle, strict=True)
+        by_bits = all(row.equality.level is Level.IDENTICAL for row in rows)
+        counts = [] if by_bits else list(self._float_counts())
+        rows += [each for each in counts if isinstance(each, Obligation)]
+        assumed = [each for each in counts if isinstance(each, str)]
+        assumed += [NO_OVERFLOW] * bool(self.least)
         return Induction(
             self.world,
             tuple(rows),
             ("as given",) if self.hints.given else tuple(relation),
-            self.hints.given,
-            tuple(Related(states, self._values(counters)) for states, counters in related),
-            (self._symbols(0), self._symbols(1)),
-            tuple(dict.fromkeys(counts)),
-            least,
+            tuple(assumed),
+            min((each for each in counts if isinstance(each, int)), default=None),
         )
 
-    def _symbols(self, side: int) -> list[str | None]:
-        """The name of the symbol that each leaf is, if it is one."""
-        return [
-            self.symbol_of.get((side, leaf), str(node.params) if node.op == "leaf" else None)
-            for leaf, node in enumerate(self.states[0][side])
-        ]
+    def _float_counts(self) -> Iterator[Obligation | int | str]:
+        """For each count in a floating-point dtype how many steps it moves: 255 in bfloat16.
+
+        One that never moves is open; one with a start that is not known is assumed to.
+        """
+        starts = [state for state, _ in self.before_first or self.starts]
+        for side, start in zip(self.sides, starts, strict=True):
+            before = self.world.symbols(side)
+            after, _ = self.world.step(side, before)
+            leaves = zip(self.world.names(side), start, before, after, strict=True)
+            for name, first, old, new in leaves:
+                if (count := _standstill(self.world, old, new)) is None:
+                    continue
+                begin, (step, most) = self.world.graph.scalar(first), count
+                text = f"{name}, a count in {new.dtype}"
+                if begin is None:
+                    yield f"{text}, is below {most:.0f}, where it stands still"
+                    continue
+                steps = math.ceil((most - math.copysign(1, step) * begin) / abs(step)) - 1
+                if abs(begin) < most and steps > 0:
+                    yield steps
+                    continue
+                stopped = f"{text}, starts at {begin:.0f}, where it stands still"
+                unknown = Equality(Level.UNKNOWN, stopped=stopped)
+                yield Obligation("step", name, unknown, (old, new), False)
 
     def _of_params(self, moment: Moment) -> Iterator[Obligation]:
         """That the parameters are equal."""
         (_, ours), (_, theirs) = moment[1]
         columns = zip(self.world.inputs.paths, ours, theirs, strict=True)
-        for number, (path, *nodes) in enumerate(columns):
-            row = self._row(moment, path, (nodes[0], nodes[1]), (number, number))
-            yield replace(row, params=True)
+        for path, *nodes in columns:
+            yield replace(self._row(moment, path, (nodes[0], nodes[1])), params=True)
 
-    def _row(
-        self, moment: Moment, name: str, nodes: tuple[Node, Node], places: Places
-    ) -> Obligation:
-        when, _, counters = moment
+    def _row(self, moment: Moment, name: str, nodes: tuple[Node, Node]) -> Obligation:
         equality = self.world.comparer.compare(*nodes, self.level)
-        return Obligation(when, name, equality, nodes, False, places, self._values(counters))
+        return Obligation(moment[0], name, equality, nodes, False)
 
-    def _relation(
-        self,
-    ) -> Iterator[tuple[str, Places, Callable[[Leaves, Leaves], tuple[Node, Node]]]]:
-        """Each related pair: its name, the places of both leaves, and how to get these."""
+    def _relation(self) -> Iterator[tuple[str, Callable[[Leaves, Leaves], tuple[Node, Node]]]]:
+        """Each related pair: its name, and how to get both leaves."""
         for members in self.classes:
             slots = [self.slots[i] for i in members]
             ours, theirs = ([leaf for number, leaf in slots if number == side] for side in (0, 1))
             for a, b in _pairs(ours, theirs) if ours and theirs else ():
                 name = f"{self.names[0][a]} = {self.names[1][b]}"
-                yield name, (a, b), functools.partial(_at, a, b)
+                yield name, functools.partial(_at, a, b)
         for (side, leaf), each in self.derived.items():
             text = each.text.format(*(self.names[s][i] for s, i in each.sources))
             name = f"{self.names[side][leaf]}{', ' if self.hints.given else ' = '}{text}"
-            yield name, _places(side, leaf), functools.partial(self._both, each)
+            yield name, functools.partial(self._both, each)
 
     def _both(self, derived: Derived, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:
         """Returns the expected and the actual node of a leaf, the left side's first."""
@@ -406,10 +349,6 @@ class _Search:
         side, leaf = derived.slot
         actual = (lhs, rhs)[side][leaf]
         return (expected, actual) if side == 1 else (actual, expected)
-
-    def _values(self, counters: Mapping[Slot, Node]) -> Values:
-        scalar = self.world.graph.scalar
-        return tuple((side, leaf, scalar(node)) for (side, leaf), node in counters.items())
 
 
 def _at(a: int, b: int, lhs: Leaves, rhs: Leaves) -> tuple[Node, Node]:

@@ -16,7 +16,6 @@ from equivalence_tests.proof.reading.sides import Inputs, Program
 
 Leaves = list[Node]  # of one state
 Step = tuple[Leaves, Leaves]  # the new state and the new parameters
-Values = tuple[tuple[int, int, float | None], ...]  # side, leaf and value of counters
 Constants = list[Node | None]  # for each leaf of a state its constant value, if it has one
 Slot = tuple[int, int]  # a part of a state: the side, and the number of the state's leaf
 
@@ -30,8 +29,6 @@ class Obligation:
     equality: Equality
     nodes: tuple[Node, Node]
     params: bool
-    results: tuple[int | None, int | None] = (0, 0)
-    counters: Values = ()
 
 
 class World:

@@ -3,28 +3,16 @@
 import pytest
 
 from equivalence_tests.proof.pairs.testdata import equal_1, equal_2, equal_3, equal_4
-from equivalence_tests.proof.testing import EQUAL_PAIRS
+from equivalence_tests.proof.prover import prove_equivalence
+from equivalence_tests.proof.result import IDENTICAL, REALS
+from equivalence_tests.proof.testing import EQUAL_PAIRS, PARAMS, assert_runs_agree
 
 __all__ = ["equal_1", "equal_2", "equal_3", "equal_4"]  # which fill the table
 
-# Equal, and not decided: for each the bar is to decide it.
-UNDECIDED = (
-    # Only while the step size is between its bounds, which no invariant says.
-    "rprop by cases",
-    # The sign of a sum of cases, which is written as one sum for each.
-    "norm of third power",
-)
 
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "name" in metafunc.fixturenames:
-        metafunc.parametrize("name", EQUAL_PAIRS.some_or_all(metafunc.config, UNDECIDED))
-
-
+@pytest.mark.parametrize("name", EQUAL_PAIRS)
 def test_a_pair_that_people_write_is_proved(name: str):
-    EQUAL_PAIRS.check_pair(name, UNDECIDED)
-
-
-def test_nine_of_ten_are_decided():
-    assert len(EQUAL_PAIRS) == 100
-    assert len(UNDECIDED) <= 10 and {*UNDECIDED} < {*EQUAL_PAIRS}
+    left, right = EQUAL_PAIRS[name]()
+    proof = prove_equivalence(left, right, PARAMS)
+    assert proof.verdict in (IDENTICAL, REALS), proof
+    assert_runs_agree(left, right)

@@ -1,6 +1,8 @@
 # pyright: strict
 """The suite's inputs: odd parameter trees and hostile streams of gradients."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,18 +28,20 @@ _FACTORS = {
     "denormal": 1e-41,
 }
 _LATE = 16  # steps from which on the stream `all` ends with what is not finite
+_POISON = "both infinities and NaN in each leaf, in every order"
+_ORDERS = tuple(itertools.permutations((np.inf, -np.inf, np.nan)))
 
 
 def description(stream: str, steps: int) -> str:
     """Returns what the gradients of a stream are in that many steps."""
     hostile = ", ".join(list(_FACTORS)[:steps])
     if stream == "poisoned" and steps > 1:
-        return "normal; in the second half a NaN and an infinity in each leaf"
+        return f"normal; in the second half {_POISON}"
     if stream in ("normal", "poisoned"):
         return "unit normal"
     if stream == "hostile":
         return f"in turn {hostile}"
-    poison = "; towards the end an infinity, then a NaN in each leaf" if steps >= _LATE else ""
+    poison = f"; towards the end {_POISON}" if steps >= _LATE else ""
     return f"in turn {hostile}, and of every third number all normal{poison}"
 
 
@@ -76,6 +80,8 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
     """Gradients for `params`, of shape (steps, ...) at each leaf."""
     rng = np.random.default_rng(seed)
 
+    orders = itertools.count()
+
     def leaf(param: Leaf) -> np.ndarray:
         values = rng.standard_normal((steps, *np.shape(param)))
         dtype = np.asarray(param).dtype
@@ -86,15 +92,20 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
         if stream == "all":
             # A large gradient stays in the moments, whose sign says nothing of a decay then.
             flat[:, 2::3] = rng.standard_normal(flat[:, 2::3].shape)
-        if stream == "poisoned" and steps > 1 and np.size(param):
-            flat[steps // 2, 0] = np.nan
-            flat[3 * steps // 4, -1] = np.inf
-        if stream == "all" and steps >= _LATE and np.size(param):
-            flat[-steps // 16, -1] = np.inf  # late, as nothing is finite after it
-            flat[-steps // 32, 0] = np.nan
+        if stream == "poisoned" and steps > 1:
+            _poison(flat, (steps // 2, 5 * steps // 8, 3 * steps // 4), next(orders))
+        if stream == "all" and steps >= _LATE:  # late, as nothing is finite after it
+            _poison(flat, (-steps // 16, -steps // 24, -steps // 32), next(orders))
         return values.astype(dtype)
 
     return jax.tree.map(leaf, params)
+
+
+def _poison(flat: np.ndarray, steps: tuple[int, ...], first: int) -> None:
+    """Puts what is not finite into the first elements at some steps, an order for each element."""
+    size = flat.shape[1]  # of several, one stays finite
+    for element in range(min(size if size < 2 else size - 1, len(_ORDERS))):
+        flat[list(steps), element] = _ORDERS[(first + element) % len(_ORDERS)]
 
 
 def _make_hostile(values: np.ndarray, rng: np.random.Generator, large: int) -> None:

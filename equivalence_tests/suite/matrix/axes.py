@@ -87,7 +87,8 @@ def _by_step(cycle: tuple[float, ...], values: np.ndarray) -> np.ndarray:
 
 
 def _poisoned_by(number: float, values: np.ndarray, leaf: int) -> np.ndarray:
-    if leaf == 0 and values[0].size:  # one leaf at one step
+    if leaf == 0 and values[0].size:  # one leaf at two steps, as the last element and the first
+        values.reshape(len(values), -1)[HALF + 1, -1] = -number
         values.reshape(len(values), -1)[HALF + 2, 0] = number
     return values
 

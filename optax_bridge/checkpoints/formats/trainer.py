@@ -73,7 +73,19 @@ def damage_of(folder: Path) -> list[str]:
     if entries is None:
         return [without_checksums(folder)]
     problems = (problem_of(folder, entry) for entry in entries)
-    return [problem for problem in problems if problem is not None]
+    return [problem for problem in problems if problem is not None] + other_step_in(folder)
+
+
+def other_step_in(folder: Path) -> list[str]:
+    """Returns a line if the folder of a step holds another one, as a renamed copy does."""
+    match = STEP_NAME.fullmatch(folder.name)
+    try:
+        (_, step), *_ = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return []
+    if match is None or step == int(match[1]):
+        return []
+    return [f"{INDEX}: that of step {step}; rename the folder back"]
 
 
 def _crc32(file: Path) -> int:

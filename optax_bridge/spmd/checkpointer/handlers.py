@@ -15,6 +15,7 @@ from orbax.checkpoint import args as ocp_args
 from optax_bridge.checkpoints.formats.trainer import (
     CHECKSUMS,
     checksum_lines,
+    other_step_in,
     problem_of,
     read_checksums,
     without_checksums,
@@ -152,7 +153,8 @@ def damage_of(folder: Path) -> list[str]:
     if count > 1:
         is_wrong = np.any(multihost_utils.process_allgather(is_wrong), axis=0)
     wrong = [entry for entry, bad in zip(entries, is_wrong, strict=True) if bad]
-    return [problem_of(folder, entry) or f"{entry[2]}: damaged" for entry in wrong]
+    problems = [problem_of(folder, entry) or f"{entry[2]}: damaged" for entry in wrong]
+    return problems + other_step_in(folder)
 
 
 def damage_message(

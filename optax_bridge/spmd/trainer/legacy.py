@@ -1,19 +1,24 @@
 """A training of `flax.optim` goes on in a trainer: parameters, moments and step."""
 
+import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 import legacy_optim
 from optax_bridge import TrainState
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.metadata.axis_metadata import key_names, unboxed
-from optax_bridge.metadata.kept_axes import owners_of
+from optax_bridge.checkpoints.moves import (
+    Plan,
+    leaves_of_training,
+    plan_by_name,
+    with_renamed_parameters,
+)
+from optax_bridge.checkpoints.trees import Names
 from optax_bridge.metadata.trees import Leaf, OptState, Params
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.trainer.base import BaseTrainer
@@ -66,61 +71,50 @@ def legacy_checkpoint(
         old = TrainState.from_legacy_checkpoint(
             path, optimizer_def=definition, part=part, allow_nan=allow_nan
         )
-        old_leaves = _by_path(unboxed(old.params), unboxed(old.opt_state), below)
+        leaves = leaves_of_training(old.params, old.opt_state)
+        names = _names_in_trainer(old.params, old.opt_state, below)
         trainer.init(prng_key)
         fresh = trainer.trainer_state
         assert fresh is not None
         shardings = trainer.trainer_state_partition_specs
-        items = flatten_items(fresh)
-        _check(old_leaves, dict(items), new, Path(path))
-        leaves = [
-            jax.device_put(np.asarray(old_leaves[where]), sharding) if where in old_leaves else leaf
+        items = [(tuple(path.split("/")), leaf) for path, leaf in flatten_items(fresh)]
+        plan = plan_of(Path(path), leaves, dict(items), names, new)
+        plan.check()
+        taken = plan.apply(leaves)
+        state_leaves = [
+            jax.device_put(np.asarray(taken[where]), sharding) if where in taken else leaf
             for (where, leaf), sharding in zip(items, jax.tree.leaves(shardings), strict=True)
         ]
-        return int(old.step), jax.tree.unflatten(jax.tree.structure(fresh), leaves)
+        return int(old.step), jax.tree.unflatten(jax.tree.structure(fresh), state_leaves)
 
     return build
 
 
-def _by_path(params: Params, opt_state: OptState, below: str) -> dict[str, jax.Array]:
-    """The arrays of a checkpoint by their paths in a trainer's state."""
+def _names_in_trainer(params: Params, opt_state: OptState, below: str) -> dict[Names, Names]:
+    """The paths of a checkpoint's leaves -> those in a trainer's state."""
     prefix = tuple(below.strip("/").split("/")) if below.strip("/") else ()
-    flat_params = jax.tree_util.tree_leaves_with_path(params)
-    leaves = {"/".join(("model", *prefix, *key_names(path))): leaf for path, leaf in flat_params}
-    by_path = {key_names(path): index for index, (path, _) in enumerate(flat_params)}
-    flat_state = jax.tree_util.tree_leaves_with_path(opt_state)
-    spans = owners_of([path for path, _ in flat_state], by_path)
-    for (path, leaf), span in zip(flat_state, spans, strict=True):
-        names = key_names(path)
-        if span is not None:
-            names = (*names[: span[0]], *prefix, *names[span[0] :])
-        leaves["/".join(("learner", "optimizer", *names))] = leaf
-    return leaves
+    homes = {"params": ("model",), "opt_state": ("learner", "optimizer")}
+    renamed = with_renamed_parameters(params, opt_state, lambda path: (*prefix, *path))
+    return {path: (*homes[new[0]], *new[1:]) for path, new in renamed.items()}
 
 
-def _check(
-    old: dict[str, jax.Array], expected: dict[str, Leaf], new: Sequence[str], path: Path
-) -> None:
-    """Raises ValueError, naming the leaves, unless the checkpoint fits the trainer."""
-    own_fields = {"prng_key"}
+def plan_of(
+    path: Path,
+    leaves: Mapping[Names, Leaf],
+    expected: Mapping[Names, Leaf],
+    names: Mapping[Names, Names],
+    new: Sequence[str],
+) -> Plan:
+    """The plan from a checkpoint to a trainer's state, without what is to begin anew."""
+    plan = plan_by_name(
+        path, leaves, expected, names, requirement="the state of this model and learner",
+        remedy="Give `below=` if the model has its parameters deeper, the optimizer that the "
+        "checkpoint was written with to the learner, and in `new=` what is to begin anew.",
+    )  # fmt: skip
     missing = [
         where
-        for where in expected.keys() - old.keys() - own_fields
-        if not any(re.fullmatch(pattern, where) for pattern in new)
+        for where in plan.missing
+        if where != ("prng_key",)
+        and not any(re.fullmatch(pattern, "/".join(where)) for pattern in new)
     ]
-    problems = [f"missing in the checkpoint: {where}" for where in sorted(missing)]
-    problems += [f"in the checkpoint only: {w}" for w in sorted(old.keys() - expected.keys())]
-    for where in sorted(old.keys() & expected.keys()):
-        there, here = old[where], expected[where]
-        if jnp.shape(there) != here.shape or jnp.result_type(there) != here.dtype:
-            problems.append(
-                f"{where}: {jnp.result_type(there)}{list(jnp.shape(there))} in the checkpoint, "
-                f"{here.dtype}{list(here.shape)} in the trainer"
-            )
-    if problems:
-        raise ValueError(
-            f"{path}: not of this model and learner.\n  "
-            + "\n  ".join(problems)
-            + "\nGive `below=` if the model has its parameters deeper, the optimizer that the "
-            "checkpoint was written with to the learner, and in `new=` what is to begin anew."
-        )
+    return dataclasses.replace(plan, missing=missing)

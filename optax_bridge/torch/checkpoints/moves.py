@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from flax import serialization
 
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import CheckpointError, Place
@@ -17,6 +16,7 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     leaves,
     plain,
+    state_dict,
     state_dict_of,
 )
 from optax_bridge.metadata.trees import PyTree
@@ -55,7 +55,7 @@ def as_legacy(
     order = _certain_order(checkpoint, names)
     number = np.int32(checkpoint.step(order, step))
     if not checkpoint.is_stepped and number == 0:
-        opt_state = plain(serialization.to_state_dict(state_in(like, place).opt_state))
+        opt_state = plain(state_dict(state_in(like, place).opt_state))
         state = {"step": number, PARAMS: params, "opt_state": opt_state}
     else:
         _check_fields(checkpoint, like)
@@ -175,7 +175,7 @@ def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[st
     collections = {path[0] for path in used}
     values = {
         path: np.asarray(leaf)
-        for path, leaf in leaves(plain(serialization.to_state_dict(state)))
+        for path, leaf in leaves(plain(state_dict(state)))
         if is_array(leaf) and path[0] in collections
     }
     differing = ["/".join(path) for path in used ^ values.keys()]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import serialization
 
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState
@@ -331,6 +332,64 @@ def test_parameters_that_are_frozen_in_pytorch_stay_so(folder):
     with pytest.warns(UserWarning, match="bn.weight, bn.bias: no state"):
         moved = move(folder, saved_of(model, optimizer), template(optax.partition(parts, labels)))
     assert int(moved.step) == 3
+
+
+def returned(folder, like, source, base):
+    """What `torch.load` gives of a state that went back into a base."""
+    torch.save(base, folder / "base.pt")
+    to_torch_file(
+        source, folder / "back.pt",
+        like=like, names=folder / "names.toml", base=folder / "base.pt",
+    )  # fmt: skip
+    return torch.load(folder / "back.pt", weights_only=True)
+
+
+def test_numbers_of_each_parameter_go_back(folder):
+    """NAdam's product of momenta is an array without axes, beside moments with them."""
+
+    def nadam(params):
+        return torch.optim.NAdam(params, lr=0.01)
+
+    model, optimizer = trained(nadam)
+    like = template(optax_bridge.torch.nadam(0.01))
+    move(folder, saved_of(model, optimizer), like)
+    back = returned(folder, like, folder / "new", saved_of(*trained(nadam, count=1)))
+    for index, fields in optimizer.state_dict()["state"].items():
+        assert fields["mu_product"].ndim == 0
+        for name, tensor in fields.items():
+            actual = back["optimizer"]["state"][index][name]
+            assert (actual.shape, actual.dtype) == (tensor.shape, tensor.dtype)
+            assert torch.equal(actual, tensor), name
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_tied_tensor_goes_back_with_the_first_or_on_its_own(is_listed, folder):
+    params = {"a": {"kernel": jnp.arange(9.0).reshape(3, 3)}}
+    names = '[names]\n"first.weight" = "params/a/kernel"\n'
+    if not is_listed:
+        names = f'drop = ["second.weight"]\n{names}'
+    else:
+        names += '"second.weight" = "params/b/kernel"\n'
+        params["b"] = {"kernel": -params["a"]["kernel"]}
+    (folder / "names.toml").write_text(names)
+    like = FullTrainState.create(apply_fn=None, params=params, tx=optax.sgd(0.1))
+    (folder / "new").write_bytes(serialization.to_bytes(like))
+    back = returned(folder, like, folder / "new", {"model": Tied().state_dict()})["model"]
+    first, second = (
+        np.asarray(params[name]["kernel"]) for name in ("a", "b" if is_listed else "a")
+    )
+    np.testing.assert_array_equal(back["first.weight"], first)
+    np.testing.assert_array_equal(back["second.weight"], second)
 
 
 def jnp_tree(tree):

@@ -37,26 +37,6 @@ def _():
     return direct(lambda g: jnp.tanh(g)), direct(lambda g: 2 * jax.nn.sigmoid(2 * g) - 1)
 
 
-@pair("rprop by cases")
-def _():
-    def rprop(t, g, p, size, last):
-        product = g * last
-        size = jnp.where(
-            product > 0,
-            jnp.minimum(size * 1.2, 50.0),
-            jnp.where(product < 0, jnp.maximum(size * 0.5, 1e-6), size),
-        )
-        return jnp.where(product < 0, 0.0, -size * jnp.sign(g)), size, g
-
-    def factor(t, g, p, size, last):
-        sign = jnp.sign(g * last)
-        ratio = jnp.where(sign > 0, 1.2, jnp.where(sign < 0, 0.5, 1.0))
-        bounded = jnp.clip(size * ratio, 1e-6, 50.0)
-        return -jnp.where(sign >= 0, bounded, 0.0) * jnp.sign(g), bounded, g
-
-    return rule(rprop, 0.1, 0.0), rule(factor, 0.1, 0.0)
-
-
 @pair("triangle by absolute value")
 def _():
     def tent(t):

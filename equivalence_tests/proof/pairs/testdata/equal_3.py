@@ -159,14 +159,6 @@ def _():
     return optax.novograd(0.01, weight_decay=0.1), transformation(init, update)
 
 
-@pair("norm of third power")
-def _():
-    return (
-        direct(lambda g: g / (1 + jnp.cbrt(jnp.sum(jnp.abs(g) ** 3)))),
-        direct(lambda g: g / (1 + jnp.sum(g * g * jnp.abs(g)) ** (1 / 3))),
-    )
-
-
 @pair("correction kept as one minus a power")
 def _():
     def by_state(t, g, p, m, c):

@@ -3,12 +3,11 @@
 import mmap
 from pathlib import Path
 
-from flax import serialization
-
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.formats.format import Contents, Format, Written
+from optax_bridge.checkpoints.trees import state_dict
 from optax_bridge.metadata.trees import PyTree
 
 
@@ -56,7 +55,7 @@ def _write(path: Path, tree: PyTree, written: Written, name: Path) -> None:
         written(done)
 
     with path.open("xb") as file:
-        write_msgpack(file, serialization.to_state_dict(tree), add)
+        write_msgpack(file, state_dict(tree), add)
 
 
 FORMAT = Format("Flax msgpack", "msgpack", find=_find, read=_read, write=_write, is_general=True)

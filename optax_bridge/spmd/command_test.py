@@ -16,12 +16,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from optax_bridge.cli.app import app
+from optax_bridge.spmd.command import _without_resume_from
 from optax_bridge.spmd.config import config_for_function
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
 from optax_bridge.spmd.progress import LossLog, progress_line, read_losses
-from optax_bridge.spmd.terminal import _without_resume_from
 from optax_bridge.spmd.trainer.loop import is_of_writing
 from optax_bridge.spmd.trainer.trainer import all_stacks, forced_evalers, watchdog
 
@@ -55,7 +55,7 @@ def evaluated():
 
 
 def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
-    config = "optax_bridge.spmd.terminal_test:evaluated"
+    config = "optax_bridge.spmd.command_test:evaluated"
     first = call(config, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
     assert first.exit_code == 0, first.output
     assert "step 3 of 3" in first.output and "Curve" in first.output
@@ -82,7 +82,7 @@ def test_a_config_file_of_a_program_in_this_folder(tmp_path, monkeypatch):
 
 
 def test_sigterm_saves_and_says_how_to_go_on(tmp_path):
-    result = call("optax_bridge.spmd.terminal_test:stopping", "--dir", tmp_path)
+    result = call("optax_bridge.spmd.command_test:stopping", "--dir", tmp_path)
     assert result.exit_code == 143
     assert "Stopped after step 3, which is saved. To go on:" in result.output
     assert (tmp_path / "checkpoints" / "step_00000003").is_dir()
@@ -106,6 +106,7 @@ def test_print_config():
 @pytest.mark.parametrize(
     "args, message",
     [
+        ([], "optax-bridge train optax_bridge.spmd.examples.regression.trainer --dir run"),
         (["nowhere.config"], "no module 'nowhere'"),
         (["optax_bridge.spmd.examples.regression.train"], "did you mean: [trainer]"),
         (["config"], "dotted name"),
@@ -128,12 +129,37 @@ def test_misuse(args, message, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_in_a_users_config_has_its_line(tmp_path, monkeypatch):
-    (tmp_path / "wrong_config.py").write_text("def config():\n    return int('seven')\n")
+WRONG = """
+import jax.numpy as jnp
+from optax_bridge.spmd.examples import regression
+def value(): return int('seven')
+def key(): return {}['seven']
+class Wrong(regression.Regression):
+    def forward(self, input_batch): return jnp.dot(input_batch['x'], input_batch['x']), {}
+def model():
+    return regression.trainer().set(model=Wrong.default_config().set(dtype=jnp.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "exit_code", "expected"),
+    [
+        ("value", 2, ["error: invalid literal", "4, in value: def value(): return int('seven')"]),
+        ("key", 2, ["error: KeyError: 'seven'", "line 5, in key: def key()"]),
+        ("model", 1, ["error: TypeError: dot_general", "line 7, in forward: def forward"]),
+    ],
+)
+def test_an_error_of_the_users_own_has_its_line(
+    function, exit_code, expected, tmp_path, monkeypatch
+):
+    (tmp_path / "wrong_config.py").write_text(WRONG)
     monkeypatch.chdir(tmp_path)
-    result = call("wrong_config.config", "--dir", "x")
-    assert result.exit_code == 2
-    assert "wrong_config.py, line 2: return int('seven')" in " ".join(result.output.split())
+    result = call(f"wrong_config.{function}", "--dir", "x")
+    output = " ".join(result.output.split())
+    assert result.exit_code == exit_code and len(result.output.splitlines()) < 12, output
+    assert all(text in output for text in [*expected, "The whole traceback: --traceback"])
+    assert call(f"wrong_config.{function}", "--dir", "x", "--traceback").exc_info is not None
+    monkeypatch.delitem(sys.modules, "wrong_config")
 
 
 def test_lines_of_steps_that_are_taken_again_are_replaced(tmp_path):

@@ -1,1 +1,0 @@
-"""A proof as data, and an independent check of it."""

@@ -1,1 +1,0 @@
-"""The transformer on a mesh of eight devices against one."""
