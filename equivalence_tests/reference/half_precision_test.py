@@ -59,7 +59,9 @@ def _is_quick(case: Case) -> bool:
     return "_decay" in name or name.startswith(("adagrad", "gradient_descent"))
 
 
-@pytest.mark.parametrize("case", filter(_is_quick, HALF_PRECISION), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", list(filter(_is_quick, HALF_PRECISION)), ids=lambda case: case.name
+)
 def test_half_precision(case: Case, tmp_path: Path) -> None:
     recording = load.recording(case)
     inputs = recording.initial, recording.gradients, recording.learning_rates

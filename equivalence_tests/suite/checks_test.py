@@ -4,11 +4,13 @@ Each optimizer on odd shapes; rates per call and real models with two. `optax-br
 of it.
 """
 
+import numpy as np
 import pytest
 
-from equivalence_tests.suite.case import SYNTHETIC, groups, largest_ulp_by_claim
+from equivalence_tests.compare.comparison import compare
+from equivalence_tests.suite.case import SYNTHETIC, Result, groups, largest_ulp_by_claim
 from equivalence_tests.suite.checks import TRAINED, Check, checks, run
-from optax_bridge.correspondence.claim import MARGIN, measurements
+from optax_bridge.correspondence.claim import MARGIN, identical, measurements, rounding
 
 QUICK = 100  # steps; the claims are for as many
 FRAME = ("adam", "multi_optimizer")
@@ -46,3 +48,14 @@ def test_claim_in_real_training(group: list[Check]):
     assert result.held, (result.note, result.comparison)
     first, last = result.extra["loss"]
     assert last < first  # it trained: two loops that stand still would agree as well
+
+
+def test_a_claim_holds_by_its_verdict_and_its_proof():
+    one = np.ones((1, 1), np.float32)
+    rounded, same = compare(one, np.nextafter(one, np.float32(2))), compare(one, one)
+    check = next(checks())
+    bounded = rounding(2.0, "")
+    assert Result(check, "", identical(), same).held
+    assert Result(check, "", bounded, same).held and Result(check, "", bounded, rounded).held
+    assert not Result(check, "", identical(), rounded).held
+    assert not Result(check, "", identical(), same, proof_held=False).held
