@@ -18,7 +18,7 @@ from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.entry import Case, Entry
 
 CASES = [
-    pytest.param(entry, case, id=f"{entry.name}-{index}", marks=pytest.mark.full if index else ())
+    pytest.param(entry, case, id=f"{entry.name}-{index}")
     for entry in ENTRIES.values()
     for index, case in enumerate(entry.cases)
 ]

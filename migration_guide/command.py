@@ -26,9 +26,13 @@ Written = Annotated[
         "`optax`: public Optax and Flax alone, and a comment where that is not the same."
     ),
 ]
-Rename = Annotated[
+OldRandomNumbers = Annotated[
     bool,
-    typer.Option("--rename", help="Rename variables from `optimizer` to `state`, where safe."),
+    typer.Option(
+        "--old-random-numbers",
+        help="Keep the random numbers of that time: where a file makes random keys, JAX's setting "
+        "goes behind its imports.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List the rules and change nothing.")]
@@ -41,7 +45,7 @@ def migrate(
     only: Only = None,
     skip: Skip = None,
     recipe: Written = None,
-    rename: Rename = False,
+    old_random_numbers: OldRandomNumbers = False,
     json: Json = False,
     list_rules: ListRules = False,
 ) -> None:
@@ -66,7 +70,7 @@ def migrate(
 
     - `optax-bridge migrate --write --recipe optax src/`
 
-    - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
+    - `optax-bridge migrate --check --skip gone_names src/ notebooks/`
     """
     from migration_guide.codemod import command  # LibCST, which no help needs
 
@@ -80,7 +84,7 @@ def migrate(
             only=only or (),
             skip=skip or (),
             recipe=recipe or "",
-            rename=rename,
+            old_random_numbers=old_random_numbers,
             json=json,
         )
     )

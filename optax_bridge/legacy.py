@@ -51,10 +51,20 @@ def from_legacy(
     check_definition(definition, "definition")
     if not isinstance(exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"exact: expected True or False, found {brief(exact)}")
+    return transformation_of(definition, exact)
+
+
+def transformation_of(
+    definition: legacy_optim.OptimizerDef, exact: bool, *, strict: bool = False
+) -> optax.GradientTransformationExtraArgs:
+    """See `from_legacy`; if `strict`, a group that holds no parameter is an error."""
     choice = choose_recipe(definition, "exact" if exact else "optax")
     if choice.claim.verdict is Verdict.DIFFERENT:
         raise UnsupportedSetting(f"{choice.reason}. exact=True is exact.")
-    return optax.with_extra_args_support(build(_with_checks(choice)))
+    call = _with_checks(choice)
+    if strict and choice.parts:
+        call = Call(call.target, call.args, {**call.kwargs, "strict": True})
+    return optax.with_extra_args_support(build(call))
 
 
 def _with_checks(choice: Choice) -> Call:

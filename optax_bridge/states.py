@@ -312,23 +312,25 @@ def legacy_classes(state: OptState) -> list[str]:
     owners = {
         field.exact.partition(".")[0]: entry for entry in ENTRIES.values() for field in entry.state
     }
-    exact = [owners[type(node).__name__] for node in _nodes(state) if type(node).__name__ in owners]
+    exact = [
+        owners[type(node).__name__] for node in nodes_of(state) if type(node).__name__ in owners
+    ]
     entries = [*exact, *optax_entries(state)]
     return list(dict.fromkeys(entry.legacy.__name__ for entry in entries))
 
 
 def optax_entries(state: OptState) -> list[Entry]:
     """The entries whose recipes of public Optax make the states within a state."""
-    chains = (node for node in _nodes(state) if not hasattr(node, "_fields"))
+    chains = (node for node in nodes_of(state) if not hasattr(node, "_fields"))
     return [entry for chain in chains for entry in _optax_states().get(_types(chain), [])]
 
 
-def _nodes(state: OptState) -> Iterator[OptState]:
+def nodes_of(state: OptState) -> Iterator[OptState]:
     """The tuples within a state, NamedTuples included, from the outermost on."""
     if isinstance(state, tuple):
         yield state
         for item in state:
-            yield from _nodes(item)
+            yield from nodes_of(item)
 
 
 def _types(chain: OptState) -> ChainTypes:

@@ -307,7 +307,7 @@ def _make_formats(folder: Path) -> dict[str, Format]:
         "msgpack": Format(flax, read_any),
         "npz": Format(npz, read_any),
         "t5x": Format(t5x, read_t5x),
-        "orbax": Format(orbax, lambda path: as_arrays(back(read_checkpoint(path), ADAM))),
+        "orbax": Format(orbax, lambda path: as_arrays(back(read_checkpoint(path), ADAM)[:2])),
     }
 
 

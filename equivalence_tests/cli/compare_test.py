@@ -112,7 +112,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
     done = command("compare", "my_pair:plain", "my_pair:patient", *SHORT, "--junit", "pair.xml")
     assert done.code == 1
     assert done.out.startswith("runs: identical")
-    assert "runs and proof disagree: the runs do not reach the input" in done.out
+    assert "runs and proof disagree: the input on which the proof" in done.out
     assert done.out.splitlines()[-1] == "different: by proof"
     assert 'failures="1"' in (tmp_path / "pair.xml").read_text()
 

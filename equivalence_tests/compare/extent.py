@@ -1,7 +1,7 @@
-"""The extent of a difference: which leaf, from which step, by how much of its scale.
+"""Where and how far two trajectories differ: the leaf, the first step, the distance.
 
-A NaN or an infinity among the gradients leaves nothing to measure after it, so what comes before
-speaks first, and what such inputs do is measured apart.
+After a gradient with a NaN or an infinity most numbers are not finite and no distance can be
+measured, so the steps before it and the steps from it on are measured separately.
 """
 
 import math
@@ -17,7 +17,7 @@ from optax_bridge.metadata.trees import Updates
 
 @dataclass(frozen=True)
 class Extent:
-    """The distance of two trajectories in a part of what was compared."""
+    """The largest distance of two trajectories over some steps, and the first step with one."""
 
     leaf: str
     ulp: float
@@ -39,12 +39,12 @@ class Extent:
 
 
 def extent_before_poison(comparison: Comparison, above: float = 0.0) -> Extent | None:
-    """The extent where no input had been a NaN or an infinity; None if nothing is apart."""
+    """Returns the extent before the first input that is not finite; None if nothing differs."""
     return _extent(comparison, lambda leaf, values: values[: leaf.poisoned_from], 0, above)
 
 
 def extent_after_poison(comparison: Comparison) -> Extent | None:
-    """The extent from the first NaN or infinity among the inputs on; None if nothing is apart."""
+    """Returns the extent from the first input that is not finite on; None if nothing differs."""
     return _extent(comparison, lambda leaf, values: values[leaf.poisoned_from :], None, 0.0)
 
 
@@ -83,8 +83,8 @@ def _extent(
         return pair[1] > min(above, VISIBLE / pair[0].eps)
 
     chosen = [pair for pair in differing if beyond(pair).any()] or differing
-    # What is trained says more than what trains it, and what stays finite more than what does not;
-    # rounding is held to its bound wherever it is.
+    # A difference is shown by a parameter rather than by a state, and by a leaf that gets finite
+    # gradients alone; rounding by the leaf with the largest distance.
     counts = (lambda path: path.startswith("params")) if above else (lambda path: True)
     params = [pair for pair in chosen if counts(pair[0].path)] or chosen
     unpoisoned = [pair for pair in params if pair[0].poisoned_from >= len(pair[0].ulp_by_step)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import Comparison, compare, ulp_text
+from equivalence_tests.compare.extent import poisoned_from
 from equivalence_tests.compare.judgement import Judgement, Nature
 from optax_bridge.correspondence import Verdict
 
@@ -38,6 +39,14 @@ def test_without_float64_it_is_judged_by_its_growth(ulps: tuple[float, ...], exp
         assert judgement.explanation == (
             f"not known: another one there; by its growth it is {expected.value}"
         )
+
+
+def test_poison_begins_where_the_first_leaf_has_it():
+    late, early = np.zeros((5, 2)), np.zeros((5, 2))
+    late[3, 0], early[1, 1] = np.nan, -np.inf
+    assert poisoned_from({"a": late, "b": early}) == {"": 1}
+    assert poisoned_from({"a": late, "b": early}, ("a",)) == {"['a']": 3}
+    assert poisoned_from({"a": np.zeros((5, 2))}) == {}
 
 
 @pytest.mark.parametrize(

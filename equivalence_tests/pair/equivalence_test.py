@@ -146,6 +146,14 @@ def test_keys_in_a_state_are_compared_and_names_are_not():
     assert (report.verdict, report.state_compared) == (Verdict.IDENTICAL, False)
 
 
+def test_parameters_that_move_once_they_are_smaller_are_not_at_rest():
+    params = {"large": np.full(3, 3e5, np.float32)}
+    sides = optax.sgd(1e-3), legacy_optim.GradientDescent(1e-3)
+    report = check_equivalence(*sides, params, gradients="normal", steps=8)
+    assert "as those given hardly move" in report.started
+    assert report.at_rest == ()
+
+
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan], ids=str)
 def test_what_is_done_with_any_number_that_is_not_finite_is_seen(number: Any):
     def skipping(g: Any) -> Any:

@@ -41,23 +41,23 @@ class Evidence:
         ran, proved = self.runs.verdict, self.proof.verdict
         if proved == DIFFERENT and ran is not Verdict.DIFFERENT:
             return (
-                "the runs do not reach the input on which the proof shows that the two part: it "
-                "lies beyond their steps, streams or shapes"
+                "the input on which the proof shows a difference is none of those that ran: it "
+                "lies beyond their steps, gradients or shapes"
             )
         if proved == IDENTICAL and ran is Verdict.ROUNDING:
             return (
-                "the programs are the same to the bit; XLA compiles them into loops that round in "
-                "another way"
+                "both programs are the same to the bit, but XLA compiles them into loops that "
+                "round differently"
             )
         if proved not in _PROVED or ran is not Verdict.DIFFERENT:
             return ""
         beyond = "" if self.proof.general else ", of the shapes that it names"
         if proved == REALS:
             return (
-                f"the proof is of exact numbers{beyond}: what the runs show is rounding beyond the "
-                "bound, overflow, or what is not finite"
+                f"the proof is about exact numbers{beyond}: the runs show rounding beyond the "
+                "bound, an overflow, or a number that is not finite"
             )
-        return f"the proof is of the programs as they are traced{beyond}; the runs are of more"
+        return f"the proof is about the programs as they are traced{beyond}; the runs show more"
 
     @property
     def closing(self) -> str:

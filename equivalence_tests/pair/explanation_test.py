@@ -122,6 +122,21 @@ def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
     assert compared(*pair).verdict.value == "identical"
 
 
+def test_a_copy_of_an_object_with_other_settings_leaves_it_as_it_is():
+    side = ObjectSide("momentum", legacy_optim.Momentum(0.1))
+    changed = ObjectSide("changed", side.build(beta=0.5))
+    assert (side.parameters["beta"], changed.parameters["beta"]) == (0.9, 0.5)
+    both = ObjectSide("both", optax.chain(optax.scale_by_adam(b1=0.9), optax.scale_by_adam(b1=0.8)))
+    changed = ObjectSide("changed", both.build(b1=0.5))
+    assert [changed.parameters[name] for name in ("b1", "b1#2")] == [0.5, 0.8]
+
+
+def test_a_setting_that_explains_the_first_steps_alone_explains_nothing():
+    late = optax.sgd(lambda count: jnp.where(count < 20, 0.1, 0.2))
+    sides = ObjectSide("late", late), *named_pair(("optax.sgd(0.3)", ""), ("optax.sgd(0.3)", ""))
+    assert explanation(*sides[:2], compared) is None
+
+
 def test_what_no_setting_explains_is_left_unexplained():
     sides = named_pair(("optax.sign_sgd(0.1)", ""), ("optax.sgd(0.1)", ""))
     assert explanation(*sides, functools.partial(compared, steps=4)) is None

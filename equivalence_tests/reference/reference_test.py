@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import platform
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.serialization
@@ -82,31 +81,7 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
 SAME_ORDER = jax.__version_info__ >= (0, 10)
 
 
-def cases_as_params(cases: Sequence[Case], is_quick: Callable[[Case], bool]) -> list[Any]:
-    """The cases, those that are not quick for `--equivalence-full` alone."""
-    marks = {True: (), False: pytest.mark.full}
-    return [pytest.param(case, id=case.name, marks=marks[is_quick(case)]) for case in cases]
-
-
-NAMES = {case.name for case in CASES}
-
-
-def _is_quick(case: Case) -> bool:
-    """True unless other cases show the same."""
-    family = case.name.partition("/")[0]
-    if case.dtype != "float32":
-        return family == "adam"
-    settings = [value for name, value in case.optimizer["kwargs"].items() if "rate" not in name]
-    is_number = len(settings) + len(case.overrides) <= 1 and True not in settings
-    is_alone = is_number and not case.name.endswith("/defaults") and case.stream == "hostile"
-    is_in_all = f"{family}/all" in NAMES and case.focus is None and (is_alone or case.tree == "few")
-    return not (case.jit and is_in_all)
-
-
-SETTINGS = cases_as_params(CASES, _is_quick)
-
-
-@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_trajectory(case: Case, request: pytest.FixtureRequest) -> None:
     if case.name == "lars/defaults_large" and not SAME_ORDER:
         why = "JAX 0.9 adds up its norm otherwise: 2.8e-6 of the scale, not 2e-6"

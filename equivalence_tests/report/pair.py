@@ -161,8 +161,8 @@ class Report:
             return ""
         distance = "identical" if alone.identical else f"within {alone.ulp:.3g} ULP"
         return (
-            f"the parameters alone are {distance} here; the states are not linearly related, "
-            "and what they lead to later is not known"
+            f"only the optimizer states differ: in these steps the parameters are {distance}, in "
+            "later ones they may differ"
         )
 
     @property

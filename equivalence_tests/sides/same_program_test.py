@@ -41,6 +41,11 @@ class _Counting:
         self.number = min(self.number + 1, 2)
         return _scaled(grads, 1.0) if self.number < 2 else _scaled(_scaled(grads, 1.0), 1.0), state
 
+    def swapped(self, grads: Any, state: Any, params: Any = None) -> Any:
+        self.number += 1
+        results = _scaled(grads, 1.0), _scaled(grads, 2.0)
+        return results[self.number % 2], state
+
     def unread(self, grads: Any, state: Any, params: Any = None) -> Any:
         self.number, self.last = self.number + 1, grads
         return _scaled(grads, 1.0), state
@@ -50,7 +55,7 @@ def _side(update: Any) -> optax.GradientTransformation:
     return optax.chain(optax.identity(), optax.GradientTransformation(_Counting().init, update))
 
 
-@pytest.mark.parametrize("name", ["by_number", "by_array", "by_chance", "first_alone"])
+@pytest.mark.parametrize("name", ["by_number", "by_array", "by_chance", "first_alone", "swapped"])
 @BOTH
 def test_a_step_that_python_changes_is_refused(compare: Callable[..., Any], name: str):
     message = r"right side \(GradientTransformation\).*traced twice, gives two programs"

@@ -1,14 +1,16 @@
 """The suite itself: every claim of the correspondence, held on this machine.
 
 Each optimizer on odd shapes; rates per call and real models with two. `optax-bridge check` runs all
-of it, and `--equivalence-full` does so here.
+of it.
 """
 
+import numpy as np
 import pytest
 
-from equivalence_tests.suite.case import SYNTHETIC, groups, largest_ulp_by_claim
+from equivalence_tests.compare.comparison import compare
+from equivalence_tests.suite.case import SYNTHETIC, Result, groups, largest_ulp_by_claim
 from equivalence_tests.suite.checks import TRAINED, Check, checks, run
-from optax_bridge.correspondence.claim import MARGIN, measurements
+from optax_bridge.correspondence.claim import MARGIN, identical, measurements, rounding
 
 QUICK = 100  # steps; the claims are for as many
 FRAME = ("adam", "multi_optimizer")
@@ -26,11 +28,8 @@ def _is_quick(check: Check) -> bool:
 
 
 def those(odd: bool) -> list:
-    chosen = [check for check in checks() if (check.problem == SYNTHETIC) is odd]
-    return [
-        pytest.param(group, id=str(group[0]), marks=() if _is_quick(group[0]) else pytest.mark.full)
-        for group in groups(chosen)
-    ]
+    chosen = [c for c in checks() if (c.problem == SYNTHETIC) is odd and _is_quick(c)]
+    return [pytest.param(group, id=str(group[0])) for group in groups(chosen)]
 
 
 @pytest.mark.parametrize("group", those(odd=True))
@@ -49,3 +48,14 @@ def test_claim_in_real_training(group: list[Check]):
     assert result.held, (result.note, result.comparison)
     first, last = result.extra["loss"]
     assert last < first  # it trained: two loops that stand still would agree as well
+
+
+def test_a_claim_holds_by_its_verdict_and_its_proof():
+    one = np.ones((1, 1), np.float32)
+    rounded, same = compare(one, np.nextafter(one, np.float32(2))), compare(one, one)
+    check = next(checks())
+    bounded = rounding(2.0, "")
+    assert Result(check, "", identical(), same).held
+    assert Result(check, "", bounded, same).held and Result(check, "", bounded, rounded).held
+    assert not Result(check, "", identical(), rounded).held
+    assert not Result(check, "", identical(), same, proof_held=False).held

@@ -12,7 +12,7 @@ from optax_bridge.correspondence import TORCH, Verdict, all_entries, choose_reci
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.torch import from_torch_schedule
 
-_DRAWN, _MANY = 2, 30
+_DRAWN = 2
 
 _LIVE = [*TORCH] if witness.is_installed(TORCH) else []
 each_of_torch = pytest.mark.parametrize("name", TORCH)
@@ -29,20 +29,18 @@ def _assert_as_claimed(name: str, settings: dict[str, Any], check: WitnessCheck)
 
 @each_of_torch
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_recipes_follow_the_recordings(name: str, dtype: str, pytestconfig: Any):
+def test_exact_recipes_follow_the_recordings(name: str, dtype: str):
     entry = TORCH[name]
-    full = pytestconfig.getoption("--equivalence-full")
-    for index in range(len(entry.cases) if full else 1):
+    for index in range(len(entry.cases)):
         settings = witness.case_settings(entry, index)
         _assert_as_claimed(name, settings, WitnessCheck(name, index, dtype, "exact", RECORDED))
 
 
 @pytest.mark.parametrize("name", _LIVE)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_exact_recipes_follow_the_library_with_drawn_settings(name: str, pytestconfig: Any):
+def test_exact_recipes_follow_the_library_with_drawn_settings(name: str):
     entry = all_entries()[name]
-    full = pytestconfig.getoption("--equivalence-full")
-    for seed in range(100, 100 + (_MANY if full else _DRAWN)):
+    for seed in range(100, 100 + _DRAWN):
         settings = witness.drawn_settings(entry, seed)
         _assert_as_claimed(name, settings, WitnessCheck(name, seed, "float32", "exact", LIVE))
 

@@ -48,7 +48,7 @@ def run(
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     recipe: str = "",
-    rename: bool = False,
+    old_random_numbers: bool = False,
     json: bool = False,
 ) -> int:
     """Rewrites programs, or shows what would change."""
@@ -59,7 +59,8 @@ def run(
         check_names([*only, *skip], rules_by_name, "no rule")
         configuration = read_configuration(Path.cwd(), rules_by_name)
         paths = _existing(paths or configuration.paths)
-        options = _options(configuration, only, skip, recipe, rename)
+        options = _options(configuration, only, skip, recipe)
+        options = dataclasses.replace(options, old_random_numbers=old_random_numbers)
         report = with_bar(paths, options, Console(stderr=True, quiet=json))
         if not report.seen:
             raise ConfigurationError(_no_file(paths))
@@ -151,12 +152,11 @@ def _options(
     only: Sequence[str],
     skip: Sequence[str],
     recipe: str,
-    rename: bool,
 ) -> Options:
     """Returns the options of a run; rules of the command line replace those of the settings."""
     skipped = skip if only or skip else configuration.skip
     rules = frozenset(only or (rule.name for rule in RULES)) - frozenset(skipped)
-    return Options(recipe=recipe or configuration.recipe, rules=rules, rename=rename)
+    return Options(recipe=recipe or configuration.recipe, rules=rules)
 
 
 def _no_file(paths: Sequence[Path]) -> str:

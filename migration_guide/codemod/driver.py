@@ -14,12 +14,12 @@ from migration_guide.codemod.inference import half_precision
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.kinds import Sign
 from migration_guide.codemod.inference.project import Project, merge_projects
-from migration_guide.codemod.reading import files, notebook, pins
+from migration_guide.codemod.reading import files, notebook
 from migration_guide.codemod.reading.marks import line_map
 from migration_guide.codemod.reading.source import TooLargeError, parse
 from migration_guide.codemod.results import FileResult, Message, Options, Report, Rewritten
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing import public_optax
+from migration_guide.codemod.writing import public_optax, random_numbers
 
 _ROUNDS = 8  # what files tell each other settles in two, as a rule
 
@@ -83,7 +83,7 @@ def _migrate(
         groups.setdefault(candidate.file.group, []).append(candidate)
     chosen: list[tuple[Candidate, Project]] = []
     for group in groups.values():
-        explicit = any(c.file.explicit for c in group)
+        explicit = any(c.file.explicit for c in group) or options.old_random_numbers
         if explicit or any(c.uses_optim for c in group):
             chosen += _relevant_files(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
@@ -120,19 +120,16 @@ def _read_all(
     results: list[FileResult],
     progress: Callable[[str, int, int], None],
 ) -> list[Candidate]:
-    """The Python files and notebooks, read; adds pins, and what cannot be read, to the results."""
+    """The Python files and notebooks, read; adds what cannot be read, to the results."""
     candidates: list[Candidate] = []
     for index, file in enumerate(looked_at):
         progress("reading", index, len(looked_at))
-        is_project_file = pins.is_project_file(file.path)
         try:
             data = file.path.read_bytes()
         except OSError as error:
             results.append(failure(file.path, str(error)))
             continue
-        if is_project_file:
-            results += pins_of(file.path, data)
-        if files.is_code(file.path) or (file.explicit and not is_project_file):
+        if files.is_code(file.path) or file.explicit:
             candidates.append(Candidate(file, data, files.uses_optim(data)))
     return candidates
 
@@ -171,6 +168,8 @@ def _relevant_files(
     )
     chosen: list[Candidate] = []
     more = [c for c in group if c.uses_optim or files.has_old_names(c.data)]
+    if options.old_random_numbers:
+        more += [c for c in group if c not in more and random_numbers.makes_keys(c.data)]
     while True:  # what these hand on may make another file matter
         for candidate in more:
             del rest[candidate.file.path]
@@ -301,15 +300,8 @@ def _cell_messages(
     messages: Sequence[Message],
 ) -> tuple[Message, ...]:
     """Returns messages with their cells, with those about installations and other languages."""
-    lines = book.code.splitlines()
-    old = pins.old_pins(book.code.replace(notebook.MAGIC, ""))
-    pinned = (Message(*pin) for pin in old if notebook.MAGIC in lines[pin[0] - 1])
-    everything = [
-        *messages,
-        *(dataclasses.replace(m, new_line=new_line_of(m.line)) for m in pinned),
-    ]
     placed = []
-    for message in everything:
+    for message in messages:
         cell, line = book.location(message.line)
         new_line = new.location(message.new_line)[1]
         placed.append(dataclasses.replace(message, cell=cell, line=line, new_line=new_line))
@@ -318,13 +310,6 @@ def _cell_messages(
             unread = "this cell is not read, and uses flax.optim"
             placed.append(Message(1, unread, cell=cell, new_line=1))
     return tuple(placed)
-
-
-def pins_of(path: Path, data: bytes) -> list[FileResult]:
-    """Pins of an old Flax in a project file."""
-    content = data.decode("utf-8", errors="replace")
-    messages = tuple(Message(line, text, new_line=line) for line, text in pins.old_pins(content))
-    return [FileResult(path=path, old=content, code=content, messages=messages)] if messages else []
 
 
 def left_outside(result: FileResult) -> FileResult:

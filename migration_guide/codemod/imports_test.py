@@ -254,7 +254,6 @@ def test_what_sets_the_environment_stays_above(subtests: pytest.Subtests):
 OPTIONS = {
     "default": Options(),
     "optax": Options(recipe="optax"),
-    "rename": Options(rename=True),
     "exact": Options(recipe="exact"),
 }
 SETTINGS = {

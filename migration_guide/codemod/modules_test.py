@@ -144,9 +144,7 @@ FEW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     derandomize=True,
 )
-OPTIONS = st.sampled_from(
-    [Options(), Options(recipe="exact"), Options(rename=True), Options(recipe="optax")]
-)
+OPTIONS = st.sampled_from([Options(), Options(recipe="exact"), Options(recipe="optax")])
 
 
 @FEW

@@ -162,7 +162,6 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert sources[1].startswith(cells[0].rpartition("\n")[0])
     assert sources[2].startswith("%%time\noptimizer = optax_bridge.TrainState.create(")
     assert sources[3] == cells[2]
-    assert "short.ipynb:cell 2:2: 'flax==0.5.3' keeps the old Flax" in output
     assert "short.ipynb:cell 4:1: this cell is not read" in output
     assert "short.ipynb:cell 5:3: this class is called where nobody sees it" in output
 

@@ -14,7 +14,7 @@ class Options:
 
     recipe: str = "auto"
     rules: frozenset[str] | None = None
-    rename: bool = False
+    old_random_numbers: bool = False
 
     @property
     def exact(self) -> bool:

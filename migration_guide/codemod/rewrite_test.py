@@ -403,27 +403,6 @@ def test_what_a_first_run_left_is_listed_again_and_gets_no_second_comment():
     assert [m.text for m in again.messages] == [m.text for m in first.messages]
 
 
-def test_rename_where_every_use_is_an_optimizer():
-    code = f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n"
-    result = rewrite(code, Options(rename=True))
-    assert "state = optax_bridge.TrainState" in result.code
-    assert "print(state.params)" in result.code
-
-
-def test_rename_refuses(subtests: pytest.Subtests):
-    for more in [
-        "state = 1",
-        "f(optimizer=optimizer)",
-        "class C:\n    optimizer: int",
-        "def f(optimizer): return 1\nf(3)",
-    ]:
-        with subtests.test(more):
-            code = (
-                f"{IMPORTS}optimizer = optim.Adam(1.0).create(p)\nprint(optimizer.target)\n{more}\n"
-            )
-            assert "optimizer = optax_bridge.TrainState" in rewrite(code, Options(rename=True)).code
-
-
 def test_dropped_replace_is_noted():
     code = f"{IMPORTS}o = optim.Adam(1.0).create(p)\no.target.replace(params=q)\n"
     assert "did nothing" in rewrite(code, Options()).messages[0].text

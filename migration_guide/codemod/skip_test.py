@@ -49,11 +49,3 @@ def test_a_marked_import_stays():
     result = rewrite(code, Options())
     assert "from flax import optim  # optax-bridge: skip\n" in result.code
     assert "d = optax.adam(" in result.code
-
-
-def test_a_variable_on_a_marked_line_is_not_renamed():
-    code = (
-        f"{HEAD}optimizer = optim.Adam(lr).create(p)\n"
-        "print(optimizer.target)  # optax-bridge: skip\n"
-    )
-    assert "\noptimizer = " in rewrite(code, Options(rename=True)).code

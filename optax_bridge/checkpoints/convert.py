@@ -2,7 +2,7 @@
 """From one checkpoint to another: reads, maps the state, writes, reads again and compares."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,15 +20,17 @@ from optax_bridge.checkpoints.locate import (
     find_states,
     select_paths,
 )
+from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
-from optax_bridge.checkpoints.restore import restored_like
+from optax_bridge.checkpoints.restore import planned_like
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import Converted, convert_tree, tree_of
-from optax_bridge.checkpoints.trees import is_state, leaves, plain
+from optax_bridge.checkpoints.trees import Names, is_state, leaves, plain, state_dict
 from optax_bridge.checkpoints.write import Progress, write
 from optax_bridge.correspondence import Choice
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.states import COUNTS
 
 Definition = legacy_optim.OptimizerDef
 _LEGACY = "msgpack"  # what programs of flax.optim read
@@ -44,6 +46,21 @@ class Conversion:
     definition: PyTree = None
     step: int | None = None
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+    moves: Sequence[Move] = ()
+
+    def dropped(self) -> list[Names]:
+        """The paths of the leaves of the source that are not in the result; the step has counts."""
+        sources = {move.source for move in self.moves}
+        used = {id(leaf) for _, leaf in leaves(state_dict(self.tree))}
+        return [
+            path
+            for path, leaf in leaves(self.read.tree)
+            if leaf is not None
+            and path not in sources
+            and id(leaf) not in used
+            and path[-1] not in COUNTS
+            and LAYOUT not in path
+        ]
 
 
 def convert_file(
@@ -63,6 +80,7 @@ def convert_file(
     force: bool = False,
     progress: Progress | None = None,
     moved: Callable[[Read, PyTree], Read] | None = None,
+    dry_run: bool = False,
 ) -> Conversion:
     """Converts a checkpoint; the source is only read.
 
@@ -83,6 +101,7 @@ def convert_file(
       verify: read again what was written, and compare every leaf.
       force: replace the destination if it is a checkpoint.
       progress: called with the phase, the bytes done and the bytes in all.
+      dry_run: check everything, and write nothing.
       moved: takes what was read, of another origin, and `like`; lays it out as `flax.optim` did.
 
     Raises:
@@ -98,7 +117,8 @@ def convert_file(
     read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
     conversion = request.conversion(read)
-    write(destination, conversion.tree, file_format, force, verify, progress)
+    if not dry_run:
+        write(destination, conversion.tree, file_format, force, verify, progress)
     return conversion
 
 
@@ -137,11 +157,11 @@ class _Request:
             return each(read, self.optimizer_def)
         definition: PyTree = self.optimizer_def
         if self.to_legacy:
-            tree, step = back(read, definition, self.part, self.allow_nan)
-            return Conversion(read, tree, definition, step)
+            tree, step, moves = back(read, definition, self.part, self.allow_nan)
+            return Conversion(read, tree, definition, step, moves=moves)
         if self.like is not None:
-            tree = restored_like(self.like, read.tree, read.path, self.allow_nan)
-            return Conversion(read, tree, definition, _common_step(tree))
+            tree, moves = planned_like(self.like, read.tree, read.path, self.allow_nan)
+            return Conversion(read, tree, definition, _common_step(tree), moves=moves)
         converted = self._convert(read, read.tree, definition, self.part)
         # Every checkpoint of T5X has that level; the way back is Flax's.
         of_level = set(read.tree) == {read.level}
@@ -150,7 +170,8 @@ class _Request:
         if of_level:
             del tree[LAYOUT]
         choices = {"": converted.choice} if converted.choice else {}
-        return Conversion(read, tree, converted.definition, int(converted.step), choices)
+        moves = _moved_to(() if flat else converted.layout.part, converted.moves)
+        return Conversion(read, tree, converted.definition, int(converted.step), choices, moves)
 
     def _convert_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
         """Puts a TrainState in place of each of a checkpoint's optimizers."""
@@ -160,15 +181,20 @@ class _Request:
             each[path] = self._convert(read, rest, definition, path)
             rest = each[path].others
         choices = {path: one.choice for path, one in each.items() if one.choice is not None}
-        return Conversion(read, tree_of([*each.values()], read.path), definitions, choices=choices)
+        moves = [
+            move for path, one in each.items() for move in _moved_to(one.layout.part, one.moves)
+        ]
+        tree = tree_of([*each.values()], read.path)
+        return Conversion(read, tree, definitions, choices=choices, moves=moves)
 
     def _back_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
         """Puts an optimizer of `flax.optim` in place of each of a checkpoint's TrainStates."""
         _check_names(read, map("/".join, find_states(read.tree)), definitions)
-        tree = read.tree
+        tree, moves = read.tree, list[Move]()
         for path, definition in definitions.items():
-            tree, _ = back(replace(read, tree=tree), definition, path, self.allow_nan)
-        return Conversion(read, tree, definitions)
+            tree, _, more = back(replace(read, tree=tree), definition, path, self.allow_nan)
+            moves += more
+        return Conversion(read, tree, definitions, moves=moves)
 
     def _convert(
         self, read: Read, tree: PyTree, definition: Definition | None, part: str | None
@@ -177,6 +203,11 @@ class _Request:
             tree, definition, recipe=self.recipe, part=part, allow_nan=self.allow_nan,
             place=read.path,
         )  # fmt: skip
+
+
+def _moved_to(home: Names, moves: Sequence[Move]) -> list[Move]:
+    """The moves of a state that goes to a place of its own."""
+    return [replace(move, target=(*home, *move.target)) for move in moves]
 
 
 def _check_names(read: Read, names: Iterable[str], definitions: Mapping[str, Definition]) -> None:

@@ -71,6 +71,7 @@ class LegacyFit(Fit):
     ):
         super().__init__(place, keep=keep, allow_nan=allow_nan)
         self.by_hand, self.is_by_definition = by_hand, False
+        self.home: Names = ()  # of the state that is filled, in what is restored
         self.saved_copies, self.copies = _copies(outline, saved) or (None, None)
 
     def follow(self, name: str) -> None:
@@ -82,11 +83,14 @@ class LegacyFit(Fit):
         """Fits a `TrainState`, from a legacy optimizer if the checkpoint has one in its place."""
         if legacy_states(saved) is None and not _has_own_state(template, saved):
             return self._within(template, saved, path)
-        fitted = self._optimizer(template, saved, path)
+        fitted = self._optimizer(template, saved, path, path)
         return fitted | self._fields(outline_of(template), {}, path)
 
-    def _optimizer(self, template: PyTree, saved: PyTree, path: Names) -> dict[str, PyTree]:
+    def _optimizer(
+        self, template: PyTree, saved: PyTree, path: Names, home: Names
+    ) -> dict[str, PyTree]:
         """Step, parameters and state from a legacy optimizer."""
+        self.set_home(path, home)
         is_own = _has_own_state(template, saved)
         states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
         self.changed = True
@@ -105,6 +109,13 @@ class LegacyFit(Fit):
         plain_state = plain(state_dict(opt_state))
         return {"step": step, "params": params, "opt_state": plain_state}
 
+    def set_home(self, path: Names, home: Names) -> None:
+        """Says where an optimizer of the checkpoint goes, for the plan."""
+        self.home = home
+        self.homes[*path, "target"] = (*home, "params")
+        self.homes[*path, "state"] = (*home, "opt_state")
+        self.homes[*path, "state", "step"] = (*home, "step")
+
     def _within(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState` to a whole legacy checkpoint, optimizer and the rest."""
         is_new = isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
@@ -118,7 +129,7 @@ class LegacyFit(Fit):
         optimizer = saved
         for name in optimizer_path:
             optimizer = optimizer[name]
-        fitted = self._optimizer(template, optimizer, (*path, *optimizer_path))
+        fitted = self._optimizer(template, optimizer, (*path, *optimizer_path), path)
         outline = outline_of(template)
         names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
         step = int(np.ravel(np.asarray(fitted["step"]))[0])
@@ -154,6 +165,7 @@ class LegacyFit(Fit):
             return expected
         if not self.check_step(steps[0], step_path):
             return expected
+        self.record(steps[0], steps[0], step_path)
         return self.leaf(expected, steps[0], step_path, "state")
 
     def _check_complete(self, path: Names) -> None:
@@ -236,7 +248,10 @@ class LegacyFit(Fit):
                     self.wrong.append((at, "one place in the new state", "several"))
                 used.add(slot.row)
                 self.ranges[at] = slot.within
-                return slot.apply_sign(self._moment(slot.leaf, value, at))
+                moment = self._moment(slot.leaf, value, at)
+                target = (*self.home, "opt_state", *slot.path)
+                self.record(value, moment, at, target, negate=slot.sign == -1)
+                return slot.apply_sign(moment)
             return slot.leaf
 
         new = fill(template, values, step, take)

@@ -28,7 +28,7 @@ from optax_bridge.checkpoints.errors import (
     brief,
 )
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
-from optax_bridge.checkpoints.moves import Misfit, Plan, place_of
+from optax_bridge.checkpoints.moves import Misfit, Move, Plan, place_of
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     Names,
@@ -118,6 +118,8 @@ class Fit:
         self.place, self.keep, self.allow_nan = place, keep, allow_nan
         self.remedy, self.changed = SAME_MAKE, False
         self.requirement, self.if_missing = Plan.requirement, Plan.if_missing
+        self.moves: list[Move] = []
+        self.homes: dict[Names, Names] = {}  # a path in the checkpoint -> in what is restored
         self.missing: list[Names] = []
         self.surplus: list[Names] = []
         self.unused: list[Names] = []
@@ -136,8 +138,9 @@ class Fit:
     def plan(self) -> Plan:
         """All that does not fit so far."""
         return Plan(
-            self.place, (), self.missing, self.surplus, self.unused, self.wrong, self.converted,
-            self.remedy, self.requirement, self.if_missing, bool(self.beside), self.replicated,
+            self.place, self.moves, self.missing, self.surplus, self.unused, self.wrong,
+            self.converted, self.remedy, self.requirement, self.if_missing, bool(self.beside),
+            self.replicated,
         )  # fmt: skip
 
     def settle(self) -> None:
@@ -156,7 +159,34 @@ class Fit:
             return self._level(expected, saved, path, owner)
         if isinstance(saved, Mapping):
             return self._unbox(expected, saved, path, owner)
-        return self.leaf(expected, saved, path, owner)
+        problems = self._count_of_problems()
+        fitted = self.leaf(expected, saved, path, owner)
+        if saved is not None and self._count_of_problems() == problems:
+            self.record(saved, fitted, path)
+        return fitted
+
+    def _count_of_problems(self) -> int:
+        return sum(map(len, (self.missing, self.surplus, self.unused, self.wrong)))
+
+    def record(
+        self,
+        saved: Leaf,
+        fitted: Leaf,
+        source: Names,
+        target: Names | None = None,
+        *,
+        negate: bool = False,
+    ) -> None:
+        """Adds a move to the plan."""
+        if target is None:
+            lengths = [n for n in range(len(source), -1, -1) if source[:n] in self.homes]
+            length = lengths[0] if lengths else 0
+            target = (*self.homes.get(source[:length], ()), *source[length:])
+        cast = None
+        if array_like(saved) and array_like(fitted) and not is_key(fitted):
+            before, after = str(dtype_of(saved)), str(dtype_of(fitted))
+            cast = (before, after) if before != after else None
+        self.moves.append(Move(source, target, cast, negate))
 
     def state(self, template: PyTree, saved: PyTree, path: Names) -> PyTree:
         """Fits a `TrainState`, or what the checkpoint has in its place."""

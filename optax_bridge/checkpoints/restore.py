@@ -1,7 +1,7 @@
 """Restores old and new checkpoints into any tree that has a `TrainState`: for migrated programs."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.fill import LegacyFit
 from optax_bridge.checkpoints.fit import check_finite
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
+from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
     has_states,
@@ -259,13 +260,21 @@ def as_arrays(tree: PyTree) -> PyTree:
 
 def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
     """Does as `restore_checkpoint` with a tree that was read; its arrays may be read later."""
+    return planned_like(target, saved, place, allow_nan)[0]
+
+
+def planned_like(
+    target: T, saved: PyTree, place: Place, allow_nan: bool = False
+) -> tuple[T, Sequence[Move]]:
+    """As `restored_like`, with where each leaf went."""
     if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
-    return _restore_fitted(target, saved, place, "error", allow_nan)
+    fit, fitted = _fit(target, saved, place, "error", allow_nan)
+    return refill(target, fitted), fit.moves
 
 
 def _restore_fitted(

@@ -31,6 +31,7 @@ from optax_bridge.checkpoints.layout import (
     without_copies,
 )
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
+from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.trees import (
     Names,
@@ -51,7 +52,7 @@ from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.legacy import to_legacy
 from optax_bridge.metadata.axis_metadata import key_names, unboxed
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import extract
+from optax_bridge.states import Kind, extract, slots
 
 
 def legacy_tree(
@@ -120,8 +121,8 @@ def back(
     definition: legacy_optim.OptimizerDef | None,
     part: str | None = None,
     allow_nan: bool = False,
-) -> tuple[PyTree, int]:
-    """The legacy tree for a TrainState's checkpoint, and its step."""
+) -> tuple[PyTree, int, list[Move]]:
+    """The legacy tree for a TrainState's checkpoint, its step, and where each leaf goes."""
     states = select_paths(find_states(read.tree), part)
     if len(states) > 1:
         raise CheckpointError(
@@ -150,7 +151,7 @@ def back(
     number = int(np.asarray(step))
     tree = legacy_tree(params, opt_state, step, definition)
     if states[0]:
-        return _replace(read.tree, states[0], tree), number
+        return _replace(read.tree, states[0], tree), number, _moves(states[0], tree, opt_state)
     others = {
         original_name(name): value
         for name, value in read.tree.items()
@@ -158,9 +159,30 @@ def back(
     }
     layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
     if not others and not layout.part and part is None:
-        return tree, number
+        return tree, number, _moves((), tree, opt_state)
     path = tuple(part.strip("/").split("/")) if part else layout.part or likely_path(others)
-    return add_optimizer(others | layout.steps_at(step), path, tree, read.path), number
+    moves = _moves((), tree, opt_state, path)
+    return add_optimizer(others | layout.steps_at(step), path, tree, read.path), number, moves
+
+
+def _moves(
+    state: Names, tree: PyTree, opt_state: OptState, home: Names | None = None
+) -> list[Move]:
+    """Where the leaves of a TrainState go in the tree of a legacy optimizer."""
+    home = state if home is None else home
+    moves = [Move((*state, "step"), (*home, "state", "step"))]
+    moves += [
+        Move((*state, "params", *names), (*home, "target", *names))
+        for names, _ in leaves(plain(tree["target"]))
+    ]
+    fields = dict(leaves(plain(tree["state"]["param_states"])))
+    return moves + [
+        Move(
+            (*state, "opt_state", *slot.path), (*home, "state", "param_states", *slot.row),
+            negate=slot.sign == -1,
+        )
+        for slot in slots(unboxed(opt_state), fields) if slot.kind is Kind.FIELD
+    ]  # fmt: skip
 
 
 def _one_state(read: Read, path: Names) -> PyTree:

@@ -43,10 +43,12 @@ from optax_bridge.checkpoints.locate import (
     refuse_older,
     rows,
 )
+from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.trees import (
     Names,
     is_state,
+    leaves,
     listed_leaves,
     plain,
 )
@@ -73,6 +75,7 @@ class Converted:
     step: np.ndarray
     others: dict[str, PyTree] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
+    moves: Sequence[Move] = ()
 
     def state(self) -> dict[str, PyTree]:
         """The fields of the state that takes the optimizer's place."""
@@ -156,12 +159,18 @@ def _convert(
         check_axes_of_t5x(tx, template, part.target, place)
     fit = LegacyFit(place, allow_nan=allow_nan)
     fit.follow(name)
+    fit.set_home(part.path, ())
+    for names, leaf in leaves(part.target):
+        fit.record(leaf, leaf, (*part.path, "target", *names))
+    fit.record(part.step, part.step, (*part.path, "state", "step"))
     fit.check_parts(part.target, (*part.path, "target"), "params")
     step, each = np.asarray(part.step, np.int32), ((names, row) for names, _, row in fields)
     opt_state = fit.fill_state(template, part.target, each, step, part.path)
     fit.settle()
     others, layout = rest_of(tree, part)
-    return Converted(definition, tx, choice, part.target, opt_state, step, others, layout)
+    return Converted(
+        definition, tx, choice, part.target, opt_state, step, others, layout, fit.moves
+    )
 
 
 def from_legacy_checkpoint(
@@ -248,14 +257,14 @@ def _place(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
     """The fields of a state with their leaves on devices, one after another."""
     if is_state(sharding):
         fields = {name: getattr(sharding, name) for name in tree}
-        leaves, treedef = jax.tree.flatten(tree)
+        flat, treedef = jax.tree.flatten(tree)
         each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes
-        if len(each) != len(leaves):
+        if len(each) != len(flat):
             raise CheckpointError(
-                "sharding", f"a state with {len(leaves)} shardings, as the checkpoint has leaves",
+                "sharding", f"a state with {len(flat)} shardings, as the checkpoint has leaves",
                 f"{len(each)}", "Make it by state_shardings of a state of the same optimizer.",
             )  # fmt: skip
-        return treedef.unflatten(map(on_device, leaves, each))
+        return treedef.unflatten(map(on_device, flat, each))
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: on_device(
             leaf, sharding(path, leaf) if callable(sharding) else sharding

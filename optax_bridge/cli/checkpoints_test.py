@@ -452,3 +452,24 @@ def test_disk_that_is_full_is_one_clear_line(file_format: str, tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
     # Threads of tensorstore may be late; the next command removes what they write.
     assert [name for name in os.listdir(tmp_path) if not name.endswith(".part")] == []
+
+
+def test_a_dry_run_prints_where_each_leaf_goes_and_writes_nothing(tmp_path: Path) -> None:
+    done = bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "['state']['step'] -> ['step']" in lines
+    moment = "['state']['param_states']['scale']['grad_ema'] -> ['opt_state']['0']['mu']['scale']"
+    assert moment in lines
+    facts = json.loads(
+        bridge("convert", ADAM, tmp_path / "new", *AS_ADAM, "--dry-run", "--json").stdout
+    )
+    assert len(facts["moves"]) == len(lines) - 1 and facts["dropped"] == []
+    assert {
+        "from": ["target", "scale"],
+        "to": ["params", "scale"],
+        "negated": False,
+        "cast": None,
+    } in facts["moves"]
+    assert os.listdir(tmp_path) == []
+    assert bridge("convert", ADAM, tmp_path / "new", "--params-only", "--dry-run").exit_code == 2

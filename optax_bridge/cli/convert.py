@@ -112,6 +112,10 @@ _AllowNaN = Annotated[
 ]
 _Verify = Annotated[bool, typer.Option(help="Read the result again and compare every leaf.")]
 _Force = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
+_DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Write nothing; print where each leaf goes."),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
 
@@ -133,6 +137,7 @@ def convert(
     verify: _Verify = True,
     force: _Force = False,
     json: _Json = False,
+    dry_run: _DryRun = False,
 ) -> None:
     """Convert a checkpoint of flax.optim or PyTorch, moments and step too, or convert it back.
 
@@ -160,7 +165,7 @@ def convert(
     """
     options = ConvertOptions(
         source, destination, optimizer or (), to, file_format, params_only, recipe, layout, like,
-        part, names, step, base, allow_nan, verify, force, json,
+        part, names, step, base, allow_nan, verify, force, json, dry_run,
     )  # fmt: skip
     raise typer.Exit(_run(options))
 
@@ -213,7 +218,10 @@ def _run(options: ConvertOptions) -> int:
         return DONE
     for note in _notes(done, options, recipe):
         errors.print(note)
-    _report(done, options)
+    if options.dry_run:
+        _print_moves(done, options.json)
+    else:
+        _report(done, options)
     return DONE
 
 
@@ -262,6 +270,10 @@ def _misuse(options: ConvertOptions) -> str:
 
     if not os.path.lexists(options.source):
         return nothing_there(options.source)
+    if options.dry_run and (options.params_only or options.names):
+        return (
+            "--dry-run is for states of flax.optim and Optax: leave --params-only and --names out"
+        )
     alone, flat = options.params_only or options.part, options.layout is Layout.FLAT
     legacy = options.to is Target.LEGACY
     if options.like is not None and (
@@ -315,7 +327,7 @@ def _convert(
         params_only=options.params_only, recipe=cast("RecipeKind", recipe),
         layout=options.layout.value, like=template, part=options.part,
         allow_nan=options.allow_nan, verify=options.verify, force=options.force,
-        progress=progress, moved=moved,
+        progress=progress, moved=moved, dry_run=options.dry_run,
     )  # fmt: skip
 
 
@@ -365,6 +377,33 @@ def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
     """Drops what threads of tensorstore say to an event loop that Orbax closed when it failed."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
+
+
+def _print_moves(done: "Conversion", as_json: bool) -> None:
+    """Prints where each leaf of the source goes, and which have no place."""
+    from optax_bridge.checkpoints.errors import leaf_name
+    from optax_bridge.cli.terminal import plain_terminal
+
+    dropped = done.dropped()
+    if as_json:
+        moves = [
+            {
+                "from": list(move.source), "to": list(move.target), "negated": move.negate,
+                "cast": list(move.cast) if move.cast else None,
+            }
+            for move in done.moves
+        ]  # fmt: skip
+        print(dumps({"moves": moves, "dropped": [list(path) for path in dropped]}))
+        return
+    console = plain_terminal()
+    for move in done.moves:
+        notes = [" to ".join(move.cast)] if move.cast else []
+        notes += ["negated"] if move.negate else []
+        note = f" ({', '.join(notes)})" if notes else ""
+        console.print(f"{leaf_name(move.source)} -> {leaf_name(move.target)}{note}")
+    for path in dropped:
+        console.print(f"{leaf_name(path)} is dropped")
+    console.print("Nothing was written; what is around the optimizers stays as it is.")
 
 
 def _report(done: "Conversion", options: ConvertOptions) -> None:

@@ -59,3 +59,4 @@ class ConvertOptions:
     verify: bool
     force: bool
     json: bool
+    dry_run: bool

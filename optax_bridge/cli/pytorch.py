@@ -20,6 +20,11 @@ def misuse(options: ConvertOptions) -> str:
             "--to torch needs --like, which makes the state, --names, which says where each array "
             "goes, and --base, a checkpoint of the PyTorch program"
         )
+    if not back and options.destination.suffix in (".pt", ".pth"):
+        return (
+            f"{options.destination} is called as a file of PyTorch is: --to torch writes one, with "
+            "--like, --names and --base"
+        )
     if options.base is not None and not back:
         return "--base is for --to torch: leave it out"
     if options.step is not None and (back or options.names is None):

@@ -143,7 +143,7 @@ def _print_choice(
     """Prints a recipe as source, with what it is worth and where the state's fields are."""
     from optax_bridge.correspondence.recipe import imports, render
 
-    claim = choice.claim
+    claim = described.entry.exactness if choice.kind == "exact" else choice.claim
     bound = (
         ""
         if claim.ulp is None

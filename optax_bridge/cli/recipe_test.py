@@ -51,6 +51,7 @@ from optax_bridge.correspondence import ENTRIES
             "torch.optim.Adam(fused=True): PyTorch then",
         ),
         ("torch.optim.SGD(lr=0.1, momentum=0.9)", FOUND, "state: momentum_buffer is trace: optax"),
+        ("torch.optim.Muon()", FOUND, "exact: rounding only, at most 64 ULP"),
         ("torch.optim.ASGD()", NO_EQUAL, "optax: none. ASGD: public Optax has no such"),
         ("keras.optimizers.Adam(0.1)", MISUSE, "is not the Adam of flax.optim"),
         ("torch.optim.LBFGS(params)", MISUSE, "optax.lbfgs() is the same method"),

@@ -305,40 +305,6 @@ def test_each_group_sees_its_own_leaves_only():
     assert seen == [2] * 30
 
 
-class Counted:
-    """Parameters that count how often they are taken apart."""
-
-    def __init__(self, leaves: list[Any]):
-        self.leaves = leaves
-
-
-FLATTENED = []
-
-
-def _flatten(node: Counted) -> tuple[list[Any], None]:
-    FLATTENED.append(node)
-    return node.leaves, None
-
-
-jax.tree_util.register_pytree_node(Counted, _flatten, lambda _, leaves: Counted(list(leaves)))
-
-
-@pytest.mark.parametrize("selector", [optax_bridge.path_mask, ModelParamTraversal])
-def test_the_leaves_are_read_once_for_all_groups(selector: Any):
-    """What else makes the cost grow with the leaves: a group more only asks its predicate."""
-    params, passes = Counted([BIAS] * 30), []
-    for number in (3, 30):
-        groups = [
-            (selector(lambda path, _, i=i, n=number: int(path[1:]) % n == i), optax_bridge.sgd(0.1))
-            for i in range(number)
-        ]
-        FLATTENED.clear()
-        counts = optax_bridge.group_counts(params, *groups)
-        passes.append(len(FLATTENED))
-        assert [count.leaves for count in counts] == [30 // number] * number + [0]
-    assert passes[0] == passes[1]
-
-
 def test_selectors_are_asked_once_for_parameters_of_one_form():
     asked = []
     selector = optax_bridge.path_mask(lambda path, _: asked.append(path) or True)

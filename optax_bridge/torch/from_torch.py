@@ -12,7 +12,7 @@ from optax_bridge.checkpoints.definitions import path_pattern
 from optax_bridge.correspondence import TORCH, Described, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Source
-from optax_bridge.legacy import from_legacy
+from optax_bridge.legacy import transformation_of
 from optax_bridge.torch.definition import ScalarOrSchedule, TorchOptimizer
 
 _IS_ON = "True"
@@ -48,10 +48,13 @@ def from_torch(
     Raises:
       ExpressionError: the text is no constructor call, or one of its settings is no value.
       TypeError: this is no optimizer of PyTorch.
-      ValueError: groups differ, and nothing says which parameters they are of.
+      ValueError: groups differ, and nothing says which parameters they are of; or a scheduler is
+        attached, and no `lr` is given. `init` raises it where a group selects no parameter.
       UnsupportedSetting: `exact=False`, and public Optax has no equal for these settings.
     """
-    return from_legacy(torch_definition(optimizer, lr=lr, groups=groups), exact)
+    definition = torch_definition(optimizer, lr=lr, groups=groups)
+    # PyTorch's groups hold tensors: one that selects nothing would freeze them.
+    return transformation_of(definition, exact, strict=groups is not None)
 
 
 def torch_definition(
@@ -65,6 +68,13 @@ def torch_definition(
         optimizer = Described(*_entry_and_settings(optimizer))
     described = _from_text(optimizer) if isinstance(optimizer, str) else optimizer
     each = [described] if isinstance(described, Described) else _from_object(described)
+    # Only a scheduler writes it; the rate in the group is that of one step.
+    if lr is None and any("initial_lr" in g for g in getattr(optimizer, "param_groups", ())):
+        raise ValueError(
+            "a scheduler is attached to the optimizer, which changes its rate from step to step: "
+            "give lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
+            "rate"
+        )
     rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(each)
     if len(rates) != len(each):
         raise ValueError(f"lr: expected one for each of {len(each)} groups, found {len(rates)}")

@@ -136,5 +136,23 @@ def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
     alone = _step(from_torch("AdamW(lr=0.5)"))
     np.testing.assert_array_equal(new["layer"]["kernel"], alone["layer"]["kernel"])
     np.testing.assert_allclose(new["layer"]["bias"], 0.75, rtol=1e-6)
+    with pytest.raises(ValueError, match="group 0: none of the 2 parameters is selected"):
+        from_torch(optimizer, groups=("kernel", "bias")).init(PARAMS)
     same = torch.optim.SGD([{"params": [layer.weight]}, {"params": [layer.bias]}], lr=0.1)
     assert type(torch_definition(same)).__name__ == "SGD"
+
+
+@with_torch
+def test_an_attached_scheduler_is_not_taken_for_a_constant_rate():
+    torch = importlib.import_module("torch")
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 10)
+    with pytest.raises(ValueError, match=r"lr=optax_bridge.torch.from_torch_schedule\(scheduler\)"):
+        from_torch(optimizer)
+    with pytest.raises(ValueError, match="a scheduler is attached"):
+        TrainState.from_torch(
+            optimizer, params={"w": weight.detach()}, names={"names": {"w": "params/w"}}
+        )
+    tx: Any = from_torch(optimizer, lr=schedules.from_torch_schedule(scheduler))
+    assert float(tx.hyper_params["lr"](10)) == np.float32(1e-3)

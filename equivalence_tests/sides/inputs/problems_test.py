@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.sides.inputs import problems
+from equivalence_tests.sides.inputs.gradients import resolve
 
 
 @pytest.mark.parametrize("dtypes", [("float32",), ("float32", "bfloat16"), ("float16",)], ids=str)
@@ -85,3 +86,10 @@ def test_the_rate_warms_up_and_decays_to_a_tenth():
     assert (np.diff(rate[:9]) > 0).all() and (np.diff(rate[12:]) < 0).all()
     np.testing.assert_allclose([rate[0], rate.max(), rate[-1]], [0.2, 1.95, 0.2], rtol=0.03)
     assert problems.schedule(2.0, 1).tolist() == [2.0]
+
+
+def test_a_list_of_gradients_is_given_in_its_order():
+    rows = [{"w": np.full(2, step, np.float32)} for step in range(3)]
+    for given in (rows, iter(rows)):
+        stream, steps = resolve(given, rows[0], 3)
+        assert [stream(step, rows[0])["w"][0] for step in range(steps)] == [0, 1, 2]

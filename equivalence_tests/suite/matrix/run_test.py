@@ -1,4 +1,4 @@
-"""The matrix: its tables linted, and each case as a test; `--equivalence-full` runs all of them.
+"""The matrix: its tables linted, and a slice of its cases; `optax-bridge check --full` runs all.
 
 Every value occurs, ids are unique, streams are what they say.
 """
@@ -32,10 +32,7 @@ def in_slice(case: MatrixCase) -> bool:
     return is_example and (case.stream in ("mixture", "nan", "normal") or case.column == "free")
 
 
-CASES = [
-    pytest.param(case, id=str(case), marks=() if in_slice(case) else pytest.mark.full)
-    for case in ALL
-]
+CASES = [pytest.param(case, id=str(case)) for case in ALL if in_slice(case)]
 # Cases of one program follow one another, so few are held.
 _legs = functools.lru_cache(maxsize=2)(Legs)
 

@@ -12,7 +12,6 @@ from io import BytesIO
 from pathlib import Path
 
 from legacy_optim.gone.usage import uses_gone_names
-from migration_guide.codemod.reading.pins import is_project_file
 from optax_bridge._atomic import atomic_write, remove_abandoned
 
 # What `migrate` itself leaves in a file where a person has to decide.
@@ -69,7 +68,7 @@ def walk(paths: Iterable[Path]) -> Iterator[File]:
         for folder, names in _folders(path):
             for name in sorted(names):
                 file = Path(folder, name)
-                if (is_code(file) or is_project_file(file)) and file.is_file():
+                if is_code(file) and file.is_file():
                     # Installed packages are no program: what one file does says nothing of others.
                     group = str(file if installed else path)
                     yield File(file, group, outside=_leads_out(file, path))
@@ -98,7 +97,7 @@ def is_code(path: Path) -> bool:
 
 def is_program(path: Path) -> bool:
     """True if a file that was named itself may be Python, a notebook or a project file."""
-    if is_code(path) or is_project_file(path):
+    if is_code(path):
         return True
     try:
         tree = ast.parse(path.read_bytes())

@@ -51,9 +51,9 @@ class Learner:
 
         self.critic, info = self.critic.take_step(critic_loss)
         self.actor, more = self.actor.take_step(actor_loss)
-        mixed = jax.tree_multimap(
+        blended = jax.tree_multimap(
             lambda a, b: 0.1 * a + 0.9 * b, self.critic.params, self.target.params)
-        self.target = self.target.replace(params=mixed)
+        self.target = self.target.replace(params=blended)
         return {**info, **more}
 
 

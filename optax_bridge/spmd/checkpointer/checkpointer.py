@@ -289,10 +289,10 @@ class Checkpointer(BaseCheckpointer):
                 f"{sorted(folders) or 'none'}"
             )
         chosen = max(folders) if step is None else step
-        problems = _problems_of(folders[chosen])
+        problems = damage_of(folders[chosen])
         if not problems:
             return chosen
-        intact = [s for s in sorted(folders) if s != chosen and not _problems_of(folders[s])]
+        intact = [s for s in sorted(folders) if s != chosen and not damage_of(folders[s])]
         message = damage_message(folders[chosen], problems, whole_steps=intact, parsed_step=chosen)
         if step is not None or not intact or not self._config.fall_back:
             raise DamagedCheckpointError(message)
@@ -369,17 +369,6 @@ def parse_step(path: str | Path) -> int:
     if match is None:
         raise ValueError(f"{path}: not named like a checkpoint, step_00000100 say")
     return int(match.group(1))
-
-
-def _problems_of(folder: Path) -> list[str]:
-    """What is wrong with a checkpoint: its files, or the step that its folder is named for."""
-    problems = damage_of(folder)
-    if problems:
-        return problems
-    _, saved_step = read_index(folder)[0]
-    if saved_step == parse_step(folder):
-        return []
-    return [f"{INDEX}: the folder is named for step {parse_step(folder)}, it holds {saved_step}"]
 
 
 def _is_complete(folder: Path) -> bool:

@@ -20,13 +20,14 @@ from optax_bridge.checkpoints.trees import (
     state_dict_of,
 )
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.states import extract
+from optax_bridge.states import extract, nodes_of
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint, torch_checkpoint
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule
 from optax_bridge.torch.checkpoints.order import Order
 
 PARAMS = "params"
 _STEP = "step"  # PyTorch counts steps for each parameter
+_LARGEST = "exp_inf"  # Adamax's, where Adam has a mean of squares
 
 
 def as_legacy(
@@ -57,10 +58,25 @@ def as_legacy(
         opt_state = plain(state_dict(state_in(like, place).opt_state))
         state = {"step": number, PARAMS: params, "opt_state": opt_state}
     else:
+        _check_fields(checkpoint, like)
         param_states = _param_states(checkpoint, rules, order)
         part = {"target": params, "state": {"step": number, "param_states": param_states}}
         state = {"optimizer": part}
     return _place_in(like, {**state, **collections}, checkpoint.rest)
+
+
+def _check_fields(checkpoint: TorchCheckpoint, like: PyTree) -> None:
+    """Refuses Adamax's state for a state that may be Adam's: their types in Optax are the same."""
+    has_largest = any(_LARGEST in fields for fields in checkpoint.states.values())
+    if not has_largest or like is None:
+        return
+    opt_state = state_in(like, checkpoint.place).opt_state
+    if "ScaleByAdamState" in {type(node).__name__ for node in nodes_of(opt_state)}:
+        raise CheckpointError(
+            checkpoint.place, "the state of Adam, exp_avg_sq", f"that of Adamax, {_LARGEST}",
+            "optax.adam and optax.adamax have one type of state, so the template does not tell "
+            "them apart: take optax_bridge.torch.adamax(...) there.",
+        )  # fmt: skip
 
 
 def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:

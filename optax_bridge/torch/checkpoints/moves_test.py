@@ -198,6 +198,13 @@ def test_what_cannot_be_moved_is_refused_and_nothing_is_written(folder):
     refused(folder, saved_of(model, optimizer), "bn.weight 4.*Those that have no gradient")
 
 
+def test_the_state_of_adamax_does_not_become_that_of_adam(folder):
+    saved = saved_of(*trained(lambda p: torch.optim.Adamax(p, lr=0.01)))
+    refused(folder, saved, "that of Adamax, exp_inf")
+    exact = template(optax_bridge.torch.adamax(lr=0.01))
+    assert int(move(folder, saved, exact).step) == 3
+
+
 def test_two_groups_of_equal_shapes_need_their_order(folder):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.Adam(
