@@ -1,9 +1,17 @@
 """`optax-bridge recorder`: the file that records a training run of any framework."""
 
 from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
-def recorder() -> None:
+def recorder(
+    output: Annotated[
+        Path | None, typer.Option(help="Write it to this file; standard output unless given.")
+    ] = None,
+) -> None:
     """Print a file that records a training run, for `optax-bridge replay`.
 
     It needs NumPy alone and Python 3.6 or later, and works beside PyTorch, flax.optim, TensorFlow,
@@ -13,4 +21,8 @@ def recorder() -> None:
     - `optax-bridge recorder > recorder.py`
     """
     file = resources.files("equivalence_tests.recordings").joinpath("recorder.py")
-    print(file.read_text(encoding="utf-8"), end="")
+    text = file.read_text(encoding="utf-8")
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
