@@ -63,11 +63,13 @@ def ratios(
 ) -> Iterator[Figure]:
     """Lets candidates take turns and yields their ratios, taken turn by turn."""
     times = in_turn(candidates, repeats, warm_up, seconds)
-    for one, other, bar in pairs:
-        if one in times and other in times:
-            each = [a / b for a, b in zip(times[one], times[other], strict=True)]
-            base = 1e3 * statistics.median(times[other])
-            yield Figure(section, subject, f"{one} / {other}", interval(each), base, "ms", bar)
+    for first, second, bar in pairs:
+        if first in times and second in times:
+            turn_ratios = [a / b for a, b in zip(times[first], times[second], strict=True)]
+            base = 1e3 * statistics.median(times[second])
+            yield Figure(
+                section, subject, f"{first} / {second}", interval(turn_ratios), base, "ms", bar
+            )
 
 
 _HEAD = ("| subject | sides | ratio | bar | the second side | |", "|---|---|--:|--:|--:|---|")

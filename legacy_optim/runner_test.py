@@ -157,3 +157,21 @@ def test_importing_the_command_imports_no_jax():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_a_finder_that_comes_first_later_does_not_go_around_the_answers(tmp_path: Path):
+    program = """\
+import sys
+from importlib.machinery import PathFinder
+
+class Finder:  # as pytest's, which takes test_*.py
+    def find_spec(self, name, path=None, target=None):
+        return PathFinder.find_spec(name, path) if name == "jax.test_util" else None
+
+sys.meta_path.insert(0, Finder())
+import jax
+from jax import test_util
+test_util.check_eq({"a": 1.0}, {"a": 1.0})
+print("same")
+"""
+    assert _run(tmp_path, program, "--quiet").stdout == "same\n"

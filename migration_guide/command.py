@@ -26,6 +26,14 @@ Written = Annotated[
         "`optax`: public Optax and Flax alone, and a comment where that is not the same."
     ),
 ]
+OldRandomNumbers = Annotated[
+    bool,
+    typer.Option(
+        "--old-random-numbers",
+        help="Keep the random numbers of that time: where a file makes random keys, JAX's setting "
+        "goes behind its imports.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List the rules and change nothing.")]
 
@@ -37,6 +45,7 @@ def migrate(
     only: Only = None,
     skip: Skip = None,
     recipe: Written = None,
+    old_random_numbers: OldRandomNumbers = False,
     json: Json = False,
     list_rules: ListRules = False,
 ) -> None:
@@ -61,7 +70,7 @@ def migrate(
 
     - `optax-bridge migrate --write --recipe optax src/`
 
-    - `optax-bridge migrate --check --skip jax_tree src/ notebooks/`
+    - `optax-bridge migrate --check --skip gone_names src/ notebooks/`
     """
     from migration_guide.codemod import command  # LibCST, which no help needs
 
@@ -75,6 +84,7 @@ def migrate(
             only=only or (),
             skip=skip or (),
             recipe=recipe or "",
+            old_random_numbers=old_random_numbers,
             json=json,
         )
     )

@@ -90,7 +90,7 @@ def explanation(
             verdict = compare(*pair).verdict
             return None if verdict is Verdict.DIFFERENT else verdict.value
 
-        if explained := _search(fixed, varied, judge, tries):
+        if explained := search(fixed, varied, judge, tries):
             return explained
     return None
 
@@ -115,9 +115,10 @@ def _readable(side: Settings) -> Settings:
     return ObjectSide(side.text or side.name, side.build())
 
 
-def _search(
+def search(
     fixed: Settings, varied: Settings, judge: Callable[[SideLike], str | None], tries: int
 ) -> Explanation | None:
+    """Returns settings of one side, by those of the other, that a judge has a verdict for."""
     changes = list(_changes(fixed, varied))
     for some in itertools.islice(_combinations(changes), tries):
         if verdict := _verdict_with(varied, some, judge):

@@ -147,6 +147,11 @@ def named_pair(left: tuple[str, str], right: tuple[str, str]) -> tuple[NamedSide
     return _check(_with_rate_of(one, other)), _check(_with_rate_of(other, one))
 
 
+def named_side(name: str, arguments: str = "") -> NamedSide:
+    """Returns the side of a name or a call and its arguments."""
+    return _check(_unchecked_side(name, arguments))
+
+
 def _with_rate_of(side: NamedSide, other: NamedSide) -> NamedSide:
     """Returns the side with the other's learning rate, if it needs one that it was not given."""
     try:

@@ -61,7 +61,7 @@ def _functions(value: object, seen: set[int], depth: int) -> Iterator[types.Func
     if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
         return
     seen.add(id(value))
-    members = [member for _, member in _members(value)]
+    members = [member for _, member in members_of(value)]
     if isinstance(value, types.FunctionType):
         yield value
         called = map(value.__globals__.get, value.__code__.co_names)
@@ -83,14 +83,14 @@ def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, o
     if depth > _DEPTH or id(value) in seen:
         return
     seen.add(id(value))
-    for name, member in _members(value):
+    for name, member in members_of(value):
         if isinstance(member, _SCALARS):
             yield name, member
         else:
             yield from _scalars(member, seen, depth + 1)
 
 
-def _members(value: object) -> Iterator[tuple[str, object]]:
+def members_of(value: object) -> Iterator[tuple[str, object]]:
     """Yields what an object holds, by name; of a function's globals, the numbers."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -148,7 +148,7 @@ class _Copy:
             return value
         if id(value) not in self.copies:
             self.copies[id(value)] = value  # where it holds itself
-            members = list(_members(value))
+            members = list(members_of(value))
             copies = [self.setting(name, member, depth + 1) for name, member in members]
             if any(old is not new for (_, old), new in zip(members, copies, strict=True)):
                 named = {name: new for (name, _), new in zip(members, copies, strict=True)}

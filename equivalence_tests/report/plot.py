@@ -5,7 +5,7 @@ A picture is as wide as its surroundings: its lines are stretched, its letters a
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,24 @@ def divergence(judgement: Judgement, title: str, *, style: bool = True) -> Svg:
     for value in bounds.values():
         lines.append(f'<path class="bound" d="M-.5 {scale.y(value):.1f}H{steps - 0.5}"/>')
     return _svg(steps, title, _grid(scale, ulp), lines, style)
+
+
+def stages_figure(series: Mapping[str, Sequence[float]], first: str, title: str) -> Svg:
+    """One line for each stage of a replay: its distance by step; that which parts first is bold."""
+    scale = _scale(series.values())
+    steps = max(map(len, series.values()), default=1)
+    lines, key = [], ""
+    for number, (name, values) in enumerate(series.items()):
+        style = ' stroke-width="3"' if name == first else ""
+        dots = _dots(np.asarray(values), scale)
+        at = next((step for step, value in enumerate(values) if value > 0), None)
+        if name == first and at is not None:  # the first parting
+            dots += f'<path class="bound" d="M{at} 0V{HEIGHT}"/>'
+        lines.append(f'<g class="c{number}"{style}>{_line(values, scale)}{dots}</g>')
+        key += f'<tspan style="fill:var(--c{number})" dx="8">{html.escape(name)}</tspan>'
+    legend = f'<text x="50%" y="{HEIGHT - 4}" text-anchor="middle">{key}</text></svg>'
+    plot = _svg(steps, title, _grid(scale, 1.0), lines, style=True)
+    return Svg(plot.removesuffix("</svg>") + legend)
 
 
 def _key(judgement: Judgement) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 from flax import serialization
 from flax.training import checkpoints as flax_checkpoints
 
 import legacy_optim
+from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.resume.resumed import Resumed, _compare_others, resume
 from equivalence_tests.sides.adapt import EquivalenceError
 from equivalence_tests.sides.programs import load_object
@@ -429,3 +431,12 @@ def test_the_containers_of_the_parameters_do_not_matter(checkpoint: Path):
     new = program(checkpoint.parent, EXACT)
     resumed = resume(checkpoint, new, old=f"{old}:make_state", steps=4)
     assert resumed.verdict is Verdict.IDENTICAL, resumed
+
+
+def test_the_verdict_is_that_of_the_optimizer_that_is_farthest_apart():
+    params = {"w": np.ones(3, np.float32)}
+    same, other = (check_equivalence(optax.sgd(0.1), optax.sgd(r), params) for r in (0.1, 0.2))
+    for reports in ({"a": same, "b": other}, {"a": other, "b": same}):
+        assert Resumed(reports, {"a": 1, "b": 1}, 0, []).verdict is Verdict.DIFFERENT
+    assert Resumed({"a": same}, {"a": 1}, 0, []).verdict is Verdict.IDENTICAL
+    assert Resumed({"a": same}, {"a": 1}, 0, ["params"]).verdict is Verdict.DIFFERENT

@@ -234,6 +234,8 @@ _INTERNAL = (
     "what computes gradients, batches or lowers is reached through jax.grad, jax.vmap and jax.jit"
 )
 _OMNISTAGING = "remove the call: omnistaging has been on always since jax 0.2.12"
+# Calls without effect today: a statement of one goes.
+WITHOUT_EFFECT = ("jax.config.enable_omnistaging",)
 _FLAGS = "define the flag with absl.flags, or use jax.config.update for JAX's own"
 
 _SHARDED = (

@@ -13,12 +13,12 @@ import legacy_optim
 import optax_bridge
 import optax_bridge.checkpoints
 from migration_guide.codemod.rules import (
+    comments,
     frozen_dict,
     gone_names,
     leaf_order,
     optimize,
     optimizer_def,
-    recurrent_cells,
     saved_by_hand,
 )
 
@@ -71,7 +71,7 @@ ADVICE = [
         "1 / isinstance(params, (dict, flax.core.FrozenDict))",
     ),
     (
-        recurrent_cells.CARRY,
+        comments.CARRY,
         "{cell}(features=size, parent=None).initialize_carry(rng, (*batch_dims, 1))",
         "cell(features=4, parent=None).initialize_carry(rng, (*batch_dims, 1))",
     ),

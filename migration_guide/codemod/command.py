@@ -48,6 +48,7 @@ def run(
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     recipe: str = "",
+    old_random_numbers: bool = False,
     json: bool = False,
 ) -> int:
     """Rewrites programs, or shows what would change."""
@@ -59,6 +60,7 @@ def run(
         configuration = read_configuration(Path.cwd(), rules_by_name)
         paths = _existing(paths or configuration.paths)
         options = _options(configuration, only, skip, recipe)
+        options = dataclasses.replace(options, old_random_numbers=old_random_numbers)
         report = with_bar(paths, options, Console(stderr=True, quiet=json))
         if not report.seen:
             raise ConfigurationError(_no_file(paths))

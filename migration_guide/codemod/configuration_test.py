@@ -23,7 +23,7 @@ def _configure(project: Path, text: str) -> None:
 
 
 def test_paths_skipped_rules_and_the_recipe(project: Path):
-    _configure(project, 'paths = ["src"]\nskip = ["jax_tree"]\nrecipe = "exact"')
+    _configure(project, 'paths = ["src"]\nskip = ["gone_names"]\nrecipe = "exact"')
     assert command.run(write=True) == 0
     new = (project / "src" / "train.py").read_text(encoding="utf-8")
     assert "d = optax_bridge.adam(" in new and "jax.tree_map(f, x)" in new
@@ -31,7 +31,7 @@ def test_paths_skipped_rules_and_the_recipe(project: Path):
 
 
 def test_the_command_line_has_the_last_word(project: Path):
-    _configure(project, 'paths = ["src"]\nskip = ["jax_tree"]\nrecipe = "exact"')
+    _configure(project, 'paths = ["src"]\nskip = ["gone_names"]\nrecipe = "exact"')
     other = project / "other.py"
     assert command.run([other], write=True, recipe="auto", skip=["dead_imports"]) == 0
     new = other.read_text(encoding="utf-8")
@@ -51,8 +51,8 @@ WRONG = {
         'recipe = "Exact"',
         "recipe is one of auto, exact, optax; found 'Exact'; is",
     ),
-    "rule": ('skip = ["jax_treee"]', "skip names no rule 'jax_treee'; is 'jax_tree' meant?"),
-    "type": ('skip = "jax_tree"', "skip is a list of texts; found 'jax_tree'"),
+    "rule": ('skip = ["gone_namess"]', "skip names no rule 'gone_namess'; is 'gone_names' meant?"),
+    "type": ('skip = "gone_names"', "skip is a list of texts; found 'gone_names'"),
     "inner-type": ("paths = [1]", "paths is a list of texts; found [1]"),
     "syntax": ("paths = [", "pyproject.toml: cannot be read: "),
     "path": ('paths = ["sources"]', "no such file or folder"),

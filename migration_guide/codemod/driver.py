@@ -19,7 +19,7 @@ from migration_guide.codemod.reading.marks import line_map
 from migration_guide.codemod.reading.source import TooLargeError, parse
 from migration_guide.codemod.results import FileResult, Message, Options, Report, Rewritten
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.codemod.writing import public_optax
+from migration_guide.codemod.writing import public_optax, random_numbers
 
 _ROUNDS = 8  # what files tell each other settles in two, as a rule
 
@@ -83,7 +83,7 @@ def _migrate(
         groups.setdefault(candidate.file.group, []).append(candidate)
     chosen: list[tuple[Candidate, Project]] = []
     for group in groups.values():
-        explicit = any(c.file.explicit for c in group)
+        explicit = any(c.file.explicit for c in group) or options.old_random_numbers
         if explicit or any(c.uses_optim for c in group):
             chosen += _relevant_files(group, options, results, progress)
     for index, (candidate, project) in enumerate(chosen):
@@ -168,6 +168,8 @@ def _relevant_files(
     )
     chosen: list[Candidate] = []
     more = [c for c in group if c.uses_optim or files.has_old_names(c.data)]
+    if options.old_random_numbers:
+        more += [c for c in group if c not in more and random_numbers.makes_keys(c.data)]
     while True:  # what these hand on may make another file matter
         for candidate in more:
             del rest[candidate.file.path]

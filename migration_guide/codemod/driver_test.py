@@ -148,10 +148,10 @@ def test_what_is_left_to_a_person_makes_the_exit_code_1(
 
 def test_only_and_skip_choose_rules(file: Path):
     file.write_text(OLD + "import jax\njax.tree_map(f, optimizer.target)\n", encoding="utf-8")
-    _, only = _migrate("--only", "jax_tree", str(file))
+    _, only = _migrate("--only", "gone_names", str(file))
     assert "+jax.tree.map(f, optimizer.target)" in only
     assert "optax" not in only.replace("optax-bridge", "")
-    _, skipped = _migrate("--skip", "jax_tree", str(file))
+    _, skipped = _migrate("--skip", "gone_names", str(file))
     assert "+jax.tree_map(f, optimizer.params)" in skipped
 
 
@@ -323,3 +323,21 @@ def test_brackets_that_overflow_a_parser_stop_no_other_file(tmp_path: Path, coun
     assert [result.path.name for result in report.changed_files] == ["a.py"]
     assert "b.py" in {result.path.name for result in report.refusals}
     assert not any("please report" in result.refused for result in report.results)
+
+
+def test_old_random_numbers_are_kept_once_before_or_after_a_migration(tmp_path: Path):
+    line = 'jax.config.update("jax_threefry_partitionable", False)\n'
+    text = "import jax\nfrom flax import optim\nk = jax.random.PRNGKey(0)\n"
+    text += "o = optim.Adam(1).create(p)\n"
+    keeps = Options(old_random_numbers=True)
+    for first in (keeps, Options()):
+        (tmp_path / "a.py").write_text(text)
+        (tmp_path / "no_keys.py").write_text(
+            "from flax import optim\no = optim.Adam(1).create(p)\n"
+        )
+        for options in (first, keeps, keeps):
+            driver.save(driver.migrate([tmp_path], options).results)
+        code = (tmp_path / "a.py").read_text()
+        assert code.count(line) == 1 and code.index("import optax") < code.index(line)
+        assert code.index(line) < code.index("k = ")
+        assert line not in (tmp_path / "no_keys.py").read_text()

@@ -118,6 +118,32 @@ def test_one_optimizers_settings_given_to_another_are_given_whole():
     assert 'o.apply_gradients(grads=g, **(q.tx.hyper_params | {"learning_rate": 1}))' in new
 
 
+BOTH = """from flax import optim
+def make(p):
+    if groups:
+        o = optim.MultiOptimizer((a, optim.Adam(0.1)), (b, optim.Adam(0.2)))
+    else:
+        o = optim.Adam(0.1)
+    return o.create(p)
+o = make(p)
+"""
+
+
+def test_a_variable_of_groups_or_of_one_shows_by_its_use(subtests: pytest.Subtests):
+    for before, after in [
+        ("h = o.optimizer_def.hyper_params\nx = h[0].replace(eps=r)", f"h = {ALL}\nx = h[0] | "),
+        ("h = o.optimizer_def.hyper_params\nx, y = h", f"h = {ALL}\nx, y = h"),
+        (
+            "if groups:\n    h = o.optimizer_def.hyper_params[0]\n"
+            "else:\n    h = o.optimizer_def.hyper_params\nh = h.replace(eps=r)",
+            f'h = {ALL}[0]\nelse:\n    h = o.tx.hyper_params\nh = h | {{"eps": r}}',
+        ),
+    ]:
+        with subtests.test(before):
+            result = rewrite(f"{BOTH}{before}\n", Options())
+            assert after in result.code and not result.messages
+
+
 def test_one_optimizer_beside_groups_is_left_to_a_person(subtests: pytest.Subtests):
     loop = "h = [h.replace(eps=r) for h in o.optimizer_def.hyper_params]\n"
     loop += "o.apply_gradient(g, hyper_params=h)\n"

@@ -14,6 +14,7 @@ class Options:
 
     recipe: str = "auto"
     rules: frozenset[str] | None = None
+    old_random_numbers: bool = False
 
     @property
     def exact(self) -> bool:

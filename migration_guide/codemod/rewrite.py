@@ -20,7 +20,7 @@ from migration_guide.codemod.reading.source import TooLargeError, parse, undefin
 from migration_guide.codemod.reading.tree import is_statement, transform, walk
 from migration_guide.codemod.registry import HANDLERS, HANDLERS_OF, RULES, Rule
 from migration_guide.codemod.results import Options, Restored, Rewritten
-from migration_guide.codemod.writing import placement, public_optax
+from migration_guide.codemod.writing import placement, public_optax, random_numbers
 from migration_guide.codemod.writing.context import Context
 
 _ROUNDS = 3  # a second one changes nothing, as a rule
@@ -111,11 +111,17 @@ def _apply_rules(
     context.list_earlier()
     dispatcher = _Dispatcher(context, rules)
     updated = transform(analysis.module, dispatcher.leave, _not_an_import)
+    keeps_random_numbers = options.old_random_numbers and random_numbers.is_missing(updated)
+    if keeps_random_numbers:
+        context.needed.add("jax")
+        context.counts["old_random_numbers"] += 1
     needed = [placement.Import(module) for module in context.needed]
     needed += [placement.Import(module, name) for module, name in context.named]
     updated = placement.with_imports(updated, needed, _old_import(context))
     if placement.comes_too_early(analysis.module, updated):
         context.note(analysis.module.body[0], _TOO_EARLY)
+    if keeps_random_numbers:
+        updated = random_numbers.add(updated)
     for name, source in sorted(context.functions.items(), reverse=True):
         updated = placement.below_imports(updated, source, name)
     for rule in rules:
@@ -294,6 +300,8 @@ def _add_comments(node: Any, comments: list[str]) -> Any:
     """A statement with comments above it."""
     lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in dict.fromkeys(comments)]
     if isinstance(node, cst.FlattenSentinel):
+        if not node:
+            return node
         first, *rest = node
         return cst.FlattenSentinel([_add_comments(first, comments), *rest])
     return node.with_changes(leading_lines=[*node.leading_lines, *lines])

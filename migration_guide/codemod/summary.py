@@ -9,13 +9,14 @@ from pathlib import Path
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.results import UNKNOWN_TEMPLATE, Message, Options, Report
 from migration_guide.codemod.rules.restoring import FILL_IN
+from migration_guide.codemod.writing import random_numbers
 from migration_guide.codemod.writing.definitions import RATE
 
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
 _RANDOM_NUMBERS = (
     "Random numbers: JAX draws others than it did then. To keep those, for dropout and initial "
-    'parameters too, put jax.config.update("jax_threefry_partitionable", False) behind '
-    "`import jax`; `optax-bridge run` does it by itself."
+    "parameters too, run `migrate --write --old-random-numbers` on the same files: it puts "
+    f"{random_numbers.LINE} behind the imports. `optax-bridge run` does it by itself."
 )
 _FLOAT32 = (
     "Written for float32: {}. No word of half precision is in the program and in what it imports."
@@ -154,8 +155,9 @@ def _assumed(report: Report) -> list[str]:
 
 
 def _draws(report: Report) -> bool:
-    """True if some file that changes seems to draw random numbers."""
-    return any(_RANDOM.search(result.code) for result in report.changed_files)
+    """True if some file that changes seems to draw random numbers, and none says how."""
+    codes = [result.code for result in report.changed_files]
+    return any(map(_RANDOM.search, codes)) and not any(random_numbers.SETTING in c for c in codes)
 
 
 def convert_commands(report: Report) -> list[str]:

@@ -62,8 +62,8 @@ def _problem(
             meant = next((n for n in OTHER_NAMES.get(key, ()) if n in parameters), "")
             if key == "betas" and meant:
                 meant = "b1 and b2"
-            here = f": here it is {meant}" if meant else ""
-            return f"{name} has no argument {key}{here}. {takes}"
+            advice = f": here it is {meant}" if meant else ""
+            return f"{name} has no argument {key}{advice}. {takes}"
     if len(args) > len(by_position):
         return f"{name} takes {len(by_position)} arguments by position, found {len(args)}. {takes}"
     arguments = [*zip(by_position, args, strict=False), *kwargs.items()]

@@ -77,10 +77,15 @@ def _settle(
     """Fills in what follows for unclear leaves, and takes them from `unclear`."""
     # Of axes equally long either the last or the first is made the longest: a transformation that
     # chooses axes by their length would choose others, and then only a step of it tells.
-    one, other = (_axes_at_other_lengths(tx, params, leaves, owners, up) for up in (True, False))
+    if_last_longest, if_first_longest = (
+        _axes_at_other_lengths(tx, params, leaves, owners, up) for up in (True, False)
+    )
     for index in list(unclear):
-        if one[index] == other[index] and one[index] in unclear[index]:
-            owners[index] = ((owners[index] or (0, ()))[0], one[index] or ())
+        if (
+            if_last_longest[index] == if_first_longest[index]
+            and if_last_longest[index] in unclear[index]
+        ):
+            owners[index] = ((owners[index] or (0, ()))[0], if_last_longest[index] or ())
             del unclear[index]
     if not unclear:
         return

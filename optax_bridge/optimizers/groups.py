@@ -60,8 +60,8 @@ def group_counts(
         GroupCount(index, len(group.indices), sum(sizes[i] for i in group.indices))
         for index, group in enumerate(chosen)
     ]
-    rest = set(range(len(sizes))).difference(*(group.indices for group in chosen))
-    return [*counts, GroupCount(None, len(rest), sum(sizes[i] for i in rest))]
+    unselected = set(range(len(sizes))).difference(*(group.indices for group in chosen))
+    return [*counts, GroupCount(None, len(unselected), sum(sizes[i] for i in unselected))]
 
 
 def groups_of(selectors: Sequence[Selector], params: Params) -> list[Group]:

@@ -161,7 +161,7 @@ class _Groups:
         outputs = [boxed_like(leaf, untouched(value_of(leaf))) for leaf in leaves]
         new_states = []
         overrides = _per_group(extra.get("hyper_params"), len(self.inner))
-        rest = {name: value for name, value in extra.items() if name != "hyper_params"}
+        shared_arguments = {name: value for name, value in extra.items() if name != "hyper_params"}
         parts: list[tuple[optax.GradientTransformation, Updates, OptState, Params]] = []
         for group, tx, old in zip(self.groups(params), self.inner, state.inner, strict=True):
             group_params = group.tree(leaves)
@@ -175,7 +175,7 @@ class _Groups:
                     f"{', '.join(sorted(accepted or ())) or 'nothing else'} per call"
                 )
         for group, part, override in zip(self.groups(params), parts, overrides, strict=True):
-            result, new = take(*part, **{**override, **rest})
+            result, new = take(*part, **{**override, **shared_arguments})
             new_states.append(new)
             for index, leaf in zip(group.indices, group.treedef.flatten_up_to(result), strict=True):
                 outputs[index] = leaf
@@ -213,7 +213,7 @@ def frozen(
         chosen = select(selector, leaves)
         if not any(chosen):
             say_nothing_selected("frozen", params, strict)
-        return leaves.like([not each for each in chosen])
+        return leaves.like([not is_chosen for is_chosen in chosen])
 
     return multi_optimizer((others, tx), strict=strict)
 

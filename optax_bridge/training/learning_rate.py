@@ -119,8 +119,8 @@ def _in_plateau(path: KeyPath, value: Leaf) -> bool:
     return any("ReduceLROnPlateauState" in str(getattr(k, "tuple_name", "")) for k in path)
 
 
-def _are_equal(one: Rate, other: Rate) -> bool:
-    return all(isinstance(rate, int | float) for rate in (one, other)) and one == other
+def _are_equal(a: Rate, b: Rate) -> bool:
+    return all(isinstance(rate, int | float) for rate in (a, b)) and a == b
 
 
 def _not_known(actual: str) -> ValueError:

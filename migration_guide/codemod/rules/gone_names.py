@@ -6,6 +6,7 @@ Before:
     from jax.config import config
     from jax import linear_util
     x = np.zeros(3, np.float)
+    config.enable_omnistaging()
     y = jnp.where(jnp.clip(x, a_max=1.0) > 0, x=x, y=0)
     z = jax.soft_pmap(f)(y)
     if jax.host_id() == 0: ...
@@ -28,13 +29,14 @@ import itertools
 import libcst as cst
 
 from legacy_optim import gone
+from legacy_optim.gone import remedies
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.tree import dotted_name, keyword_of, root_name, text_of
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, Line, New
 
-RUNS_AFTER = ("jax_ops", "jax_tree", "pre_linen")
+RUNS_AFTER = ("comments", "jax_ops")
 IN_DEFINITIONS = True
 # Modules whose names have new ones, each for itself.
 _TAKEN_APART = frozenset(
@@ -47,8 +49,13 @@ REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n),
 REMOVES += [f"{module}.{n}" for module in _TAKEN_APART for n in gone.names_with_an_equal(module)]
 REMOVES += ["jax.config"]  # an object today, which `import jax` brings
 # Gone before the first release that the inventory knows.
-_OLDER = {"jax.host_count": "jax.process_count", "jax.host_id": "jax.process_index"}
-REMOVES += _OLDER
+_OLDER = {
+    "jax.host_count": "jax.process_count",
+    "jax.host_id": "jax.process_index",
+    "jax.tree_all": "jax.tree.all",
+    "jax.tree_reduce": "jax.tree.reduce",
+}
+REMOVES += [*_OLDER, *remedies.WITHOUT_EFFECT]
 HOST_IDS = "JAX has removed jax.host_ids: list(range(jax.process_count()))"
 # Modules and classes, of which a variable may hold one.
 _OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
@@ -73,6 +80,9 @@ def rewrite_reference(context: Context, original: Expression, updated: Expressio
         context.by_hand(original, HOST_IDS)
     entry = _entry(context, name)
     if entry is None or _is_within_another(context, original):
+        return None
+    statement = context.parent(context.call_of(original) or original)
+    if isinstance(statement, cst.Expr) and _is_without_effect(context, statement):
         return None
     new = entry.new
     is_alike = _goes_on_by_position(context, original, name)
@@ -146,8 +156,10 @@ def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
     ]
 
 
-def rewrite_statement(context: Context, original: Line, updated: Line) -> Line | None:
-    """An import that fails, where what it imports has no new name or is no module any more."""
+def rewrite_statement(
+    context: Context, original: Line, updated: Line
+) -> Line | cst.FlattenSentinel[Line] | None:
+    """An import of what has no new name or is no module any more; a call without effect goes."""
     for node in imports.made_by(original):
         entry = _entry(context, imports.star(node)) or _lost_module(context, node)
         if entry is not None:
@@ -155,10 +167,22 @@ def rewrite_statement(context: Context, original: Line, updated: Line) -> Line |
         for name, _, _ in imports.aliases(node):
             # With a new name, or names below it that have some, it goes when its uses went.
             entry = _entry(context, name)
-            if entry is not None and entry.new is None and name not in _TAKEN_APART:
+            is_done = name in (*_TAKEN_APART, *remedies.WITHOUT_EFFECT)
+            if entry is not None and entry.new is None and not is_done:
                 context.by_hand(original, entry.message)
-    body = [_from_parent(node) for node in updated.body]
+    pairs = zip(original.body, updated.body, strict=True)
+    body = [_from_parent(new) for old, new in pairs if not _is_without_effect(context, old)]
+    if not body:
+        return cst.FlattenSentinel[Line]([])
     return updated.with_changes(body=body) if body != [*updated.body] else None
+
+
+def _is_without_effect(context: Context, node: cst.BaseSmallStatement) -> bool:
+    """True if a statement on a line of its own calls what does nothing today."""
+    call = node.value if isinstance(node, cst.Expr) else None
+    if not isinstance(context.parent(node), Line):
+        return False
+    return isinstance(call, cst.Call) and context.name(call.func) in remedies.WITHOUT_EFFECT
 
 
 def _lost_module(context: Context, node: imports.ImportNode) -> gone.Gone | None:

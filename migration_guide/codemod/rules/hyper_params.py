@@ -82,7 +82,11 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
             name = context.string(original, "hyper_params")
             return cst.Subscript(updated, [cst.SubscriptElement(cst.Index(name))])
         # A field of it, or its `replace`; by its new name where this ran before.
-        of_one = isinstance(above, cst.Attribute) or _is_by_name(above)
+        of_one = original not in context.once(_sequences) and (
+            isinstance(above, cst.Attribute)
+            or _is_by_name(above)
+            or original in context.once(_singles)
+        )
         if not context.once(_is_multiple) or of_one:
             return None
         if context.analysis.program.own_groups:  # which keep legacy hyper-parameters
@@ -295,4 +299,24 @@ def _sequences(context: Context) -> frozenset[cst.CSTNode]:
         *(value for target, value in facts.assignments if isinstance(target, cst.Tuple | cst.List)),
         *(a.value for c in facts.calls if last_name(c.func) in _OF_SEVERAL for a in c.args),
     ]
-    return frozenset(node for node in sequences if context.is_hyper_params(node))
+    return frozenset(
+        value
+        for node in sequences
+        if context.is_hyper_params(node)
+        for value in (node, *_assigned(context, node))
+    )
+
+
+def _singles(context: Context) -> frozenset[cst.CSTNode]:
+    """The hyper-parameters that a variable holds of which one is read, or replaced."""
+    return frozenset(
+        value
+        for node in context.analysis.facts.attributes
+        if node.attr.value not in ADD
+        for value in _assigned(context, node.value)
+    )
+
+
+def _assigned(context: Context, node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """The values of a variable; none of anything else."""
+    return context.analysis.assigned_to(node) if isinstance(node, cst.Name) else []

@@ -206,23 +206,29 @@ def below_imports(module: cst.Module, source: str, name: str) -> cst.Module:
     """The module with a function of a name, below its imports and above its first use."""
     (function,) = cst.parse_module(f"{source}\n").body
     assert isinstance(function, cst.FunctionDef)
-    statements = [function.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2)]
+    uses = (i for i, line in enumerate(module.body) if name in _names(line, run=True))
+    return behind_imports(module, function, next(uses, len(module.body)), 2)
+
+
+def behind_imports(
+    module: cst.Module, statement: cst.CSTNode, first: int, blank: int
+) -> cst.Module:
+    """The module with a statement behind the imports at its top, between blank lines."""
     body: list[Any] = list(module.body)
-    first = next((i for i, line in enumerate(body) if name in _names(line, run=True)), len(body))
     place = 0
     for index, line in enumerate(body[:first]):
         if not isinstance(line, cst.SimpleStatementLine):
             break
         if isinstance(line.body[0], cst.Import | cst.ImportFrom):
             place = index + 1
-    body[place:place] = statements
-    if place + len(statements) < len(body):
-        after = body[place + len(statements)]
-        blank = [*getattr(after, "leading_lines", ())]
-        missing = 2 - leading_blank(blank)
+    empty = cst.EmptyLine(indent=False)
+    body.insert(place, statement.with_changes(leading_lines=[empty] * blank))
+    if place + 1 < len(body):
+        after = body[place + 1]
+        lines = [*getattr(after, "leading_lines", ())]
+        missing = blank - leading_blank(lines)
         if missing > 0 and hasattr(after, "leading_lines"):
-            lines = [*[cst.EmptyLine(indent=False)] * missing, *blank]
-            body[place + len(statements)] = after.with_changes(leading_lines=lines)
+            body[place + 1] = after.with_changes(leading_lines=[*[empty] * missing, *lines])
     return module.with_changes(body=body)
 
 

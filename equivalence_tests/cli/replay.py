@@ -1,0 +1,171 @@
+"""`optax-bridge replay`: where a training run parts from a recorded one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equivalence_tests.cli.options import (
+    EXIT_CODES,
+    Json,
+    WithProgramArguments,
+    program_arguments,
+)
+from optax_bridge.cli.app import STYLE
+
+if TYPE_CHECKING:
+    from equivalence_tests.recordings.replay import Replay
+
+app = typer.Typer(**STYLE)
+
+_ABOUT = f"""Replay a recorded training run and say where today's program parts from it.
+
+`optax-bridge recorder` prints the recorder. The stages are asked in the order in which a step
+happens: batches, loss and gradients, rate, optimizer. What parts first is named by stage, step and
+leaf, and settings that explain it are searched for. With a second recording in place of
+--optimizer the two are compared.
+{EXIT_CODES}
+A difference that is not decided ends with 1; so does a replay in which nothing can be judged.
+
+Examples:
+- `optax-bridge replay run.rec --optimizer new.py:make_tx`
+
+- `optax-bridge replay run.rec --optimizer "optax.adamw(1e-3)" --names names.toml`
+
+- `optax-bridge replay run.rec --loss new.py:loss --batches new.py:batches`
+
+- `optax-bridge replay cpu.rec gpu.rec`
+
+- `optax-bridge replay run.rec --pack run.npz`
+"""
+
+
+@app.command(help=_ABOUT, cls=WithProgramArguments)
+def replay(
+    ctx: typer.Context,
+    recording: Annotated[Path, typer.Argument(help="A folder or a packed file.")],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="Another recording of the same run.")
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="`module:name` or `file.py:name` of an optimizer or of a function that makes it, "
+            "whose arguments are then tried; or a constructor call, `optax.adamw(1e-3)`."
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="`file.py:name` of a function of (params, batch, model_state, rng)."),
+    ] = None,
+    batches: Annotated[
+        str | None, typer.Option(help="`file.py:name` of what yields this program's batches.")
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="`names.toml`: where PyTorch's tensors are in Flax.")
+    ] = None,
+    draft_names: Annotated[
+        str | None,
+        typer.Option(
+            help="Print a draft of the names file, for the TrainState that this function makes.",
+            metavar="FILE.PY:NAME",
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Replay the first so many steps.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Write the recording as one `.npz` and end.")
+    ] = None,
+    json: Json = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture as SVG: the distance by step and stage.")
+    ] = None,
+) -> None:
+    """See `_ABOUT`."""
+    from equivalence_tests.recordings.format import pack as pack_recordings
+    from equivalence_tests.recordings.format import read
+    from equivalence_tests.recordings.stages import Outcome
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
+    from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
+    from optax_bridge.cli.programs import programs_given
+
+    silence_deprecations()
+    outputs = Outputs(json=json, svg=plot)
+    try:
+        outputs.check()
+        if steps is not None and steps < 1:
+            raise ValueError(f"--steps is {steps}; it must be at least 1")
+        with old_names(), programs_given(program_arguments(ctx)):
+            if pack is not None:
+                pack_recordings({recording.stem: read(recording)}, pack)
+                raise typer.Exit(SAME)
+            if draft_names is not None:
+                print(_draft(recording, draft_names), end="")
+                raise typer.Exit(SAME)
+            if other is None and (optimizer, loss, batches) == (None, None, None):
+                raise ValueError(
+                    f"{recording}: name what it is compared with: --optimizer, --loss, --batches, "
+                    "or another recording"
+                )
+            result = _replay(recording, other, optimizer, loss, batches, names, steps)
+            check_arguments()
+    except ValueError as error:
+        raise typer.Exit(outputs.write_error(str(recording), str(error), "replay")) from None
+    print(result)
+    done = outputs.write(result.as_dict(), svg=_picture(result) if plot else "")
+    same = result.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
+    raise typer.Exit((SAME if same else DIFFERENT) if done else MISUSE)
+
+
+def _replay(
+    recording: Path,
+    other: Path | None,
+    optimizer: str | None,
+    loss: str | None,
+    batches: str | None,
+    names: Path | None,
+    steps: int | None,
+) -> "Replay":
+    from equivalence_tests.pair.named import named_side
+    from equivalence_tests.recordings import replay as replays
+    from equivalence_tests.recordings.format import read
+    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.torch.checkpoints.names import read_names
+
+    if other is not None:
+        if any(option is not None for option in (optimizer, loss, batches)):
+            raise ValueError(f"{other}: with a second recording nothing else is compared")
+        left, right = read(recording), read(other)
+        return replays.beside(
+            left if names is None else replays.in_flax(left, read_names(names)), right
+        )
+    return replays.replay(
+        recording,
+        optimizer=None if optimizer is None else named_side(optimizer),
+        loss=None if loss is None else load_object(loss),
+        batches=None if batches is None else load_object(batches),
+        names=names,
+        steps=steps,
+    )
+
+
+def _draft(recording: Path, like: str) -> str:
+    from equivalence_tests.recordings.format import read
+    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.torch.checkpoints.draft import draft_names
+    from optax_bridge.torch.checkpoints.layout import torch_checkpoint
+
+    first = read(recording).steps[0]
+    tensors = {
+        "/".join(map(str, path)): leaf
+        for tree in ("params", "model_state")
+        for path, leaf in (first.tree(tree) or {}).items()
+    }
+    return draft_names(torch_checkpoint(tensors, str(recording)), load_object(like, make=True))
+
+
+def _picture(result: "Replay") -> str:
+    from equivalence_tests.report.plot import stages_figure
+
+    series = {stage.name: stage.distance for stage in result.stages if len(stage.distance)}
+    first = result.first
+    return stages_figure(series, "" if first is None else first.name, result.headline)

@@ -1,0 +1,1 @@
+"""Recordings of training runs: one format, a recorder for any framework, and their replay."""

@@ -1,0 +1,461 @@
+"""The optimizer through recorded gradients: each step alone and as a whole, and its rates."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+
+import legacy_optim
+from equivalence_tests.compare.comparison import Comparison
+from equivalence_tests.compare.extent import relative_text
+from equivalence_tests.pair.explanation import Settings, search
+from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
+from equivalence_tests.pair.settings import members_of
+from equivalence_tests.recordings.format import (
+    Flat,
+    Path_,
+    Recording,
+    RecordingError,
+    nest,
+    path_text,
+)
+from equivalence_tests.recordings.stages import (
+    Outcome,
+    Stage,
+    compared,
+    distance_by_step,
+    fitted_factor,
+    named_leaves,
+    not_judged,
+)
+from equivalence_tests.report.recording import OPEN_LOOP
+from equivalence_tests.sides.adapt import as_side
+from equivalence_tests.sides.error_text import error_text
+from equivalence_tests.sides.precision import float64
+from optax_bridge import TrainState
+from optax_bridge.checkpoints import CheckpointError, from_state_dict
+from optax_bridge.exact.transformation import ExactTransformation
+from optax_bridge.torch.checkpoints.layout import torch_checkpoint
+from optax_bridge.torch.checkpoints.moves import as_legacy
+from optax_bridge.torch.checkpoints.names import NamesFile
+
+NAME = "optimizer"
+# In ULP: what a step alone and a whole run may round where float64 shows no more. Larger than four
+# times our own rounding, and smaller than the bound of `OPEN_LOOP`, is not decided.
+_ALONE, _WHOLE, _OWN = 4.0, 16.0, 4.0
+_FEW, _TRIES = 16, 48  # steps that tell most settings apart; settings that are tried
+
+
+class NotJudgedError(ValueError):
+    """The reason why the optimizer cannot be judged by this recording."""
+
+
+@dataclass(frozen=True)
+class RecordedSettings:
+    """The recorded settings, to which those of the program are set."""
+
+    parameters: Mapping[str, object]
+    name: str = "the recording"
+
+    def build(self) -> None:
+        """There is nothing to run."""
+
+
+class Stepper:
+    """An optimizer that takes recorded steps."""
+
+    def __init__(self, value: Any, recording: Recording, names: NamesFile | None, source: Any):
+        self.recording, self.names, self.source = recording, names, source
+        self.value, self.side = value, as_side(value)
+        self.takes_rates = _learning_rate_of(value) is None
+        step = self.side.step
+        if self.takes_rates and isinstance(value, ExactTransformation):
+            step = _with_rate(value)
+        self._step = jax.jit(step) if self.side.compiled else step
+        self.can_set = self.side.name == "GradientTransformation" or isinstance(
+            value, legacy_optim.OptimizerDef | legacy_optim.Optimizer | tuple | TrainState
+        )
+
+    def run(
+        self, steps: int, *, alone: bool, wide: bool = False, factors: Sequence[float] = ()
+    ) -> tuple[dict[Path_, np.ndarray], list[dict[str, float]]]:
+        """Returns the new parameters after each step, and the rates that the state tells."""
+        recorded = self.recording.steps[:steps]
+        seen: list[Flat] = []
+        rates: list[dict[str, float]] = []
+        with float64(wide), np.errstate(all="ignore"):
+            carry = self._start(wide)
+            for number, step in enumerate(recorded):
+                params = step.trees["params"]
+                if (alone and number) or factors:
+                    own = params if alone or not seen else seen[-1]
+                    carry = self._with_params(carry, _jax(own, wide))
+                before = _host(self.side.view(carry)["params"])
+                if not step.skipped:
+                    grads = step.trees["grads"]
+                    full = {p: grads.get(p, np.zeros_like(leaf)) for p, leaf in params.items()}
+                    carry = self._step(carry, _jax(full, wide), *self._rate(step.rates))
+                view = self.side.view(carry)
+                new = _host(view["params"])
+                if factors:  # as at the recorded rate
+                    new = {p: _scaled(before[p], leaf, factors[number]) for p, leaf in new.items()}
+                seen.append(new)
+                rates.append(_injected(view["state"]))
+        dtypes = {path: leaf.dtype for path, leaf in recorded[0].trees["params"].items()}
+        return {p: np.stack([new[p] for new in seen]).astype(dtypes[p]) for p in seen[0]}, rates
+
+    def _rate(self, rates: Mapping[str, float]) -> tuple[Any, ...]:
+        if not self.takes_rates:
+            return ()
+        if len(rates) != 1:
+            raise NotJudgedError("the optimizer takes its rate per call, and no one is recorded")
+        return (jnp.asarray(next(iter(rates.values()))),)
+
+    def _start(self, wide: bool) -> Any:
+        state = self.source.steps[0].tree("state")
+        if wide and state is not None:  # which is brought over as it was recorded
+            with float64(False):
+                carry = self._start(False)
+            return jax.tree.map(_wide, carry)
+        params = _jax(self.recording.steps[0].trees["params"], wide)
+        try:
+            carry = self.side.init(params)
+        except Exception as error:  # whatever the user's optimizer raises
+            raise RecordingError(
+                f"optimizer: its init {error_text(error)} with the recorded parameters "
+                f"{list(named_leaves(self.recording.steps[0].trees['params'], 'params'))[:3]}... "
+                "If they have other names here, give --names"
+            ) from error
+        if state is None:
+            if self.recording.index.get("first", 0):
+                raise NotJudgedError(
+                    f"the recording begins at step {self.recording.first} without the optimizer's "
+                    "state"
+                )
+            return carry
+        try:
+            return self._carried(carry, state)
+        except (CheckpointError, LookupError, TypeError, ValueError) as error:
+            raise NotJudgedError(f"the recorded state cannot be brought over: {error}") from None
+
+    def _carried(self, carry: Any, state: Flat) -> Any:
+        """The carry with the recorded state in it: PyTorch's, that of flax.optim or Optax's."""
+        first = self.source.steps[0]
+        if ("step",) in state and any(path[0] == "param_states" for path in state):
+            target = nest({p: leaf for p, leaf in self.recording.steps[0].trees["params"].items()})
+            tree: Any = {"target": target, "state": nest(state)}
+        elif any(path[0] == "param_groups" for path in state):
+            tensors = {
+                str(path[0]): leaf
+                for name in ("params", "model_state")
+                for path, leaf in (first.tree(name) or {}).items()
+            }
+            saved = {"model": tensors, "optimizer": nest(state)}
+            checkpoint = torch_checkpoint(saved, self.source.place, "model", "optimizer")
+            file = self._names_file(list(tensors))
+            tree = as_legacy(checkpoint, file, step=self.recording.first)
+            tree = tree["optimizer"]
+        else:
+            return self._with_optax(carry, state)
+        if self.side.name != "GradientTransformation":
+            if isinstance(self.value, legacy_optim.OptimizerDef):
+                return from_state_dict(carry, tree)
+            raise ValueError(f"{self.side.name} is no transformation of Optax")
+        params = carry[1]
+        template = TrainState.create(apply_fn=None, params=params, tx=self.value)
+        restored = from_state_dict(template, tree)
+        return restored.step, params, restored.opt_state
+
+    def _names_file(self, tensors: Sequence[str]) -> NamesFile:
+        groups = self.source.index.get("groups", [])
+        order = [str(path[0]) for group in groups for path in group["params"]]
+        names = self.names
+        entries = {n: f"params/{n}" for n in tensors} if names is None else names.entries
+        drop = () if names is None else names.drop
+        return NamesFile(self.source.place, "model", "optimizer", drop, order, entries)
+
+    def _with_optax(self, carry: Any, state: Flat) -> Any:
+        count, params, opt_state = carry
+        leaves, treedef = jax.tree_util.tree_flatten_with_path(opt_state)
+        values = [jnp.asarray(state[_names_of(path)], leaf.dtype) for path, leaf in leaves]
+        return count + self.recording.first, params, treedef.unflatten(values)
+
+    def _with_params(self, carry: Any, params: Any) -> Any:
+        if hasattr(carry, "target"):
+            return carry.replace(target=params)
+        if hasattr(carry, "opt_state"):
+            return carry.replace(params=params)
+        return (params, carry[1]) if len(carry) == 2 else (carry[0], params, carry[2])
+
+
+def _with_rate(tx: ExactTransformation) -> Callable[..., Any]:
+    def step(carry: Any, grads: Any, rate: Any) -> Any:
+        count, params, state = carry
+        return count + 1, *tx.step(grads, state, params, learning_rate=rate)
+
+    return step
+
+
+def _learning_rate_of(value: Any) -> Any:
+    """The rate that an optimizer was made with; None where each call has to give it."""
+    hyper_params = getattr(getattr(value, "optimizer_def", value), "hyper_params", None)
+    if isinstance(hyper_params, Mapping):
+        return hyper_params.get("learning_rate", 0.0)
+    return getattr(hyper_params, "learning_rate", 0.0)
+
+
+def _names_of(path: Sequence[Any]) -> Path_:
+    names: list[str | int] = []
+    for key in path:
+        match key:
+            case DictKey():
+                names.append(str(key.key))
+            case GetAttrKey():
+                names.append(key.name)
+            case SequenceKey():
+                names.append(key.idx)
+    return tuple(names)
+
+
+def _jax(flat: Flat, wide: bool) -> Any:
+    return jax.tree.map(lambda leaf: _wide(leaf) if wide else jnp.asarray(leaf), nest(flat))
+
+
+def _wide(leaf: Any) -> Any:
+    is_float = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return jnp.asarray(leaf, jnp.float64 if is_float else None)
+
+
+def _host(tree: Any) -> Flat:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {_names_of(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _scaled(old: np.ndarray, new: np.ndarray, factor: float) -> np.ndarray:
+    if factor == 1:
+        return new
+    before = old.astype(np.float64)
+    return (before + factor * (new - before)).astype(new.dtype)
+
+
+def _injected(state: Any) -> dict[str, float]:
+    """The rates in a state, as `optax.inject_hyperparams` holds them."""
+    rates = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        names = _names_of(path)
+        if "hyperparams" in names and names[-1] in RATES:
+            rates[str(names[-1])] = float(leaf)
+    return rates
+
+
+def own_rates(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
+    """The optimizer's rate at each step by the recorded groups, or why it is not known."""
+    recorded = [step.rates for step in stepper.recording.steps[:steps]]
+    if stepper.takes_rates:
+        return "the recorded rates are given per call"
+    if not all(recorded):
+        return "the recording has no rates"
+    injected = stepper.run(steps, alone=False)[1]
+    if all(len(rates) == 1 for rates in injected):
+        return [_for_groups(next(iter(r.values())), r_) for r, r_ in zip(injected, recorded)]  # noqa: B905
+    held = _unique(_held(stepper.value, set(), 0, RATES))
+    held = held or _unique(_held(stepper.value, set(), 0, ("step_size_fn",)))
+    is_alike = all(len(set(rates.values())) == 1 for rates in recorded)
+    if len(held) == 1 and is_alike:
+        number, own = stepper.recording.first, []
+        for step, rates in zip(stepper.recording.steps, recorded, strict=False):
+            value = held[0](number) if callable(held[0]) else held[0]
+            own.append(_for_groups(abs(float(value)), rates))
+            number += not step.skipped
+        return own
+    return _measured(stepper, steps)
+
+
+def _for_groups(rate: float, groups: Mapping[str, float]) -> dict[str, float]:
+    return dict.fromkeys(groups, rate)
+
+
+def _held(value: Any, seen: set[int], depth: int, names: Sequence[str]) -> Iterator[Any]:
+    if depth > 32 or id(value) in seen:
+        return
+    seen.add(id(value))
+    for name, member in members_of(value):
+        if name in names and (callable(member) or type(member) in (int, float)):
+            yield member
+        else:
+            yield from _held(member, seen, depth + 1, names)
+
+
+def _unique(values: Iterator[Any]) -> list[Any]:
+    return list({v if callable(v) else abs(v): v for v in values}.values())
+
+
+def _measured(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
+    """The rates by how far each group's updates go beside the recorded ones."""
+    if not stepper.can_set:
+        return "the optimizer does not tell its rate"
+    own = stepper.run(steps, alone=True)[0]
+    groups = {
+        group["name"]: [tuple(path) for path in group["params"]]
+        for group in stepper.source.index.get("groups", [])
+        if stepper.names is None
+    }
+    rates = []
+    for number, step in enumerate(stepper.recording.steps[:steps]):
+        row = {}
+        for group, rate in step.rates.items():
+            paths = groups.get(group, list(own))
+            moves = []
+            for new in (step.trees["new_params"], {p: own[p][number] for p in paths}):
+                pairs = ((new[p].astype(np.float64), step.trees["params"][p]) for p in paths)
+                moves.append(np.concatenate([(after - before).ravel() for after, before in pairs]))
+            largest = max(float(np.abs(step.trees["params"][p]).max(initial=0)) for p in paths)
+            noise = 2.0**-20 * largest / max(np.abs(moves[0]).max(initial=0), 1e-30)
+            factor = fitted_factor(*moves, tolerance=1e-4 + noise)
+            if factor is None:
+                return "the optimizer does not tell its rate, and its updates are no multiple"
+            row[group] = rate if abs(factor - 1) <= 1e-4 + noise else rate * factor
+        rates.append(row)
+    return rates
+
+
+def judge_optimizer(stepper: Stepper, steps: int, factors: Sequence[float] = ()) -> Stage:
+    """Asks whether the optimizer makes the recorded parameters of the recorded gradients."""
+    try:
+        return _judge(stepper, steps, factors)
+    except NotJudgedError as error:
+        return not_judged(NAME, str(error))
+
+
+def _judge(stepper: Stepper, steps: int, factors: Sequence[float]) -> Stage:
+    recorded = {
+        path_text(path): leaf
+        for path, leaf in stepper.recording.stacked("new_params", steps).items()
+    }
+    kinds = [False, True] if stepper.can_set else [False]
+
+    def run(alone: bool, wide: bool) -> dict[str, np.ndarray]:
+        return named_leaves(
+            stepper.run(steps, alone=alone, wide=wide, factors=factors)[0], "params"
+        )
+
+    own = {alone: run(alone, False) for alone in kinds}
+    comparisons = {alone: compared(recorded, own[alone]) for alone in kinds}
+    whole = comparisons[False]
+    distance = distance_by_step(whole)
+    if all(comparison.identical for comparison in comparisons.values()):
+        return Stage(NAME, Outcome.IDENTICAL, distance=distance)
+    bounds = {True: _ALONE, False: _WHOLE}
+    if any(comparison.ulp > bounds[alone] for alone, comparison in comparisons.items()):
+        for alone in kinds:
+            ours = compared(own[alone], run(alone, True))
+            bounds[alone] = max(bounds[alone], _OWN * ours.ulp)
+    beyond = [alone for alone in kinds if comparisons[alone].ulp > bounds[alone]]
+    beyond += [False] * (whole.within(math.inf).value == Outcome.DIFFERENT.value and not beyond)
+    if not beyond:
+        ulp = max(comparison.ulp for comparison in comparisons.values())
+        return Stage(NAME, Outcome.ROUNDING, f"at most {ulp:.3g} ULP", distance=distance)
+    is_far = any(comparisons[alone].ulp > whole.allowed(OPEN_LOOP.ulp) for alone in beyond)
+    outcome = Outcome.DIFFERENT if is_far else Outcome.UNDECIDED
+    at = True in beyond
+    return _parting(stepper, outcome, comparisons[at], bounds[at], own[at], whole)
+
+
+def _parting(
+    stepper: Stepper,
+    outcome: Outcome,
+    comparison: Comparison,
+    bound: float,
+    own: Mapping[str, np.ndarray],
+    whole: Comparison,
+) -> Stage:
+    """The stage with the first step and leaf that part."""
+    parted = [leaf for leaf in comparison.by_leaf if leaf.ulp_by_step.max() > bound]
+    number = min(int((leaf.ulp_by_step > bound).argmax()) for leaf in parted)
+    first = [leaf for leaf in parted if leaf.ulp_by_step[number] > bound]
+    leaf = max(first, key=lambda leaf: leaf.relative_by_step[number])
+    step = stepper.recording.steps[number]
+    by = relative_text(float(leaf.relative_by_step[number]))
+    ulp = leaf.ulp_by_step[number]
+    text = f"from step {step.number}, {leaf.path} by {by} of its scale ({ulp:.3g} ULP)"
+    text += f"; after {len(whole.ulp_by_step)} steps {relative_text(whole.relative)}"
+    paths = {path_text(path): path for path in step.trees["params"]}
+    rows = [
+        (name, *(np.asarray(v, np.float64) for v in (
+            step.trees["params"][path], step.trees["new_params"][path], own[name][number])))
+        for name, path in paths.items()
+    ]  # fmt: skip
+    names = {leaf.path for leaf in first}
+    is_missing = ("grads", paths[leaf.path]) in step.missing
+    rate = max(step.rates.values(), default=0.0)
+    if cause := _cause(rows, names, leaf.path, is_missing, rate):
+        text += f". {cause}"
+    return Stage(NAME, outcome, text, step.number, leaf.path, distance_by_step(whole))
+
+
+def _cause(
+    rows: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray]],
+    parted: set[str],
+    leaf: str,
+    is_missing: bool,
+    rate: float,
+) -> str:
+    """Words for what the first parting step looks like; empty if it looks like nothing known."""
+    if is_missing:
+        return f"{leaf} has no gradient there (None) and is left alone; here its gradient is zero"
+    for name, old, there, here in rows:
+        if name == leaf and np.array_equal(old, here) != np.array_equal(old, there):
+            side = "here" if np.array_equal(old, here) else "there"
+            return f"{leaf} does not move {side}: is it frozen?"
+    flat = [np.concatenate([row[n].ravel() for row in rows if row[0] in parted]) for n in (1, 2, 3)]
+    old, there, here = flat
+    factor = fitted_factor(there - old, here - old, 1e-3)
+    alike = "" if len(parted) == len(rows) else f" of {', '.join(sorted(parted)[:3])}"
+    if factor is not None:
+        return f"Every update{alike} here is {factor:.6g} times the recorded one"
+    decay = fitted_factor(old, here - there, 0.05)
+    if decay is not None and rate:
+        amount, side = abs(decay) / rate, "here" if decay < 0 else "there"
+        return f"As of a decoupled weight decay that is {amount:.2g} more {side}{alike}"
+    return ""
+
+
+def explain(stepper: Stepper, settings: Settings, steps: int, factors: Sequence[float]) -> str:
+    """Settings with which the program no longer parts from the recording, in words."""
+    recorded = RecordedSettings(_tuples(stepper.recording.index.get("settings", {})))
+
+    def outcome(side: Any, count: int) -> Outcome:
+        tried = Stepper(side, stepper.recording, stepper.names, stepper.source)
+        return _judge(tried, count, factors[:count]).outcome
+
+    def judge(side: Any) -> str | None:
+        if min(_FEW, steps) < steps and outcome(side, _FEW) is Outcome.DIFFERENT:
+            return None
+        verdict = outcome(side, steps)
+        return verdict.value if verdict in (Outcome.IDENTICAL, Outcome.ROUNDING) else None
+
+    readable = settings if settings.takes else ObjectSide(settings.name, settings.build())
+    found = search(recorded, readable, judge, _TRIES)
+    return "" if found is None else str(found)
+
+
+def _tuples(settings: Mapping[str, Any]) -> dict[str, object]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+
+
+def as_settings(optimizer: Any) -> Settings:
+    """What a user gives as the optimizer, with its settings."""
+    if isinstance(optimizer, NamedSide | ObjectSide):
+        return optimizer
+    try:
+        as_side(optimizer)
+    except ValueError:
+        if not callable(optimizer):
+            raise
+        return NamedSide(getattr(optimizer, "__qualname__", "optimizer"), optimizer)
+    return ObjectSide("optimizer", optimizer)

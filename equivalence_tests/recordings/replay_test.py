@@ -1,0 +1,282 @@
+"""Faults planted in the new side of a training, each put down to its stage and its cause."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import legacy_optim
+from equivalence_tests import RecordingError, assert_replays, replay
+from equivalence_tests.recordings.format import pack, read
+from equivalence_tests.recordings.recorder import Recorder, RecorderError, digest
+from equivalence_tests.recordings.replay import beside
+from equivalence_tests.recordings.stages import Outcome
+
+STEPS = 12
+RATES = optax.linear_schedule(0.1, 0.02, 10)
+KEY = jax.random.PRNGKey(3)
+
+
+def loss(params: Any, batch: Any, model_state: Any, rng: Any, **how: Any) -> Any:
+    x, y = batch
+    weights = params["dense"]["kernel"]
+    weights = weights.T if how.get("transposed") else weights
+    head = params.get("head", weights) if how.get("untied") else weights
+    h = jnp.tanh(x @ weights + params["dense"]["bias"])
+    if how.get("half"):
+        h = h.astype(jnp.bfloat16)
+    if how.get("dropout"):
+        h = h * jax.random.bernoulli(rng, 0.7, h.shape) / 0.7
+    out = (h @ head + h @ params["out"]).astype(jnp.float32)
+    labels = y * (1 - how.get("smoothing", 0.0)) + how.get("smoothing", 0.0) / y.shape[-1]
+    total = optax.softmax_cross_entropy(out, labels)
+    total = total.sum() if how.get("sum") else total.mean()
+    momentum = how.get("momentum", 0.9)
+    mean = momentum * model_state["mean"] + (1 - momentum) * h.astype(jnp.float32).mean(0)
+    return total * how.get("scale", 1.0), {"mean": mean}
+
+
+def planted(**how: Any) -> Any:
+    return lambda params, batch, model_state, rng: loss(params, batch, model_state, rng, **how)
+
+
+def make_tx(
+    eps: float = 1e-2, weight_decay: float = 0.1, b1: float = 0.9, mask: Any = None
+) -> optax.GradientTransformation:
+    return optax.adamw(RATES, b1=b1, eps=eps, weight_decay=weight_decay, mask=mask)
+
+
+def batches(seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    xs = rng.standard_normal((STEPS, 8, 4)).astype(np.float32)
+    return [(x, np.eye(4, dtype=np.float32)[rng.integers(0, 4, 8)]) for x in xs]
+
+
+SETTINGS = {"eps": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.999)}
+
+
+def record(
+    path: Path, tx: Any = None, scale: float = 1.0, micro: int = 1, start: int = 0, **how: Any
+) -> Path:
+    tx = make_tx() if tx is None else tx
+    rng = np.random.default_rng(1)
+    shapes = {"dense": {"kernel": (4, 4), "bias": (4,)}, "out": (4, 4)}
+    params = jax.tree.map(
+        lambda s: jnp.asarray(rng.standard_normal(s), jnp.float32),
+        shapes,
+        is_leaf=lambda s: isinstance(s, tuple),
+    )
+    state, model_state = tx.init(params), {"mean": jnp.zeros(4)}
+    rec = Recorder(path, steps=50, first=start, settings=SETTINGS)
+    gradient = jax.jit(jax.value_and_grad(planted(scale=scale), has_aux=True))
+    clip = optax.clip_by_global_norm(how["clip"]) if "clip" in how else optax.identity()
+    update = jax.jit(tx.update)
+    for number, batch in enumerate(batches()):
+        (value, aux), raw = gradient(params, batch, model_state, KEY)
+        grads, _ = clip.update(raw, clip.init(params))
+        updates, new_state = update(grads, state, params)
+        new = optax.apply_updates(params, updates)
+        if number >= start:
+            rec.step(
+                params=params,
+                grads=grads,
+                new_params=new,
+                state=state if number == start and how.get("with_state") else None,
+                model_state=model_state,
+                rng=KEY,
+                learning_rate=RATES(number),
+                loss=value,
+                batch=batch,
+                micro_batches=micro,
+            )
+        params, state, model_state = new, new_state, aux
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recordings") / "run.rec")
+
+
+def decay_on_all(params: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
+
+def frozen(params: Any) -> Any:
+    return {"dense": {"kernel": "train", "bias": "frozen"}, "out": "train"}
+
+
+def late(eps: float = 1e-2) -> optax.GradientTransformation:
+    return optax.adamw(lambda count: RATES(jnp.maximum(count - 1, 0)), eps=eps, weight_decay=0.1)
+
+
+def uncorrected() -> optax.GradientTransformation:
+    def update(grads: Any, state: Any, params: Any) -> Any:
+        mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state[0], grads)
+        nu = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state[1], grads)
+        steps = jax.tree.map(lambda m, v: -0.1 * m / (jnp.sqrt(v) + 1e-2), mu, nu)
+        return steps, (mu, nu)
+
+    zeros = lambda params: jax.tree.map(jnp.zeros_like, params)  # noqa: E731
+    return optax.GradientTransformation(lambda params: (zeros(params), zeros(params)), update)
+
+
+OPTIMIZERS = {
+    "eps": (lambda eps=1e-8: make_tx(eps), "optimizer", "eps=0.01"),
+    "decay": (lambda weight_decay=0.0: make_tx(weight_decay=weight_decay), "optimizer",
+              "weight_decay=0.1"),
+    "b1": (lambda b1=0.5: make_tx(b1=b1), "optimizer", "b1=0.9"),
+    "bias correction": (uncorrected, "optimizer", "from step 0"),
+    "a rate one step late": (late, "rate", "one step late"),
+    "momentum's form": (lambda: optax.sgd(RATES, momentum=0.9), "optimizer", "from step 0"),
+    "a frozen leaf": (
+        lambda: optax.partition({"train": make_tx(), "frozen": optax.set_to_zero()}, frozen),
+        "optimizer", "does not move here"),
+    "no decay of biases": (lambda: make_tx(mask=decay_on_all), "optimizer", "weight decay"),
+    "clipping after the decay": (
+        lambda: optax.chain(
+            optax.scale_by_adam(eps=1e-2), optax.add_decayed_weights(0.1), optax.clip(0.5),
+            optax.scale_by_learning_rate(RATES)),
+        "optimizer", "from step 0"),
+}  # fmt: skip
+LOSSES = {
+    "a sum for a mean": ({"sum": True}, "a sum over 8 here"),
+    "a transposed kernel": ({"transposed": True}, "dense"),
+    "dropout left on": ({"dropout": True}, "dropout"),
+    "the momentum of the statistics": ({"momentum": 0.99}, "momentum"),
+    "a cast": ({"half": True}, "bfloat16"),
+    "label smoothing": ({"smoothing": 0.2}, "from step 0"),
+    "a loss scale": ({"scale": 1024.0}, "loss scale that is not undone here"),
+    "another sign": ({"scale": -1.0}, "other sign"),
+}
+
+
+@pytest.mark.parametrize("fault", OPTIMIZERS)
+def test_a_fault_of_the_optimizer(fault: str, run: Path):
+    optimizer, stage, text = OPTIMIZERS[fault]
+    result = replay(run, optimizer=optimizer, loss=loss)
+    assert result.first is not None, result
+    assert result.first.name == stage, result
+    assert text in str(result), result
+
+
+@pytest.mark.parametrize("fault", LOSSES)
+def test_a_fault_of_the_loss(fault: str, run: Path):
+    how, text = LOSSES[fault]
+    result = replay(run, optimizer=make_tx, loss=planted(**how))
+    assert result.first is not None, result
+    assert result.first.name == "loss and gradients", result
+    assert text in result.first.text, result
+    assert result.stages[-1].outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda own: [(2 * x - 1, y) for x, y in own], "another normalisation"),
+        (lambda own: own[::-1], "the same batches in another order"),
+        (lambda own: [(x[::-1], y[::-1]) for x, y in own], "the same set in another order"),
+        (lambda own: batches(seed=7), "other data"),
+    ],
+    ids=["normalisation", "order", "order within", "seed"],
+)
+def test_a_fault_of_the_batches(change: Any, text: str, run: Path):
+    result = replay(run, optimizer=make_tx, loss=loss, batches=change(batches()))
+    assert result.first is not None and result.first.name == "batches"
+    assert text in result.first.text
+
+
+def test_nothing_differs(run: Path):
+    result = assert_replays(run, optimizer=make_tx, loss=loss, batches=batches)
+    assert [stage.outcome for stage in result.stages] != [Outcome.NOT_JUDGED] * 4
+    with pytest.raises(AssertionError, match=r"eps=0\.01"):
+        assert_replays(run, optimizer=OPTIMIZERS["eps"][0])
+
+
+def test_accumulated_gradients_that_are_not_divided(tmp_path: Path):
+    path = record(tmp_path / "run.rec", micro=4)
+    result = replay(path, loss=planted(scale=4.0))
+    assert "4 micro-batches are accumulated and not divided here" in str(result)
+
+
+def test_tied_weights_that_are_untied(run: Path):
+    def untied(params: Any, batch: Any) -> Any:
+        return (batch[0] @ params["dense"]["kernel"] @ params["head"]).mean()
+
+    assert "untied here?" in str(replay(run, loss=untied))
+
+
+def test_a_norm_to_which_gradients_are_clipped(tmp_path: Path):
+    path = record(tmp_path / "run.rec", clip=0.2)
+    assert "clipped to a global norm of 0.2" in str(replay(path, loss=loss, optimizer=make_tx))
+
+
+def test_a_recording_that_begins_later(tmp_path: Path):
+    without = replay(record(tmp_path / "a.rec", start=5), optimizer=make_tx)
+    assert "begins at step 5 without the optimizer's state" in str(without)
+    path = record(tmp_path / "b.rec", start=5, with_state=True)
+    assert_replays(path, optimizer=make_tx)
+
+
+def test_two_recordings(run: Path, tmp_path: Path):
+    assert beside(read(run), read(run)).outcome is Outcome.IDENTICAL
+    other = record(tmp_path / "other.rec", tx=make_tx(eps=1e-4))
+    result = beside(read(run), read(other))
+    assert result.first is not None and result.first.name == "new parameters"
+
+
+def test_packed_is_the_same(run: Path, tmp_path: Path):
+    pack({"run": read(run)}, tmp_path / "run.npz")
+    assert beside(read(run), read(tmp_path / "run.npz")).outcome is Outcome.IDENTICAL
+    assert_replays(tmp_path / "run.npz", optimizer=make_tx, loss=loss)
+
+
+def test_flax_optim_is_recorded(tmp_path: Path):
+    optimizer = legacy_optim.Adam(0.1, eps=1e-3).create({"w": jnp.linspace(-1, 1, 4)})
+    rec = Recorder(tmp_path / "run.rec", steps=5)
+    with rec.flax(legacy_optim):
+        for number in range(8):
+            rec.note(loss=float(number))
+            optimizer = optimizer.apply_gradient(optimizer.target, learning_rate=0.1)
+    assert len(read(tmp_path / "run.rec").steps) == 5
+    assert_replays(tmp_path / "run.rec", optimizer=optax.adam(0.1, eps=1e-3))
+    result = replay(tmp_path / "run.rec", optimizer=optax.adam(0.1))
+    assert "eps=0.001" in result.explanation
+
+
+def test_damaged_recordings(run: Path, tmp_path: Path):
+    path = tmp_path / "cut.rec"
+    shutil.copytree(run, path)
+    (path / "step-00000004.npz").write_bytes(b"PK")
+    assert "what comes before it is judged" in str(replay(path, optimizer=make_tx))
+    (path / "step-00000004.npz").unlink()
+    assert "step 4 is missing" in str(replay(path, optimizer=make_tx))
+    index = json.loads((path / "index.json").read_text())
+    (path / "index.json").write_text(json.dumps({**index, "version": 99}))
+    with pytest.raises(RecordingError, match="version 1, found 99"):
+        read(path)
+    (path / "index.json").write_text("{")
+    with pytest.raises(RecordingError, match="as `optax-bridge recorder` makes one"):
+        read(path)
+
+
+def test_recorder_refuses(tmp_path: Path):
+    tree = {"w": np.ones(2)}
+    rec = Recorder(tmp_path / "run.rec")
+    step = jax.jit(lambda grads: rec.step(params=tree, grads=grads, new_params=tree))
+    with pytest.raises(RecorderError, match=r"jax\.disable_jit\(\)"):
+        step(tree)
+    with pytest.raises(RecorderError, match=r"grads\['w'\]: expected an array of numbers"):
+        rec.step(params=tree, grads={"w": "text"}, new_params=tree)
+    rec.step(params=tree, grads={"w": None}, new_params=tree, batch=digest(tree))
+    step_read = read(tmp_path / "run.rec").steps[0]
+    assert step_read.missing == {("grads", ("w",))}
+    assert step_read.digest == digest(tree)
+    with pytest.raises(RecorderError, match="there is something already"):
+        Recorder(tmp_path / "run.rec")
