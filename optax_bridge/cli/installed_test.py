@@ -141,3 +141,17 @@ def test_an_unsupported_release_is_said(installed: dict[str, str], said: str):
     warning = release_warning(installed)
     assert warning.startswith(said) and bool(warning) is bool(said)
     assert ("optax 1.0 is newer than" in warning) is (installed["optax"] == "1.0")
+
+
+def test_the_versions_are_printed_without_any_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from optax_bridge.cli import start
+
+    def lacking(*names: str) -> None:
+        raise MissingExtraError(names)
+
+    monkeypatch.setattr("optax_bridge.cli.installed.require", lacking)
+    monkeypatch.setattr("sys.argv", ["optax-bridge", "--version"])
+    start.main()
+    assert capsys.readouterr().out.startswith("optax-bridge ")

@@ -16,11 +16,14 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
         signal.signal(signal.SIGINT, end)
     # Only now, so that an interrupt is heard meanwhile.
-    from optax_bridge.cli.installed import MissingExtraError, release_warning, require
+    from optax_bridge.cli.installed import MissingExtraError, release_warning, require, versions
 
     try:
         require("cli", "optax-bridge")
     except MissingExtraError as error:
+        if sys.argv[1:] == ["--version"]:  # in a plain install too
+            print(*(f"{name} {version}" for name, version in versions().items()), sep="\n")
+            return
         print(error, file=sys.stderr)
         sys.exit(2)
     if warning := release_warning():
