@@ -287,7 +287,7 @@ def test_the_project_says_which_recipe_convert_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "pyproject.toml"
-    settings.write_text('[tool.optax-bridge]\nrecipe = "exact"\nskip = ["jax_tree"]\n')
+    settings.write_text('[tool.optax-bridge]\nrecipe = "exact"\nskip = ["gone_names"]\n')
     checkpoint = Path(ADAM).absolute()
     monkeypatch.chdir(tmp_path)
     done = bridge("convert", checkpoint, "by_default", *AS_ADAM)

@@ -3,7 +3,7 @@
 
 [tool.optax-bridge]
 paths = ["src", "notebooks"]  # migrate: what to look at where no path is given
-skip = ["jax_tree"]           # migrate: rules not to apply
+skip = ["gone_names"]         # migrate: rules not to apply
 recipe = "exact"              # migrate and convert: auto, exact or optax
 """
 
