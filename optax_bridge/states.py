@@ -23,10 +23,10 @@ from optax_bridge._text import listing
 from optax_bridge.correspondence import ENTRIES, Entry, all_entries
 from optax_bridge.correspondence.recipe import build, substitute
 from optax_bridge.correspondence.values import FINITE, Range
-from optax_bridge.metadata.axis_metadata import key_names, keystr, leaves_with_path, unboxed
+from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
+from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
-Names = tuple[str, ...]
 Rows = Mapping[Names, PyTree]
 ChainTypes = tuple["str | ChainTypes", ...]  # of the states in a chain, nested as they are
 
@@ -122,17 +122,8 @@ def rows_of(state: PyTree, params: Params) -> dict[Names, PyTree]:
     return {
         (*path, *names): leaf
         for path, fields in zip(paths, each, strict=True)
-        for names, leaf in flat_rows(serialization.to_state_dict(fields))
+        for names, leaf in leaves(serialization.to_state_dict(fields))
     }
-
-
-def flat_rows(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts with their paths; empty dicts have none, None is a leaf."""
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from flat_rows(value, (*path, str(name)))
-    else:
-        yield path, tree
 
 
 def state_with(
@@ -254,7 +245,7 @@ def _count(step: Leaf, old: Leaf) -> Leaf:
 
 def _take(slot: Slot, value: Leaf) -> Leaf:
     """The value of a field, which must be there as the template has it."""
-    at = f"opt_state{keystr(map(DictKey, slot.path))}"
+    at = f"opt_state{leaf_name(slot.path)}"
     if slot.kind is Kind.UNCERTAIN_SIGN:
         raise ValueError(f"{at}: {UNCERTAIN_SIGN[0]}, found {UNCERTAIN_SIGN[1]}")
     expected = f"{slot.leaf.dtype}{list(np.shape(slot.leaf))}"
@@ -346,4 +337,4 @@ def _types(chain: OptState) -> ChainTypes:
 
 
 def _list_of(keys: Iterable[Names]) -> str:
-    return listing([keystr(map(DictKey, key)) for key in keys])
+    return listing([leaf_name(key) for key in keys])

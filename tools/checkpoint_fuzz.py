@@ -37,10 +37,10 @@ from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.testdata.write_t5x import STORES, write_t5x
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import convert_tree, tree_of
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli import inspect
 from optax_bridge.cli.inspect import description_of
 from optax_bridge.correspondence import UnsupportedSetting
+from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.optimizers.selectors import NothingSelectedWarning
 

@@ -16,30 +16,15 @@ import optax
 
 from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
+from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.pair.settings import literals, settings_of
 from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike
+from optax_bridge._hyper_params import ALIKE, WEIGHT_DECAYS
 from optax_bridge.metadata.trees import Params
 
 TRIES = 48  # of either side's settings, some tenths of a second each
 FEW = 16  # steps; what they do not tell apart is compared in full
-
-_DECAYS = ("weight_decay", "weight_decay_rate", "wd")
-# What one thing is called; the first that a side has is meant.
-_ALIKE = (
-    RATES,
-    ("b1", "beta1", "beta_1", "betas[0]"),
-    ("b2", "beta2", "beta_2", "betas[1]"),
-    ("decay", "alpha", "rho", "beta2", "gamma"),
-    ("momentum", "beta", "mass"),
-    ("eps", "epsilon"),
-    _DECAYS,
-    ("nesterov",),
-    ("centered",),
-    ("amsgrad",),
-    ("initial_scale", "initial_accumulator_value"),
-)
 
 
 Settings = NamedSide | ObjectSide
@@ -186,7 +171,7 @@ def _fit(changes: Sequence[_Change]) -> bool:
 def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     other_settings, settings = _flat(fixed.parameters), varied.parameters
     takes = varied.takes
-    for names in _ALIKE:
+    for names in ALIKE:
         there = next((name for name in names if name in other_settings), None)
         here = next((name for name in names if _root(name) in takes), None)
         other = None if there is None else other_settings[there]
@@ -198,8 +183,8 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
         if before != value:
             why = f"as {there}={other!r} of {fixed.name}"
             yield _Change(why, {_root(here): _with(settings, here, value)})
-    decay = next((name for name in _DECAYS if settings.get(name)), None)
-    if decay is not None and not any(name in other_settings for name in _DECAYS):
+    decay = next((name for name in WEIGHT_DECAYS if settings.get(name)), None)
+    if decay is not None and not any(name in other_settings for name in WEIGHT_DECAYS):
         yield _Change(f"as {fixed.name} has none", {decay: 0.0})
     yield from _from_numbers(fixed, settings)
     for name in takes:
@@ -222,7 +207,7 @@ def _from_numbers(fixed: Settings, settings: Mapping[str, object]) -> Iterator[_
     numbers_here = {abs(value) for value in numbers.values()}
     new = [value for value in numbers_there if value not in numbers_here and 0 < value < math.inf]
     differing = [name for name, value in numbers.items() if abs(value) not in numbers_there]
-    differing.sort(key=lambda name: (_root(name) not in _DECAYS, numbers[name] == 0.0))
+    differing.sort(key=lambda name: (_root(name) not in WEIGHT_DECAYS, numbers[name] == 0.0))
     for name, value in itertools.islice(itertools.product(differing, new), _MOST_UNNAMED):
         signed = -value if numbers[name] < 0 else value
         yield _Change(f"the number {value!r} stands in {fixed.name}", {name: signed})
@@ -232,10 +217,10 @@ def _decays(
     other_settings: Mapping[str, object], settings: Mapping[str, object], varied: Settings
 ) -> Iterator[_Change]:
     """Yields weight decay that joins the gradient, where the other side has some."""
-    decay = next((other_settings[name] for name in _DECAYS if other_settings.get(name)), None)
+    decay = next((other_settings[name] for name in WEIGHT_DECAYS if other_settings.get(name)), None)
     is_number = isinstance(decay, int | float)
     if is_number and isinstance(varied.build(), optax.GradientTransformation):
-        zero = {name: 0.0 for name in _DECAYS if settings.get(name)}
+        zero = {name: 0.0 for name in WEIGHT_DECAYS if settings.get(name)}
         yield _Change("coupled, as an L2 penalty is", zero, before=decay)
 
 

@@ -14,6 +14,8 @@ from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, s
 from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.programs import side_or_function
+from optax_bridge._hyper_params import RATES
+from optax_bridge._literals import NO_LITERAL, expression, literal
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.programs import in_program, with_own_arguments
@@ -22,9 +24,6 @@ from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.correspondence.recipe import resolve
 
 _SYNTAX = 'written as in a call, e.g. "learning_rate=1e-3, nesterov=True"'
-
-# What a learning rate is called.
-RATES = ("learning_rate", "lr", "step_size", "rate")
 
 # Whose constructors may be written as calls: nothing else is called by a text.
 _LIBRARIES = ("optax", "optax_bridge", TORCH.origin)
@@ -214,12 +213,11 @@ def _check(side: NamedSide) -> NamedSide:
 def _call_side(text: str) -> NamedSide:
     """Returns the side of a constructor call as text."""
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        why = getattr(error, "msg", error)
+        call = expression(text)
+    except ValueError as error:
         raise EquivalenceError(
             f"{text}: expected module:name, or a constructor call such as Adam(1e-3) or "
-            f"optax.adamw(1e-3); {why}"
+            f"optax.adamw(1e-3); {error}"
         ) from None
     if not isinstance(call, ast.Call):
         raise EquivalenceError(f"{text}: expected one constructor call, e.g. optax.adamw(1e-3)")
@@ -269,21 +267,20 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
 
 
 def _call_value(node: ast.expr, text: str) -> object:
-    if isinstance(node, ast.Call) and _library(ast.unparse(node.func)):
+    def call(node: ast.Call) -> object:
+        if not _library(ast.unparse(node.func)):
+            raise ValueError(NO_LITERAL)
         return _library_side(node, ast.unparse(node)).build()
-    if isinstance(node, ast.Tuple | ast.List):
-        parts = [_call_value(part, text) for part in node.elts]
-        return tuple(parts) if isinstance(node, ast.Tuple) else parts
-    return _literal(node, text)
+
+    return _literal(node, text, call)
 
 
 def parsed_arguments(text: str, where: str) -> tuple[list[object], dict[str, object]]:
     """Returns arguments from text such as `1e-3, nesterov=True`."""
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        why = getattr(error, "msg", error)
-        raise EquivalenceError(f"{where}: expected arguments {_SYNTAX}; {why}") from None
+        call = expression(f"f({text})")
+    except ValueError as error:
+        raise EquivalenceError(f"{where}: expected arguments {_SYNTAX}; {error}") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise EquivalenceError(f"{where}: expected arguments {_SYNTAX}")
     return _literal_arguments(call, where)
@@ -304,9 +301,13 @@ def _arguments(
     return [value(arg) for arg in call.args], kwargs
 
 
-def _literal(node: ast.expr, where: str) -> object:
+def _literal(
+    node: ast.expr, where: str, call: Callable[[ast.Call], object] | None = None
+) -> object:
     try:
-        return ast.literal_eval(node)
+        return literal(node, call=call)
+    except EquivalenceError:
+        raise
     except (ValueError, TypeError):
         raise EquivalenceError(
             f"{where}: {ast.unparse(node)} is no literal, and nothing is evaluated; for anything "

@@ -14,7 +14,7 @@ import legacy_optim
 from equivalence_tests.compare.comparison import Comparison
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.pair.explanation import Settings, search
-from equivalence_tests.pair.named import RATES, NamedSide, ObjectSide
+from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.pair.settings import members_of
 from equivalence_tests.recordings.format import (
     Flat,
@@ -38,6 +38,7 @@ from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.precision import float64
 from optax_bridge import TrainState
+from optax_bridge._hyper_params import RATES
 from optax_bridge.checkpoints import CheckpointError, from_state_dict
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint

@@ -30,10 +30,11 @@ from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
-from optax_bridge.checkpoints.trees import leaves, plain
+from optax_bridge.checkpoints.trees import plain
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
-from optax_bridge.metadata.axis_metadata import key_names, unboxed
+from optax_bridge.metadata.axis_metadata import unboxed
+from optax_bridge.metadata.paths import key_names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 NOT_SEEN = (

@@ -25,10 +25,11 @@ from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.restore import planned_like
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import Converted, convert_tree, tree_of
-from optax_bridge.checkpoints.trees import Names, is_state, leaves, plain, state_dict
+from optax_bridge.checkpoints.trees import is_state, plain, state_dict
 from optax_bridge.checkpoints.write import Progress, write
 from optax_bridge.correspondence import Choice
 from optax_bridge.correspondence.choice import RecipeKind
+from optax_bridge.metadata.paths import Names, leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.states import COUNTS
 

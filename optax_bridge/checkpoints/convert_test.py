@@ -29,9 +29,10 @@ from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import fresh, same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
 from optax_bridge.checkpoints.to_train_state import convert_tree
-from optax_bridge.checkpoints.trees import leaves, plain, state_dict
+from optax_bridge.checkpoints.trees import plain, state_dict
 from optax_bridge.checkpoints.write import compare, write
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
+from optax_bridge.metadata.paths import leaves
 
 # Among the recorded files is one with a group of nothing, which says so.
 pytestmark = pytest.mark.filterwarnings("ignore:.*none of the . parameters is selected")

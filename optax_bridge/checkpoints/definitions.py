@@ -13,18 +13,19 @@ import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge._text import brief
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.locate import (
     Part,
     shapes_of,
 )
-from optax_bridge.checkpoints.trees import Names, is_array, leaves
+from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.exact.leaf_rule import LeafRule, describe_leaves
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
+from optax_bridge.metadata.axis_metadata import leaves_with_path
+from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
 

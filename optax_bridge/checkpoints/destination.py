@@ -11,7 +11,8 @@ from pathlib import Path
 from optax_bridge._atomic import atomic_write, remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.read import contents_of, format_of
-from optax_bridge.checkpoints.trees import is_array, leaves
+from optax_bridge.checkpoints.trees import is_array
+from optax_bridge.metadata.paths import leaves
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jax.tree_util import DictKey, keystr  # pyright: ignore[reportUnknownVariableType]
-
 from optax_bridge._text import brief as brief
 
 Place = Path | str  # a file or a folder, and what is within it
@@ -43,8 +41,3 @@ class ConvertedWarning(UserWarning):
 
 
 DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."
-
-
-def leaf_name(path: tuple[str, ...]) -> str:
-    """A path of names as it reads everywhere: `['target']['kernel']`."""
-    return keystr(tuple(DictKey(name) for name in path))

@@ -19,13 +19,11 @@ from optax_bridge.checkpoints.locate import (
     rows,
 )
 from optax_bridge.checkpoints.trees import (
-    Names,
     dtype_of,
     fields_of,
     is_array,
     is_state,
     kind,
-    leaves,
     outline_of,
     plain,
     refill,
@@ -35,7 +33,8 @@ from optax_bridge.checkpoints.trees import (
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.correspondence import choose_recipe
 from optax_bridge.correspondence.claim import HALF_PRECISION
-from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
+from optax_bridge.metadata.paths import Names, key_names, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.states import UNCERTAIN_SIGN, Kind, Slot, fill, optax_entries, unused_rows
 

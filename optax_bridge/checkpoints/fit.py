@@ -31,7 +31,6 @@ from optax_bridge.checkpoints.locate import legacy_states, optimizers
 from optax_bridge.checkpoints.moves import Misfit, Move, Plan, place_of
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
-    Names,
     array_like,
     dtype_of,
     fields_of,
@@ -41,7 +40,6 @@ from optax_bridge.checkpoints.trees import (
     is_ordered,
     is_state,
     kind,
-    leaves,
     named_by_fields,
     outline_of,
     paths_of,
@@ -55,6 +53,7 @@ from optax_bridge.checkpoints.values import EXPECTED, STEPS, fault_in, is_number
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.metadata.paths import Names, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, PyTree
 from optax_bridge.states import COUNTS, slots
 

@@ -11,18 +11,12 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
-from optax_bridge.checkpoints.trees import (
-    Names,
-    is_array,
-    is_key,
-    leaves,
-    paths_of,
-    with_indices,
-)
+from optax_bridge.checkpoints.trees import is_array, is_key, paths_of
 from optax_bridge.checkpoints.values import one_copy
+from optax_bridge.metadata.paths import Names, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _STEPS = ("step", "global_step")

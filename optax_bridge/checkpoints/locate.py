@@ -11,10 +11,11 @@ import numpy as np
 import legacy_optim
 from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
-from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, leaf_name
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, leaves, plain
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
+from optax_bridge.checkpoints.trees import is_array, is_floating, plain
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
+from optax_bridge.metadata.paths import Names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _PUT_IN = (

@@ -12,11 +12,11 @@ from optax_bridge.checkpoints.errors import (
     ConvertedWarning,
     LeftOverWarning,
     Place,
-    leaf_name,
 )
-from optax_bridge.checkpoints.trees import SAME_MAKE, Names, dtype_of, listed_leaves
-from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
+from optax_bridge.checkpoints.trees import SAME_MAKE, dtype_of, listed_leaves
+from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
+from optax_bridge.metadata.paths import Names, key_names, leaf_name
 from optax_bridge.metadata.trees import Leaf, OptState, Params
 
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest

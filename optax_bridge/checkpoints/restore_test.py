@@ -25,8 +25,8 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.checkpoints.values import one_copy
+from optax_bridge.metadata.paths import leaves
 
 PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 6).reshape(2, 3), "bias": jnp.ones(3)}}
 GRADS = jax.tree.map(jnp.cos, PARAMS)

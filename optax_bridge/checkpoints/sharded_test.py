@@ -18,7 +18,7 @@ import legacy_optim
 from optax_bridge import TrainState, convert_state, from_legacy, state_shardings
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
-from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.metadata.paths import leaves
 
 FILES = Path(__file__).parent / "testdata"
 

@@ -18,7 +18,7 @@ from optax_bridge.checkpoints.definitions import (
     params_held,
     shape_of_state,
 )
-from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.fill import OTHER_OPTIMIZER
 from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.formats.format import put
@@ -33,16 +33,7 @@ from optax_bridge.checkpoints.layout import (
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
 from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import Read
-from optax_bridge.checkpoints.trees import (
-    Names,
-    fields_of,
-    is_array,
-    leaves,
-    plain,
-    refill,
-    state_dict,
-    with_indices,
-)
+from optax_bridge.checkpoints.trees import fields_of, is_array, plain, refill, state_dict
 from optax_bridge.checkpoints.write import write
 from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
@@ -50,7 +41,8 @@ from optax_bridge.correspondence.choice import RECIPES
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.legacy import to_legacy
-from optax_bridge.metadata.axis_metadata import key_names, unboxed
+from optax_bridge.metadata.axis_metadata import unboxed
+from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.states import Kind, extract, slots
 

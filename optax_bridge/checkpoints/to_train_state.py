@@ -45,18 +45,13 @@ from optax_bridge.checkpoints.locate import (
 )
 from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.trees import (
-    Names,
-    is_state,
-    leaves,
-    listed_leaves,
-    plain,
-)
+from optax_bridge.checkpoints.trees import is_state, listed_leaves, plain
 from optax_bridge.checks import check_definition
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy
+from optax_bridge.metadata.paths import Names, leaves
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round

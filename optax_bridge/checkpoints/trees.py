@@ -6,7 +6,7 @@ tell which leaves are a state's.
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import jax
@@ -17,12 +17,12 @@ from flax.training import train_state
 from jax.typing import DTypeLike
 
 from optax_bridge._text import listing
-from optax_bridge.checkpoints.errors import brief, leaf_name
-from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path
+from optax_bridge.checkpoints.errors import brief
+from optax_bridge.metadata.axis_metadata import leaves_with_path
+from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 T = TypeVar("T")
-Names = tuple[str, ...]
 
 SAME_MAKE = "Restore into the model and the transformation that it was saved from."
 
@@ -149,13 +149,6 @@ def plain(tree: PyTree) -> PyTree:
     return jax.random.key_data(tree) if is_key(tree) else tree
 
 
-def with_indices(tree: PyTree) -> PyTree:
-    """Returns a list or a tuple as a dict by index, as state dicts do; anything else unchanged."""
-    if isinstance(tree, list | tuple):
-        return {str(index): value for index, value in enumerate(tree)}
-    return tree
-
-
 def is_key(leaf: Leaf) -> bool:
     """True if a leaf is made of typed keys, as of `jax.random.key`."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -173,16 +166,6 @@ def plain_outline(tree: PyTree) -> PyTree:
     if isinstance(tree, Mapping):
         return {name: plain_outline(value) for name, value in tree.items()}
     return tree
-
-
-def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
-    """The leaves of nested dicts and lists with their paths; empty dicts have none."""
-    tree = with_indices(tree)
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from leaves(value, (*path, str(name)))
-    else:
-        yield path, tree
 
 
 def paths_of(tree: PyTree, path: Names) -> list[Names]:

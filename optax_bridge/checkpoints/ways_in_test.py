@@ -25,7 +25,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.convert_test import same_bits
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
-from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.metadata.paths import leaves
 
 # Of Orbax, which is told of no mesh.
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")

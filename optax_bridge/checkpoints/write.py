@@ -7,11 +7,12 @@ import jax
 import numpy as np
 
 from optax_bridge.checkpoints.destination import written_whole
-from optax_bridge.checkpoints.errors import CheckpointError, brief, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.read import contents_of, written_as
-from optax_bridge.checkpoints.trees import is_array, leaves, state_dict
+from optax_bridge.checkpoints.trees import is_array, state_dict
+from optax_bridge.metadata.paths import leaf_name, leaves
 from optax_bridge.metadata.trees import PyTree
 
 Progress = Callable[[str, int, int], None]  # phase, bytes done, bytes in all

@@ -19,8 +19,8 @@ import legacy_optim
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli.app import app
+from optax_bridge.metadata.paths import leaves
 
 FILES = Path(__file__).parents[1] / "checkpoints" / "testdata"
 ADAM = str(FILES / "adam.msgpack")

@@ -381,8 +381,8 @@ def _without_closed_loops(unraisable: "sys.UnraisableHookArgs") -> None:
 
 def _print_moves(done: "Conversion", as_json: bool) -> None:
     """Prints where each leaf of the source goes, and which have no place."""
-    from optax_bridge.checkpoints.errors import leaf_name
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.metadata.paths import leaf_name
 
     dropped = done.dropped()
     if as_json:
@@ -410,8 +410,9 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     """Prints what was done, as a line or as JSON."""
     from flax.serialization import to_state_dict
 
-    from optax_bridge.checkpoints.trees import is_array, leaves
+    from optax_bridge.checkpoints.trees import is_array
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.metadata.paths import leaves
     from optax_bridge.torch.checkpoints.files import is_torch
 
     read = done.read

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from optax_bridge.checkpoints.locate import Part
     from optax_bridge.checkpoints.read import Read
-    from optax_bridge.checkpoints.trees import Names
+    from optax_bridge.metadata.paths import Names
     from optax_bridge.metadata.trees import Leaf, PyTree
 
 FOUND, FAILED, MISUSE = 0, 1, 2
@@ -99,11 +99,12 @@ def print_checkpoint(
     path: Path, json: bool = False, everything: bool = False, part: str | None = None
 ) -> int:
     """Prints format, optimizers, step, and a tree with shapes, dtypes and sizes."""
-    from optax_bridge.checkpoints.errors import CheckpointError, leaf_name
+    from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.checkpoints.locate import find_parts, find_states
     from optax_bridge.checkpoints.read import read_checkpoint
-    from optax_bridge.checkpoints.trees import is_array, leaves
+    from optax_bridge.checkpoints.trees import is_array
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.metadata.paths import leaf_name, leaves
     from optax_bridge.torch.checkpoints.files import is_torch
 
     console = plain_terminal()
@@ -165,7 +166,8 @@ def _step(read: "Read", path: "Names") -> object:
 def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> dict[str, object]:
     from optax_bridge._text import brief
     from optax_bridge.checkpoints.locate import candidates
-    from optax_bridge.checkpoints.trees import is_array, leaves
+    from optax_bridge.checkpoints.trees import is_array
+    from optax_bridge.metadata.paths import leaves
 
     optimizers = [
         {

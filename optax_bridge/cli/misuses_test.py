@@ -14,7 +14,7 @@ CONVERT = ("convert", "saved", "new")
 MISUSES = {
     "command": ("chekc", 2, "No such command 'chekc'; is check meant?"),
     "option": ("migrate --wriet old.py", 2, "No such option: --wriet", "--write"),
-    "rule": ("migrate --only gone_name old.py", 2, "'gone_name'", "is 'gone_names' meant?", "--list"),
+    "rule": ("migrate --only gone_name old.py", 2, "is 'gone_names' meant?", "--list"),
     "number": ((*PAIR, "--steps", "many"), 2, "--steps", "'many'"),
     "no argument": ("convert saved", 2, "Missing argument"),
     "run, no file": ("run missing.py", 2, "expected a script", "nothing of that name", "-m"),

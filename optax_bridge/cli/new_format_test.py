@@ -10,8 +10,8 @@ import pytest
 from optax_bridge.checkpoints import formats as folder
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.read import formats
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.cli.checkpoints_test import ADAM, AS_ADAM, bridge
+from optax_bridge.metadata.paths import leaves
 
 TOY = '''
 """Text: a line for each array, with its path, dtype, shape and bytes."""

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import legacy_optim
 from optax_bridge.checks import check_definition
 from optax_bridge.correspondence.claim import (
+    EXACT,
     FULL_PRECISION,
     HALF_PRECISION,
     Claim,
@@ -24,8 +25,6 @@ from optax_bridge.correspondence.table import Described, describe, with_inner
 
 RecipeKind = Literal["auto", "exact", "optax"]
 RECIPES: tuple[RecipeKind, ...] = get_args(RecipeKind)
-
-EXACT = identical("the legacy operations in the legacy order")
 
 # What parameters may be where nothing is known of them.
 ANY_DTYPE = frozenset({"float32", *HALF_PRECISION})

@@ -144,6 +144,9 @@ def identical(why: str = "") -> Claim:
     return Claim(Verdict.IDENTICAL, why=why, evidence=_in_both(by_proof()))
 
 
+EXACT = identical("the legacy operations in the legacy order")
+
+
 def rounding(
     ulp: float,
     why: str,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from optax_bridge.correspondence.claim import Claim, identical
+from optax_bridge._hyper_params import RATES
+from optax_bridge.correspondence.claim import EXACT, Claim, identical
 from optax_bridge.correspondence.recipe import (
     Call,
     Node,
@@ -76,9 +77,6 @@ class Unsupported:
     only: Node
     message: str
 
-
-# What the learning rate is called, by flax.optim and by torch.optim.
-RATES = ("learning_rate", "lr")
 
 # Stands for the learning rate within a nested definition of a case.
 RATE = Setting("learning_rate")
@@ -192,9 +190,7 @@ class Entry:
     parts: Parts | None = None
     inferred: Callable[[Sequence[Row]], Mapping[str, Node]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
-    exactness: Claim = field(
-        default_factory=lambda: identical("the legacy operations in the legacy order")
-    )
+    exactness: Claim = EXACT
     extra_arguments: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

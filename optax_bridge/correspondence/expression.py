@@ -2,8 +2,9 @@
 
 import ast
 import inspect
-import warnings
 
+from optax_bridge._literals import expression as parsed
+from optax_bridge._literals import literal
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, ORIGINS, TORCH, Described, Table, entries_by_class
 from optax_bridge.correspondence.entry import Entry
@@ -47,16 +48,9 @@ def _tree(expression: str) -> ast.expr:
             f"of at most {MAX_LENGTH}"
         )
     try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of `1or 2`
-            tree = ast.parse(expression.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ExpressionError(
-            f"{_cut(expression)} is not a Python expression: {error.msg} at column {error.offset}"
-        ) from None
-    except (ValueError, RecursionError, MemoryError) as error:  # a null byte, or far too deep
-        raise ExpressionError(
-            f"{_cut(expression)} is not a Python expression that can be read: {error}"
-        ) from None
+        tree = parsed(expression)
+    except ValueError as error:
+        raise ExpressionError(f"{_cut(expression)} is not a Python expression: {error}") from None
     _check_depth(tree, expression)
     return tree
 
@@ -228,11 +222,11 @@ def _groups(node: ast.Call, entry: Entry, text: str, table: Table) -> tuple[Node
 
 def _value(node: ast.expr, text: str, table: Table, name: str = "") -> Node:
     try:
-        literal = ast.literal_eval(node)
+        value = literal(node)
     except (ValueError, TypeError):
         pass
     else:
-        return _setting(literal, node, text, name)
+        return _setting(value, node, text, name)
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, text, table) for item in node.elts)
     if isinstance(node, ast.Call) and _entry(node.func, text, table) is not None:

@@ -8,14 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from optax_bridge._hyper_params import other_name
 from optax_bridge._text import nearest
-
-# What hyper-parameters are called elsewhere -> by flax.optim, or by torch.optim.
-_ELSEWHERE = {
-    "lr": "learning_rate", "step_size": "learning_rate", "alpha": "learning_rate",
-    "rate": "learning_rate", "momentum": "beta", "decay": "beta", "epsilon": "eps",
-    "wd": "weight_decay", "learning_rate": "lr", "b1": "betas", "b2": "betas",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any)
 def meant(argument: str, names: dict[str, str]) -> str:
     """The legacy name of a hyper-parameter that has another one elsewhere, or ""."""
     by_port = {port: legacy for legacy, port in names.items()}
-    for name in (by_port.get(argument), _ELSEWHERE.get(argument), nearest(argument, names)):
+    for name in (by_port.get(argument), other_name(argument, names), nearest(argument, names)):
         if name in names:
             return str(name)
     return ""

@@ -17,12 +17,12 @@ from optax_bridge.metadata.axis_metadata import (
     has_boxes,
     in_remembered_boxes,
     is_box,
-    keystr,
     leaves_with_path,
     unboxed,
     with_axes,
 )
 from optax_bridge.metadata.kept_axes import state_axes
+from optax_bridge.metadata.paths import keystr
 from optax_bridge.metadata.trees import Extra, OptState, Params, PyTree, Updates
 
 T = TypeVar("T")

@@ -6,27 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from optax_bridge._hyper_params import other_name
 from optax_bridge._text import describe
-
-# What hyper-parameters are called elsewhere: by flax.optim, by PyTorch and by habit. The first that
-# an optimizer has is the one that is meant.
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "alpha": ("learning_rate",),
-    "beta": ("momentum", "decay"),
-    "beta1": ("b1", "momentum"),
-    "beta2": ("b2", "decay", "rho"),
-    "betas": ("b1",),
-    "decay": ("decay_rate", "weight_decay"),
-    "epsilon": ("eps", "epsilon1"),
-    "eps": ("epsilon1", "wn_eps"),
-    "lr": ("learning_rate",),
-    "momentum": ("decay", "b1"),
-    "rate": ("learning_rate",),
-    "step_size": ("learning_rate",),
-    "wd": ("weight_decay", "weight_decay_rate", "wn_decay"),
-    "weight_decay": ("weight_decay_rate", "wn_decay"),
-    "wrapped_optimizer": ("inner",),
-}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +40,7 @@ def _problem(
     takes = f"It takes {', '.join(parameters)}."
     for key in kwargs:
         if key not in parameters:
-            meant = next((n for n in OTHER_NAMES.get(key, ()) if n in parameters), "")
+            meant = other_name(key, parameters)
             if key == "betas" and meant:
                 meant = "b1 and b2"
             advice = f": here it is {meant}" if meant else ""

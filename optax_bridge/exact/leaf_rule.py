@@ -25,14 +25,13 @@ from optax_bridge.metadata.axis_metadata import (
     box_of,
     boxed_like,
     is_box,
-    key_names,
-    keystr,
     leaves_with_path,
     names_of,
     value_of,
     whole_or_nothing,
     with_axes,
 )
+from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import (
     AxisName,
     Extra,

@@ -19,6 +19,7 @@ from flax import traverse_util
 from flax.core import meta
 from jax.tree_util import KeyPath
 
+from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import AxisName, Leaf, Params, PathKey, PyTree
 
 # For each axis of an array, the axis of its parameter that it is, or None.
@@ -225,32 +226,6 @@ def remove_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
                 "add_axis added."
             )
     return meta.remove_axis(tree, index, {meta.PARTITION_NAME: name})
-
-
-def keystr(path: Iterable[PathKey]) -> str:
-    """A path as it reads everywhere: `['dense']['kernel']`."""
-    return jax.tree_util.keystr(tuple(path))
-
-
-def key_names(path: Iterable[PathKey]) -> tuple[str, ...]:
-    """A path without its containers' types: a dict's mask fits the same names in a FrozenDict."""
-    return tuple(_key_name(key) for key in path)
-
-
-def _key_name(key: PathKey) -> str:
-    """As `keystr(simple=True)`, in a tenth of its time: large models ask for every leaf."""
-    attribute = _KEY_ATTRIBUTES.get(type(key))
-    if attribute is None:
-        return jax.tree_util.keystr((key,), simple=True)
-    return str(getattr(key, attribute))
-
-
-_KEY_ATTRIBUTES = {
-    jax.tree_util.DictKey: "key",
-    jax.tree_util.FlattenedIndexKey: "key",
-    jax.tree_util.GetAttrKey: "name",
-    jax.tree_util.SequenceKey: "idx",
-}
 
 
 def _names_key(variable: Leaf) -> str:

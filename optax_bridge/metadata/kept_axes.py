@@ -22,11 +22,10 @@ from optax_bridge.metadata.axis_metadata import (
     boxed_like,
     boxes_remembered,
     is_box,
-    key_names,
-    keystr,
     leaves_with_path,
     unboxed,
 )
+from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import Leaf, OptState, Params
 
 

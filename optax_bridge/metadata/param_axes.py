@@ -9,13 +9,12 @@ from jax.tree_util import KeyPath
 from optax_bridge.metadata.axis_metadata import (
     has_boxes,
     is_box,
-    key_names,
-    keystr,
     leaves_with_path,
     names_of,
     nested_dict,
     unboxed,
 )
+from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import AxisName, Leaf, Params, PyTree
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"

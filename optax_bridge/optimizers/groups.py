@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_bridge.metadata.axis_metadata import keystr, nested_dict
+from optax_bridge.metadata.axis_metadata import nested_dict
+from optax_bridge.metadata.paths import keystr
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, TreeDef
 from optax_bridge.optimizers.selectors import ParamLeaves, Selector, select
 

@@ -18,13 +18,12 @@ from optax_bridge._text import describe
 from optax_bridge.exact.calls import check_flag
 from optax_bridge.metadata.axis_metadata import (
     is_box,
-    key_names,
-    keystr,
     leaves_with_path,
     nested_dict,
     unboxed,
     value_of,
 )
+from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # A text, which is a glob on '/'-joined paths, `"*/bias"`; a traversal (anything with `iterate`); a

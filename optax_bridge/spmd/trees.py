@@ -19,7 +19,7 @@ from jax.tree_util import DictKey
 from jax.typing import ArrayLike, DTypeLike
 
 from optax_bridge._internals import mesh_in_with, mesh_that_is_set
-from optax_bridge.metadata.axis_metadata import key_names
+from optax_bridge.metadata.paths import key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 _log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from optax_bridge._literals import expression, literal
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence.expression import ExpressionError
 
@@ -254,8 +255,8 @@ def _maker(name: str) -> Maker:
 
 def _from_text(text: str, lr: float) -> Rate:
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        node = expression(text)
+    except ValueError as error:
         raise ExpressionError(f"{text[:100]!r} is no constructor call: {error}") from None
     return _from_call(node, text, lr)
 
@@ -286,10 +287,10 @@ def _from_call(node: ast.expr, text: str, lr: float) -> Rate:
 
 
 def _value(node: ast.expr, text: str, lr: float) -> Any:
-    if isinstance(node, ast.List | ast.Tuple) and any(isinstance(e, ast.Call) for e in node.elts):
-        return [_from_call(each, text, lr) for each in node.elts]
     try:
-        return ast.literal_eval(node)
+        return literal(node, call=lambda scheduler: _from_call(scheduler, text, lr))
+    except ExpressionError:
+        raise
     except (ValueError, TypeError):
         raise ExpressionError(
             f"{text[:100]!r}: {ast.unparse(node)} is no value; write it out, nothing is evaluated"

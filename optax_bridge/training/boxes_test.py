@@ -18,9 +18,9 @@ from optax_bridge import TrainState, from_legacy
 from optax_bridge.checkpoints import convert_file, restore_checkpoint
 from optax_bridge.checkpoints.convert_test import same_bits
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata.axis_metadata import unboxed
+from optax_bridge.metadata.paths import leaves
 from optax_bridge.training.nnx import hand_off
 
 PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 12).reshape(4, 3), "bias": jnp.ones(3)}}

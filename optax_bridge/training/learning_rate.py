@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import KeyPath
 
-from optax_bridge.correspondence.entry import RATES
+from optax_bridge._hyper_params import RATES
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.exact.transformation import (
     ExactTransformation,

@@ -14,10 +14,10 @@ from optax_bridge.checkpoints.moves import (
     plan_by_name,
     with_renamed_parameters,
 )
-from optax_bridge.checkpoints.trees import Names
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
-from optax_bridge.metadata.axis_metadata import key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
+from optax_bridge.metadata.paths import Names, key_names
 from optax_bridge.metadata.trees import Extra, Leaf, Params, PyTree, Updates
 from optax_bridge.training.full_train_state import moving_average
 from optax_bridge.training.nnx_variables import (

@@ -11,8 +11,8 @@ from flax import nnx
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import LeftOverWarning
 from optax_bridge.checkpoints.moves import plan_by_name
-from optax_bridge.checkpoints.trees import Names
-from optax_bridge.metadata.axis_metadata import is_variable, key_names, leaves_with_path, unboxed
+from optax_bridge.metadata.axis_metadata import is_variable, leaves_with_path, unboxed
+from optax_bridge.metadata.paths import Names, key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.training.full_train_state import calls_of
 

@@ -19,14 +19,13 @@ from optax_bridge.metadata.axis_metadata import (
     boxed_like,
     has_boxes,
     is_box,
-    key_names,
-    keystr,
     leaves_with_path,
     names_of,
     shapes_of,
     unboxed,
     value_of,
 )
+from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import AxisName, Extra, Leaf, OptState, Params, PyTree
 
 # Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as

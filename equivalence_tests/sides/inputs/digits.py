@@ -28,7 +28,7 @@ from equivalence_tests.compare.trees import leaf_name
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
-from optax_bridge.metadata.axis_metadata import key_names
+from optax_bridge.metadata.paths import key_names
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 BATCH_SIZE = 64

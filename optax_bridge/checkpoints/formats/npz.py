@@ -11,9 +11,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format, put
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
+from optax_bridge.metadata.paths import leaf_name
 from optax_bridge.metadata.trees import Params, PyTree
 
 _MAX_MEMBERS = 1_000_000

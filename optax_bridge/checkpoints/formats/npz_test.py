@@ -11,7 +11,7 @@ from flax import serialization
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.trees import leaves
+from optax_bridge.metadata.paths import leaves
 
 FILES = Path(__file__).parents[1] / "testdata"
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
-from optax_bridge.checkpoints.trees import Names
+from optax_bridge.metadata.paths import Names, leaf_name
 from optax_bridge.metadata.trees import PyTree
 
 if TYPE_CHECKING:

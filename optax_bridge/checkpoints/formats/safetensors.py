@@ -5,8 +5,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.metadata.paths import leaf_name
 
 _DTYPES = {
     **{f"F{8 * np.dtype(d).itemsize}": d for d in (np.float16, np.float32, np.float64)},

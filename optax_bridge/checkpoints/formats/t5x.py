@@ -12,11 +12,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief, leaf_name
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import ArrayFolder, StoredArray
-from optax_bridge.checkpoints.trees import Names
+from optax_bridge.metadata.paths import Names, leaf_name
 from optax_bridge.metadata.trees import PyTree
 
 INDEX = "checkpoint"

@@ -11,7 +11,7 @@ import numpy as np
 from optax_bridge.checkpoints.errors import CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import read_orbax
-from optax_bridge.checkpoints.trees import Names
+from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree
 
 STEP_NAME = re.compile(r"step_(\d{8})")

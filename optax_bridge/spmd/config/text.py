@@ -9,6 +9,7 @@ from typing import NamedTuple, Union, get_args, get_origin
 
 import attr
 
+from optax_bridge._literals import expression, literal
 from optax_bridge.spmd.config.base import ConfigBase
 from optax_bridge.spmd.config.instantiable import (
     Configurable,
@@ -40,37 +41,15 @@ _NAMES["REQUIRED"] = REQUIRED
 def parse_value(text: str) -> FieldValue:
     """The value of a literal."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-        return _value(node)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return literal(expression(text), _NAMES, _call)
+    except (ValueError, RecursionError):
         raise ValueError(f"not a literal: {text!r}") from None
 
 
-def _value(node: ast.expr) -> FieldValue:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name) if name in _NAMES:
-            return _NAMES[name]
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
-            value = _value(operand)
-            if type(value) not in (int, float):
-                raise ValueError("a sign is for numbers")
-            return -value if isinstance(op, ast.USub) else value
-        case ast.List(elts=elements):
-            return [_value(element) for element in elements]
-        case ast.Tuple(elts=elements):
-            return tuple(_value(element) for element in elements)
-        case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
-            pairs = zip(keys, values, strict=True)
-            return {_value(key): _value(value) for key, value in pairs if key is not None}
-        case ast.Call(func=func, args=arguments, keywords=[]):
-            return _call(ast.unparse(func), [_value(argument) for argument in arguments])
-        case _:
-            raise ValueError("not a literal")
-
-
-def _call(name: str, arguments: list[FieldValue]) -> object:
+def _call(node: ast.Call) -> object:
+    name, arguments = ast.unparse(node.func), [literal(arg, _NAMES, _call) for arg in node.args]
+    if node.keywords:
+        raise ValueError("an argument by name")
     if name in ("P", "PartitionSpec"):
         from jax.sharding import PartitionSpec  # JAX, which few configs need to be read
 

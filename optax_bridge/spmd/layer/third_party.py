@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from optax_bridge.metadata.axis_metadata import is_box, key_names, names_of, value_of
+from optax_bridge.metadata.axis_metadata import is_box, names_of, value_of
+from optax_bridge.metadata.paths import key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.spmd.config import (
     REQUIRED,

@@ -18,7 +18,7 @@ from optax_bridge.checkpoints.moves import (
     plan_by_name,
     with_renamed_parameters,
 )
-from optax_bridge.checkpoints.trees import Names
+from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import Leaf, OptState, Params
 from optax_bridge.spmd.config import ConfigOr, maybe_instantiate
 from optax_bridge.spmd.trainer.base import BaseTrainer

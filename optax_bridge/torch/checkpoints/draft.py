@@ -14,7 +14,8 @@ from difflib import SequenceMatcher
 import numpy as np
 from flax import serialization
 
-from optax_bridge.checkpoints.trees import Names, fields_of, is_array, is_floating, leaves, plain
+from optax_bridge.checkpoints.trees import fields_of, is_array, is_floating, plain
+from optax_bridge.metadata.paths import Names, leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, state_in

@@ -13,8 +13,8 @@ from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
-from optax_bridge.checkpoints.trees import leaves
 from optax_bridge.checkpoints.write import same
+from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import (
     TorchCheckpoint,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from optax_bridge._text import brief, listing
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
-from optax_bridge.checkpoints.trees import Names, is_array, is_floating, plain, with_indices
+from optax_bridge.checkpoints.trees import is_array, is_floating, plain
+from optax_bridge.metadata.paths import Names, leaf_name, with_indices
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.order import Order, parameter_order
 

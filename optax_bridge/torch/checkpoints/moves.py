@@ -10,15 +10,8 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
 from optax_bridge.checkpoints.locate import at_path
-from optax_bridge.checkpoints.trees import (
-    Names,
-    is_array,
-    is_state,
-    leaves,
-    plain,
-    state_dict,
-    state_dict_of,
-)
+from optax_bridge.checkpoints.trees import is_array, is_state, plain, state_dict, state_dict_of
+from optax_bridge.metadata.paths import Names, leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.states import extract, nodes_of
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint, torch_checkpoint

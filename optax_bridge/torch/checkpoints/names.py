@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from optax_bridge._text import brief, did_you_mean, listing
-from optax_bridge.checkpoints.errors import CheckpointError, Place, leaf_name
-from optax_bridge.checkpoints.trees import Names
+from optax_bridge.checkpoints.errors import CheckpointError, Place
+from optax_bridge.metadata.paths import Names, leaf_name
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.rearrangement import Rearrangement
 

@@ -11,8 +11,9 @@ import struct
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief, leaf_name
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief
 from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
+from optax_bridge.metadata.paths import leaf_name
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 MAX_DEPTH = 100
