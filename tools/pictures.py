@@ -47,14 +47,11 @@ def migrate_picture() -> str:
 
 
 def compare_picture() -> str:
-    """Returns what `compare` says of Adam and AdamW, with one of the proof's assumptions."""
+    """Returns what `compare` says of Adam and AdamW, with the first of the proof's assumptions."""
     lines = _run_command(COMPARE, Path(tempfile.gettempdir())).splitlines()
-    assumed = [line for line in lines if line.startswith("  assumed:")]
-    shown = [line for line in lines[:-1] if line not in assumed[1:]]
-    if assumed[1:]:
-        shown.append(f"  ... {len(assumed) - 1} assumptions more")
-    body = Text("\n").join([Text(f"$ {COMPARE}", style="bold"), *map(Text, shown)])
-    return drawn(body, lines[-1], "optax-bridge compare")
+    shown = lines.index("assumptions:") + 2
+    body = Text("\n").join([Text(f"$ {COMPARE}", style="bold"), *map(Text, lines[:shown])])
+    return drawn(body, f"- ... {len(lines) - shown} more", "optax-bridge compare")
 
 
 def text_of(picture: str) -> str:
@@ -67,7 +64,7 @@ def text_of(picture: str) -> str:
         plain = html.unescape(text).replace("\xa0", " ")
         rows[float(y)] = rows.get(float(y), "").ljust(column) + plain
     lines = (text.rstrip() for _, text in sorted(rows.items()))
-    return "\n".join(re.sub(r"\b\d+\.\d+ s\b", "... s", line) for line in lines)
+    return "\n".join(re.sub(r"\b\d+(\.\d+)? s\b", "... s", line) for line in lines)
 
 
 def _run_command(command: str, folder: Path) -> str:

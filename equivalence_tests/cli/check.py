@@ -7,6 +7,7 @@ import typer
 
 from equivalence_tests.cli.options import (
     EXIT_CODES_ON_PLATFORM,
+    SEE_WHICH_COMMAND,
     Json,
     Junit,
     Platform,
@@ -20,8 +21,7 @@ app = typer.Typer(**STYLE)
 _ABOUT = f"""Train with the old API and with Optax, side by side, and compare at every step.
 
 *exact* is this project's transformation in legacy arithmetic, *optax* the nearest recipe of public
-Optax alone. For two optimizers of your own use `optax-bridge compare`, for an old checkpoint
-`optax-bridge check-resume`.
+Optax alone. {SEE_WHICH_COMMAND}
 {EXIT_CODES_ON_PLATFORM}
 Examples:
 - `optax-bridge check`

@@ -7,6 +7,7 @@ import typer
 
 from equivalence_tests.cli.options import (
     EXIT_CODES,
+    SEE_WHICH_COMMAND,
     Gradients,
     Json,
     Junit,
@@ -23,7 +24,7 @@ _ABOUT = f"""Restore an old checkpoint in both programs, the old and the migrate
 
 What both restore is compared leaf by leaf; then both optimizers take steps on the same gradients.
 The model, the data and the random numbers of the two programs are not run: dropout, say, may draw
-other numbers, and give other losses.
+other numbers, and give other losses. {SEE_WHICH_COMMAND}
 {EXIT_CODES}
 Examples:
 - `optax-bridge check-resume run/checkpoint_100 --program new.py:make --old old.py:make`

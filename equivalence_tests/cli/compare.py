@@ -3,12 +3,14 @@
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equivalence_tests.cli.options import (
     EXIT_CODES_ON_PLATFORM,
+    WHICH_COMMAND,
     Gradients,
     Json,
     Junit,
@@ -21,6 +23,7 @@ from optax_bridge.cli.app import STYLE
 
 if TYPE_CHECKING:
     from equivalence_tests.environment import Device
+    from equivalence_tests.pair.evidence import Evidence
     from equivalence_tests.pair.named import NamedSide
     from equivalence_tests.report.outputs import Outputs
     from equivalence_tests.sides.adapt import SideLike
@@ -38,16 +41,18 @@ _SIDE = (
 _ABOUT = f"""Compare two optimizers by runs and by proof; a difference is explained if it can be.
 
 Both take steps side by side on hostile gradients, and are followed symbolically for all inputs.
-Printed are the verdict, what was run, what is proved, and where runs and proof disagree. Parameters
-are of the shapes 128x128, 129x3, 3, 2x3x4 and a scalar unless `--params` names others; what a
-program does at other sizes is not seen.
+Printed are the verdict, the explanation of a difference, the runs, the proof and its assumptions.
+Parameters are of the shapes 128x128, 129x3, 3, 2x3x4 and a scalar unless `--params` names others;
+what a program does at other sizes is not seen.
+
+{WHICH_COMMAND}
 {EXIT_CODES_ON_PLATFORM}
 Examples:
 - `optax-bridge compare mine:old mine:new`
 
 - `optax-bridge compare "Adam(1e-3)" "optax.adamw(1e-3)"`
 
-- `optax-bridge compare torch.optim:AdamW optax:adamw --kwargs "lr=1e-3" "1e-3"`
+- `optax-bridge compare torch.optim:AdamW optax:adamw --args "lr=1e-3" "1e-3"`
 
 - `optax-bridge compare old.py:make new.py:make -- --config=configs/default.py`
 
@@ -60,7 +65,7 @@ def compare(
     ctx: typer.Context,
     left: Annotated[str, typer.Argument(metavar="LEFT", help=_SIDE)],
     right: Annotated[str, typer.Argument(metavar="RIGHT", help="The other side.")],
-    kwargs: Annotated[
+    args: Annotated[
         tuple[str, str],
         typer.Option(
             help="The arguments of each side's function, as in a call: "
@@ -82,6 +87,9 @@ def compare(
     ] = None,
     gradients: Gradients = "all",
     steps: Annotated[int, typer.Option(help="Steps of the runs.")] = 160,
+    histogram: Annotated[
+        bool, typer.Option("--histogram", help="Count the elements by their distance in ULP.")
+    ] = False,
     platform: Platform = None,
     json: Json = None,
     junit: Junit = None,
@@ -92,17 +100,18 @@ def compare(
     from equivalence_tests.report.outputs import NOT_RUN, Outputs
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
     from optax_bridge.cli.programs import programs_given
+    from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
     outputs = Outputs(json, junit, report)
     try:
         device = first_device(platform)
         outputs.check()
-        if hyper_params is not None and any(kwargs):
-            raise ValueError("--kwargs: with --hyper-params the sides are functions of these alone")
+        if hyper_params is not None and any(args):
+            raise ValueError("--args: with --hyper-params the sides are functions of these alone")
         with old_names(), programs_given(program_arguments(ctx)):
             try:
-                sides = _sides((left, right), kwargs, hyper_params is not None)
+                sides = _sides((left, right), args, hyper_params is not None)
             finally:  # a misspelt flag may be what went wrong
                 check_arguments()
             numbers = None if hyper_params is None else _numbers(hyper_params)
@@ -110,21 +119,24 @@ def compare(
                 print(f"{platform}: not run, there is no such device here")
                 raise typer.Exit(NOT_RUN)
             stream = _gradients(gradients)
-            code = _compare(sides, numbers, params, stream, steps, device, outputs)
+            with plain_terminal(stderr=True).status("runs, proof and, if they differ, why"):
+                evidence = _evidence(sides, numbers, params, stream, steps, device)
+            print(evidence.text(histogram=histogram))
+            code = _write(evidence, device, outputs)
     except ValueError as error:
         code = outputs.write_error(f"{left} / {right}", str(error), _GROUP)
     raise typer.Exit(code)
 
 
 def _sides(
-    names: tuple[str, str], kwargs: tuple[str, str], are_functions: bool
+    names: tuple[str, str], args: tuple[str, str], are_functions: bool
 ) -> "Sequence[NamedSide]":
     from equivalence_tests.pair.named import NamedSide, named_pair
     from equivalence_tests.sides.programs import load_object
 
     if are_functions:
         return [NamedSide(name, None, load_object(name)) for name in names]
-    return named_pair((names[0], kwargs[0]), (names[1], kwargs[1]))
+    return named_pair((names[0], args[0]), (names[1], args[1]))
 
 
 def _gradients(text: str) -> "Stream":
@@ -133,31 +145,26 @@ def _gradients(text: str) -> "Stream":
     return load_object(text) if ":" in text else text
 
 
-def _compare(
+def _evidence(
     sides: "Sequence[NamedSide]",
     numbers: Mapping[str, float] | None,
     params: str | None,
     stream: "Stream",
     steps: int,
     device: "Device",
-    outputs: "Outputs",
-) -> int:
-    """Prints and writes what is known of two sides; returns the exit code."""
+) -> "Evidence":
+    """Returns the evidence on two sides from runs and proof, with the reason of a difference."""
     import jax
 
-    from equivalence_tests.environment import environment
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
     from equivalence_tests.pair.explanation import explanation
     from equivalence_tests.pair.known import known_recipe
-    from equivalence_tests.report.item import Difference, of_message, of_report
-    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
     from equivalence_tests.sides.side import EquivalenceError
     from optax_bridge.correspondence import Verdict
 
     names = (str(sides[0]), str(sides[1]))
-    for side in filter(lambda side: side.is_port, sides):
-        print(f"{side}: PyTorch is not installed, so this project's port of it runs in its place")
+    ports = [side for side in sides if side.is_port]
 
     def both() -> tuple["SideLike", "SideLike"]:  # again, as a run may leave its marks in Python
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
@@ -174,27 +181,38 @@ def _compare(
             if params is None and error.__cause__ is not None:  # a side raised it
                 raise EquivalenceError(f"{error}. {_CHOSEN}") from error
             raise
-        print(f"runs: {runs}", flush=True)  # the rest takes its time
         asked = both() if numbers is None else tuple(side.value for side in sides)
         proof, unproved = prove_sides(*asked, params=tree, hyper_params=numbers, names=names)
-        evidence = Evidence(runs, proof, unproved)
-        print(f"proof: {evidence.about_proof()}", flush=True)
+        evidence = Evidence(runs, proof, unproved, notes=tuple(map(_PORT.format, ports)))
         if evidence.verdict is Verdict.DIFFERENT and numbers is None:
             different = runs.verdict is Verdict.DIFFERENT
             settings = explanation(sides[0], sides[1], compared) if different else None
-            why = str(settings or known_recipe(sides, tree))
-            evidence = Evidence(runs, proof, unproved, why)
-    print("\n".join(evidence.remarks()))
+            evidence = replace(evidence, explanation=str(settings or known_recipe(sides, tree)))
+    return evidence
+
+
+_PORT = "{}: PyTorch is not installed, so this project's port of it ran in its place"
+
+
+def _write(evidence: "Evidence", device: "Device", outputs: "Outputs") -> int:
+    """Writes the files of the evidence; returns the exit code."""
+    from equivalence_tests.environment import environment
+    from equivalence_tests.report.item import Difference, of_message, of_report
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
+    from optax_bridge.correspondence import Verdict
+
     different = evidence.verdict is Verdict.DIFFERENT
     remarks = filter(None, (evidence.explanation, evidence.disagreement))
     why = f"{'. '.join(remarks)} proof: {evidence.about_proof()}".strip()
-    title = " / ".join(names)
-    items = [of_report(title, runs, why, _GROUP)]
-    if different and runs.verdict is not Verdict.DIFFERENT:
+    title = " / ".join(evidence.runs.names)
+    items = [of_report(title, evidence.runs, why, _GROUP)]
+    if different and evidence.runs.verdict is not Verdict.DIFFERENT:
         message = Difference(evidence.about_proof())
         items.append(of_message(f"{title}, by proof", message, _GROUP))
-    about, closing = environment(device), evidence.closing
-    done = outputs.write(evidence.as_dict(), items, title=title, about=about, headline=closing)
+    done = outputs.write(
+        evidence.as_dict(), items, title=title, about=environment(device),
+        headline=evidence.headline,
+    )  # fmt: skip
     return (DIFFERENT if different else SAME) if done else MISUSE
 
 

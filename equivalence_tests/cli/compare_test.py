@@ -90,9 +90,12 @@ def test_the_exit_code_is_the_verdict_of_runs_and_proof(
     files = ("--json", "pair.json", "--junit", "pair.xml", "--report", "report")
     done = command("compare", "my_pair:adam", f"my_pair:{right}", *SHORT, *files)
     assert done.code == code
-    assert done.out.startswith(f"runs: {verdicts[1]}: my_pair:adam (")
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"{verdicts[0]}: ")
+    assert f"\nruns: {verdicts[1]}: my_pair:adam (" in done.out
     assert f"\nproof: {verdicts[2]}" in done.out
-    assert done.out.splitlines()[-1].startswith(f"{verdicts[0]}: ")
+    assumed = lines.index("assumptions:") if not code else len(lines)
+    assert all(line.startswith("- ") for line in lines[assumed + 1 :])  # one list, the last thing
     assert done.err == f"written: pair.json, pair.xml, {Path('report', 'index.html')}\n"
     content = json.loads((tmp_path / "pair.json").read_text())
     found = (content["verdict"], content["runs"]["verdict"], content["proof"]["verdict"])
@@ -104,16 +107,16 @@ def test_the_exit_code_is_the_verdict_of_runs_and_proof(
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors")}
     assert counts == {"tests": "1", "failures": str(code), "errors": "0"}
     page = (tmp_path / "report" / "index.html").read_text()
-    assert done.out.splitlines()[-1] in page and f"proof: {verdicts[2]}" in page
+    assert lines[0] in page and f"proof: {verdicts[2]}" in page
 
 
 def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Command):
     """The runs end long before; and JUnit's XML has the failure as well."""
     done = command("compare", "my_pair:plain", "my_pair:patient", *SHORT, "--junit", "pair.xml")
     assert done.code == 1
-    assert done.out.startswith("runs: identical")
-    assert "runs and proof disagree: the input on which the proof" in done.out
-    assert done.out.splitlines()[-1] == "different: by proof"
+    verdict, disagreement, runs = done.out.splitlines()[:3]
+    assert verdict == "different: by proof" and runs.startswith("runs: identical")
+    assert disagreement.startswith("runs and proof disagree: the input on which the proof")
     assert 'failures="1"' in (tmp_path / "pair.xml").read_text()
 
 
@@ -130,7 +133,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
         ("my_pair:broken", r"my_pair:broken\(\): raised RuntimeError: not today \(my_pair.py:16\)"),
         ("my_exit:adam", r"importing my_exit ended with sys.exit\(0\): what runs the program"),
         ("my_pair:ended", r"my_pair:ended\(\): raised SystemExit: 0"),
-        ("optax:adam", r"missing 1 required .* give its arguments with --kwargs LEFT RIGHT"),
+        ("optax:adam", r"missing 1 required .* give its arguments with --args LEFT RIGHT"),
         ("adam(1e-3)", r"expected Adam\(...\), which is flax.optim's, or .* e.g. optax.adam\("),
         ("Adan(1e-3)", "is no call of a legacy optimizer.*is Adam meant"),
         ("os.system('true')", "is no call of a legacy optimizer"),
@@ -153,7 +156,7 @@ def test_misuse_is_said(right: str, message: str, command: Command):
         (("--params", "w=ax"), "expected shapes as w=4x3"),
         (("--params", "w=3,w=4"), "each name once"),
         (("--hyper-params", "rate"), "expected name=number"),
-        (("--hyper-params", "rate=1", "--kwargs", "1", "2"), "functions of these alone"),
+        (("--hyper-params", "rate=1", "--args", "1", "2"), "functions of these alone"),
         (("--gradients", "wild"), "expected one of normal, hostile, poisoned, all"),
         (("--steps", "0"), "expected at least 1"),
         (("--bound", "3"), "No such option: --bound"),
@@ -221,9 +224,12 @@ def test_runs_and_proof_are_of_the_usual_shapes_which_are_printed(command: Comma
     done = command("compare", "my_pair:plain", "my_pair:sized", "--steps", "3")
     assert done.code == 1
     assert "\n  parameters: float32: 3, 129x3, 2x3x4, scalar, 128x128\n" in done.out
-    assert "what differs: params['square'] by" in done.out and "  params['square'] = " in done.out
+    assert "difference: params['square'] by" in done.out and "  params['square'] = " in done.out
     assert max(map(len, done.out.splitlines())) < 400
-    assert done.out.splitlines()[-1] == "different: in what ran and by proof"
+    assert done.out.splitlines()[0] == "different: in the runs and by proof"
+    assert "distances (ULP)" not in done.out
+    done = command("compare", "my_pair:plain", "my_pair:sized", "--steps", "3", "--histogram")
+    assert "\n  distances (ULP): same bits: " in done.out
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -234,17 +240,17 @@ def test_an_optimizer_of_pytorch_has_one_answer_with_pytorch_and_without(
         pytest.importorskip("torch", reason="PyTorch is not installed")
     else:
         monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
-    sides = ("torch.optim:AdamW", "optax:adamw", "--params", "k=4x3,b=3", "--kwargs")
+    sides = ("torch.optim:AdamW", "optax:adamw", "--params", "k=4x3,b=3", "--args")
     done = command("compare", *sides, "lr=1e-3", "1e-3")
     assert (done.code, done.err) == (1, "")
     assert ("PyTorch is not installed, so this project's port of it" in done.out) is not installed
     assert (
-        "with optax.adamw(learning_rate=0.001, weight_decay=0.01) it is rounding only: what "
-        "explains the difference is weight_decay=0.01 (as weight_decay=0.01 of torch.optim:AdamW)"
+        "with optax.adamw(learning_rate=0.001, weight_decay=0.01) it is rounding only: the "
+        "difference comes from weight_decay=0.01 (as weight_decay=0.01 of torch.optim:AdamW)"
     ) in done.out
     done = command("compare", *sides, "lr=1e-3, weight_decay=0.01", "1e-3, weight_decay=0.01")
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[-1].startswith("rounding only: ")
+    assert done.out.startswith("rounding only: ")
     assert "disagree" not in done.out
 
 
@@ -253,7 +259,7 @@ def test_what_cannot_be_written_after_all_costs_the_exit_code(command: Command):
     done = command("compare", "my_pair:adam", "my_pair:adam", *SHORT, "--json", "/dev/full")
     assert done.code == 2
     assert "/dev/full: not written: No space left on device" in done.err
-    assert done.out.splitlines()[-1].startswith("identical: ")
+    assert done.out.startswith("identical: ")
 
 
 FLAGS = """
@@ -286,15 +292,15 @@ def test_a_step_reads_the_flags_of_its_own_program(name: str, tmp_path: Path, co
 
 @pytest.mark.filterwarnings("ignore:multi_optimizer, group 0. none of")
 def test_groups_may_be_written_out_and_those_that_hold_nothing_are_said(command: Command):
-    for pattern, closing in (
-        ("*/bias", "identical: the same bits in what ran, and proved"),
-        ("*/none", "identical: the same bits in what ran, where no parameter moves, and proved"),
+    for pattern, headline in (
+        ("*/bias", "identical: the same bits in the runs, and proved"),
+        ("*/none", "identical: the same bits in the runs, where no parameter moves, and proved"),
     ):
         old = f'MultiOptimizer(("{pattern}", Adam(0.1)))'
         new = f'optax_bridge.multi_optimizer(("{pattern}", optax_bridge.adam(0.1)))'
         done = command("compare", old, new, "--params", "bias=3,kernel=4x3", "--steps", "3")
         assert done.code == 0
-        assert closing in done.out
+        assert headline in done.out
         assert "of 2 parameters" in done.out or "at rest on both sides: all" in done.out
 
 

@@ -19,6 +19,34 @@ _INTERRUPTED = "| 130 | interrupted |\n"
 EXIT_CODES = _HELD + _INTERRUPTED
 EXIT_CODES_ON_PLATFORM = _HELD + _NOT_RUN + _INTERRUPTED
 
+WHICH_COMMAND = """
+Five commands answer whether something is the same:
+
+| is it the same? | command | what was seen |
+|---|---|---|
+| the old optimizers and this package, on this machine | `optax-bridge check` | hostile \
+gradients (zero, tiny, huge, infinite, NaN), and the training of real models |
+| your program's optimizer, resumed from an old checkpoint | `optax-bridge check-resume \
+run/checkpoint_100 --program new.py:make --old old.py:make` | that checkpoint, hostile gradients |
+| two optimizers | `optax-bridge compare mine:old mine:new` | hostile gradients, and a proof |
+| the claims of this package, for all inputs | `optax-bridge prove --only adam` | a proof alone |
+| an old optimizer and Optax's of the same name | `optax-bridge recipe "Adam(1e-3)"` | nothing on \
+this machine: the verdicts of check and prove |
+
+| verdict | means |
+|---|---|
+| identical | every bit is the same |
+| equal over the reals | proved the same in exact numbers; they may round differently |
+| rounding only | in the runs apart by no more than rounding, which shrinks in float64 |
+| different | another algorithm: a step of the runs, or an input of the proof, shows it |
+| not decided | the proof neither closed nor found such an input; there are the runs alone |
+"""
+# The pointer of the four other commands to this table.
+SEE_WHICH_COMMAND = (
+    "Which command answers which question, and the meaning of the verdicts: "
+    "`optax-bridge compare --help`."
+)
+
 Json = Annotated[Path | None, typer.Option(help="Write the results to this file as well.")]
 Junit = Annotated[
     Path | None, typer.Option(help="Write the results as JUnit's XML as well, for CI.")

@@ -5,17 +5,15 @@ from typing import Annotated
 
 import typer
 
-from equivalence_tests.cli.options import EXIT_CODES, Json
+from equivalence_tests.cli.options import EXIT_CODES, SEE_WHICH_COMMAND, Json
 from optax_bridge.cli.app import STYLE
 
 app = typer.Typer(**STYLE)
 
 _ABOUT = f"""Prove that old and new optimizers are the same, or show an input on which they differ.
 
-Both programs are followed symbolically: *identical* keeps every bit, *equal over the reals*
-leaves rounding out, *different* comes with an input that shows it, and *not decided* says what
-stopped the proof. A proof holds for all inputs. For two optimizers of your own use
-`optax-bridge compare`.
+Both programs are followed symbolically, so a proof holds for all inputs, under the assumptions that
+it lists; *not decided* says where the proof stopped. {SEE_WHICH_COMMAND}
 {EXIT_CODES}
 Examples:
 - `optax-bridge prove`

@@ -24,6 +24,7 @@ class Evidence:
     proof: Proof | None
     unproved: str = ""
     explanation: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -60,20 +61,20 @@ class Evidence:
         return f"the proof is about the programs as they are traced{beyond}; the runs show more"
 
     @property
-    def closing(self) -> str:
-        """The verdict, and what it rests on, in one line."""
+    def headline(self) -> str:
+        """The verdict and its grounds in one line."""
         ran, proved = self.runs.verdict, "" if self.proof is None else self.proof.verdict
         if self.verdict is Verdict.DIFFERENT:
-            by = ["in what ran"] * (ran is Verdict.DIFFERENT) + ["by proof"] * (proved == DIFFERENT)
+            by = ["in the runs"] * (ran is Verdict.DIFFERENT) + ["by proof"] * (proved == DIFFERENT)
             text = " and ".join(by)
         else:
-            shown = "the same bits" if ran is Verdict.IDENTICAL else "no more than that"
+            shown = "the same bits" if ran is Verdict.IDENTICAL else "no other difference"
             where = ", where no parameter moves" if self.runs.nothing_moves else ""
-            text = f"{shown} in what ran{where}{self._scope()}"
+            text = f"{shown} in the runs{where}{self._scope()}"
         return f"{self.verdict.value}: {text}"
 
     def _scope(self) -> str:
-        """Returns what is proved, and for which inputs, as the end of the closing line."""
+        """Returns the verdict of the proof and its scope, as the end of the headline."""
         if self.proof is None or self.proof.verdict not in _PROVED:
             return "; not proved"
         scope = self.proof.scope
@@ -91,21 +92,21 @@ class Evidence:
         return f"not tried: {self.unproved}" if self.proof is None else str(self.proof)
 
     def __str__(self) -> str:
-        lines = [f"runs: {self.runs}", f"proof: {self.about_proof()}"]
-        return "\n".join([*lines, *self.remarks()])
+        return self.text()
 
-    def remarks(self) -> list[str]:
-        """Lines behind runs and proof: what explains the difference, where the two disagree."""
-        lines = [self.explanation] if self.explanation else []
+    def text(self, *, histogram: bool = False) -> str:
+        """The verdict, its explanation, the runs, the proof, and last the proof's assumptions."""
+        lines = [self.headline, *filter(None, [self.explanation]), *self.notes]
         if self.disagreement:
             lines.append(f"runs and proof disagree: {self.disagreement}")
-        return [*lines, self.closing]
+        runs = self.runs.text(histogram=histogram)
+        return "\n".join([*lines, f"runs: {runs}", f"proof: {self.about_proof()}"])
 
     def as_dict(self) -> dict[str, object]:
         """Returns everything as plain data."""
         return {
             "verdict": self.verdict.value,
-            "closing": self.closing,
+            "headline": self.headline,
             "names": list(self.runs.names),
             "explanation": self.explanation,
             "disagreement": self.disagreement,

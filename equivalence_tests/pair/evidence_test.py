@@ -36,7 +36,7 @@ def proof(case: str) -> Any:
 
 
 THE_WEAKER_OF_BOTH_COUNTS = [
-    ("identical", "identical", "identical", "the same bits in what ran, and proved identical"),
+    ("identical", "identical", "identical", "the same bits in the runs, and proved identical"),
     ("identical", "rounding only", "rounding only", "proved equal over the reals for all"),
     (
         *("rounding only", "rounding only", "rounding only"),
@@ -49,21 +49,21 @@ THE_WEAKER_OF_BOTH_COUNTS = [
         "proved identical for all inputs in float32, with the leaves and under the assumptions",
     ),
     ("identical", "different", "different", "different: by proof"),
-    ("different", "identical", "different", "different: in what ran"),
-    ("different", "rounding only", "different", "different: in what ran"),
-    ("different", "different", "different", "different: in what ran and by proof"),
-    ("rounding only", None, "rounding only", "no more than that in what ran; not proved"),
-    ("identical", None, "identical", "the same bits in what ran; not proved"),
-    ("different", None, "different", "different: in what ran"),
+    ("different", "identical", "different", "different: in the runs"),
+    ("different", "rounding only", "different", "different: in the runs"),
+    ("different", "different", "different", "different: in the runs and by proof"),
+    ("rounding only", None, "rounding only", "no other difference in the runs; not proved"),
+    ("identical", None, "identical", "the same bits in the runs; not proved"),
+    ("different", None, "different", "different: in the runs"),
 ]
 
 
 def test_the_weaker_of_both_counts(subtests: pytest.Subtests):
-    for ran, proved, verdict, closing in THE_WEAKER_OF_BOTH_COUNTS:
+    for ran, proved, verdict, headline in THE_WEAKER_OF_BOTH_COUNTS:
         with subtests.test(ran):
             evidence = Evidence(runs(ran), None if proved is None else proof(proved), "untraceable")
             assert evidence.verdict is Verdict(verdict)
-            assert evidence.closing.startswith(f"{verdict}: ") and closing in evidence.closing
+            assert evidence.headline.startswith(f"{verdict}: ") and headline in evidence.headline
             agree = proved in (None, ran) or (ran, proved) == ("identical", "rounding only")
             assert bool(evidence.disagreement) is not agree
             assert ("proof: not tried: untraceable" in str(evidence)) is (proved is None)
@@ -75,7 +75,7 @@ def test_what_does_not_run_in_jax_is_not_proved():
     assert made is None and "AdamW runs outside of JAX" in why
 
 
-def test_the_explanation_stands_before_the_verdict():
+def test_the_explanation_stands_below_the_verdict():
     evidence = Evidence(runs("different"), proof("different"), explanation="why")
-    assert evidence.remarks() == ["why", "different: in what ran and by proof"]
+    assert str(evidence).splitlines()[:2] == ["different: in the runs and by proof", "why"]
     assert evidence.as_dict()["explanation"] == "why"

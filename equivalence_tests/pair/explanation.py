@@ -40,7 +40,7 @@ class Explanation:
 
     def __str__(self) -> str:
         changes = "; ".join(f"{name} ({why})" for name, why in self.settings.items())
-        return f"with {self.side} it is {self.verdict}: what explains the difference is {changes}"
+        return f"with {self.side} it is {self.verdict}: the difference comes from {changes}"
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ NAMED = {
     "names and nesterov": (
         ("legacy_optim:Momentum", "0.1, beta=0.8, nesterov=True"),
         ("optax:sgd", "0.1"),
-        "with optax.sgd(learning_rate=0.1, momentum=0.8, nesterov=True) it is identical: what "
-        "explains the difference is momentum=0.8 (as beta=0.8 of legacy_optim:Momentum); "
+        "with optax.sgd(learning_rate=0.1, momentum=0.8, nesterov=True) it is identical: the "
+        "difference comes from momentum=0.8 (as beta=0.8 of legacy_optim:Momentum); "
         "nesterov=True (as nesterov=True of legacy_optim:Momentum)",
     ),
     "rate": (
@@ -69,7 +69,7 @@ NAMED = {
     "decay that the other has not": (
         ("legacy_optim:Adam", "0.001, weight_decay=1e-4"),
         ("optax:adam", "0.001"),
-        "what explains the difference is weight_decay=0.0 (as optax:adam has none)",
+        "the difference comes from weight_decay=0.0 (as optax:adam has none)",
     ),
 }
 

@@ -86,7 +86,7 @@ class NamedSide:
         except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.arguments:
-                hint = "; give its arguments with --kwargs LEFT RIGHT"
+                hint = "; give its arguments with --args LEFT RIGHT"
             raise EquivalenceError(
                 f"{self.name}({self.arguments}): {error_text(error)}{hint}"
             ) from error
@@ -168,7 +168,7 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
     if "(" in name:
         if arguments.strip():
             raise EquivalenceError(
-                f"{name}: expected its arguments in its brackets, found --kwargs {arguments!r}"
+                f"{name}: expected its arguments in its brackets, found --args {arguments!r}"
             )
         return _call_side(name)
     if ":" not in name:
@@ -178,13 +178,13 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
             f"{name}: expected module:name, file.py:name, or a constructor call such as "
             f"Adam(1e-3) or optax.adamw(1e-3){is_meant}"
         )
-    args, kwargs = parsed_arguments(arguments, f"--kwargs {arguments!r} for {name}")
+    args, kwargs = parsed_arguments(arguments, f"--args {arguments!r} for {name}")
     value, is_side, is_port = _function_of(name)
     if not is_side:
         return NamedSide(name, value, None, args, kwargs, is_port=is_port)
     if arguments.strip():
         raise EquivalenceError(
-            f"{name}: it is a side already and takes no arguments, found --kwargs {arguments!r}"
+            f"{name}: it is a side already and takes no arguments, found --args {arguments!r}"
         )
     return NamedSide(name, None, value)
 
@@ -229,7 +229,7 @@ def _call_side(text: str) -> NamedSide:
     except ExpressionError as error:
         raise EquivalenceError(
             f"{error}. Calls may be written of flax.optim and of {', '.join(_LIBRARIES)}; name "
-            "anything else as module:name, with --kwargs LEFT RIGHT"
+            "anything else as module:name, with --args LEFT RIGHT"
         ) from None
     name = type(definition).__name__
     if head.rpartition(".")[2] != name:

@@ -181,10 +181,10 @@ class Proof:
                 numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]
                 lines.append(f"  case {', '.join([*numbers, *case.excluded])}: {case.verdict}")
         if proved:
-            lines += [f"  assumed: {text}" for text in self.assumptions[:_MOST_SHOWN]]
+            lines += ["assumptions:", *(f"- {text}" for text in self.assumptions[:_MOST_SHOWN])]
             if len(self.assumptions) > _MOST_SHOWN:
                 more = len(self.assumptions) - _MOST_SHOWN
-                lines.append(f"  and {more} more assumptions of this kind; `assumptions` has all")
+                lines.append(f"- and {more} more of this kind; `assumptions` has all")
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
         elif self.verdict == UNDECIDED:

@@ -171,6 +171,10 @@ class Report:
         return self.comparison.first
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, histogram: bool = False) -> str:
+        """The report in lines, with the number of elements by their distance if asked."""
         comparison, judgement = self.agreeing, self.judgement
         lines = [
             f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
@@ -194,10 +198,10 @@ class Report:
         if comparison.first is not None:
             what = judgement.headline.removeprefix(f"{self.verdict.value}: ")
             lines += [
-                f"  what differs: {what}",
+                f"  difference: {what}",
                 *([f"  {after_poison}"] if (after_poison := judgement.after_poison) else []),
                 f"  first difference: {comparison.first}",
-                *_distances(comparison.counts),
+                *(_distances(comparison.counts) if histogram else ()),
                 f"  nature: {judgement.explanation}",
             ]
             if self.nature is Nature.ROUNDING and (why := one_function_remark(comparison)):

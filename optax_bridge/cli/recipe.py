@@ -54,6 +54,9 @@ def recipe(
 ) -> None:
     """Print the Optax source for an optimizer of flax.optim or PyTorch, with its verdict.
 
+    Nothing is run: the verdict is that of check and prove. `optax-bridge compare --help` says which
+    command answers which question, and what the verdicts mean.
+
     | exit code | means |
     |---|---|
     | 0 | printed |
