@@ -135,13 +135,17 @@ def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -
     _check_positive("CosineAnnealingWarmRestarts(T_0=)", T_0)
     _check_positive("CosineAnnealingWarmRestarts(T_mult=)", T_mult)
 
+    starts = [0]  # PyTorch's epochs are counted in int32 here
+    while T_mult > 1 and starts[-1] < 2**31:
+        starts.append(starts[-1] * T_mult + T_0)
+
     def rate(epoch: Epoch) -> jax.Array:
         if T_mult == 1:
-            start, length = epoch // T_0 * T_0, jnp.asarray(float(T_0))
+            start, length = epoch // T_0 * T_0, T_0
         else:
-            times = jnp.floor(jnp.log(epoch / T_0 * (T_mult - 1) + 1) / math.log(T_mult) + 1e-12)
-            start = T_0 * (T_mult**times - 1) / (T_mult - 1)
-            length = T_0 * T_mult**times
+            period = jnp.searchsorted(jnp.asarray(starts[1:]), epoch, side="right")
+            start = jnp.asarray(starts)[period]
+            length = jnp.asarray(starts)[period + 1] - start
         return eta_min + (lr - eta_min) * (1 + jnp.cos(math.pi * (epoch - start) / length)) / 2
 
     return rate
@@ -173,23 +177,32 @@ def _one_cycle(
     total = total_steps if total_steps is not None else (epochs or 0) * (steps_per_epoch or 0)
     if total < 1:
         raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
-    if cycle_momentum:
+    _check_momentum(cycle_momentum)
+    first, top = max_lr / div_factor, max_lr
+    last = first / final_div_factor
+    ends = [pct_start * total - 1, 2 * pct_start * total - 2, total - 1]
+    if three_phase:
+        return _phases(ends, [first, top, first, last], anneal_strategy)
+    return _phases([ends[0], ends[2]], [first, top, last], anneal_strategy)
+
+
+def _check_momentum(is_cycled: bool) -> None:
+    """Refuses OneCycleLR's own schedule of the momentum."""
+    if is_cycled:
         raise ValueError(
             "OneCycleLR(cycle_momentum=True), the default, changes the momentum as well, which no "
             "schedule of the rate does: write cycle_momentum=False, or give the exact "
             "transformation a schedule for its momentum"
         )
-    first, top = max_lr / div_factor, max_lr
-    last = first / final_div_factor
-    ends = [pct_start * total - 1, 2 * pct_start * total - 2, total - 1]
+
+
+def _phases(ends: Sequence[float], rates: Sequence[float], anneal_strategy: str) -> Rate:
+    """The phases of OneCycleLR, by their ends and the rates at their beginnings and the end."""
     if ends[0] == 0:
         raise ValueError(
             "OneCycleLR: its rise ends at the step at which it begins, pct_start * total_steps "
             "being 1, and PyTorch divides by zero there: change either"
         )
-    rates = [first, top, first, last]
-    if not three_phase:
-        ends, rates = [ends[0], ends[2]], [first, top, last]
 
     def anneal(start: float, end: float, part: jax.Array) -> jax.Array:
         if anneal_strategy == "linear":
@@ -318,13 +331,28 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     if name == "LambdaLR":
         return _of_function(scheduler.lr_lambdas, base)
     if name == "OneCycleLR":
-        raise ValueError("OneCycleLR: write the constructor call as text; it keeps no settings")
+        return _one_cycle_of(scheduler, base)
     maker = _maker(name)
     names = [*inspect.signature(maker).parameters][1:]
     settings = {key: getattr(scheduler, key) for key in names if hasattr(scheduler, key)}
     if name == "MultiStepLR":
         settings["milestones"] = sorted(scheduler.milestones.elements())
     return maker(base, **settings)
+
+
+def _one_cycle_of(scheduler: Any, base: float) -> Rate:
+    """The rate of an object of OneCycleLR, whose rates are in the group that begins at `base`."""
+    _check_momentum(scheduler.cycle_momentum)
+    groups = scheduler.optimizer.param_groups
+    group = next((g for g in groups if float(g["initial_lr"]) == base), None)
+    if group is None:
+        raise ValueError(
+            f"lr: expected the first rate of a group, one of "
+            f"{', '.join(str(g['initial_lr']) for g in groups)}, found {base}"
+        )
+    phases = scheduler._schedule_phases
+    rates = [float(group[name]) for name in (phases[0]["start_lr"], *(p["end_lr"] for p in phases))]
+    return _phases([p["end_step"] for p in phases], rates, scheduler._anneal_func_type)
 
 
 def _of_function(functions: Sequence[Callable[[Any], Any]], base: float) -> Rate:

@@ -81,6 +81,47 @@ def test_a_scheduler_itself_says_what_it_cannot_be():
         jax.jit(schedule)(7)
 
 
+def test_restarts_are_at_pytorchs_steps():
+    """Logarithms of their numbers are off by a little: log(243) / log(3) is below 5."""
+    schedule: Any = from_torch_schedule("CosineAnnealingWarmRestarts(1, T_mult=3)", lr=1.0)
+    starts = [(3**period - 1) // 2 for period in range(20)]
+    np.testing.assert_array_equal(jax.vmap(schedule)(jnp.array(starts)), 1.0)
+    before: Any = jax.vmap(schedule)(jnp.array(starts[2:]) - 1)
+    assert (before < 0.3).all()
+
+
+@pytest.mark.parametrize("is_linear", [True, False])
+def test_schedules_are_made_of_objects(is_linear: bool):
+    """MultiStepLR counts milestones that repeat; OneCycleLR has its rates in the groups."""
+    torch = pytest.importorskip("torch")
+    schedulers = torch.optim.lr_scheduler
+    one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
+    optimizer = torch.optim.SGD([{"params": [one]}, {"params": [other]}], lr=0.1)
+    options = {"anneal_strategy": "linear", "three_phase": True} if is_linear else {}
+    cycle = schedulers.OneCycleLR(
+        optimizer, [0.5, 0.25], total_steps=20, cycle_momentum=False, **options
+    )
+    with pytest.raises(ValueError, match=r"rates of their own, 0.02, 0.01"):
+        from_torch_schedule(cycle)
+    with pytest.raises(ValueError, match=r"first rate of a group, one of 0.02, 0.01, found 0.5"):
+        from_torch_schedule(cycle, lr=0.5)
+    assert_rates(cycle, optimizer.param_groups[1], lr=0.01)
+    optimizer = torch.optim.SGD([one], lr=0.1)
+    assert_rates(schedulers.MultiStepLR(optimizer, [2, 4, 4]), optimizer.param_groups[0])
+    with pytest.raises(ValueError, match="changes the momentum as well"):
+        from_torch_schedule(schedulers.OneCycleLR(optimizer, 0.5, total_steps=20))
+
+
+def assert_rates(scheduler, group, lr=None):
+    """Every rate of a schedule is that of the scheduler, which is stepped to its end."""
+    schedule: Any = from_torch_schedule(scheduler, lr=lr)
+    for count in range(20):
+        assert float(schedule(count)) == np.float32(group["lr"]), count
+        if count < 19:
+            scheduler.optimizer.step()
+            scheduler.step()
+
+
 @pytest.mark.parametrize(("norm_type", "scale"), [(2.0, 5.0), (np.inf, 4.0), (1.0, 7.0)])
 def test_clipping_by_the_norm_adds_1e_6_to_it(norm_type: float, scale: float):
     grads: Any = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, 4.0]])}

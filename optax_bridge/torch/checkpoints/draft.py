@@ -6,6 +6,7 @@ has looked and taken it out.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,9 +45,9 @@ class _Tensor:
     shape: tuple[int, ...]
 
     @property
-    def module(self) -> str:
+    def module(self) -> Names:
         """The modules' names."""
-        return self.name.rpartition(".")[0]
+        return tuple(self.name.split(".")[:-1])
 
     @property
     def kind(self) -> str:
@@ -146,7 +147,8 @@ def _targets(state: PyTree) -> Iterator[_Target]:
 def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, _Line]:
     """A line for each tensor that fits something: by name, by shape where one fits, by order."""
     lines: dict[str, _Line] = {}
-    modules: dict[str, Names] = {}  # module of PyTorch -> that of Flax
+    modules: dict[Names, Names] = {}  # module of PyTorch -> that of Flax
+    shared = (_shared([t.module for t in tensors]), _shared([t.module for t in targets]))
     fitting = {
         tensor.name: [line for target in targets if (line := _fit(tensor, target))]
         for tensor in tensors
@@ -163,7 +165,7 @@ def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, 
         modules.setdefault(tensor.module, line.target.module)
 
     for tensor in tensors:
-        same = [line for line in options(tensor) if _same_name(tensor, line.target)]
+        same = [line for line in options(tensor) if _same_name(tensor, line.target, shared)]
         if len(same) == 1:
             take(tensor, same[0])
     choices: dict[str, list[_Line]] = {}
@@ -177,7 +179,7 @@ def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, 
     for tensor in tensors:
         if tensor.name not in lines and (free := options(tensor)):
             doubt = _doubt(tensor, choices)
-            line = min(free, key=lambda each: _unlikeness(tensor, each.target))
+            line = min(free, key=lambda each: _unlikeness(tensor, each.target, shared))
             take(tensor, replace(line, unsure=doubt))
     return lines
 
@@ -201,10 +203,18 @@ def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
     return f"fits {places} place{'s' * (places > 1)}{also * bool(rivals)}"
 
 
-def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[list[int | str]]]:
+def _shared(modules: Sequence[Names]) -> int:
+    """The number of names that all modules begin with, such as Lightning's `model`."""
+    return len(os.path.commonprefix(modules)) if modules else 0
+
+
+def _unlikeness(
+    tensor: _Tensor, target: _Target, shared: tuple[int, int]
+) -> tuple[float, list[list[int | str]]]:
     """Least for the most similar name but for numbers, and of such for the first in number."""
     one, other = (
-        re.sub(r"[\W\d_]", "", n.lower()) for n in (tensor.module, "".join(target.module))
+        re.sub(r"[\W\d_]", "", "".join(names[count:]).lower())
+        for names, count in zip((tensor.module, target.module), shared, strict=True)
     )
     numbers = [
         [int(text) if text.isdecimal() else text for text in re.split(r"(\d+)", name)]
@@ -213,12 +223,16 @@ def _unlikeness(tensor: _Tensor, target: _Target) -> tuple[float, list[list[int 
     return -round(SequenceMatcher(None, one, other).ratio(), 2), numbers
 
 
-def _same_name(tensor: _Tensor, target: _Target) -> bool:
+def _same_name(tensor: _Tensor, target: _Target, shared: tuple[int, int]) -> bool:
     """True if the modules have the same name but for separators: layers.0.fc and layers_0/fc."""
-    one, other = tensor.module, "/".join(target.module)
-    if target.module[-1:] == ("out",):  # as Flax calls it in an attention
-        one = one.removesuffix("_proj")
-    return re.sub(r"\W|_", "", one.lower()) == re.sub(r"\W|_", "", other.lower())
+    is_out = target.module[-1:] == ("out",)  # as Flax calls it in an attention
+
+    def is_same(start: int, start_of_target: int) -> bool:
+        one, other = ".".join(tensor.module[start:]), "/".join(target.module[start_of_target:])
+        one = one.removesuffix("_proj") if is_out else one
+        return re.sub(r"\W|_", "", one.lower()) == re.sub(r"\W|_", "", other.lower())
+
+    return is_same(0, 0) or is_same(*shared)
 
 
 def _fit(tensor: _Tensor, target: _Target) -> _Line | None:

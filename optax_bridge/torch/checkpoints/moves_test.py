@@ -290,6 +290,19 @@ def test_a_draft_marks_what_shapes_do_not_settle(folder):
     assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]
 
 
+def test_a_prefix_of_all_names_is_left_out_of_the_comparison(folder):
+    """Lightning has `model.` before every name."""
+    tensors = {f"model.{n}": t for n, t in trained()[0].state_dict().items()}
+    tensors |= {f"model.{name}.weight": torch.ones(4) for name in ("norm1", "norm2")}
+    params = {**template().params, "norm2": {"scale": jnp.ones(4)}, "norm1": {"scale": jnp.ones(4)}}
+    text = draft_names(
+        torch_checkpoint(read_saved(folder, {"state_dict": tensors}), "file"),
+        template().replace(params=params),
+    )
+    assert '"model.norm1.weight" = "params/norm1/scale"' in text.splitlines()
+    assert "unsure" not in text
+
+
 @pytest.mark.parametrize("wrapper", [lambda model: model, torch.nn.DataParallel])
 def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
     model, optimizer = trained()
