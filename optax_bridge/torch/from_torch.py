@@ -40,7 +40,8 @@ def from_torch(
       lr: the learning rate in place of the optimizer's own, a schedule as a rule; a sequence
         has one for each group.
       groups: for an optimizer whose groups have different settings a pattern of paths for each,
-        `("*/kernel", "*/bias")`, or a traversal: which parameters are in it.
+        `("*/kernel", "*/bias")`, or a traversal: which parameters are in it. One that is in none
+        stays as it is.
 
     Returns:
       The transformation; see `optax_bridge.from_legacy`.
@@ -68,13 +69,7 @@ def torch_definition(
         optimizer = Described(*_entry_and_settings(optimizer))
     described = _from_text(optimizer) if isinstance(optimizer, str) else optimizer
     each = [described] if isinstance(described, Described) else _from_object(described)
-    # Only a scheduler writes it; the rate in the group is that of one step.
-    if lr is None and any("initial_lr" in g for g in getattr(optimizer, "param_groups", ())):
-        raise ValueError(
-            "a scheduler is attached to the optimizer, which changes its rate from step to step: "
-            "give lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
-            "rate"
-        )
+    _check_schedulers(getattr(optimizer, "param_groups", ()), lr is not None)
     rates = list(lr) if isinstance(lr, Sequence) else [lr] * len(each)
     if len(rates) != len(each):
         raise ValueError(f"lr: expected one for each of {len(each)} groups, found {len(rates)}")
@@ -94,6 +89,23 @@ def torch_definition(
     pairs = zip(selectors, definitions, strict=True)
     with describing():
         return legacy_optim.MultiOptimizer(*pairs)
+
+
+def _check_schedulers(groups: Sequence[Mapping[str, Any]], has_rate: bool) -> None:
+    """Refuses settings that a scheduler has left in groups: they are those of one step."""
+    if not has_rate and any("initial_lr" in group for group in groups):
+        raise ValueError(
+            "a scheduler is attached to the optimizer, which changes its rate from step to step: "
+            "give lr=optax_bridge.torch.from_torch_schedule(scheduler), or a number for a constant "
+            "rate"
+        )
+    if any("base_momentum" in group for group in groups):
+        raise ValueError(
+            "a scheduler with cycle_momentum=True, its default, is attached to the optimizer, and "
+            "changes its momentum from step to step: write the transformation with a function of "
+            "the count, optax_bridge.torch.sgd(lr=..., momentum=function), or betas=function, "
+            "which returns both, of Adam and its kin"
+        )
 
 
 def _entry_and_settings(definition: TorchOptimizer) -> tuple[Any, dict[str, Any]]:

@@ -156,3 +156,6 @@ def test_an_attached_scheduler_is_not_taken_for_a_constant_rate():
         )
     tx: Any = from_torch(optimizer, lr=schedules.from_torch_schedule(scheduler))
     assert float(tx.hyper_params["lr"](10)) == np.float32(1e-3)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+    with pytest.raises(ValueError, match=r"changes its momentum .*betas=function"):
+        from_torch(optimizer, lr=0.1)

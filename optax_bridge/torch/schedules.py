@@ -191,8 +191,8 @@ def _check_momentum(is_cycled: bool) -> None:
     if is_cycled:
         raise ValueError(
             "OneCycleLR(cycle_momentum=True), the default, changes the momentum as well, which no "
-            "schedule of the rate does: write cycle_momentum=False, or give the exact "
-            "transformation a schedule for its momentum"
+            "schedule of the rate does: write the call with cycle_momentum=False for the rate "
+            "alone, and give the exact transformation a function of the count for its momentum"
         )
 
 

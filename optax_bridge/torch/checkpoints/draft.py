@@ -4,9 +4,9 @@ What names or shapes do not settle is proposed with `unsure`, which `convert` re
 has looked and taken it out.
 """
 
+import itertools
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,7 +205,8 @@ def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
 
 def _shared(modules: Sequence[Names]) -> int:
     """The number of names that all modules begin with, such as Lightning's `model`."""
-    return len(os.path.commonprefix(modules)) if modules else 0
+    levels = zip(*modules, strict=False)
+    return len([*itertools.takewhile(lambda names: len({*names}) == 1, levels)])
 
 
 def _unlikeness(
