@@ -3,6 +3,7 @@
 
 python -m migration_guide.build
 python -m migration_guide.build --output /tmp/guide
+python -m migration_guide.build --without-cells    # seconds: menus, links and docstrings alone
 
 What it writes is static: any host serves it, and a browser opens it from the disk.
 """
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     default = Path(__file__).parents[1] / "docs" / "guide"
     parser.add_argument("--output", type=Path, default=default, help=f"folder (default {default})")
-    output = parser.parse_args(arguments).output
+    parser.add_argument("--without-cells", action="store_true", help="run no snippet")
+    options = parser.parse_args(arguments)
+    output = options.output
     missing = [name for module, name in NEEDS.items() if importlib.util.find_spec(module) is None]
     if missing:
         print(
@@ -42,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # A fresh environment: what the pages show must have run against today's code.
     flags = ["--fail-on-warning", "--keep-going", "--fresh-env"]
+    if options.without_cells:
+        flags += ["--define", "nb_execution_mode=off"]
     with tempfile.TemporaryDirectory() as doctrees:
         failed = build_main([*flags, "--doctree-dir", doctrees, str(SOURCE), str(output)])
     if not failed:

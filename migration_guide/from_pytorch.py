@@ -1,14 +1,14 @@
-"""Trainings of PyTorch that go on in Flax: `python -m migration_guide.from_pytorch` records them.
+# pyright: strict
+"""A training of PyTorch that goes on in Flax: `python -m migration_guide.from_pytorch` records it.
 
-Each is trained half-way in PyTorch, converted by the command with its names file, and
-goes on in PyTorch, Linen and NNX, and in Linen without the moments. `results.json` has the losses.
+It is trained half-way in PyTorch, converted by the command with its names file, and goes on in
+PyTorch, Linen and NNX, and in Linen without the moments. `results.json` has the losses.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from migration_guide.examples.curves import curves
@@ -16,60 +16,48 @@ from migration_guide.pictures import Html, Markdown, figures, rows
 
 HERE = Path(__file__).parent / "examples" / "pytorch"
 RESULTS = HERE / "results.json"
+SAVED = HERE / "digits.pt"
 HALF, STOP = 100, 200
-TITLES = {"digits": "digits, a convolutional network", "text": "text, a transformer"}
 
-Losses = dict[str, dict[str, list[float]]]
+Losses = dict[str, list[float]]
 
 
 def run(program: str, *arguments: str) -> list[float]:
     """The losses that a program prints."""
-    command = [sys.executable, "-W", "ignore", str(HERE / f"{program}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    output = _output_of(str(HERE / f"{program}.py"), *arguments)
+    return [json.loads(line)["loss"] for line in output.splitlines()]
+
+
+def _output_of(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments], capture_output=True, text=True
+    )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
-    return [json.loads(line)["loss"] for line in done.stdout.splitlines()]
+        raise RuntimeError(f"{' '.join(arguments)}:\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
-def convert(*arguments: str) -> None:
-    """Runs `optax-bridge convert`."""
-    command = [sys.executable, "-m", "optax_bridge", "convert", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
-
-
-def convert_checkpoint(name: str, saved: Path, folder: Path, *, nnx: bool = False) -> Path:
-    """A checkpoint of PyTorch, converted."""
-    kind = "_nnx" if nnx and (HERE / f"{name}_nnx.toml").exists() else ""
-    out = folder / f"{name}{kind}"
-    like = f"{HERE / f'{name}_flax.py'}:make{kind}_state"
-    convert(str(saved), str(out), "--names", str(HERE / f"{name}{kind}.toml"), "--like", like)
-    return out
-
-
-def go_on(name: str, saved: Path, folder: Path, stop: int) -> dict[str, list[float]]:
-    """The losses of each way to go on from a checkpoint of PyTorch."""
-    linen = str(convert_checkpoint(name, saved, folder / "linen"))
-    nnx = str(convert_checkpoint(name, saved, folder / "nnx", nnx=True))
+def go_on(folder: Path, stop: int) -> Losses:
+    """The losses of each way to go on from the checkpoint of PyTorch."""
+    converted = str(folder / "converted")
+    names, like = str(HERE / "digits.toml"), f"{HERE / 'digits_flax.py'}:make_state"
+    files = (str(SAVED), converted, "--names", names, "--like", like)
+    _output_of("-m", "optax_bridge", "convert", *files)
     end = ("--stop", str(stop))
     return {
-        "PyTorch": run(f"{name}_torch", "--start", str(saved), *end),
-        "Linen": run(f"{name}_flax", "--start", linen, *end),
-        "NNX": run(f"{name}_flax", "--start", nnx, "--nnx", *end),
-        "without moments": run(f"{name}_flax", "--start", linen, "--forget", *end),
+        "PyTorch": run("digits_torch", "--start", str(SAVED), *end),
+        "Linen": run("digits_flax", "--start", converted, *end),
+        "NNX": run("digits_flax", "--start", converted, "--nnx", *end),
+        "without moments": run("digits_flax", "--start", converted, "--forget", *end),
     }
 
 
-def main(names: Sequence[str] = tuple(TITLES)) -> None:
+def main() -> None:
     """Records the losses."""
-    results: Losses = {}
-    for name in names:
-        with tempfile.TemporaryDirectory() as root:
-            saved = HERE / "digits.pt" if name == "digits" else Path(root, f"{name}.pt")
-            run(f"{name}_torch", "--stop", str(HALF), "--save", str(saved))
-            losses = go_on(name, saved, Path(root), STOP)
-        results[name] = {way: [float(f"{v:.9g}") for v in each] for way, each in losses.items()}
+    run("digits_torch", "--stop", str(HALF), "--save", str(SAVED))
+    with tempfile.TemporaryDirectory() as folder:
+        losses = go_on(Path(folder), STOP)
+    results = {way: [float(f"{value:.9g}") for value in values] for way, values in losses.items()}
     RESULTS.write_text(json.dumps(results) + "\n", encoding="utf-8")
 
 
@@ -78,35 +66,30 @@ def recorded_losses() -> Losses:
     return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 
-def apart(losses: dict[str, list[float]], way: str) -> list[float]:
+def apart(losses: Losses, way: str) -> list[float]:
     """The distance of a way's losses from those of PyTorch, step by step."""
     return [abs(a - b) for a, b in zip(losses[way], losses["PyTorch"], strict=True)]
 
 
 def pictures() -> Html:
     """The losses of PyTorch under those of Linen and of a restart, and the distances."""
+    losses = recorded_losses()
     drawn: dict[str, str] = {}
-    for name, losses in recorded_losses().items():
-        title = TITLES[name]
-        for way, label in (("Linen", "moved"), ("without moments", "without moments")):
-            series = {"PyTorch goes on": losses["PyTorch"], label: losses[way]}
-            drawn[f"{title}: {label}"] = curves(series)
-        distances = {
-            "without moments": apart(losses, "without moments"),
-            "moved": [max(d, 1e-9) for d in apart(losses, "Linen")],
-        }
-        drawn[f"{title}: distance from PyTorch's loss"] = curves(distances, logarithmic=True)
+    for way, label in (("Linen", "moved"), ("without moments", "without moments")):
+        drawn[label] = curves({"PyTorch goes on": losses["PyTorch"], label: losses[way]})
+    distances = {
+        "without moments": apart(losses, "without moments"),
+        "moved": [max(distance, 1e-9) for distance in apart(losses, "Linen")],
+    }
+    drawn["distance from PyTorch's loss"] = curves(distances, logarithmic=True)
     return figures(drawn)
 
 
 def table() -> Markdown:
     """The largest distance of each way, and the last loss."""
-    lines = [
-        (TITLES[name], way, f"{losses[way][-1]:.6f}", f"{max(apart(losses, way)):.1e}")
-        for name, losses in recorded_losses().items()
-        for way in losses
-    ]
-    return rows(("training", "goes on in", "last loss", "largest distance from PyTorch"), lines)
+    losses = recorded_losses()
+    lines = [(way, f"{losses[way][-1]:.6f}", f"{max(apart(losses, way)):.1e}") for way in losses]
+    return rows(("goes on in", "last loss", "largest distance from PyTorch"), lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import Any
 
 import typer
 
-from migration_guide.api_reference import api_markdown
 from migration_guide.cells import SOURCE
 from migration_guide.rules_page import rules_markdown
 from migration_guide.tables import (
@@ -96,7 +95,6 @@ def _names(parameter: Any) -> str:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "api": api_markdown,
     "commands": commands_markdown,
     "differences": differences_markdown,
     "install": install_markdown,

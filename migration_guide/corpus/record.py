@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -100,24 +99,7 @@ def _example(before):
     with tempfile.TemporaryDirectory() as workdir, _last_bits_changed():
         nudged = _lines(before, workdir)
     recorded = {"metrics": lines, "nudged": nudged}
-    if (before.parent / "sharded.toml").exists():
-        recorded.update(_on_one_device(before, saved))
     return {name: comparing.columns(rows) for name, rows in recorded.items()}
-
-
-def _on_one_device(before, saved):
-    """The same, whole and from half-way, in a process that has one device."""
-    jobs = []
-    with tempfile.TemporaryDirectory() as root:
-        for name in ("one_device", "one_device_half_way"):
-            Path(root, name).mkdir()
-            jobs.append([str(before), "--workdir", str(Path(root, name))])
-        shutil.copytree(saved, Path(root, name), dirs_exist_ok=True)
-        command = [sys.executable, str(HERE / "worker.py"), "genuine", json.dumps(jobs)]
-        environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=1")
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    whole, rest = map(comparing.lines, json.loads(done.stdout))
-    return {"one_device": whole, "one_device_half_way": rest}
 
 
 @contextlib.contextmanager

@@ -47,47 +47,34 @@ _FIRST_TURNS = 5  # in which caches fill
 
 
 def measure(name: str, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Runs an example's programs to their ends."""
-    programs = ("before", "after", *pairs.further_steps(name))
+    """Runs an example's two programs to their ends."""
     taken: list[dict[str, Run]] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as root:
             jobs = {}
-            for program in programs:
-                mode = "shim" if program == "before" else "plain"
+            for program, mode in (("before", "shim"), ("after", "plain")):
                 file = str(pairs.HERE / name / f"{program}.py")
                 jobs[program] = (mode, [file, "--workdir", f"{root}/{program}"])
             taken.append(in_turn(jobs))
-    runs = taken[0]
-    final = pairs.EXAMPLES[name].final
-    recorded = pairs.recorded(name)
-    metrics = {program: columns(lines(run.text)) for program, run in runs.items()}
-    of_programs: dict[str, Any] = {}
-    for program, run in runs.items():
-        ratios, cpu_ratios = (
-            [_ratio(runs[program], runs["before"], which) for runs in taken]
-            for which in ("seconds", "cpu_seconds")
-        )
-        of_programs[program] = {
-            "final": metrics[program][final]["values"][-1],
-            "recorded_final": pairs.recorded(name, program)[final]["values"][-1],
-            "from_recorded": apart(metrics[program], pairs.recorded(name, program)),
-            "from_before": apart(metrics[program], metrics["before"]),
-            "milliseconds": 1e3 * statistics.median(_steps(run, "seconds").values()),
-            "step_ratio": statistics.median(ratios),
-            "step_range": [min(ratios), max(ratios)],
-            "cpu_ratio": statistics.median(cpu_ratios),
-            "peak_megabytes": run.peak,
-            "peak_ratio": run.peak / runs["before"].peak,
-            "arrays_ratio": run.arrays / runs["before"].arrays,
-        }
-        if program != "before":
-            values = metrics[program]["loss"]["values"]
-            of_programs[program]["loss"] = [float(f"{value:.7g}") for value in values]
+    before, after = (columns(lines(taken[0][program].text)) for program in ("before", "after"))
+    recorded, final = pairs.recorded(name), pairs.EXAMPLES[name].final
+    ratios, cpu_ratios = (
+        [_ratio(runs["after"], runs["before"], clock) for runs in taken]
+        for clock in ("seconds", "cpu_seconds")
+    )
     return {
-        "nudged_final": pairs.nudged(name)[final]["values"][-1],
         "nudged": apart(pairs.nudged(name), recorded),
-        "programs": of_programs,
+        "recorded_final": recorded[final]["values"][-1],
+        "before_final": before[final]["values"][-1],
+        "final": after[final]["values"][-1],
+        "from_recorded": apart(after, recorded),
+        "from_before": apart(after, before),
+        "milliseconds": 1e3 * statistics.median(_steps(taken[0]["before"], "seconds").values()),
+        "step_ratio": statistics.median(ratios),
+        "step_range": [min(ratios), max(ratios)],
+        "cpu_ratio": statistics.median(cpu_ratios),
+        "peak_ratio": taken[0]["after"].peak / taken[0]["before"].peak,
+        "loss": [float(f"{value:.7g}") for value in after["loss"]["values"]],
     }
 
 
@@ -103,15 +90,15 @@ def apart(metrics: dict[str, Any], expected: dict[str, Any]) -> float:
     return worst
 
 
-def _ratio(run: Run, before: Run, which: str) -> float:
+def _ratio(run: Run, before: Run, clock: str) -> float:
     """The median of the ratios turn by turn."""
-    steps = _steps(run, which)
-    return statistics.median(steps[turn] / at for turn, at in _steps(before, which).items())
+    steps = _steps(run, clock)
+    return statistics.median(steps[turn] / at for turn, at in _steps(before, clock).items())
 
 
-def _steps(run: Run, which: str) -> dict[int, float]:
+def _steps(run: Run, clock: str) -> dict[int, float]:
     """Turn -> seconds, of the turns that are one training step and nothing else."""
-    seconds = getattr(run, which)
+    seconds = getattr(run, clock)
     trains = ["loss" in row for row in lines(run.text)]
     return {
         turn: seconds[turn]
@@ -121,57 +108,40 @@ def _steps(run: Run, which: str) -> dict[int, float]:
 
 
 def table(results: dict[str, Any]) -> Table:
-    """One row for each after-program."""
+    """One row for each example."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("example")
-    for title in (
-        "metric",
-        "flax 0.5.3",
-        "run",
-        "after",
-        "step, ms",
-        "step",
-        "cpu",
-        "peak",
-        "arrays",
-    ):
+    titles = ("metric", "flax 0.5.3", "run", "after", "step, ms", "step", "cpu", "peak")
+    for title in titles:
         shown.add_column(title, justify="right", no_wrap=True)
-    for name, measured in results.items():
-        before = measured["programs"]["before"]
-        for program, row in measured["programs"].items():
-            if program == "before":
-                continue
-            shown.add_row(
-                name if program == "after" else f"{name}, {program}",
-                pairs.EXAMPLES[name].final,
-                f"{row['recorded_final']:.5g}",
-                f"{before['final']:.5g}",
-                f"{row['final']:.5g}",
-                f"{before['milliseconds']:.1f}",
-                f"{row['step_ratio']:.3f} ({row['step_range'][0]:.2f}-{row['step_range'][1]:.2f})",
-                f"{row['cpu_ratio']:.3f}",
-                f"{row['peak_ratio']:.3f}",
-                f"{row['arrays_ratio']:.3f}",
-            )
+    for name, row in results.items():
+        shown.add_row(
+            name,
+            pairs.EXAMPLES[name].final,
+            f"{row['recorded_final']:.5g}",
+            f"{row['before_final']:.5g}",
+            f"{row['final']:.5g}",
+            f"{row['milliseconds']:.1f}",
+            f"{row['step_ratio']:.3f} ({row['step_range'][0]:.2f}-{row['step_range'][1]:.2f})",
+            f"{row['cpu_ratio']:.3f}",
+            f"{row['peak_ratio']:.3f}",
+        )
     return shown
 
 
-def faults(name: str, measured: dict[str, Any], bar: float) -> list[str]:
+def faults(name: str, row: dict[str, Any], bar: float) -> list[str]:
     """Returns the ways in which an example is slower or trains otherwise than it should."""
     problems = []
-    far = max(OF_SCALE, TIMES_NUDGED * measured["nudged"])
-    for program, row in measured["programs"].items():
-        if row["from_recorded"] > far:
-            problems.append(
-                f"{name}, {program}: {row['from_recorded']:.1e} of the largest value from what is "
-                f"recorded; expected at most {far:.1e}"
-            )
-        if program == "after" and row["from_before"] and not pairs.EXAMPLES[name].rounding:
-            problems.append(f"{name}, after: {row['from_before']:.1e} from before; expected no bit")
-        if row["step_ratio"] > bar:
-            problems.append(
-                f"{name}, {program}: {row['step_ratio']:.3f} of before's time, bar {bar}"
-            )
+    far = max(OF_SCALE, TIMES_NUDGED * row["nudged"])
+    if row["from_recorded"] > far:
+        problems.append(
+            f"{name}: {row['from_recorded']:.1e} of the largest value from what is "
+            f"recorded; expected at most {far:.1e}"
+        )
+    if row["from_before"] and not pairs.EXAMPLES[name].rounding:
+        problems.append(f"{name}: {row['from_before']:.1e} from before; expected the same bits")
+    if row["step_ratio"] > bar:
+        problems.append(f"{name}: {row['step_ratio']:.3f} of before's time, bar {bar}")
     return problems
 
 
@@ -216,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print("step: the after-program's time for a step as a ratio to the before-program's,")
     console.print("the median and the range of the rounds;")
     console.print("cpu: likewise of the processor's time, which other work disturbs less;")
-    console.print("peak: of the process' memory; arrays: of JAX's arrays between steps")
+    console.print("peak: of the process' memory")
     if options.json is not None:
         before = json.loads(options.json.read_text("utf-8")) if options.json.is_file() else {}
         content = {**machine(), "examples": {**before.get("examples", {}), **results}}

@@ -17,22 +17,21 @@ from migration_guide.corpus.comparing import assert_close, columns, lines, outpu
 from migration_guide.examples import pairs
 
 NUM_STEPS = 3
-AFTER = [(name, step) for name in pairs.NAMES for step in ("after", *pairs.further_steps(name))]
 
 each_example = pytest.mark.parametrize("name", pairs.NAMES)
-each_after = pytest.mark.parametrize(("name", "step"), AFTER, ids=["-".join(a) for a in AFTER])
+each_start = pytest.mark.parametrize("half_way", [False, True], ids=["from scratch", "half-way"])
 
 
-def _recorded(name: str, program: str, start: int) -> dict[str, Any]:
+def _recorded(name: str, start: int) -> dict[str, Any]:
     """The genuine program's metrics in the steps after `start`."""
-    found = {}
-    for metric, column in pairs.recorded(name, program, half_way=start > 0).items():
+    metrics = {}
+    for metric, column in pairs.recorded(name).items():
         rows = zip(column["steps"], column["values"], strict=True)
         chosen = [row for row in rows if start < row[0] <= start + NUM_STEPS]
         if chosen:
             steps, values = zip(*chosen, strict=True)
-            found[metric] = {"steps": list(steps), "values": list(values)}
-    return found
+            metrics[metric] = {"steps": list(steps), "values": list(values)}
+    return metrics
 
 
 def _saved_at(name: str) -> int:
@@ -41,22 +40,20 @@ def _saved_at(name: str) -> int:
 
 
 @functools.cache
-def _printed(mode: str) -> dict[tuple[str, str, int], str]:
-    """(example, program, first step) -> what it printed, of all of them in one fresh process."""
-    programs = AFTER if mode == "plain" else [(name, "before") for name in pairs.NAMES]
-    programs = [(name, step) for name, step in programs if not _missing(name)]
+def _printed(program: str) -> dict[tuple[str, int], str]:
+    """(example, first step) -> what it printed, of all examples in one fresh process."""
     with tempfile.TemporaryDirectory() as root:
         jobs = {}
-        for name, step in programs:
-            for start in (0, _saved_at(name)):
-                workdir = Path(root, name, step, str(start))
+        for name in pairs.NAMES:
+            for start in () if _missing(name) else (0, _saved_at(name)):
+                workdir = Path(root, name, str(start))
                 workdir.mkdir(parents=True)
                 if start:
                     shutil.copytree(pairs.HERE / name / "saved", workdir, dirs_exist_ok=True)
-                path = str(pairs.HERE / name / f"{step}.py")
+                path = str(pairs.HERE / name / f"{program}.py")
                 flags = ["--workdir", str(workdir), "--num_steps", str(start + NUM_STEPS)]
-                jobs[name, step, start] = [path, *flags]
-        return outputs(mode, jobs)
+                jobs[name, start] = [path, *flags]
+        return outputs("shim" if program == "before" else "plain", jobs)
 
 
 def _missing(name: str) -> str:
@@ -65,37 +62,30 @@ def _missing(name: str) -> str:
     return next((package for package in needs if importlib.util.find_spec(package) is None), "")
 
 
-def _metrics(mode: str, name: str, step: str, start: int) -> dict[str, Any]:
+def _metrics(program: str, name: str, start: int) -> dict[str, Any]:
     if missing := _missing(name):
         pytest.skip(f"{missing} is not installed: pip install 'optax-bridge[examples]'")
-    return columns(lines(_printed(mode)[name, step, start]))
+    return columns(lines(_printed(program)[name, start]))
 
 
 @each_example
-def test_after_is_migrated_and_what_is_by_hand(name: str):
-    written = {p.stem: p.read_text(encoding="utf-8") for p in (pairs.HERE / name).glob("*.py")}
-    del written["before"]
-    assert written == pairs.programs(name), "python -m migration_guide.examples.pairs writes them"
+def test_after_is_migrated(name: str):
+    after = (pairs.HERE / name / "after.py").read_text(encoding="utf-8")
+    assert after == pairs.migrated(name), "python -m migration_guide.examples.pairs writes it"
 
 
 @each_example
-@pytest.mark.parametrize("half_way", [False, True], ids=["from scratch", "from half-way"])
-def test_before_runs_as_it_is(name: str, half_way: bool):
+@pytest.mark.parametrize("program", ["before", "after"])
+@each_start
+def test_it_gives_the_recorded_metrics(name: str, program: str, half_way: bool):
     start = _saved_at(name) if half_way else 0
-    assert_close(_metrics("shim", name, "before", start), _recorded(name, "before", start))
-
-
-@each_after
-@pytest.mark.parametrize("half_way", [False, True], ids=["from scratch", "from half-way"])
-def test_after_gives_the_recorded_metrics(name: str, step: str, half_way: bool):
-    start = _saved_at(name) if half_way else 0
-    assert_close(_metrics("plain", name, step, start), _recorded(name, step, start))
+    assert_close(_metrics(program, name, start), _recorded(name, start))
 
 
 @each_example
 def test_after_gives_the_same_bits_as_before_where_its_recipe_does(name: str):
     for start in (0, _saved_at(name)):
-        same = _metrics("plain", name, "after", start) == _metrics("shim", name, "before", start)
+        same = _metrics("after", name, start) == _metrics("before", name, start)
         assert same or pairs.EXAMPLES[name].rounding
 
 

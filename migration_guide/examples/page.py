@@ -19,40 +19,24 @@ def results() -> dict[str, Any]:
 
 def table() -> Markdown:
     """Metrics, times and memory of every pair."""
-    return rows(
-        (
-            "example",
-            "final metric",
-            "flax 0.5.3",
-            "`optax-bridge run`",
-            "after",
-            "after and `run`",
-            "step",
-            "processor",
-            "memory",
-        ),
-        _rows(results()["examples"]),
-    )
+    head = ("example", "final metric", "flax 0.5.3", "`optax-bridge run`", "after")
+    head += ("after and `run`", "step", "processor", "memory")
+    return rows(head, _rows(results()["examples"]))
 
 
 def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name, measured in examples.items():
-        before = measured["programs"]["before"]
-        for program, row in measured["programs"].items():
-            if program == "before":
-                continue
-            same = "same bits" if row["from_before"] == 0 else f"{row['from_before']:.0e} apart"
-            yield (
-                f"[{name}](#{name})" if program == "after" else f"{name}, {program}",
-                f"`{pairs.EXAMPLES[name].final.removeprefix('eval_')}`",
-                f"{row['recorded_final']:.5g}",
-                f"{before['final']:.5g}",
-                f"{row['final']:.5g}",
-                same if program == "after" else "[below](#from-pmap-to-jit-on-a-mesh)",
-                f"{row['step_ratio']:.3f}",
-                f"{row['cpu_ratio']:.3f}",
-                f"{row['peak_ratio']:.3f}",
-            )
+    for name, row in examples.items():
+        yield (
+            f"[{name}](#{name})",
+            f"`{pairs.EXAMPLES[name].final.removeprefix('eval_')}`",
+            f"{row['recorded_final']:.5g}",
+            f"{row['before_final']:.5g}",
+            f"{row['final']:.5g}",
+            "same bits" if row["from_before"] == 0 else f"{row['from_before']:.0e} apart",
+            f"{row['step_ratio']:.3f}",
+            f"{row['cpu_ratio']:.3f}",
+            f"{row['peak_ratio']:.3f}",
+        )
 
 
 def origin() -> Markdown:
@@ -79,7 +63,7 @@ def losses() -> Html:
             name: curves(
                 {
                     "before, flax 0.5.3": pairs.recorded(name)["loss"]["values"],
-                    "after": measured["programs"]["after"]["loss"],
+                    "after": measured["loss"],
                 }
             )
             for name, measured in results()["examples"].items()
@@ -95,7 +79,7 @@ def drift() -> Html:
         scale = np.max(np.abs(expected))
         others = {
             "other last bits": pairs.nudged(name)["loss"]["values"],
-            "after": measured["programs"]["after"]["loss"],
+            "after": measured["loss"],
         }
         distances = {
             k: (np.abs(np.asarray(v) - expected) / scale).tolist() for k, v in others.items()
@@ -106,21 +90,10 @@ def drift() -> Html:
 
 def diff(name: str) -> Markdown:
     """An example's before-program and its after-program, as a diff."""
-    before = (pairs.HERE / name / "before.py").read_text(encoding="utf-8")
-    after = (pairs.HERE / name / "after.py").read_text(encoding="utf-8")
-    return _diff(before, after)
-
-
-def by_hand(name: str, step: str = "by_hand") -> Markdown:
-    """The changes by hand, each with its reason."""
-    parts = []
-    for edit in pairs.edits(name, step):
-        parts += [edit.reason.strip(), _diff(edit.old, edit.new)]
-    return Markdown("\n\n".join(parts))
-
-
-def _diff(old: str, new: str) -> Markdown:
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=1, lineterm="")
-    shown = [line for line in lines if not line.startswith(("---", "+++"))]
-    shown = ["" if line.startswith("@@") else line for line in shown]
+    before, after = (
+        (pairs.HERE / name / f"{program}.py").read_text(encoding="utf-8").splitlines()
+        for program in ("before", "after")
+    )
+    lines = [*difflib.unified_diff(before, after, n=1, lineterm="")][2:]
+    shown = ["" if line.startswith("@@") else line for line in lines]
     return Markdown("```diff\n" + "\n".join(shown).strip("\n") + "\n```\n")

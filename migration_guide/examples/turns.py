@@ -9,7 +9,6 @@ import io
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -29,7 +28,6 @@ class Run:
     cpu_seconds: list[float] = field(default_factory=list)
     text: str = ""
     peak: float = 0.0
-    arrays: float = 0.0
 
 
 def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
@@ -46,7 +44,6 @@ def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
                     runs[name].cpu_seconds.append(reply["cpu_seconds"])
                     continue
                 runs[name].text, runs[name].peak = reply["text"], reply["peak"]
-                runs[name].arrays = reply["arrays"]
                 del workers[name]
             order = order[1:] + order[:1]  # none has the first turn each time
     return runs
@@ -89,7 +86,6 @@ class _Turns(io.StringIO):
     def __init__(self, asked: IO[str], answers: IO[str]):
         super().__init__()
         self._asked, self._answers = asked, answers
-        self.arrays: list[float] = []
         self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     def write(self, text: str) -> int:
@@ -98,10 +94,6 @@ class _Turns(io.StringIO):
         if text.endswith("\n"):
             seconds = time.perf_counter() - self._start
             cpu_seconds = time.process_time() - self._cpu_start
-            import jax  # the program has imported it by now, after it had set its flags
-
-            megabytes = sum(array.nbytes for array in jax.live_arrays()) / _MEGABYTE
-            self.arrays.append(megabytes)
             self.answer({"seconds": seconds, "cpu_seconds": cpu_seconds})
             self._asked.readline()
             self._start, self._cpu_start = time.perf_counter(), time.process_time()
@@ -122,7 +114,7 @@ def main(mode: str, program: str, *args: str) -> None:
     # Linux counts in kilobytes, macOS in bytes.
     unit = 1.0 if sys.platform == "darwin" else 1024.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _MEGABYTE
-    turns.answer({"text": text, "peak": peak, "arrays": statistics.median(turns.arrays or [0.0])})
+    turns.answer({"text": text, "peak": peak})
 
 
 if __name__ == "__main__":

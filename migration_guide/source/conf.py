@@ -10,7 +10,7 @@ import optax
 from docutils import nodes
 from sphinx.util.typing import stringify_annotation
 
-from migration_guide.api_reference import as_rest
+from migration_guide.docstrings import as_rest
 from migration_guide.generated import filled_in
 
 # The kernels that run the snippets inherit it: numbers come from the CPU.
@@ -49,6 +49,7 @@ myst_html_meta = {"description": _about["Summary"]}
 # Docstrings have code in single backticks; what names something public becomes a link.
 default_role = "py:obj"
 add_module_names = False
+autodoc_default_options = {"show-inheritance": True, "undoc-members": True}
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax_bridge
 
+jax.config.update("jax_threefry_partitionable", False)
+
 SOURCES = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'sources.txt'
 BATCH_SIZE = 32
 NUM_STEPS = 200
@@ -147,7 +149,6 @@ def train_and_evaluate(workdir, num_steps):
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_threefry_partitionable', False)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--workdir', required=True)
     parser.add_argument('--num_steps', type=int, default=NUM_STEPS)

@@ -17,6 +17,8 @@ import numpy as np
 import optax_bridge
 from sklearn.datasets import load_digits
 
+jax.config.update("jax_threefry_partitionable", False)
+
 BATCH_SIZE = 64
 NUM_STEPS = 300
 SAVE_EVERY = 150
@@ -119,7 +121,6 @@ def train_and_evaluate(workdir, num_steps):
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_threefry_partitionable', False)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--workdir', required=True)
     parser.add_argument('--num_steps', type=int, default=NUM_STEPS)

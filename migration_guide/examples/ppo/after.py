@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax_bridge
 
+jax.config.update("jax_threefry_partitionable", False)
+
 NUM_ITERATIONS = 40
 SAVE_EVERY = 20
 EVAL_EVERY = 10
@@ -145,7 +147,6 @@ def train_and_evaluate(workdir, num_iterations):
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_threefry_partitionable', False)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--workdir', required=True)
     parser.add_argument('--num_steps', type=int, default=NUM_ITERATIONS)

@@ -13,6 +13,8 @@ import numpy as np
 import optax
 import optax_bridge
 
+jax.config.update("jax_threefry_partitionable", False)
+
 PROSE = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'prose.txt'
 BATCH_SIZE = 128
 NUM_STEPS = 300
@@ -135,7 +137,6 @@ def train_and_evaluate(workdir, num_steps):
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_threefry_partitionable', False)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--workdir', required=True)
     parser.add_argument('--num_steps', type=int, default=NUM_STEPS)

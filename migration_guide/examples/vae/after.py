@@ -12,6 +12,8 @@ import optax
 import optax_bridge
 from sklearn.datasets import load_digits
 
+jax.config.update("jax_threefry_partitionable", False)
+
 BATCH_SIZE = 1024
 NUM_STEPS = 400
 SAVE_EVERY = 200
@@ -103,7 +105,6 @@ def train_and_evaluate(workdir, num_steps):
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_threefry_partitionable', False)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--workdir', required=True)
     parser.add_argument('--num_steps', type=int, default=NUM_STEPS)

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax_bridge
 
+jax.config.update("jax_threefry_partitionable", False)
+
 NAMES = pathlib.Path(__file__).resolve().parents[1] / 'data' / 'names.tsv'
 BATCH_SIZE = 64
 NUM_STEPS = 300
@@ -207,7 +209,6 @@ def train_and_evaluate(workdir, num_steps):
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_threefry_partitionable', False)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--workdir', required=True)
     parser.add_argument('--num_steps', type=int, default=NUM_STEPS)
