@@ -16,6 +16,7 @@ from equivalence_tests.cli.options import (
     program_arguments,
 )
 from optax_bridge.cli.app import STYLE
+from optax_bridge.cli.options import ShowsTraceback
 
 app = typer.Typer(**STYLE)
 _GROUP = "check-resume"  # in JUnit's XML
@@ -73,6 +74,7 @@ def check_resume(
     json: Json = None,
     junit: Junit = None,
     report: ReportFolder = None,
+    shows_traceback: ShowsTraceback = False,
 ) -> None:
     """See `_ABOUT`."""
     from legacy_optim.logs import without_note_on_tensorflow
@@ -84,12 +86,12 @@ def check_resume(
     from equivalence_tests.report.item import Difference, of_message, of_report
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
     from equivalence_tests.resume.resumed import resume
-    from equivalence_tests.sides.programs import check_arguments, load_object, silence_deprecations
-    from optax_bridge.cli.programs import programs_given
+    from equivalence_tests.sides.programs import check_arguments, silence_deprecations
+    from optax_bridge.cli.programs import load_object, programs_given
     from optax_bridge.correspondence import Verdict
 
     silence_deprecations()
-    outputs = Outputs(json, junit, report)
+    outputs = Outputs(json, junit, report, shows_traceback=shows_traceback)
     try:
         outputs.check()
         if not checkpoint.exists():
@@ -104,10 +106,10 @@ def check_resume(
             finally:  # a misspelt flag may be what went wrong
                 check_arguments()
     except ValueError as error:
-        message = str(error)
-        if learning_rate is None and "no learning rate" in message:
-            message += ". Here --learning-rate RATE gives it to each step of both sides"
-        raise typer.Exit(outputs.write_error(str(checkpoint), message, _GROUP)) from None
+        advice = ""
+        if learning_rate is None and "no learning rate" in str(error):
+            advice = ". Here --learning-rate RATE gives it to each step of both sides"
+        raise typer.Exit(outputs.write_error(str(checkpoint), error, _GROUP, advice)) from None
     print(resumed)
     print(resumed.closing)
     items = [

@@ -20,6 +20,7 @@ from equivalence_tests.cli.options import (
     program_arguments,
 )
 from optax_bridge.cli.app import STYLE
+from optax_bridge.cli.options import ShowsTraceback
 
 if TYPE_CHECKING:
     from equivalence_tests.environment import Device
@@ -94,6 +95,7 @@ def compare(
     json: Json = None,
     junit: Junit = None,
     report: ReportFolder = None,
+    shows_traceback: ShowsTraceback = False,
 ) -> None:
     """See `_ABOUT`."""
     from equivalence_tests.environment import first_device  # JAX, which no help needs
@@ -103,7 +105,7 @@ def compare(
     from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
-    outputs = Outputs(json, junit, report)
+    outputs = Outputs(json, junit, report, shows_traceback=shows_traceback)
     try:
         device = first_device(platform)
         outputs.check()
@@ -124,7 +126,7 @@ def compare(
             print(evidence.text(histogram=histogram))
             code = _write(evidence, device, outputs)
     except ValueError as error:
-        code = outputs.write_error(f"{left} / {right}", str(error), _GROUP)
+        code = outputs.write_error(f"{left} / {right}", error, _GROUP)
     raise typer.Exit(code)
 
 
@@ -132,7 +134,7 @@ def _sides(
     names: tuple[str, str], args: tuple[str, str], are_functions: bool
 ) -> "Sequence[NamedSide]":
     from equivalence_tests.pair.named import NamedSide, named_pair
-    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.cli.programs import load_object
 
     if are_functions:
         return [NamedSide(name, None, load_object(name)) for name in names]
@@ -140,7 +142,7 @@ def _sides(
 
 
 def _gradients(text: str) -> "Stream":
-    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.cli.programs import load_object
 
     return load_object(text) if ":" in text else text
 
@@ -228,7 +230,7 @@ def _params(text: str | None) -> "Params":
     import numpy as np
 
     from equivalence_tests.sides.inputs.problems import usual_params
-    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.cli.programs import load_object
 
     if text is None:
         return usual_params()
@@ -248,7 +250,7 @@ def _params(text: str | None) -> "Params":
 
 
 def _numbers(text: str) -> dict[str, float]:
-    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.cli.programs import load_object
 
     if ":" in text:
         return dict(load_object(text, make=True))

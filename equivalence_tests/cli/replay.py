@@ -12,6 +12,7 @@ from equivalence_tests.cli.options import (
     program_arguments,
 )
 from optax_bridge.cli.app import STYLE
+from optax_bridge.cli.options import ShowsTraceback
 
 if TYPE_CHECKING:
     from equivalence_tests.recordings.replay import Replay
@@ -79,6 +80,7 @@ def replay(
     plot: Annotated[
         Path | None, typer.Option(help="Write a picture as SVG: the distance by step and stage.")
     ] = None,
+    shows_traceback: ShowsTraceback = False,
 ) -> None:
     """See `_ABOUT`."""
     from equivalence_tests.recordings.format import pack as pack_recordings
@@ -89,7 +91,7 @@ def replay(
     from optax_bridge.cli.programs import programs_given
 
     silence_deprecations()
-    outputs = Outputs(json=json, svg=plot)
+    outputs = Outputs(json=json, svg=plot, shows_traceback=shows_traceback)
     try:
         outputs.check()
         if steps is not None and steps < 1:
@@ -109,7 +111,7 @@ def replay(
             result = _replay(recording, other, optimizer, loss, batches, names, steps)
             check_arguments()
     except ValueError as error:
-        raise typer.Exit(outputs.write_error(str(recording), str(error), "replay")) from None
+        raise typer.Exit(outputs.write_error(str(recording), error, "replay")) from None
     print(result)
     done = outputs.write(result.as_dict(), svg=_picture(result) if plot else "")
     same = result.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
@@ -128,7 +130,7 @@ def _replay(
     from equivalence_tests.pair.named import named_side
     from equivalence_tests.recordings import replay as replays
     from equivalence_tests.recordings.format import read
-    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.cli.programs import load_object
     from optax_bridge.torch.checkpoints.names import read_names
 
     if other is not None:
@@ -150,7 +152,7 @@ def _replay(
 
 def _draft(recording: Path, like: str) -> str:
     from equivalence_tests.recordings.format import read
-    from equivalence_tests.sides.programs import load_object
+    from optax_bridge.cli.programs import load_object
     from optax_bridge.torch.checkpoints.draft import draft_names
     from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 

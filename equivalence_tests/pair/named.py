@@ -11,13 +11,13 @@ import legacy_optim
 from equivalence_tests.pair.settings import settings_of, with_settings
 from equivalence_tests.sides import frameworks
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, side_maker
-from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.frameworks import arguments_text
 from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._hyper_params import RATES
 from optax_bridge._literals import NO_LITERAL, expression, literal
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.cli.errors import error_text
 from optax_bridge.cli.programs import in_program, with_own_arguments
 from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
@@ -206,7 +206,9 @@ def _check(side: NamedSide) -> NamedSide:
         as_side(side.build())
     except EquivalenceError as error:
         text = str(error)
-        raise EquivalenceError(text if text.startswith(side.name) else f"{side}: {error}") from None
+        raise EquivalenceError(
+            text if text.startswith(side.name) else f"{side}: {error}"
+        ) from error
     return side
 
 

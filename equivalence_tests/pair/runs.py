@@ -13,13 +13,13 @@ from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
 from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
-from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.in_float64 import is_same_in_float64, wide
 from equivalence_tests.sides.inputs.gradients import Stream
 from equivalence_tests.sides.precision import float64
 from equivalence_tests.sides.same_program import NOT_PURE, is_same_program
 from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
+from optax_bridge.cli.errors import error_text
 from optax_bridge.metadata.trees import Params, PyTree, Updates
 
 Value = TypeVar("Value")

@@ -35,11 +35,11 @@ from equivalence_tests.recordings.stages import (
 )
 from equivalence_tests.report.recording import OPEN_LOOP
 from equivalence_tests.sides.adapt import as_side
-from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.precision import float64
 from optax_bridge import TrainState
 from optax_bridge._hyper_params import RATES
 from optax_bridge.checkpoints import CheckpointError, from_state_dict
+from optax_bridge.cli.errors import error_text
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 from optax_bridge.torch.checkpoints.moves import as_legacy

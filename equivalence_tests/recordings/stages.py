@@ -27,9 +27,9 @@ from equivalence_tests.recordings.format import (
 )
 from equivalence_tests.recordings.recorder import digest, leaves_of
 from equivalence_tests.report.recording import CLOSED_LOOP, OPEN_LOOP
-from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.precision import pin_precision
 from optax_bridge._text import listing
+from optax_bridge.cli.errors import error_text
 
 # Of a tensor's scale, in float32: what two frameworks' gradients may differ by, see `CLOSED_LOOP`.
 GRADIENTS = CLOSED_LOOP.ulp * 2.0**-23

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Outputs:
     report: Path | None = None
     svg: Path | None = None
     record: Path | None = None
+    shows_traceback: bool = False
 
     def check(self) -> None:
         """Finds out before a long run whether all can be written."""
@@ -68,8 +70,11 @@ class Outputs:
             print(f"written: {', '.join(str(file) for file, _ in wanted)}", file=sys.stderr)
         return True
 
-    def write_error(self, name: str, message: str, group: str) -> int:
-        """Prints what is wrong on standard error, writes it into every file; returns 2."""
+    def write_error(self, name: str, error: ValueError, group: str, advice: str = "") -> int:
+        """Prints an error on standard error, writes it into every file; returns 2."""
+        message = f"{error}{advice}"
+        if self.shows_traceback:
+            traceback.print_exception(error)
         print(message, file=sys.stderr)
         content = {"verdict": "error", "error": message}
         self.write(content, [of_message(name, message, group)], title=name)

@@ -25,12 +25,13 @@ from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.report.pair import Report
 from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, on_host
-from equivalence_tests.sides.programs import load_object, old_names
+from equivalence_tests.sides.programs import old_names
 from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge.checkpoints import CheckpointError, LeftOverWarning, restore_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definitions
 from optax_bridge.checkpoints.trees import plain
+from optax_bridge.cli.programs import load_object
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.metadata.axis_metadata import unboxed

@@ -16,7 +16,7 @@ import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.resume.resumed import Resumed, _compare_others, resume
 from equivalence_tests.sides.adapt import EquivalenceError
-from equivalence_tests.sides.programs import load_object
+from optax_bridge.cli.programs import load_object
 from optax_bridge.correspondence import Verdict
 
 OLD = """

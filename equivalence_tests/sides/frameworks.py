@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.sides.error_text import error_text
 from equivalence_tests.sides.side import EquivalenceError, Side
+from optax_bridge.cli.errors import error_text
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 Tensor = Any  # of PyTorch, which need not be installed

@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from optax_bridge._text import did_you_mean
 from optax_bridge.cli.installed import MissingExtraError, require, versions
-from optax_bridge.cli.signals import end, interrupt
+from optax_bridge.cli.signals import end
 
 GROUP = "optax_bridge.commands"
 Context = Any  # of Click, which Typer may have within
@@ -64,7 +64,7 @@ class Subcommands(TyperGroup):
     def invoke(self, ctx: Context) -> object:
         """Runs the subcommand; an interrupt ends it with one line."""
         if signal.getsignal(signal.SIGINT) is end:
-            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             value = super().invoke(ctx)
             sys.stdout.flush()

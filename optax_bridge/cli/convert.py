@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from json import dumps
@@ -16,8 +17,8 @@ import typer
 from optax_bridge._text import listing
 from optax_bridge.cli import pytorch
 from optax_bridge.cli.configuration import ConfigurationError, read_configuration
-from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, Target
-from optax_bridge.cli.programs import migration_remedy, object_named, with_own_arguments
+from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, ShowsTraceback, Target
+from optax_bridge.cli.programs import ProgramError, load_object
 
 if TYPE_CHECKING:
     from optax_bridge.checkpoints.convert import Conversion
@@ -138,6 +139,7 @@ def convert(
     force: _Force = False,
     json: _Json = False,
     dry_run: _DryRun = False,
+    shows_traceback: ShowsTraceback = False,
 ) -> None:
     """Convert a checkpoint of flax.optim or PyTorch, moments and step too, or convert it back.
 
@@ -147,7 +149,7 @@ def convert(
     |---|---|
     | 0 | converted |
     | 1 | the checkpoint cannot be converted |
-    | 2 | misuse: options that do not go together, or no checkpoint at the path |
+    | 2 | misuse: options that do not go together, no checkpoint at the path, a program that fails |
     | 130 | interrupted; the destination is as it was |
 
     Examples:
@@ -165,7 +167,7 @@ def convert(
     """
     options = ConvertOptions(
         source, destination, optimizer or (), to, file_format, params_only, recipe, layout, like,
-        part, names, step, base, allow_nan, verify, force, json, dry_run,
+        part, names, step, base, allow_nan, verify, force, json, dry_run, shows_traceback,
     )  # fmt: skip
     raise typer.Exit(_run(options))
 
@@ -204,6 +206,11 @@ def _run(options: ConvertOptions) -> int:
     try:
         with _progress_bar(errors) as progress, _warnings_to(errors):
             done = _convert(options, str(recipe), progress)
+    except ProgramError as error:
+        if options.shows_traceback:
+            traceback.print_exception(error)
+        errors.print(str(error))
+        return MISUSE
     except CheckpointError as error:
         errors.print(str(error))
         return FAILED
@@ -310,7 +317,7 @@ def _convert(
     from optax_bridge.optimizers.selectors import NothingSelectedWarning
     from optax_bridge.torch.checkpoints.files import moved_to_flax
 
-    template = None if options.like is None else template_named(options.like)
+    template = None if options.like is None else load_object(options.like, make=True)
     if options.names is None:  # whose state before the first step is the template's own
         template = without_memory(template)
     if options.to is Target.TORCH:
@@ -478,41 +485,3 @@ def _classes_by_place(done: "Conversion") -> dict[str, str]:
         classes = [name for name in legacy_classes(node.opt_state) if name in possible]
         class_names[part.name] = " or ".join(classes or possible)
     return class_names
-
-
-def template_named(name: str) -> "PyTree":
-    """Returns what a function of a program makes.
-
-    Args:
-      name: `package.module:make_state`, or `folder/program.py:make_state`; modules of the current
-        folder are found. The function takes no arguments and returns a `TrainState`, or a tree
-        with some in it, as the program saves it; the name may also be that of the tree itself.
-
-    Raises:
-      CheckpointError: there is nothing of that name, or it fails.
-    """
-    from legacy_optim.deprecation import describing
-    from optax_bridge.checkpoints.errors import CheckpointError, brief
-
-    module, _, attribute = name.rpartition(":")
-    if not module or not attribute:
-        raise CheckpointError(
-            name, "module:function, e.g. train.py:make_state", brief(name),
-            "Name the function that makes what the program saves.",
-        )  # fmt: skip
-    try:
-        with describing():
-            value = object_named(module, attribute)
-            if not callable(value):
-                return value
-            with with_own_arguments(module):
-                return value()
-    except (Exception, SystemExit) as error:  # anything that the user's program raises
-        remedy = migration_remedy(error) or (
-            "The program is imported and the function called without arguments: what runs it "
-            "belongs below if __name__ == '__main__', or the function into a file of its own."
-        )
-        raise CheckpointError(
-            name, "what a program saves", f"{type(error).__name__}: {brief(str(error), 300)}",
-            remedy,
-        ) from error  # fmt: skip

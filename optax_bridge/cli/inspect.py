@@ -1,6 +1,7 @@
 """`optax-bridge inspect`: what is in a checkpoint."""
 
 import os
+import traceback
 from collections.abc import Iterator, Mapping
 from json import dumps
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optax_bridge.cli import pytorch
-from optax_bridge.cli.convert import nothing_there, template_named
+from optax_bridge.cli.convert import nothing_there
+from optax_bridge.cli.options import ShowsTraceback
+from optax_bridge.cli.programs import ProgramError, load_object
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +55,7 @@ def inspect(
             help="Which model and which optimizer, where a checkpoint of PyTorch has several.",
         ),
     ] = None,
+    shows_traceback: ShowsTraceback = False,
 ) -> None:
     """Say what a checkpoint is and list what is in it.
 
@@ -59,7 +63,7 @@ def inspect(
     |---|---|
     | 0 | printed |
     | 1 | the checkpoint cannot be read |
-    | 2 | misuse: no checkpoint at the path, or --names without --like |
+    | 2 | misuse: no checkpoint at the path, --names without --like, a program that fails |
     | 130 | interrupted |
 
     Examples:
@@ -73,11 +77,11 @@ def inspect(
         message = "--names and --like train.py:make_state go together"
         raise typer.BadParameter(message, param_hint="--names")
     if like is not None:
-        raise typer.Exit(print_names(file, like, part))
+        raise typer.Exit(print_names(file, like, part, shows_traceback))
     raise typer.Exit(print_checkpoint(file, json, everything, part))
 
 
-def print_names(path: Path, like: str, part: str | None) -> int:
+def print_names(path: Path, like: str, part: str | None, shows_traceback: bool) -> int:
     """Prints the draft of a names file."""
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.checkpoints.read import read_checkpoint
@@ -87,7 +91,12 @@ def print_names(path: Path, like: str, part: str | None) -> int:
         plain_terminal(stderr=True).print(nothing_there(path))
         return MISUSE
     try:
-        text = pytorch.draft(read_checkpoint(path), template_named(like), part)
+        text = pytorch.draft(read_checkpoint(path), load_object(like, make=True), part)
+    except ProgramError as error:
+        if shows_traceback:
+            traceback.print_exception(error)
+        plain_terminal(stderr=True).print(str(error))
+        return MISUSE
     except CheckpointError as error:
         plain_terminal(stderr=True).print(str(error))
         return FAILED

@@ -31,7 +31,7 @@ MISUSES = {
         (*CONVERT, "--optimizer", "Adam(lr=1)"), 2, "no argument lr; is learning_rate meant?",
     ),
     "convert, old program": (
-        (*CONVERT, "--like", "old.py:make"), 1, "'optim' from 'flax'", "Migrate it first",
+        (*CONVERT, "--like", "old.py:make"), 2, "'optim' from 'flax'", "Migrate it first",
     ),
     "recipe, of Optax": (("recipe", "optax.adam(1)"), 2, "expected Adam(...), optim.Adam(...)"),
     "compare, constructor": (("compare", "Adam(1)", "optax.adamm(1)"), 2, "is adam meant?"),

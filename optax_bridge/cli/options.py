@@ -22,6 +22,10 @@ Devices = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Split the CPU into this many devices.")
 ]
 
+ShowsTraceback = Annotated[
+    bool, typer.Option("--traceback", help="Print the traceback of an error of your own program.")
+]
+
 
 class Target(enum.StrEnum):
     """The kinds of checkpoints that `convert` makes."""
@@ -60,3 +64,4 @@ class ConvertOptions:
     force: bool
     json: bool
     dry_run: bool
+    shows_traceback: bool

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import shlex
@@ -19,8 +20,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
+from legacy_optim.deprecation import describing
 from legacy_optim.logs import without_note_on_tensorflow
 from optax_bridge._text import did_you_mean
+from optax_bridge.cli.errors import OURS, error_text
+
+
+class ProgramError(ValueError):
+    """A program that a user names cannot be loaded, or it fails."""
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,17 +137,69 @@ def module_named(name: str) -> ModuleType:
         return module
 
 
-def object_named(module: str, attribute: str) -> Any:
-    """Returns what a program calls by a name; see `module_named`."""
+@describing()
+def load_object(name: str, *, make: bool = False) -> Any:
+    """Returns the object of a name, `module:name` or `file.py:name`, or what it makes if called."""
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        raise ProgramError(
+            f"{name}: expected module:name or file.py:name, e.g. mypackage.optimizers:adam"
+        )
+    try:
+        value = _attribute(module, attribute)
+    except (ImportError, AttributeError) as error:
+        remedy = _migration_remedy(error)
+        raise ProgramError(f"{name}: {error}{remedy and f'. {remedy}'}") from error
+    except SystemExit as error:  # it would end this command as well, with a code of its own
+        raise ProgramError(
+            f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "
+            "program belongs below if __name__ == '__main__'"
+        ) from error
+    except Exception as error:  # any error of the user's module when it is imported
+        raise ProgramError(f"{name}: importing {module} {_error_with_hint(error)}") from error
+    if not make or not callable(value):
+        return value
+    try:
+        with with_own_arguments(module):
+            return value()
+    except (Exception, SystemExit) as error:
+        remedy = "" if _takes_nothing(value) else _WITHOUT_ARGUMENTS.format(attribute)
+        raise ProgramError(f"{name}(): {_error_with_hint(error)}{remedy}") from error
+
+
+def _attribute(module: str, name: str) -> Any:
     program = module_named(module)
     try:
-        return getattr(program, attribute)
+        return getattr(program, name)
     except AttributeError:
-        near = did_you_mean(attribute, [name for name in dir(program) if not name.startswith("_")])
-        raise AttributeError(f"{module} has nothing called {attribute!r}{near}") from None
+        near = did_you_mean(name, [each for each in dir(program) if not each.startswith("_")])
+        raise AttributeError(f"{module} has nothing called {name!r}{near}") from None
 
 
-def migration_remedy(error: BaseException) -> str:
+_WITHOUT_ARGUMENTS = (
+    ". It is called without arguments: name a function that needs none, such as "
+    "def make(): return {}(...)"
+)
+
+
+def _takes_nothing(function: Callable[..., object]) -> bool:
+    """False of a function that cannot be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # of one that is not Python's nothing is known
+        pass
+    return True
+
+
+def _error_with_hint(error: BaseException) -> str:
+    is_of_flags = type(error).__module__.startswith("absl.flags")
+    hint = ". Behind -- stand the programs' own arguments: ... -- --flag=value"
+    return f"{error_text(error)}{hint if is_of_flags else ''}"
+
+
+def _migration_remedy(error: BaseException) -> str:
     """Returns how to migrate the file that asks Flax for flax.optim; "" for any other error."""
     words = {*re.findall(r"\w+", str(error))}
     if not isinstance(error, ImportError | AttributeError) or not words.issuperset(_OLD_NAMES):
@@ -207,14 +267,10 @@ def _leave(program: _Program, before: set[str]) -> None:
     for name in sys.modules.keys() - before:
         file = getattr(sys.modules[name], "__file__", None)
         is_library = isinstance(file, str) and "site-packages" in file
-        if not isinstance(file, str) or is_library or name.partition(".")[0] in _OWN:
+        if not isinstance(file, str) or is_library or name.partition(".")[0] in OURS:
             continue
         if program.folder in Path(file).parents:
             program.neighbours.modules[name] = sys.modules[name]
-
-
-# Packages of this project, which a checkout of it has in the current folder.
-_OWN = ("optax_bridge", "legacy_optim", "equivalence_tests", "migration_guide")
 
 
 def _absl_flags() -> Flags:

@@ -1,12 +1,16 @@
 """Programs by the name of their module or by the path of their file."""
 
+import functools
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from optax_bridge.cli.convert import template_named
-from optax_bridge.cli.programs import module_named, programs_given
+from optax_bridge.cli.app import app
+from optax_bridge.cli.programs import load_object, module_named, programs_given
+
+made = functools.partial(load_object, make=True)
 
 
 def test_a_file_is_run_once_and_one_that_fails_each_time(
@@ -15,9 +19,9 @@ def test_a_file_is_run_once_and_one_that_fails_each_time(
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "train.py").write_text("value = [3]\n")
     (tmp_path / "broken.py").write_text("raise SystemExit('not today')\n")
-    made = module_named(str(tmp_path / "train.py"))
-    assert made.value == [3] and module_named(str(tmp_path / "train.py")) is made
-    del sys.modules[made.__name__]
+    program = module_named(str(tmp_path / "train.py"))
+    assert program.value == [3] and module_named(str(tmp_path / "train.py")) is program
+    del sys.modules[program.__name__]
     before = set(sys.modules)
     for _ in range(2):
         with pytest.raises(SystemExit, match="not today"):
@@ -37,9 +41,9 @@ def test_a_program_sees_its_own_name_and_no_arguments(
     seen = "import sys\nSEEN = list(sys.argv)\ndef make():\n    return list(sys.argv)\n"
     (tmp_path / "of_its_own.py").write_text(seen)
     file = str(tmp_path / "of_its_own.py")
-    assert module_named(file).SEEN == template_named(f"{file}:make") == [file]
+    assert module_named(file).SEEN == made(f"{file}:make") == [file]
     monkeypatch.chdir(tmp_path)
-    assert module_named("of_its_own").SEEN == template_named("of_its_own:make") == ["of_its_own"]
+    assert module_named("of_its_own").SEEN == made("of_its_own:make") == ["of_its_own"]
     assert sys.argv is given
     del sys.modules["of_its_own"]
 
@@ -64,7 +68,7 @@ def test_a_config_of_ml_collections_is_set_in_each_program_that_has_it(
         )
     with programs_given(["--config=config.py", "--config.rate=0.5"]):
         for name in ("configured_old.py", "configured_new.py", "configured_old.py"):
-            assert template_named(f"{name}:make") == {"rate": 0.5, "beta": 0.9}
+            assert made(f"{name}:make") == {"rate": 0.5, "beta": 0.9}
 
 
 def test_files_of_one_folder_have_their_own_modules_beside_them(
@@ -80,7 +84,37 @@ def test_files_of_one_folder_have_their_own_modules_beside_them(
         )
         (tmp_path / f"of_{age}.py").write_text(f"from {age} import rate\nmake = rate\n")
     for _ in range(2):
-        assert template_named("of_past.py:make") == 1
-        assert template_named("of_present.py:make") == 2
+        assert made("of_past.py:make") == 1
+        assert made("of_present.py:make") == 2
     with programs_given(["--rate_of_ages=3"]):
-        assert template_named("of_past.py:make") == template_named("of_present.py:make") == 3
+        assert made("of_past.py:make") == made("of_present.py:make") == 3
+
+
+ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare fails.py:make Adam(1e-3)",
+        f"check-resume {ADAM} --program fails.py:make --old fails.py:make",
+        f"convert {ADAM} new --like fails.py:make",
+        f"inspect {ADAM} --names --like fails.py:make",
+        f"replay {ADAM} --optimizer fails.py:make",
+        "train fails.make",
+    ],
+    ids=lambda command: command.partition(" ")[0],
+)
+def test_an_error_of_a_program_is_its_innermost_line_and_the_traceback_is_shown_on_request(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fails.py").write_text("def make():\n    return deeper()\ndeeper = lambda: 1 / 0\n")
+    brief = CliRunner().invoke(app, command.split())
+    assert brief.exit_code == 2
+    assert "ZeroDivisionError: division by zero" in brief.output
+    assert any(place in brief.output for place in ("(fails.py:3)", "fails.py, line 3"))
+    assert "Traceback (most" not in brief.output
+    full = CliRunner().invoke(app, [*command.split(), "--traceback"])
+    assert "line 2, in make" in full.output or isinstance(full.exception, ZeroDivisionError)

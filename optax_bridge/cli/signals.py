@@ -14,13 +14,3 @@ def end(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn
     del number, frame
     print("interrupted", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
-
-
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Raises KeyboardInterrupt; ends the process during an import, which would swallow it."""
-    importing = frame
-    while importing is not None:
-        if importing.f_code.co_filename.startswith("<frozen importlib"):
-            end(number, frame)
-        importing = importing.f_back
-    raise KeyboardInterrupt

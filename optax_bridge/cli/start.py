@@ -8,7 +8,7 @@ while libraries are being imported they turn it into another error, or go on.
 import signal
 import sys
 
-from optax_bridge.cli.signals import end, interrupt
+from optax_bridge.cli.signals import end
 
 
 def main() -> None:
@@ -33,5 +33,5 @@ def main() -> None:
     try:
         cli.main()
     finally:  # done, and said so: while Python ends, an interrupt just ends it
-        if signal.getsignal(signal.SIGINT) in (end, interrupt):
+        if signal.getsignal(signal.SIGINT) in (end, signal.default_int_handler):
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -4,23 +4,21 @@ What needs JAX is imported by the functions that need it: no help does.
 """
 
 import contextlib
-import importlib
 import inspect
 import logging
 import os
 import shlex
 import signal
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import optax_bridge
-from optax_bridge.cli.options import Devices
+from optax_bridge.cli.errors import user_frame
+from optax_bridge.cli.options import Devices, ShowsTraceback
+from optax_bridge.cli.programs import module_named
 from optax_bridge.cli.terminal import Terminal, plain_terminal
 
 if TYPE_CHECKING:
@@ -63,9 +61,6 @@ ResumeFrom = Annotated[
         help="Resume from the checkpoint of this step; later ones are set aside, not deleted.",
     ),
 ]
-Traceback = Annotated[
-    bool, typer.Option("--traceback", help="Print the traceback of an error of your own program.")
-]
 Coordinator = Annotated[
     str | None, typer.Option(help="`host:port` of process 0, if there are several processes.")
 ]
@@ -84,7 +79,7 @@ def train(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process_id: ProcessId = None,
-    shows_traceback: Traceback = False,
+    shows_traceback: ShowsTraceback = False,
 ) -> None:
     """Train what a config describes, or resume if its folder has a checkpoint.
 
@@ -142,8 +137,6 @@ def _load_config(name: str) -> Any:
     from optax_bridge.spmd.config import from_debug_string
     from optax_bridge.spmd.config.values import unknown_name
 
-    if os.getcwd() not in sys.path:  # where the user's programs are, as with `python -m`
-        sys.path.insert(0, os.getcwd())
     if name.endswith(".txt") or os.sep in name:
         file = Path(name)
         if not file.is_file():
@@ -158,7 +151,7 @@ def _load_config(name: str) -> Any:
             "e.g. my_module.config for my_module.py"
         )
     try:
-        module = importlib.import_module(module_name)
+        module = module_named(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise  # it is there, and needs what is not
@@ -364,12 +357,8 @@ def _message(error: BaseException) -> str:
 
 
 def _user_line(error: BaseException) -> str:
-    """The innermost line of the user's own program, neither ours nor an installed package's."""
-    package, library = Path(optax_bridge.__file__).parent, Path(sysconfig.get_path("stdlib"))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        is_ours = file.is_relative_to(package) and not file.name.endswith("_test.py")
-        is_installed = file.is_relative_to(library) or "site-packages" in file.parts
-        if file.is_file() and not is_ours and not is_installed:
-            return f"In {file}, line {frame.lineno}, in {frame.name}: {frame.line}"
-    return ""
+    """The innermost line of the user's own program."""
+    frame = user_frame(error)
+    if frame is None:
+        return ""
+    return f"In {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"

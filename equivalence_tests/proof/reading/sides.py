@@ -27,8 +27,8 @@ from equivalence_tests.proof.reading.symbols import (
     unwrap,
 )
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side
-from equivalence_tests.sides.error_text import error_text, first_line_of
 from equivalence_tests.sides.same_program import NOT_PURE, is_same_program
+from optax_bridge.cli.errors import error_text, first_line_of
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.

@@ -1,0 +1,43 @@
+# pyright: strict
+"""An error of a user's program as text, with its place."""
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+import optax_bridge
+
+_INSTALLED = {"site-packages", "dist-packages"}
+# Packages of this project, which lie side by side.
+OURS = ("optax_bridge", "legacy_optim", "equivalence_tests", "migration_guide")
+_LIBRARIES = (
+    Path(sysconfig.get_paths()["stdlib"]),
+    *(Path(optax_bridge.__file__).parents[1] / package for package in OURS[:-1]),
+)
+
+
+def error_text(error: BaseException, first_line: bool = False) -> str:
+    """Returns an error as text, with the innermost line of the user's own program."""
+    message = str(error).strip()
+    text = f"raised {type(error).__name__}: {first_line_of(message) if first_line else message}"
+    frame = user_frame(error)
+    return text if frame is None else f"{text} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def first_line_of(message: str) -> str:
+    """Returns the first line of a message, as JAX's have many."""
+    return message.strip().partition("\n")[0][:300]
+
+
+def user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of the user's own program, neither ours nor an installed package's."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((frame for frame in frames if _is_users(frame.filename)), None)
+
+
+def _is_users(filename: str) -> bool:
+    file = Path(filename)
+    if filename.startswith("<") or _INSTALLED.intersection(file.parts):
+        return False
+    ours = any(file.is_relative_to(folder) for folder in _LIBRARIES)
+    return not ours or file.name.endswith("_test.py")
