@@ -20,8 +20,13 @@ def error_text(error: BaseException, first_line: bool = False) -> str:
     """Returns an error as text, with the innermost line of the user's own program."""
     message = str(error).strip()
     text = f"raised {type(error).__name__}: {first_line_of(message) if first_line else message}"
+    return text + place_of(error)
+
+
+def place_of(error: BaseException) -> str:
+    """Returns " (train.py:3)", the innermost line of the user's own program, or ""."""
     frame = user_frame(error)
-    return text if frame is None else f"{text} ({Path(frame.filename).name}:{frame.lineno})"
+    return "" if frame is None else f" ({Path(frame.filename).name}:{frame.lineno})"
 
 
 def first_line_of(message: str) -> str:

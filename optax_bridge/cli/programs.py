@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 from legacy_optim.deprecation import describing
 from legacy_optim.logs import without_note_on_tensorflow
 from optax_bridge._text import did_you_mean
-from optax_bridge.cli.errors import OURS, error_text
+from optax_bridge.cli.errors import OURS, error_text, place_of
 
 
 class ProgramError(ValueError):
@@ -149,7 +149,7 @@ def load_object(name: str, *, make: bool = False) -> Any:
         value = _attribute(module, attribute)
     except (ImportError, AttributeError) as error:
         remedy = _migration_remedy(error)
-        raise ProgramError(f"{name}: {error}{remedy and f'. {remedy}'}") from error
+        raise ProgramError(f"{name}: {error}{place_of(error)}{remedy and f'. {remedy}'}") from error
     except SystemExit as error:  # it would end this command as well, with a code of its own
         raise ProgramError(
             f"{name}: importing {module} ended with sys.exit({error.code!r}): what runs the "
@@ -164,6 +164,8 @@ def load_object(name: str, *, make: bool = False) -> Any:
             return value()
     except (Exception, SystemExit) as error:
         remedy = "" if _takes_nothing(value) else _WITHOUT_ARGUMENTS.format(attribute)
+        if old_names := _migration_remedy(error):
+            remedy = f". {old_names}"
         raise ProgramError(f"{name}(): {_error_with_hint(error)}{remedy}") from error
 
 

@@ -137,6 +137,8 @@ def _load_config(name: str) -> Any:
     from optax_bridge.spmd.config import from_debug_string
     from optax_bridge.spmd.config.values import unknown_name
 
+    if os.getcwd() not in sys.path:  # where the user's programs are, as with `python -m`
+        sys.path.insert(0, os.getcwd())
     if name.endswith(".txt") or os.sep in name:
         file = Path(name)
         if not file.is_file():
