@@ -87,7 +87,7 @@ def fill(
         if slot.kind is Kind.SETTING:
             return slot.leaf
         if slot.kind is Kind.COUNT:
-            return _count(step, slot.leaf)
+            return count_like(step, slot.leaf)
         return take(slot, rows[slot.row] if slot.kind is Kind.FIELD else None)
 
     leaves = [leaf(slot) for slot in slots(unboxed(template), rows)]
@@ -236,7 +236,8 @@ def _has_array(rows: Rows, key: Names) -> bool:
     return hasattr(rows.get(key), "shape")
 
 
-def _count(step: Leaf, old: Leaf) -> Leaf:
+def count_like(step: Leaf, old: Leaf) -> Leaf:
+    """The number of steps as a count of a state has it."""
     if isinstance(step, jax.Array):
         return jnp.asarray(step, old.dtype)
     dtype = old.dtype if hasattr(old, "dtype") else np.int32

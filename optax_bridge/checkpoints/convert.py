@@ -12,7 +12,7 @@ import numpy as np
 import legacy_optim
 from optax_bridge._atomic import remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fit import LAYOUT, Fit
+from optax_bridge.checkpoints.layout import LAYOUT
 from optax_bridge.checkpoints.locate import (
     at_path,
     choose_part,
@@ -20,9 +20,10 @@ from optax_bridge.checkpoints.locate import (
     find_states,
     select_paths,
 )
-from optax_bridge.checkpoints.moves import Move
+from optax_bridge.checkpoints.moves import Move, Plan
 from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
-from optax_bridge.checkpoints.restore import planned_like
+from optax_bridge.checkpoints.restore import carried_out, plan_into
+from optax_bridge.checkpoints.same_names import Scope, trained_items
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import Converted, convert_tree, tree_of
 from optax_bridge.checkpoints.trees import is_state, plain, state_dict
@@ -161,8 +162,9 @@ class _Request:
             tree, step, moves = back(read, definition, self.part, self.allow_nan)
             return Conversion(read, tree, definition, step, moves=moves)
         if self.like is not None:
-            tree, moves = planned_like(self.like, read.tree, read.path, self.allow_nan)
-            return Conversion(read, tree, definition, _common_step(tree), moves=moves)
+            plan = plan_into(self.like, read.tree, read.path, self.allow_nan)
+            tree = carried_out(plan, self.like)
+            return Conversion(read, tree, definition, _common_step(tree), moves=plan.moves)
         converted = self._convert(read, read.tree, definition, self.part)
         # Every checkpoint of T5X has that level; the way back is Flax's.
         of_level = set(read.tree) == {read.level}
@@ -249,7 +251,6 @@ def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
     else:
         chosen = choose_part(plain(read.tree), read.path, part)
         params, params_path = chosen.target, (*chosen.path, "target")
-    fit = Fit(read.path, allow_nan=allow_nan)
-    fit.check_parts(params, params_path, "params")
-    fit.settle()
+    items = trained_items(params, params_path, Scope(read.path, "params"))
+    Plan(read.path, tuple(items)).check(allow_nan=allow_nan)
     return params

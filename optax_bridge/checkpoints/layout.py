@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
-from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import is_array, is_key, paths_of
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.paths import Names, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
+LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _STEPS = ("step", "global_step")
 _FIELDS = "step|params|opt_state"  # a TrainState's own
 _TAKEN = re.compile(rf"(?:legacy_)*(?:{_FIELDS})|(?:legacy_)+layout")

@@ -1,9 +1,18 @@
-"""Where each leaf goes, as data: a plan is made, checked and carried out."""
+"""Where each leaf goes, as data: a planner makes a plan; one executor checks it and carries it out.
 
+A planner is a pure function that pairs the leaves of a checkpoint with those of a target. It yields
+an item for each: a move, or a leaf that is missing, left over, or does not fit. The error is
+written once, from the finished plan.
+"""
+
+import enum
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from optax_bridge._text import listing
@@ -13,7 +22,9 @@ from optax_bridge.checkpoints.errors import (
     LeftOverWarning,
     Place,
 )
-from optax_bridge.checkpoints.trees import SAME_MAKE, dtype_of, listed_leaves
+from optax_bridge.checkpoints.trees import SAME_MAKE, dtype_of, is_array, is_key, listed_leaves
+from optax_bridge.checkpoints.values import EXPECTED, fault_in
+from optax_bridge.correspondence.values import Range
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
 from optax_bridge.metadata.kept_axes import owners_of
 from optax_bridge.metadata.paths import Names, key_names, leaf_name
@@ -21,13 +32,18 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params
 
 _NAMED = 8  # leaves of another shape that a message names before it counts the rest
 
+NOT_FINITE = (
+    "The training had broken down: take an earlier checkpoint, or let it through unchanged, by "
+    "allow_nan=True of optax_bridge.checkpoints.restore_checkpoint or TrainState."
+    "from_legacy_checkpoint, or convert --allow-nan."
+)
+_NEGATIVE = (
+    "It is a mean of squares, so the file is damaged or of another optimizer: take an earlier "
+    "checkpoint."
+)
 _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "another --recipe, or with --like."
-)
-_BESIDE = (
-    "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
-    "many as there are."
 )
 _REPLICATED = (
     "One of them is replicated, a copy for each device, and the other is not: restore into "
@@ -36,17 +52,82 @@ _REPLICATED = (
 )
 
 
-Misfit = tuple[Names, str, str]  # a place in the target, what is expected there, what is there
-
-
 @dataclass(frozen=True)
 class Move:
-    """A leaf of the source, and its place in the target."""
+    """A leaf of the source, its place in the target, and what becomes of it on the way."""
 
     source: Names
     target: Names
     cast: tuple[str, str] | None = None  # the dtype before and after
     negate: bool = False
+    leaf: Leaf = field(default=None, repr=False, compare=False)
+    template: Leaf = field(default=None, repr=False, compare=False)  # what the target has there
+    within: Range | None = None  # of its numbers, which are then finite
+    is_plain: bool = True  # the target has the same leaf at the same place
+
+    def value(self) -> Leaf:
+        """The leaf as the target has it."""
+        leaf = self.leaf
+        if self.template is not None and is_key(self.template):
+            return jax.random.wrap_key_data(
+                jnp.asarray(leaf), impl=jax.random.key_impl(self.template)
+            )
+        if self.cast:
+            with np.errstate(all="ignore"):
+                leaf = np.asarray(leaf).astype(self.template.dtype)
+        if self.negate:
+            leaf = -(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
+        return leaf
+
+    def fault(self) -> str:
+        """What is wrong with its numbers, unless the target has the like there; "" if nothing."""
+        if self.within is None:
+            return ""
+        fault = fault_in(self.leaf, self.within)
+        if fault and is_array(self.template) and fault_in(self.template, self.within):
+            return ""
+        return fault
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A leaf that does not fit its place."""
+
+    path: Names
+    expected: str
+    actual: str
+    remedy: str = ""
+    hint: str = ""  # a remedy if no leaf has a better one
+    is_copied: bool = False  # one side has copies for devices
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A leaf that has another type in the checkpoint."""
+
+    path: Names
+    before: str
+    after: str
+
+
+class Side(enum.Enum):
+    """Where a leaf without a partner is."""
+
+    MISSING = "in the target"
+    SURPLUS = "in the checkpoint, within a state"
+    UNUSED = "in the checkpoint, outside of states, which is no error"
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A leaf without a partner."""
+
+    path: Names
+    side: Side
+    remedy: str = ""
+
+
+Item = Move | Misfit | Converted | Alone
 
 
 @dataclass(frozen=True)
@@ -54,73 +135,116 @@ class Plan:
     """Where each leaf goes, and all that does not fit."""
 
     place: Place
-    moves: Sequence[Move] = ()
-    missing: Sequence[Names] = ()
-    surplus: Sequence[Names] = ()
-    unused: Sequence[Names] = ()  # left over outside of states, which is no error
-    wrong: Sequence[Misfit] = ()
-    converted: Sequence[Misfit] = ()
+    items: tuple[Item, ...]
     remedy: str = SAME_MAKE
     requirement: str = "every leaf of what is restored, and no other"
     if_missing: str = "optax_bridge.checkpoints restores in part by missing='keep'."
-    beside: bool = False  # an array outside of a state does not fit
-    replicated: int = 0  # misfits of which one side has copies for devices
 
-    def check(self, *, keep: bool = False) -> None:
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        """The leaves that have a place."""
+        return tuple(item for item in self.items if isinstance(item, Move))
+
+    def alone(self, side: Side) -> list[Names]:
+        """The leaves without a partner on a side."""
+        return [item.path for item in self.items if isinstance(item, Alone) and item.side is side]
+
+    @property
+    def is_exact(self) -> bool:
+        """True if template and checkpoint have the same leaves, and none is converted."""
+        return all(isinstance(item, Move) and item.is_plain for item in self.items)
+
+    def check(self, *, keep: bool = False, allow_nan: bool = False) -> None:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
-        if self.wrong or (not keep and (self.missing or self.surplus)):
-            raise self.error(keep=keep)
-        if self.converted:
-            each = [f"{leaf_name(path)}: {before} to {new}" for path, before, new in self.converted]
+        misfits = [item for item in self.items if isinstance(item, Misfit)]
+        misfits += [] if allow_nan else self.faults()
+        surplus, unused = self.alone(Side.SURPLUS), self.alone(Side.UNUSED)
+        if misfits or (not keep and (surplus or self.alone(Side.MISSING))):
+            raise self._error(misfits, keep)
+        converted = [
+            f"{leaf_name(item.path)}: {item.before} to {item.after}"
+            for item in self.items
+            if isinstance(item, Converted)
+        ]
+        if converted:
             warnings.warn(
                 ConvertedWarning(
-                    f"{self.place}: {listing(each)}. The template and the checkpoint have other "
-                    "types; parameters, and moments of those that a step lifted to float32, are as "
-                    "the checkpoint has them, all else as the template."
+                    f"{self.place}: {listing(converted)}. The template and the checkpoint have "
+                    "other types; parameters, and moments of those that a step lifted to float32, "
+                    "are as the checkpoint has them, all else as the template."
                 ),
-                stacklevel=6,
+                stacklevel=5,
             )
-        unused = [*self.surplus, *self.unused]
-        if unused:
+        if surplus or unused:
             warnings.warn(
                 LeftOverWarning(
-                    f"{self.place}: {listed_leaves(unused)} left over: nothing that was restored "
-                    "has a place for it. Give the template a field of that name to have it; what "
-                    "the program takes itself, it leaves out of what is restored.",
-                    unused,
+                    f"{self.place}: {listed_leaves([*surplus, *unused])} left over: nothing that "
+                    "was restored has a place for it. Give the template a field of that name to "
+                    "have it; what the program takes itself, it leaves out of what is restored.",
+                    [*surplus, *unused],
                 ),
-                stacklevel=6,
+                stacklevel=5,
             )
 
-    def apply(self, leaves: Mapping[Names, Leaf]) -> dict[Names, Leaf]:
-        """The leaves of the source by their places in the target."""
-        return {move.target: leaves[move.source] for move in self.moves}
+    def faults(self) -> list[Misfit]:
+        """The parameters and moments that are not finite, or negative where they cannot be."""
+        faults = ((move, move.fault()) for move in self.moves)
+        return [
+            Misfit(
+                move.source, EXPECTED[fault], fault,
+                _NEGATIVE if fault == "negative numbers" else NOT_FINITE,
+            )
+            for move, fault in faults
+            if fault
+        ]  # fmt: skip
 
-    def error(self, *, keep: bool = False) -> CheckpointError:
-        """The error about all that does not fit."""
-        missing, surplus = ([], []) if keep else (list(self.missing), list(self.surplus))
-        if len(self.wrong) == 1 and not missing and not surplus:
-            path, expected, actual = self.wrong[0]
-            remedy = _BESIDE if self.beside and self.remedy == SAME_MAKE else self.remedy
-            return CheckpointError(place_of(self.place, path), expected, actual, remedy)
+    def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:
+        """The leaves by their places in the target."""
+        return {move.target: put(move.value()) for move in self.moves}
+
+    def _error(self, misfits: list[Misfit], keep: bool) -> CheckpointError:
+        missing, surplus = (
+            [] if keep else self.alone(side) for side in (Side.MISSING, Side.SURPLUS)
+        )
+        remedy = self._remedy(misfits)
+        if len(misfits) == 1 and not missing and not surplus:
+            (misfit,) = misfits
+            place = place_of(self.place, misfit.path)
+            return CheckpointError(place, misfit.expected, misfit.actual, remedy)
         problems = [f"no {listed_leaves(missing)}"] if missing else []
         problems += [
-            f"{leaf_name(p)}: {is_} for {expected}" for p, expected, is_ in self.wrong[:_NAMED]
+            f"{leaf_name(misfit.path)}: {misfit.actual} for {misfit.expected}"
+            for misfit in misfits[:_NAMED]
         ]
-        problems += [f"{len(self.wrong) - _NAMED} more such"] if len(self.wrong) > _NAMED else []
+        problems += [f"{len(misfits) - _NAMED} more such"] if len(misfits) > _NAMED else []
         problems += [f"{listed_leaves(surplus)} besides"] if surplus else []
-        remedies = [_REPLICATED if self.replicated == len(self.wrong) > 0 else self.remedy]
-        if self.remedy == SAME_MAKE and any("opt_state" in path for path in missing):
-            remedies.append(_OTHER_STATE)
-        return CheckpointError(
-            self.place, self.requirement, "; ".join(problems),
-            " ".join([*remedies, self.if_missing] if missing and self.if_missing else remedies),
-        )  # fmt: skip
+        if misfits and all(misfit.is_copied for misfit in misfits):
+            remedy = _REPLICATED
+        if remedy == SAME_MAKE and any("opt_state" in path for path in missing):
+            remedy = f"{remedy} {_OTHER_STATE}"
+        if missing and self.if_missing:
+            remedy = f"{remedy} {self.if_missing}"
+        return CheckpointError(self.place, self.requirement, "; ".join(problems), remedy)
+
+    def _remedy(self, misfits: list[Misfit]) -> str:
+        """The remedy of the last that has one of its own, as what follows explains the most."""
+        alone = [item for item in self.items if isinstance(item, Alone)]
+        own = [item.remedy for item in (*alone, *misfits) if item.remedy]
+        hints = [misfit.hint for misfit in misfits if misfit.hint]
+        if own:
+            return own[-1]
+        return hints[0] if hints and self.remedy == SAME_MAKE else self.remedy
 
 
 def place_of(place: Place, path: Names) -> str:
     """The name of a leaf of a checkpoint in errors."""
     return f"{place}, {leaf_name(path)}" if path else str(place)
+
+
+def cast_of(before: Leaf, after: Leaf) -> tuple[str, str] | None:
+    """The dtypes of two leaves, None if they are the same."""
+    dtypes = str(dtype_of(before)), str(dtype_of(after))
+    return dtypes if dtypes[0] != dtypes[1] else None
 
 
 def leaves_of_training(params: Params, opt_state: OptState) -> dict[Names, Leaf]:
@@ -148,38 +272,32 @@ def with_renamed_parameters(
     return targets
 
 
-def plan_by_name(
-    place: Place,
+def renamed(
     source: Mapping[Names, Leaf],
     target: Mapping[Names, Leaf],
     names: Mapping[Names, Names],
     *,
-    requirement: str,
-    remedy: str,
     has_dtypes: bool = True,
-) -> Plan:
-    """The plan that moves each leaf of the source to its new name."""
-    moves = [Move(path, new) for path, new in names.items() if new in target]
-    targets = {move.target for move in moves}
-    wrong: list[Misfit] = []
-    for move in moves:
-        expected, actual = (
-            _described(leaf, has_dtypes) for leaf in (target[move.target], source[move.source])
-        )
+) -> Iterator[Item]:
+    """Yields the moves of each leaf of the source to its new name."""
+
+    def described(leaf: Leaf) -> str:
+        shape = list(np.shape(leaf))
+        return f"{dtype_of(leaf)}{shape}" if has_dtypes else f"shape {shape}"
+
+    targets = set(names.values())
+    yield from alone((path for path in target if path not in targets), Side.MISSING)
+    for path, new in names.items():
+        if new not in target:
+            yield Alone(new, Side.SURPLUS)
+            continue
+        expected, actual = described(target[new]), described(source[path])
         if expected != actual:
-            wrong.append((move.target, expected, actual))
-    return Plan(
-        place,
-        moves,
-        missing=[path for path in target if path not in targets],
-        surplus=[new for new in names.values() if new not in target],
-        wrong=wrong,
-        requirement=requirement,
-        remedy=remedy,
-        if_missing="",
-    )
+            yield Misfit(new, expected, actual)
+        else:
+            yield Move(path, new, leaf=source[path], template=target[new])
 
 
-def _described(leaf: Leaf, has_dtypes: bool) -> str:
-    shape = list(np.shape(leaf))
-    return f"{dtype_of(leaf)}{shape}" if has_dtypes else f"shape {shape}"
+def alone(paths: Iterable[Names], side: Side, remedy: str = "") -> Iterator[Alone]:
+    """Yields leaves without a partner."""
+    return (Alone(path, side, remedy) for path in paths)

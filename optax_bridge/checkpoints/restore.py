@@ -1,7 +1,7 @@
 """Restores old and new checkpoints into any tree that has a `TrainState`: for migrated programs."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,20 +10,23 @@ import numpy as np
 
 from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, Place
-from optax_bridge.checkpoints.fill import LegacyFit
-from optax_bridge.checkpoints.fit import check_finite
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.moves import Move
+from optax_bridge.checkpoints.legacy_to_state import plan_like
+from optax_bridge.checkpoints.moves import Misfit, Plan
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
+from optax_bridge.checkpoints.same_names import Scope, same_names
 from optax_bridge.checkpoints.trees import (
+    filled,
     has_states,
     is_array,
     is_key,
     named_as_pytree,
     plain,
     refill,
+    state_dict,
     state_dict_of,
 )
+from optax_bridge.checkpoints.values import STEPS
 from optax_bridge.metadata.trees import Params, PyTree
 
 T = TypeVar("T")
@@ -64,7 +67,8 @@ def from_state_dict(
       ConvertedWarning: something has another type in the checkpoint.
     """
     place = "state dict" if name == "." else name
-    return _restore_fitted(target, state, place, missing, allow_nan, by_hand=True)
+    plan = _plan(target, state, place, missing, allow_nan, by_hand=True)
+    return carried_out(plan, target)
 
 
 def from_bytes(
@@ -84,8 +88,8 @@ def from_bytes(
     Raises:
       CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.
     """
-    _, fitted = _fit(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
-    return refill(target, as_arrays(fitted))
+    plan = _plan(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
+    return carried_out(plan, target, as_arrays)
 
 
 def restore_checkpoint(
@@ -167,16 +171,15 @@ def _restore_from(
     if path is None:
         return target
     if "://" in path:  # in a bucket, where Flax reads
-        return _restore_fitted(target, by_flax(path, None), path, missing, allow_nan)
+        return carried_out(_plan(target, by_flax(path, None), path, missing, allow_nan), target)
     read = read_checkpoint(path, _size_of(target))
     if target is None:
         return as_arrays(read.tree)
     if read.format != ORBAX:
-        _, fitted = _fit(target, read.tree, path, missing, allow_nan)
-        return refill(target, as_arrays(fitted))
+        return carried_out(_plan(target, read.tree, path, missing, allow_nan), target, as_arrays)
     new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
     if not allow_nan:
-        check_finite(new, target, path)
+        _check_finite(new, target, path)
     return new
 
 
@@ -190,14 +193,14 @@ def _from_orbax(
 ) -> T:
     """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
     try:  # numbers are looked at when they are restored: they may lie on many devices
-        fit, fitted = _fit(target, saved, path, missing, allow_nan=True)
+        plan = _plan(target, saved, path, missing, allow_nan=True)
     except CheckpointError:
         if named_as_pytree(target, saved):
             return placed_like(target, by_flax(path, outline_on_host(target)))
         raise
     scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
-    if not fit.is_exact or scalars or allow_nan:  # Orbax refuses NumPy's scalars, Flax's NaN
-        return placed_like(target, refill(target, as_arrays(fitted)))
+    if not plan.is_exact or scalars or allow_nan:  # Orbax refuses NumPy's scalars, Flax's NaN
+        return placed_like(target, carried_out(plan, target, as_arrays))
     try:
         return placed_like(target, by_flax(path, outline_on_host(target)))
     except CheckpointError as error:  # of a state in the tree, which does not know the file
@@ -258,33 +261,23 @@ def as_arrays(tree: PyTree) -> PyTree:
     )
 
 
-def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
-    """Does as `restore_checkpoint` with a tree that was read; its arrays may be read later."""
-    return planned_like(target, saved, place, allow_nan)[0]
-
-
-def planned_like(
-    target: T, saved: PyTree, place: Place, allow_nan: bool = False
-) -> tuple[T, Sequence[Move]]:
-    """As `restored_like`, with where each leaf went."""
+def plan_into(target: PyTree, saved: PyTree, place: Place, allow_nan: bool = False) -> Plan:
+    """The checked plan of `restored_like`."""
     if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
-    fit, fitted = _fit(target, saved, place, "error", allow_nan)
-    return refill(target, fitted), fit.moves
+    return _plan(target, saved, place, "error", allow_nan)
 
 
-def _restore_fitted(
-    target: T, saved: PyTree, place: Place, missing: str, allow_nan: bool, *, by_hand: bool = False
-) -> T:
-    _, fitted = _fit(target, saved, place, missing, allow_nan, by_hand=by_hand)
-    return refill(target, fitted)
+def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
+    """Does as `restore_checkpoint` with a tree that was read, whose arrays may be read later."""
+    return carried_out(plan_into(target, saved, place, allow_nan), target)
 
 
-def _fit(
+def _plan(
     target: Params,
     saved: PyTree,
     place: Place,
@@ -292,12 +285,24 @@ def _fit(
     allow_nan: bool,
     *,
     by_hand: bool = False,
-) -> tuple[LegacyFit, PyTree]:
+) -> Plan:
     if missing not in ("error", "keep"):
         raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
-    outline, saved = state_dict_of(target), plain(saved)
     keep = missing == "keep"
-    fit = LegacyFit(place, outline, saved, keep=keep, allow_nan=allow_nan, by_hand=by_hand)
-    fitted = fit.tree(outline, saved, (), "program")
-    fit.settle()
-    return fit, fitted
+    plan = plan_like(state_dict_of(target), plain(saved), place, keep=keep, by_hand=by_hand)
+    plan.check(keep=keep, allow_nan=allow_nan)
+    return plan
+
+
+def carried_out(plan: Plan, target: T, put: Callable[[PyTree], PyTree] = lambda leaf: leaf) -> T:
+    """The target with the leaves that a plan has for it."""
+    return refill(target, filled(state_dict_of(target), plan.apply(put)))
+
+
+def _check_finite(restored: PyTree, target: PyTree, place: Place) -> None:
+    """Checks the numbers of the states that Orbax has restored."""
+    saved = plain(state_dict(restored))
+    items = same_names(state_dict_of(target), saved, (), Scope(place, "program"))
+    plan = Plan(place, tuple(items))
+    steps = (item for item in plan.items if isinstance(item, Misfit) and item.expected == STEPS)
+    Plan(place, (*plan.faults(), *steps)).check()

@@ -19,10 +19,9 @@ from optax_bridge.checkpoints.definitions import (
     shape_of_state,
 )
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.fill import OTHER_OPTIMIZER
-from optax_bridge.checkpoints.fit import LAYOUT, Fit
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import (
+    LAYOUT,
     Layout,
     add_optimizer,
     likely_path,
@@ -30,9 +29,17 @@ from optax_bridge.checkpoints.layout import (
     read_layout,
     without_copies,
 )
+from optax_bridge.checkpoints.legacy_to_state import OTHER_OPTIMIZER
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
-from optax_bridge.checkpoints.moves import Move
+from optax_bridge.checkpoints.moves import Item, Move, Plan
 from optax_bridge.checkpoints.read import Read
+from optax_bridge.checkpoints.same_names import (
+    Scope,
+    may_be_steps,
+    no_steps,
+    ranges_of,
+    trained_items,
+)
 from optax_bridge.checkpoints.trees import fields_of, is_array, plain, refill, state_dict
 from optax_bridge.checkpoints.write import write
 from optax_bridge.checks import check_definition, check_one_copy
@@ -133,13 +140,15 @@ def back(
         )  # fmt: skip
     state = _one_state(read, states[0])
     params, step = state["params"], state["step"]
-    fit = Fit(read.path, allow_nan=allow_nan)
-    fit.check_step(step, (*states[0], "step"))
-    fit.check_parts(params, (*states[0], "params"), "params")
+    items: list[Item] = []
+    if not may_be_steps(step):
+        items.append(no_steps(step, (*states[0], "step")))
+    scope, state_path = Scope(read.path, "params"), (*states[0], "opt_state")
+    items += trained_items(params, (*states[0], "params"), scope)
     opt_state = _state_of(state["opt_state"], definition, params, read.path)
-    fit.note_ranges(opt_state, (*states[0], "opt_state"))
-    fit.check_parts(state["opt_state"], (*states[0], "opt_state"), "opt_state")
-    fit.settle()
+    scope = Scope(read.path, "opt_state", ranges=ranges_of(opt_state, state_path))
+    items += trained_items(state["opt_state"], state_path, scope)
+    Plan(read.path, tuple(items)).check(allow_nan=allow_nan)
     number = int(np.asarray(step))
     tree = legacy_tree(params, opt_state, step, definition)
     if states[0]:

@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,9 +24,8 @@ from optax_bridge.checkpoints.definitions import (
 )
 from optax_bridge.checkpoints.devices import on_device
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
-from optax_bridge.checkpoints.fill import LegacyFit
-from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.layout import (
+    LAYOUT,
     Layout,
     add_optimizer,
     entries_around,
@@ -35,6 +34,7 @@ from optax_bridge.checkpoints.layout import (
     rest_of,
     with_lists,
 )
+from optax_bridge.checkpoints.legacy_to_state import OTHER_OPTIMIZER, moment_items
 from optax_bridge.checkpoints.locate import (
     Part,
     choose_part,
@@ -43,15 +43,23 @@ from optax_bridge.checkpoints.locate import (
     refuse_older,
     rows,
 )
-from optax_bridge.checkpoints.moves import Move
+from optax_bridge.checkpoints.moves import Item, Move, Plan
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.trees import is_state, listed_leaves, plain
+from optax_bridge.checkpoints.same_names import Scope, trained_items
+from optax_bridge.checkpoints.trees import (
+    filled,
+    is_state,
+    listed_leaves,
+    plain,
+    refill,
+    state_dict,
+)
 from optax_bridge.checks import check_definition
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy
-from optax_bridge.metadata.paths import Names, leaves
+from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
@@ -152,19 +160,20 @@ def _convert(
     template = shape_of_state(tx.init, part.target, place, name)
     if choice is None:
         check_axes_of_t5x(tx, template, part.target, place)
-    fit = LegacyFit(place, allow_nan=allow_nan)
-    fit.follow(name)
-    fit.set_home(part.path, ())
-    for names, leaf in leaves(part.target):
-        fit.record(leaf, leaf, (*part.path, "target", *names))
-    fit.record(part.step, part.step, (*part.path, "state", "step"))
-    fit.check_parts(part.target, (*part.path, "target"), "params")
     step, each = np.asarray(part.step, np.int32), ((names, row) for names, _, row in fields)
-    opt_state = fit.fill_state(template, part.target, each, step, part.path)
-    fit.settle()
+    scope, target_path = Scope(place), (*part.path, "target")
+    items: list[Item] = [Move((*part.path, "state", "step"), ("step",), leaf=step)]
+    params_scope = replace(scope, owner="params", home=(target_path, ("params",)))
+    items += trained_items(part.target, target_path, params_scope)
+    items += moment_items(
+        template, part.target, each, step, part.path, (), scope, by_definition=True
+    )
+    plan = Plan(place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="")
+    plan.check(allow_nan=allow_nan)
+    opt_state = refill(template, filled(state_dict(template), plan.apply(), ("opt_state",)))
     others, layout = rest_of(tree, part)
     return Converted(
-        definition, tx, choice, part.target, opt_state, step, others, layout, fit.moves
+        definition, tx, choice, part.target, opt_state, step, others, layout, plan.moves
     )
 
 

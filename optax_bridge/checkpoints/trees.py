@@ -93,7 +93,7 @@ def named_by_fields(template: PyTree, saved: PyTree) -> PyTree:
 
 
 def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
-    """Returns a state with the fields that `Fit` returned for it."""
+    """Returns a state with the fields that `filled` returned for it."""
     return state.replace(
         **{name: refill(getattr(state, name), saved[name], name) for name in fields_of(state)}
     )
@@ -119,12 +119,12 @@ serialization.register_serialization_state(
 
 
 def state_dict_of(target: Params) -> PyTree:
-    """Returns a tree's state dict, with each `TrainState` left as an object, for `Fit.tree`."""
+    """Returns a tree's state dict, with each `TrainState` left as an object."""
     return serialization.to_state_dict(_as_leaves(target, is_leaf=is_state))
 
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
-    """Returns the target filled with what `Fit.tree` returned for it."""
+    """Returns the target filled with what `filled` returned for it."""
     outline = _as_leaves(target, is_leaf=is_state)
     tree: PyTree = serialization.from_state_dict(outline, fitted, name=name)
     return tree
@@ -159,18 +159,26 @@ def outline_of(state: PyTree) -> dict[str, PyTree]:
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
 
-def plain_outline(tree: PyTree) -> PyTree:
-    """A template's part as a state dict, where the checkpoint has none."""
+def filled(tree: PyTree, values: Mapping[Names, Leaf], path: Names = ()) -> PyTree:
+    """A template's state dict with values for leaves by their paths; the others as they are."""
     if is_state(tree):
-        return {name: plain_outline(value) for name, value in outline_of(tree).items()}
+        tree = outline_of(tree)
     if isinstance(tree, Mapping):
-        return {name: plain_outline(value) for name, value in tree.items()}
-    return tree
+        return {name: filled(value, values, (*path, name)) for name, value in tree.items()}
+    return values.get(path, tree)
 
 
 def paths_of(tree: PyTree, path: Names) -> list[Names]:
     """Returns the paths of the leaves of a tree that stands at a path; None is no leaf."""
     return [at for at, leaf in leaves(tree, path) if leaf is not None]
+
+
+def paths_in_state_dict(tree: PyTree) -> list[Names]:
+    """The paths in its state dict of the leaves of a tree, in JAX's order."""
+    structure = jax.tree.structure(tree)
+    numbers = structure.unflatten(range(structure.num_leaves))
+    paths = {index: path for path, index in leaves(plain(state_dict(numbers)))}
+    return [paths[index] for index in range(structure.num_leaves)]
 
 
 def named_as_pytree(target: Params, saved: PyTree) -> bool:

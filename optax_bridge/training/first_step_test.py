@@ -21,7 +21,7 @@ def test_a_first_step_imports_neither_old_api_nor_trainer_nor_meshes():
     assert not imported & {
         "legacy_optim.base",
         "legacy_optim.adam",
-        "optax_bridge.checkpoints.fit",
+        "optax_bridge.checkpoints.same_names",
         "optax_bridge.correspondence.choice",
         "optax_bridge.correspondence.table",
         "optax_bridge.legacy",

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from optax_bridge.checkpoints.fit import Fit
 from optax_bridge.checkpoints.moves import (
+    Plan,
     leaves_of_training,
-    plan_by_name,
+    renamed,
     with_renamed_parameters,
 )
+from optax_bridge.checkpoints.same_names import Scope, leaf_items, ranges_of, with_types_judged
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
@@ -30,6 +31,10 @@ from optax_bridge.training.nnx_variables import (
 from optax_bridge.training.train_state import TrainState
 
 M = TypeVar("M", bound=nnx.Module)
+_REMEDIES = {
+    "params": "Give rename=, a function from the state's paths to the module's.",
+    "opt_state": "Give the state the transformation that its opt_state is of.",
+}
 Filter = Any  # chooses variables of a module, as `nnx.state` takes it
 
 
@@ -166,16 +171,16 @@ def _moved(
     expected: Mapping[Names, Leaf],
 ) -> dict[Names, Leaf]:
     """A part of a training by its paths over the module's parameters, in the module's order."""
-    plan = plan_by_name(
-        "hand_off", source, {(part, *path): leaf for path, leaf in expected.items()},
-        {path: new for path, new in new_names.items() if path[0] == part},
+    items = renamed(
+        source, {(part, *path): leaf for path, leaf in expected.items()},
+        {path: new for path, new in new_names.items() if path[0] == part}, has_dtypes=False,
+    )  # fmt: skip
+    plan = Plan(
+        "hand_off", tuple(items), _REMEDIES[part], if_missing="",
         requirement=f"the {part} of the state over the module's parameters",
-        remedy="Give rename=, a function from the state's paths to the module's."
-        if part == "params" else "Give the state the transformation that its opt_state is of.",
-        has_dtypes=False,
     )  # fmt: skip
     plan.check()
-    moved = plan.apply(source)
+    moved = plan.apply()
     return {path: moved[part, *path] for path in expected}
 
 
@@ -186,11 +191,15 @@ def _check_numbers(
     allow_nan: bool,
 ) -> None:
     """Checks types and numbers as restoring does, from the module's parameters and the state's."""
-    fit = Fit("hand_off", allow_nan=allow_nan)
-    for path, leaf in expected.items():
-        fit.leaf(leaf, params[path], ("params", *path), "params")
-    fit.compare_types(("params",))
-    fit.note_ranges(state.opt_state, ("opt_state",))
-    for path, leaf in leaves_of_training({}, state.opt_state).items():
-        fit.check_numbers(None, leaf, path, "opt_state")
-    fit.settle()
+    scope = Scope("hand_off", "params")
+    items = [
+        item
+        for path, leaf in expected.items()
+        for item in leaf_items(leaf, params[path], ("params", *path), scope)
+    ]
+    items, _ = with_types_judged(items, ("params",))
+    ranges = ranges_of(state.opt_state, ("opt_state",))
+    scope = Scope("hand_off", "opt_state", ranges=ranges)
+    moments = leaves_of_training({}, state.opt_state)
+    items += [scope.move(path, leaf, None) for path, leaf in moments.items()]
+    Plan("hand_off", tuple(items)).check(allow_nan=allow_nan)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import LeftOverWarning
-from optax_bridge.checkpoints.moves import plan_by_name
+from optax_bridge.checkpoints.moves import Plan, renamed
 from optax_bridge.metadata.axis_metadata import is_variable, leaves_with_path, unboxed
 from optax_bridge.metadata.paths import Names, key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -46,16 +46,15 @@ def hand_over_collections(
                 remaining.append("/".join((name, *names)))
             else:
                 source[name, *names], new_names[name, *names] = leaf, place
-    plan = plan_by_name(
-        "hand_off", source, places, new_names,
-        requirement="a value for each variable of the module",
-        remedy="Give them by collections={'batch_stats': ...}, or rename= from the state's paths "
+    plan = Plan(
+        "hand_off", tuple(renamed(source, places, new_names, has_dtypes=False)),
+        "Give them by collections={'batch_stats': ...}, or rename= from the state's paths "
         "to the module's; missing='keep' leaves them as they are.",
-        has_dtypes=False,
+        "a value for each variable of the module", if_missing="",
     )  # fmt: skip
     plan.check(keep=missing == "keep")
     if plan.moves:
-        values = {**places, **plan.apply(source)}
+        values = {**places, **plan.apply()}
         nnx.update(model, jax.tree.structure(unboxed(target)).unflatten(values.values()))
     return remaining
 

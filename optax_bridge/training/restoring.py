@@ -13,6 +13,7 @@ from flax import serialization
 from optax_bridge.checkpoints.trees import (
     fields_from_state_dict,
     fields_of,
+    filled,
     plain,
     refill,
     state_dict,
@@ -46,12 +47,19 @@ def restored_into(template: T, saved: PyTree) -> T:
       CheckpointError: the checkpoint lacks an array, has one more, or another shape; the message
         names it.
     """
-    from optax_bridge.checkpoints.fit import Fit  # and the correspondence, which no step needs
+    outline, saved = state_dict_of(template), plain(state_dict(saved))
+    return refill(template, _filled(outline, saved, type(template).__name__))
 
-    fit = Fit(type(template).__name__)
-    fitted = fit.tree(state_dict_of(template), plain(state_dict(saved)), (), "state")
-    fit.settle()
-    return refill(template, fitted)
+
+def _filled(outline: PyTree, saved: PyTree, name: str) -> PyTree:
+    """A template's state dict with the leaves of a checkpoint's, checked."""
+    # The correspondence comes along, which no step needs.
+    from optax_bridge.checkpoints.moves import Plan
+    from optax_bridge.checkpoints.same_names import Scope, same_names
+
+    plan = Plan(name, tuple(same_names(outline, saved, (), Scope(name))))
+    plan.check()
+    return filled(outline, plan.apply())
 
 
 def fit_on_restore(cls: type[Any]) -> None:
@@ -62,12 +70,7 @@ def fit_on_restore(cls: type[Any]) -> None:
         return {name: plain(state_dict(getattr(state, name))) for name in fields_of(state)}
 
     def from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
-        from optax_bridge.checkpoints.fit import Fit  # and the correspondence
-
-        fit = Fit(cls.__name__)
-        fitted = fit.tree(state, plain(saved), (), "state")
-        fit.settle()
-        return fields_from_state_dict(state, fitted)
+        return fields_from_state_dict(state, _filled(state, plain(saved), cls.__name__))
 
     # Over what Flax registers for every subclass of its dataclasses.
     serialization.register_serialization_state(cls, to_state_dict, from_state_dict, override=True)

@@ -1,6 +1,5 @@
 """A training of `flax.optim` goes on in a trainer: parameters, moments and step."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +12,11 @@ import legacy_optim
 from optax_bridge import TrainState
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.moves import (
+    Alone,
     Plan,
+    Side,
     leaves_of_training,
-    plan_by_name,
+    renamed,
     with_renamed_parameters,
 )
 from optax_bridge.metadata.paths import Names
@@ -80,7 +81,7 @@ def legacy_checkpoint(
         items = [(tuple(path.split("/")), leaf) for path, leaf in flatten_items(fresh)]
         plan = plan_of(Path(path), leaves, dict(items), names, new)
         plan.check()
-        taken = plan.apply(leaves)
+        taken = plan.apply()
         state_leaves = [
             jax.device_put(np.asarray(taken[where]), sharding) if where in taken else leaf
             for (where, leaf), sharding in zip(items, jax.tree.leaves(shardings), strict=True)
@@ -106,15 +107,19 @@ def plan_of(
     new: Sequence[str],
 ) -> Plan:
     """The plan from a checkpoint to a trainer's state, without what is to begin anew."""
-    plan = plan_by_name(
-        path, leaves, expected, names, requirement="the state of this model and learner",
-        remedy="Give `below=` if the model has its parameters deeper, the optimizer that the "
-        "checkpoint was written with to the learner, and in `new=` what is to begin anew.",
+
+    def begins_anew(where: Names) -> bool:
+        return where == ("prng_key",) or any(
+            re.fullmatch(pattern, "/".join(where)) for pattern in new
+        )
+
+    items = (
+        item
+        for item in renamed(leaves, expected, names)
+        if not (isinstance(item, Alone) and item.side is Side.MISSING and begins_anew(item.path))
+    )
+    return Plan(
+        path, tuple(items), "Give `below=` if the model has its parameters deeper, the optimizer "
+        "that the checkpoint was written with to the learner, and in `new=` what is to begin anew.",
+        "the state of this model and learner", if_missing="",
     )  # fmt: skip
-    missing = [
-        where
-        for where in plan.missing
-        if where != ("prng_key",)
-        and not any(re.fullmatch(pattern, "/".join(where)) for pattern in new)
-    ]
-    return dataclasses.replace(plan, missing=missing)

@@ -15,9 +15,8 @@ import numpy as np
 import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
-from optax_bridge.checkpoints.fit import LAYOUT
 from optax_bridge.checkpoints.formats.format import put
-from optax_bridge.checkpoints.layout import read_layout
+from optax_bridge.checkpoints.layout import LAYOUT, read_layout
 from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
 from optax_bridge.metadata.paths import leaf_name
 from optax_bridge.metadata.trees import Leaf, PyTree

@@ -14,8 +14,7 @@ from flax.serialization import to_state_dict
 
 from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, brief
-from optax_bridge.checkpoints.fit import LAYOUT
-from optax_bridge.checkpoints.layout import is_layout
+from optax_bridge.checkpoints.layout import LAYOUT, is_layout
 from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.metadata.paths import leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree

@@ -26,7 +26,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import quiet_orbax
-from optax_bridge.checkpoints.fit import Fit
+from optax_bridge.checkpoints.moves import Misfit, Move, Plan, Side
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
@@ -36,7 +36,9 @@ from optax_bridge.checkpoints.restore_test import (
     same_bits,
     trained,
 )
+from optax_bridge.checkpoints.same_names import Scope, same_names
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
+from optax_bridge.checkpoints.trees import filled
 from optax_bridge.correspondence.expression import ExpressionError
 
 
@@ -327,23 +329,26 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", FITTED)
 def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
     expected, given, in_state, made, noted = FITTED[case]
-    fit = Fit("file")
-    assert repr(fit.tree(expected, given, ("a",), "state" if in_state else "program")) == repr(made)
-    found = {name: getattr(fit, name) for name in ("missing", "surplus", "unused", "wrong")}
-    assert {name: value for name, value in found.items() if value} | (
-        {"changed": True} if fit.changed else {}
-    ) == noted
-    assert fit.is_exact == (not noted)
+    scope = Scope("file", "state" if in_state else "program")
+    plan = Plan("file", tuple(same_names(expected, given, ("a",), scope)))
+    assert repr(filled(expected, plan.apply(), ("a",))) == repr(made)
+    misfits = [item for item in plan.items if isinstance(item, Misfit)]
+    problems = {side.name.lower(): plan.alone(side) for side in Side} | {
+        "wrong": [(item.path, item.expected, item.actual) for item in misfits],
+        "changed": any(isinstance(item, Move) and not item.is_plain for item in plan.items),
+    }
+    assert {name: value for name, value in problems.items() if value} == noted
+    assert plan.is_exact == (not noted)
 
 
 @pytest.mark.parametrize("count", [2, 8, 9])
 def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
-    fit = Fit("file")
-    fit.tree({str(i): OLD for i in range(count)}, {str(i): LONG for i in range(count)}, (), "state")
+    expected, given = ({str(i): leaf for i in range(count)} for leaf in (OLD, LONG))
+    plan = Plan("file", tuple(same_names(expected, given, (), Scope("file"))))
     named = [f"['{i}']: float64[3] for float64[2]" for i in range(min(count, 8))]
     more = [f"{count - 8} more such"] if count > 8 else []
     with pytest.raises(CheckpointError) as error:
-        fit.settle()
+        plan.check()
     assert f"found {'; '.join([*named, *more])}. " in str(error.value)
 
 

@@ -1,0 +1,487 @@
+"""The planner that pairs the leaves of a checkpoint with those of a template by their names.
+
+Every way into a state asks here, so that all take, refuse and say the same. Of each leaf:
+
+- There is one in the checkpoint for each of the template, and a `TrainState` has no others.
+- Its shape is the template's; an array outside a state may have grown from one without elements.
+- Its type is the template's. An integer of another width comes as the template's type if it keeps
+  its value. So do numbers in floating point outside a state, with a warning. All parameters of a
+  state may have another type in floating point, as when a whole training was in half precision:
+  they are taken unchanged, with the moments of that type, with a warning. Where the template has
+  a plain number of Python, any number is taken, and no text. All else is refused.
+- Parameters and moments are finite, and means of squares not negative, unless NaN is allowed or the
+  template has the like there itself.
+- A number of steps is an integer from 0 to 2**31 - 2.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
+from optax_bridge.checkpoints.layout import LAYOUT
+from optax_bridge.checkpoints.locate import legacy_states, optimizers
+from optax_bridge.checkpoints.moves import (
+    Alone,
+    Converted,
+    Item,
+    Misfit,
+    Move,
+    Side,
+    alone,
+    cast_of,
+    place_of,
+)
+from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
+    array_like,
+    dtype_of,
+    fields_of,
+    filled,
+    is_floating,
+    is_key,
+    is_ordered,
+    is_state,
+    kind,
+    named_by_fields,
+    paths_of,
+    refill,
+    state_dict_of,
+)
+from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
+from optax_bridge.correspondence.values import FINITE, Range
+from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
+from optax_bridge.metadata.paths import Names, leaves
+from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
+from optax_bridge.states import COUNTS, slots
+
+LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
+_NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
+
+# What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
+# keeps, which must be finite.
+Owner = Literal["program", "state", "params", "opt_state"]
+OWNERS: dict[str, Owner] = {"params": "params", "ema_params": "params", "opt_state": "opt_state"}
+
+_NO_STEPS = "The file is damaged, or counts something else there: take an earlier checkpoint."
+OTHER_STATE_TYPE = (
+    "Its bits would be lost: the exact transformation (optax_bridge's own, "
+    "from_legacy(definition), --recipe exact) keeps that dtype. If it is that already, the "
+    "parameter and its state do not belong together."
+)
+_OTHER_KIND = "Give the template something of that kind, or None, which takes anything."
+_BESIDE = (
+    "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
+    "many as there are."
+)
+REMEDY = (
+    "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
+    "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
+    "it that Flax and Orbax restore."
+)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is known about all leaves of a tree, and about those of the state they are in.
+
+    Attributes:
+      place: the checkpoint.
+      owner: what the leaves belong to.
+      keep: what is missing stays as the template has it.
+      remedy: where a state is expected, and something else is there.
+      home: a level of the checkpoint, and the one of the target that it becomes.
+      ranges: of the fields of a state, by path.
+      lifted: types of parameters in half precision that a step made float32, and float32.
+      copies: the leading axes of what is replicated, in the checkpoint and in the template.
+      state: the planner of a `TrainState`.
+    """
+
+    place: Place
+    owner: Owner = "state"
+    keep: bool = False
+    remedy: str = SAME_MAKE
+    home: tuple[Names, Names] = ((), ())
+    ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
+    lifted: frozenset[np.dtype] = frozenset()
+    copies: tuple[int | None, int | None] = (None, None)
+    state: "Callable[[PyTree, PyTree, Names, Scope], Iterator[Item]] | None" = None
+
+    @property
+    def in_state(self) -> bool:
+        """True within a `TrainState`."""
+        return self.owner != "program"
+
+    def move(self, path: Names, leaf: Leaf, template: Leaf, *, is_cast: bool = False) -> Move:
+        """The move of a leaf, whose numbers are checked if they are trained."""
+        before, after = self.home
+        target = (*after, *path[len(before) :])
+        is_trained = self.owner in ("params", "opt_state")
+        is_plain = template is not None and not is_cast and target == path
+        return Move(
+            path, target, cast_of(leaf, template) if is_cast else None, leaf=leaf,
+            template=template, is_plain=is_plain,
+            within=self.ranges.get(path, FINITE) if is_trained else None,
+        )  # fmt: skip
+
+
+def same_names(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+    """Yields the items of a part, a state dict whose `TrainState`s are objects."""
+    if is_state(expected):
+        yield from (scope.state or state_items)(expected, saved, path, scope)
+    elif isinstance(expected, Mapping):
+        yield from _level(expected, saved, path, scope)
+    elif isinstance(saved, Mapping):
+        yield from _unbox(expected, saved, path, scope)
+    else:
+        yield from leaf_items(expected, saved, path, scope)
+
+
+def state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+    """Yields the items of a `TrainState`; raises if the checkpoint has something else there."""
+    expected = f"a {type(template).__name__}: step, params, opt_state"
+    if legacy_states(saved) is not None:
+        found = "an Optimizer: target, state"
+        raise CheckpointError(place_of(scope.place, path), expected, found, REMEDY)
+    if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
+        remedy = REMEDY if any(True for _ in optimizers(saved)) else scope.remedy
+        raise CheckpointError(place_of(scope.place, path), expected, kind(saved), remedy)
+    saved = {name: value for name, value in saved.items() if name != LAYOUT}
+    scope = replace(scope, owner="state")
+    for name in sorted(saved.keys() - set(fields_of(template))):
+        yield from left_over(saved[name], (*path, name), scope)
+    types = ParameterTypes()
+    for name in sorted(fields_of(template), key=lambda name: name != "params"):
+        field_path, value = (*path, name), getattr(template, name)
+        owned = replace(scope, owner=OWNERS.get(name, "state"))
+        if name not in saved:
+            yield from lacking(state_dict_of(value), field_path)
+            continue
+        if name == "params":
+            types = parameter_types(value, saved[name], field_path, owned)
+            yield from types.items
+            continue
+        if name == "opt_state":
+            value = types.applied_to(template)
+            owned = replace(owned, ranges=ranges_of(value, field_path), lifted=types.lifted)
+            if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
+                saved[name] = named_by_fields(value, saved[name])
+        if name == "step" and not may_be_steps(saved[name]):
+            yield no_steps(saved[name], field_path)
+        else:
+            yield from same_names(state_dict_of(value), saved[name], field_path, owned)
+
+
+@dataclass(frozen=True)
+class ParameterTypes:
+    """The items of a state's parameters, and the types that these have in the checkpoint."""
+
+    items: tuple[Item, ...] = ()
+    lifted: frozenset[np.dtype] = frozenset()
+    params: Params = None  # those of the checkpoint, if their types differ and nothing is wrong
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the checkpoint has each parameter of the template, and no other."""
+        return not any(isinstance(item, Misfit | Alone) for item in self.items)
+
+    def applied_to(self, template: PyTree) -> OptState:
+        """The template's optimizer state for parameters of these types."""
+        if self.params is None:
+            return template.opt_state
+        tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), self.params)
+        new = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
+        old, treedef = jax.tree.flatten(template.opt_state)
+        if len(new) != len(old):
+            return template.opt_state
+        return treedef.unflatten(map(_with_dtype, old, new))
+
+
+def parameter_types(params: Params, saved: PyTree, path: Names, scope: Scope) -> ParameterTypes:
+    """Plans the parameters of a state, all of which may have another type in floating point."""
+    outline = state_dict_of(params)
+    items, lifted = with_types_judged(same_names(outline, saved, path, scope), path)
+    new = None
+    is_wrong = any(
+        isinstance(item, Misfit) or (isinstance(item, Alone) and item.side is Side.MISSING)
+        for item in items
+    )
+    if any(isinstance(item, Converted) for item in items) and not is_wrong:
+        before, after = scope.home
+        values = {item.target: item.leaf for item in items if isinstance(item, Move)}
+        new = refill(params, filled(outline, values, (*after, *path[len(before) :])))
+    return ParameterTypes(tuple(items), lifted, new)
+
+
+def with_types_judged(items: Iterable[Item], path: Names) -> tuple[list[Item], frozenset[np.dtype]]:
+    """Judges parameters of other types than the template's; returns those that were lifted, too."""
+    items = list(items)
+    types = [
+        (item.source, np.dtype(item.template.dtype), dtype_of(item.leaf))
+        for item in items
+        if isinstance(item, Move) and hasattr(item.template, "dtype")
+        if not item.cast and not is_key(item.template)
+    ]
+    differing = [(at, expected, actual) for at, expected, actual in types if expected != actual]
+    pairs = {(expected, actual) for _, expected, actual in types if is_floating(expected)}
+    lifted: frozenset[np.dtype] = frozenset()
+    if differing and len(pairs) == 1:
+        ((expected, actual),) = pairs
+        items.append(Converted(path, str(expected), str(actual)))
+    elif all(_is_lifted(expected, actual) for _, expected, actual in differing):
+        items += [Converted(at, str(expected), str(actual)) for at, expected, actual in differing]
+        lifted = frozenset(dtype for _, *dtypes in differing for dtype in dtypes)
+    else:
+        items += [
+            Misfit(at, f"{expected}, the template's type", str(actual), _other_type(actual))
+            for at, expected, actual in differing
+        ]
+    return items, lifted
+
+
+def _level(
+    expected: Mapping[str, PyTree], saved: PyTree, path: Names, scope: Scope
+) -> Iterator[Item]:
+    if not isinstance(saved, Mapping):
+        if set(expected) == {LEVEL} and saved is not None:  # a box in the template alone
+            boxed = same_names(expected[LEVEL], saved, (*path, LEVEL), scope)
+            yield from map(_in_other_box, boxed)
+            return
+        if saved is not None and any(True for _ in leaves(expected)):
+            yield Misfit(path, f"a level with {brief(sorted(expected))}", kind(saved))
+            return
+        yield from left_over(saved, path, scope)
+        saved = {}
+    if set(saved) == _NAMED_TUPLE != set(expected):
+        saved = _of_named_tuple(saved)
+    for name in saved:
+        if name not in expected:
+            yield from left_over(saved[name], (*path, name), scope)
+    for name, value in expected.items():
+        if name in saved:
+            yield from same_names(value, saved[name], (*path, name), scope)
+        else:
+            yield from lacking(value, (*path, name))
+
+
+def _unbox(
+    expected: PyTree, saved: Mapping[str, PyTree], path: Names, scope: Scope
+) -> Iterator[Item]:
+    if set(saved) == {LEVEL} and (scope.in_state or array_like(expected)):
+        yield from map(_in_other_box, same_names(expected, saved[LEVEL], path, scope))
+    elif expected is None and scope.in_state:
+        yield from left_over(saved, path, scope)
+    elif not array_like(expected) and not scope.in_state:  # Flax has nothing to compare it with
+        yield scope.move(path, saved, expected)
+    else:
+        yield Misfit(
+            path, f"{kind(expected)} (is it in a box of its own class?)",
+            f"a level with {brief(sorted(saved))}",
+        )  # fmt: skip
+
+
+def _in_other_box(item: Item) -> Item:
+    return replace(item, is_plain=False) if isinstance(item, Move) else item
+
+
+def leaf_items(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+    """Yields the items of a leaf."""
+    if expected is None:
+        if scope.in_state:
+            yield from left_over(saved, path, scope)
+        elif saved is not None:
+            yield scope.move(path, saved, None)
+        return
+    if saved is None:
+        yield from lacking(expected, path)
+        return
+    if scope.copies[0] != scope.copies[1] and hasattr(saved, "shape"):
+        array = with_copies(saved, np.shape(expected), scope.copies)
+        if isinstance(array, Misfit):
+            yield replace(array, path=path)
+            return
+        if array is not None and array is not saved:
+            scope = replace(scope, copies=(None, None))
+            yield from map(_in_other_box, leaf_items(expected, array, path, scope))
+            return
+    if is_key(expected):
+        bits = jax.eval_shape(jax.random.key_data, expected)
+        if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:
+            yield scope.move(path, saved, expected)
+        else:
+            yield Misfit(path, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved))
+        return
+    both_arrays = array_like(expected) and array_like(saved)
+    if both_arrays and np.shape(expected) == np.shape(saved):
+        yield from typed_items(expected, saved, path, scope)
+        return
+    if both_arrays and not scope.in_state and _grows(expected, saved):
+        if is_floating(dtype_of(expected)) and is_floating(dtype_of(saved)):
+            yield replace(scope.move(path, saved, expected), is_plain=False)
+        else:
+            yield from map(_in_other_box, typed_items(expected, saved, path, scope))
+        return
+    if not array_like(expected) and (
+        not scope.in_state or isinstance(expected, str | bytes) == isinstance(saved, str | bytes)
+    ):
+        yield scope.move(path, saved, expected)
+        return
+    hint = "" if scope.in_state else _BESIDE if both_arrays else _OTHER_KIND
+    is_copied = both_arrays and _is_copied(expected, saved)
+    yield Misfit(path, kind(expected), kind(saved), hint=hint, is_copied=is_copied)
+
+
+def typed_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:
+    """Yields the items of a leaf of the template's shape, which may have another type."""
+    if not hasattr(expected, "dtype"):  # a number of Python
+        kinds = {dtype_of(expected).kind, dtype_of(saved).kind}
+        if len(kinds) > 1 and kinds & {"b", "c"}:
+            yield Misfit(path, kind(expected), kind(saved))
+        else:
+            yield scope.move(path, saved, expected)
+        return
+    dtype, saved_dtype, is_moment = expected.dtype, dtype_of(saved), scope.owner == "opt_state"
+    is_same, both_float = dtype == saved_dtype, is_floating(dtype) and is_floating(saved_dtype)
+    if is_moment and path[-1] in COUNTS and is_same and not may_be_steps(saved):
+        yield no_steps(saved, path)
+    elif is_same or (scope.owner == "params" and both_float):
+        yield scope.move(path, saved, expected)
+    elif is_moment and {dtype, saved_dtype} <= scope.lifted:
+        yield Converted(path, str(dtype), str(saved_dtype))
+        yield scope.move(path, saved, expected)
+    elif is_moment and both_float:
+        expectation = f"{dtype}, which the new state keeps"
+        yield Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
+    elif not _keeps(saved, dtype):
+        yield Misfit(path, kind(expected), kind(saved), hint=_other_type(saved_dtype))
+    elif is_moment and path[-1] in COUNTS and not may_be_steps(np.asarray(saved)):
+        yield no_steps(saved, path)
+    else:
+        if both_float and hasattr(saved, "dtype"):
+            yield Converted(path, str(saved_dtype), str(dtype))
+        yield scope.move(path, saved, expected, is_cast=True)
+
+
+def _keeps(saved: Leaf, dtype: np.dtype) -> bool:
+    """True if numbers of another type keep their values in this one, or are Python's own."""
+    old, both_float = dtype_of(saved), is_floating(dtype) and is_floating(dtype_of(saved))
+    if not both_float and (dtype.kind not in "iu" or old.kind not in "iu"):
+        return False
+    if both_float and not hasattr(saved, "dtype"):
+        return True
+    array = np.asarray(saved)
+    with np.errstate(all="ignore"):
+        return bool(np.all((array.astype(dtype).astype(old) == array) | (array != array)))
+
+
+def ranges_of(opt_state: OptState, path: Names) -> dict[Names, Range]:
+    """The leaves of a state at a path that cannot be negative, with the level of a box too."""
+    ranges: dict[Names, Range] = {}
+    for slot in slots(unboxed(opt_state), None):
+        if slot.within != FINITE:
+            at = (*path, *slot.path)
+            ranges |= {at: slot.within, (*at, LEVEL): slot.within}
+    return ranges
+
+
+def may_be_steps(step: PyTree) -> bool:
+    """True if this may be a number of steps, or is none that can be looked at."""
+    if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):
+        return True
+    if isinstance(step, jax.Array) and not step.is_fully_addressable:
+        return True
+    array = np.asarray(step)
+    return array.size == 0 or is_number_of_steps(array)
+
+
+def no_steps(step: Leaf, path: Names) -> Misfit:
+    """The error about a number of steps that is none."""
+    return Misfit(path, STEPS, brief(np.asarray(step).tolist()), _NO_STEPS)
+
+
+def trained_items(tree: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+    """Yields the moves of a tree whose numbers are checked and which has no template."""
+    for names, leaf in leaves(tree):
+        yield scope.move((*path, *names), leaf, None)
+
+
+def lacking(expected: PyTree, path: Names) -> Iterator[Item]:
+    """Yields what the checkpoint lacks; a whole state is named once."""
+    return alone([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
+
+
+def left_over(saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+    """Yields what the target has no place for."""
+    side = Side.SURPLUS if scope.in_state else Side.UNUSED
+    return alone(paths_of(saved, path), side)
+
+
+def with_copies(
+    array: PyTree, shape: tuple[int, ...], copies: tuple[int | None, int | None]
+) -> PyTree:
+    """An array with the target's copies in place of its own; None if it has another shape."""
+    saved_copies, target_copies = copies
+    array = array if hasattr(array, "shape") else np.asarray(array)
+    if array.shape == shape:
+        return array
+    shape_of_one = shape if target_copies is None else shape[1:]
+    if saved_copies is not None and array.shape == (saved_copies, *shape_of_one):
+        array = one_copy(array)
+        if array is None:
+            return Misfit((), "the same on every device, as it was replicated", "others")
+    if array.shape != shape_of_one:
+        return None
+    if target_copies is None:
+        return array
+    return np.broadcast_to(np.asarray(array), shape) if shape[:1] == (target_copies,) else None
+
+
+def _is_lifted(expected: np.dtype, actual: np.dtype) -> bool:
+    """True if a step, with a rate in float32 say, made a parameter in half precision float32."""
+    is_half = is_floating(expected) and expected.itemsize == 2
+    return expected == actual or (is_half and actual == np.float32)
+
+
+def _other_type(dtype: np.dtype) -> str:
+    return (
+        "Make the template's array of that type, params = jax.tree.map(lambda x: "
+        f"x.astype(jnp.{dtype}), params) say, or convert the checkpoint's."
+    )
+
+
+def _with_dtype(leaf: Leaf, like: Leaf) -> Leaf:
+    """A template's leaf in another type."""
+    if leaf.dtype == like.dtype:
+        return leaf
+    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+    return jax.ShapeDtypeStruct(leaf.shape, like.dtype) if is_shape else leaf.astype(like.dtype)
+
+
+def _grows(expected: Leaf, saved: Leaf) -> bool:
+    """True if the template's array is empty and the checkpoint's is not, as a history's may be."""
+    old, new = np.shape(expected), np.shape(saved)
+    return (
+        0 in old
+        and len(old) == len(new)
+        and all(n in (0, m) for n, m in zip(old, new, strict=True))
+    )
+
+
+def _is_copied(expected: Leaf, saved: Leaf) -> bool:
+    """True if one of them has one more axis, in front, than the other."""
+    shorter, longer = sorted((np.shape(expected), np.shape(saved)), key=len)
+    return len(longer) > len(shorter) and longer[1:] == shorter
+
+
+def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
+    fields, values = saved["fields"], saved["values"]
+    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
+    if not fits or fields.keys() != values.keys():
+        return saved
+    return {str(fields[number]): values[number] for number in fields}
