@@ -161,6 +161,7 @@ def _optimizer_items(
         return None
     yield from types.items
     opt_state = types.applied_to(template)
+    yield from types.kept(opt_state, home)
     if is_own:  # of a definition of the user's own, field by field
         state_path = (*path, "state")
         owned = replace(

@@ -127,7 +127,15 @@ class Alone:
     remedy: str = ""
 
 
-Item = Move | Misfit | Converted | Alone
+@dataclass(frozen=True)
+class Kept:
+    """A leaf of the target that gets another type, and nothing of the checkpoint."""
+
+    target: Names
+    leaf: Leaf
+
+
+Item = Move | Misfit | Converted | Alone | Kept
 
 
 @dataclass(frozen=True)
@@ -200,7 +208,8 @@ class Plan:
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:
         """The leaves by their places in the target."""
-        return {move.target: put(move.value()) for move in self.moves}
+        kept = {item.target: item.leaf for item in self.items if isinstance(item, Kept)}
+        return kept | {move.target: put(move.value()) for move in self.moves}
 
     def _error(self, misfits: list[Misfit], keep: bool) -> CheckpointError:
         missing, surplus = (
@@ -227,13 +236,13 @@ class Plan:
         return CheckpointError(self.place, self.requirement, "; ".join(problems), remedy)
 
     def _remedy(self, misfits: list[Misfit]) -> str:
-        """The remedy of the last that has one of its own, as what follows explains the most."""
-        alone = [item for item in self.items if isinstance(item, Alone)]
-        own = [item.remedy for item in (*alone, *misfits) if item.remedy]
-        hints = [misfit.hint for misfit in misfits if misfit.hint]
-        if own:
-            return own[-1]
-        return hints[0] if hints and self.remedy == SAME_MAKE else self.remedy
+        """The remedy of the last that has one of its own, of structure before numbers."""
+        own = [item.remedy for item in self.items if isinstance(item, Alone | Misfit)]
+        own = [remedy for remedy in own if remedy] or [m.remedy for m in misfits if m.remedy]
+        hints = {misfit.hint for misfit in misfits}
+        if own or len(hints) != 1 or any(isinstance(item, Alone) for item in self.items):
+            return own[-1] if own else self.remedy
+        return (hints.pop() if self.remedy == SAME_MAKE else "") or self.remedy
 
 
 def place_of(place: Place, path: Names) -> str:

@@ -29,6 +29,7 @@ from optax_bridge.checkpoints.moves import (
     Alone,
     Converted,
     Item,
+    Kept,
     Misfit,
     Move,
     Side,
@@ -48,6 +49,7 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     kind,
     named_by_fields,
+    paths_in_state_dict,
     paths_of,
     refill,
     state_dict_of,
@@ -168,6 +170,7 @@ def state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> I
             continue
         if name == "opt_state":
             value = types.applied_to(template)
+            yield from types.kept(value, path)
             owned = replace(owned, ranges=ranges_of(value, field_path), lifted=types.lifted)
             if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
                 saved[name] = named_by_fields(value, saved[name])
@@ -201,6 +204,13 @@ class ParameterTypes:
         if len(new) != len(old):
             return template.opt_state
         return treedef.unflatten(map(_with_dtype, old, new))
+
+    def kept(self, opt_state: OptState, home: Names) -> Iterator[Kept]:
+        """Yields the leaves of `applied_to`, for those that the checkpoint lacks."""
+        if self.params is not None:
+            names = paths_in_state_dict(opt_state)
+            for path, leaf in zip(names, jax.tree.leaves(opt_state), strict=True):
+                yield Kept((*home, "opt_state", *path), leaf)
 
 
 def parameter_types(params: Params, saved: PyTree, path: Names, scope: Scope) -> ParameterTypes:
