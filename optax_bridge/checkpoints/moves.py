@@ -65,6 +65,18 @@ class Move:
     within: Range | None = None  # of its numbers, which are then finite
     is_plain: bool = True  # the target has the same leaf at the same place
 
+    def __str__(self) -> str:
+        notes = [" to ".join(self.cast)] if self.cast else []
+        notes += ["negated"] if self.negate else []
+        note = f" ({', '.join(notes)})" if notes else ""
+        return f"{leaf_name(self.source)} -> {leaf_name(self.target)}{note}"
+
+    def facts(self) -> dict[str, object]:
+        """The move as JSON has it."""
+        cast = list(self.cast) if self.cast else None
+        ends = {"from": list(self.source), "to": list(self.target)}
+        return {**ends, "negated": self.negate, "cast": cast}
+
     def value(self) -> Leaf:
         """The leaf as the target has it."""
         leaf = self.leaf

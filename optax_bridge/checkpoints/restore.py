@@ -67,7 +67,7 @@ def from_state_dict(
       ConvertedWarning: something has another type in the checkpoint.
     """
     place = "state dict" if name == "." else name
-    plan = _plan(target, state, place, missing, allow_nan, by_hand=True)
+    plan = _checked(target, state, place, missing, allow_nan, by_hand=True)
     return carried_out(plan, target)
 
 
@@ -88,7 +88,7 @@ def from_bytes(
     Raises:
       CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.
     """
-    plan = _plan(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
+    plan = _checked(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
     return carried_out(plan, target, as_arrays)
 
 
@@ -171,12 +171,12 @@ def _restore_from(
     if path is None:
         return target
     if "://" in path:  # in a bucket, where Flax reads
-        return carried_out(_plan(target, by_flax(path, None), path, missing, allow_nan), target)
+        return carried_out(_checked(target, by_flax(path, None), path, missing, allow_nan), target)
     read = read_checkpoint(path, _size_of(target))
     if target is None:
         return as_arrays(read.tree)
     if read.format != ORBAX:
-        return carried_out(_plan(target, read.tree, path, missing, allow_nan), target, as_arrays)
+        return carried_out(_checked(target, read.tree, path, missing, allow_nan), target, as_arrays)
     new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
     if not allow_nan:
         _check_finite(new, target, path)
@@ -193,7 +193,7 @@ def _from_orbax(
 ) -> T:
     """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
     try:  # numbers are looked at when they are restored: they may lie on many devices
-        plan = _plan(target, saved, path, missing, allow_nan=True)
+        plan = _checked(target, saved, path, missing, allow_nan=True)
     except CheckpointError:
         if named_as_pytree(target, saved):
             return placed_like(target, by_flax(path, outline_on_host(target)))
@@ -261,23 +261,25 @@ def as_arrays(tree: PyTree) -> PyTree:
     )
 
 
-def plan_into(target: PyTree, saved: PyTree, place: Place, allow_nan: bool = False) -> Plan:
-    """The checked plan of `restored_like`."""
+def planned(target: PyTree, saved: PyTree, place: Place) -> Plan:
+    """The plan of `restored_like`, not checked."""
     if not has_states(target):
         raise CheckpointError(
             place, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
-    return _plan(target, saved, place, "error", allow_nan)
+    return plan_like(state_dict_of(target), plain(saved), place)
 
 
 def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
     """Does as `restore_checkpoint` with a tree that was read, whose arrays may be read later."""
-    return carried_out(plan_into(target, saved, place, allow_nan), target)
+    plan = planned(target, saved, place)
+    plan.check(allow_nan=allow_nan)
+    return carried_out(plan, target)
 
 
-def _plan(
+def _checked(
     target: Params,
     saved: PyTree,
     place: Place,

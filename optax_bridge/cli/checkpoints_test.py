@@ -407,17 +407,51 @@ def test_inspect_of_a_step_that_cannot_be_read_lists_the_rest(
     assert done.exit_code == 0 and "int64[3]" in done.stdout
 
 
-def test_inspect_lists_a_thousand_lines_and_says_how_many_more(tmp_path: Path) -> None:
+def test_inspect_folds_long_levels_and_says_how_many_more(tmp_path: Path) -> None:
     tree = {f"layer{i:03}": {"w": i} for i in range(700)}
     (tmp_path / "x").write_bytes(serialization.msgpack_serialize(tree))
     done = bridge("inspect", tmp_path / "x")
     assert done.exit_code == 0
-    assert "layer499" in done.stdout and "layer500" not in done.stdout
-    lines = done.stdout.splitlines()
-    assert lines[-1] == "and 400 lines more: --all shows them"
-    assert len([line for line in lines if "── " in line]) == 1000
+    assert "layer019" in done.stdout and "layer020" not in done.stdout
+    assert "and 680 more: --all shows them" in done.stdout.splitlines()[-1]
     every = bridge("inspect", tmp_path / "x", "--all").stdout
     assert "layer699" in every and "more" not in every
+
+
+STATE = """
+import jax.numpy as jnp, optax
+from optax_bridge import TrainState
+
+def state(scale=3, tx=optax.adam(0.1)):
+    params = {
+        "dense": {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)},
+        "head": {"kernel": jnp.ones((3, 5))}, "scale": jnp.ones(scale),
+    }
+    return TrainState.create(apply_fn=None, params=params, tx=tx)
+
+def larger():
+    return state(4)
+
+def negated():
+    return state(tx=optax.lars(0.1, momentum=0.9))
+"""
+
+
+def test_inspect_prints_where_each_leaf_goes_and_what_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(STATE)
+    done = bridge("inspect", ADAM, "--like", f"{tmp_path}/new.py:state")
+    assert done.exit_code == 0, done.stderr
+    assert "['target']['scale'] -> ['params']['scale']" in done.stdout.splitlines()
+    assert "['state']['step'] -> ['opt_state']['0']['count']" in done.stdout.splitlines()
+    facts = json.loads(
+        bridge("inspect", ADAM, "--like", f"{tmp_path}/new.py:state", "--json").stdout
+    )
+    assert len(facts["moves"]) == len(done.stdout.splitlines())
+    done = bridge("inspect", ADAM, "--like", f"{tmp_path}/new.py:larger")
+    assert done.exit_code == 1
+    assert "['target']['scale']: expected float32[4], found float32[3]" in done.stderr
+    done = bridge("inspect", FILES / "lars.msgpack", "--like", f"{tmp_path}/new.py:negated")
+    assert done.exit_code == 0 and "['trace']['scale'] (negated)" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["inspect", "convert"])

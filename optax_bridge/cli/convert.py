@@ -123,13 +123,13 @@ _Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON
 def convert(
     source: _Source,
     destination: _Destination,
+    like: _Like = None,
     optimizer: _Optimizers = None,
     to: _To = Target.OPTAX,
     file_format: _FileFormat = "orbax",
     params_only: _ParamsOnly = False,
     recipe: _Recipe = None,
     layout: _Layout = Layout.KEEP,
-    like: _Like = None,
     part: _Part = None,
     names: _Names = None,
     step: _Step = None,
@@ -204,7 +204,7 @@ def _run(options: ConvertOptions) -> int:
         errors.print(refusal)
         return MISUSE
     try:
-        with _progress_bar(errors) as progress, _warnings_to(errors):
+        with _progress_bar(errors) as progress, warnings_to(errors):
             done = _convert(options, str(recipe), progress)
     except ProgramError as error:
         if options.shows_traceback:
@@ -339,7 +339,7 @@ def _convert(
 
 
 @contextlib.contextmanager
-def _warnings_to(errors: "Terminal") -> Iterator[None]:
+def warnings_to(errors: "Terminal") -> Iterator[None]:
     """Prints warnings as sentences, without the lines of this package that gave them."""
     with warnings.catch_warnings(record=True) as caught:
         try:
@@ -393,21 +393,12 @@ def _print_moves(done: "Conversion", as_json: bool) -> None:
 
     dropped = done.dropped()
     if as_json:
-        moves = [
-            {
-                "from": list(move.source), "to": list(move.target), "negated": move.negate,
-                "cast": list(move.cast) if move.cast else None,
-            }
-            for move in done.moves
-        ]  # fmt: skip
+        moves = [move.facts() for move in done.moves]
         print(dumps({"moves": moves, "dropped": [list(path) for path in dropped]}))
         return
     console = plain_terminal()
     for move in done.moves:
-        notes = [" to ".join(move.cast)] if move.cast else []
-        notes += ["negated"] if move.negate else []
-        note = f" ({', '.join(notes)})" if notes else ""
-        console.print(f"{leaf_name(move.source)} -> {leaf_name(move.target)}{note}")
+        console.print(str(move))
     for path in dropped:
         console.print(f"{leaf_name(path)} is dropped")
     console.print("Nothing was written; what is around the optimizers stays as it is.")

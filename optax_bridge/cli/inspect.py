@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optax_bridge.cli import pytorch
-from optax_bridge.cli.convert import nothing_there
+from optax_bridge.cli.convert import nothing_there, warnings_to
 from optax_bridge.cli.options import ShowsTraceback
 from optax_bridge.cli.programs import ProgramError, load_object
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.tree import Tree
 
     from optax_bridge.checkpoints.locate import Part
     from optax_bridge.checkpoints.read import Read
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from optax_bridge.metadata.trees import Leaf, PyTree
 
 FOUND, FAILED, MISUSE = 0, 1, 2
-AT_FIRST = 1000  # lines; a terminal has no use for more unless somebody asks
+AT_FIRST = 20  # lines of a level; a terminal has no use for more unless somebody asks
 
 
 def inspect(
@@ -34,7 +33,8 @@ def inspect(
     ],
     json: Annotated[bool, typer.Option("--json", help="Print what is in it as JSON.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="List every leaf, not only the first thousand lines.")
+        bool,
+        typer.Option("--all", help="List every leaf, not only the first twenty of each level."),
     ] = False,
     names: Annotated[
         bool,
@@ -46,7 +46,10 @@ def inspect(
     ] = False,
     like: Annotated[
         str | None,
-        typer.Option(help="With --names: the function that makes the new state, as for `convert`."),
+        typer.Option(
+            help="The function that makes the new state, as for `convert`: print where each leaf "
+            "goes in it, and what does not fit."
+        ),
     ] = None,
     part: Annotated[
         str | None,
@@ -62,7 +65,7 @@ def inspect(
     | exit code | means |
     |---|---|
     | 0 | printed |
-    | 1 | the checkpoint cannot be read |
+    | 1 | the checkpoint cannot be read, or does not fit the state |
     | 2 | misuse: no checkpoint at the path, --names without --like, a program that fails |
     | 130 | interrupted |
 
@@ -71,36 +74,57 @@ def inspect(
 
     - `optax-bridge inspect runs/1/`
 
+    - `optax-bridge inspect checkpoint_100 --like train.py:make_state`
+
     - `optax-bridge inspect ckpt.pt --names --like train.py:make_state > names.toml`
     """
-    if names != (like is not None):
+    if names and like is None:
         message = "--names and --like train.py:make_state go together"
         raise typer.BadParameter(message, param_hint="--names")
     if like is not None:
-        raise typer.Exit(print_names(file, like, part, shows_traceback))
+        raise typer.Exit(print_like(file, like, part, json, names, shows_traceback))
     raise typer.Exit(print_checkpoint(file, json, everything, part))
 
 
-def print_names(path: Path, like: str, part: str | None, shows_traceback: bool) -> int:
-    """Prints the draft of a names file."""
+def print_like(
+    path: Path, like: str, part: str | None, json: bool, names: bool, shows_traceback: bool
+) -> int:
+    """Prints where each leaf goes in a state; for PyTorch's, with `names`, the draft of a file."""
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.checkpoints.read import read_checkpoint
+    from optax_bridge.checkpoints.restore import planned
     from optax_bridge.cli.terminal import plain_terminal
+    from optax_bridge.torch.checkpoints.files import is_torch
 
+    errors = plain_terminal(stderr=True)
     if not os.path.lexists(path):
-        plain_terminal(stderr=True).print(nothing_there(path))
+        errors.print(nothing_there(path))
         return MISUSE
     try:
-        text = pytorch.draft(read_checkpoint(path), load_object(like, make=True), part)
+        read = read_checkpoint(path)
+        if is_torch(read) and not names:
+            errors.print(f"{path}: a checkpoint of PyTorch: --names drafts where each tensor goes.")
+            return MISUSE
+        template = load_object(like, make=True)
+        if names:
+            print(pytorch.draft(read, template, part), end="")
+            return FOUND
+        plan = planned(template, read.tree, read.path)
+        if json:
+            print(dumps({"moves": [move.facts() for move in plan.moves]}))
+        else:
+            for move in plan.moves:
+                plain_terminal().print(str(move))
+        with warnings_to(errors):
+            plan.check()
     except ProgramError as error:
         if shows_traceback:
             traceback.print_exception(error)
-        plain_terminal(stderr=True).print(str(error))
+        errors.print(str(error))
         return MISUSE
     except CheckpointError as error:
-        plain_terminal(stderr=True).print(str(error))
+        errors.print(str(error))
         return FAILED
-    print(text, end="")
     return FOUND
 
 
@@ -207,7 +231,7 @@ def description_of(part: "Part", place: Path) -> str:
 
     looks = looks_like(part, place)
     if " or " in looks:
-        looks += " (their states have the same fields: say which with --optimizer)"
+        looks += " (their states have the same fields: convert --optimizer says which)"
     notes = [f"optimizer {part.name or '(the whole)'}: {looks}", f"step {part.step}"]
     if part.copies is not None:
         notes.append(f"replicated {part.copies} times")
@@ -223,53 +247,31 @@ def description_of(part: "Part", place: Path) -> str:
 def print_outline(
     console: "Console", name: str, node: "PyTree", limit: int | None = AT_FIRST
 ) -> None:
-    """Prints a tree, and how much of it was left out.
+    """Prints a tree, each level folded to so many lines.
 
     Args:
       console: where to, without markup: names are a file's own.
       name: of the root.
       node: nested dicts and lists.
-      limit: lines at most; None for all of them.
+      limit: lines of a level at most; None for all of them.
     """
     from rich.tree import Tree
 
-    tree = Tree(name)
-    omitted = _grow(tree, node, limit)
-    console.print(tree)
-    if omitted:
-        console.print(f"and {omitted:,} lines more: --all shows them")
-
-
-def _grow(root: "Tree", node: "PyTree", limit: int | None) -> int:
-    """Adds a line for each level and leaf, in order; returns how many are left out."""
     from optax_bridge._text import brief
     from optax_bridge.checkpoints.trees import is_array
 
-    count = 0
-    waiting = [(root, _items(node))]
-    while waiting:
-        tree, items = waiting[-1]
-        item = next(items, None)
-        if item is None:
-            waiting.pop()
-            continue
-        count += 1
-        name, value = item
-        is_level = isinstance(value, Mapping | list | tuple)
-        below = tree
-        if limit is None or count <= limit:
-            label = brief(str(name))[1:-1]
-            if is_level:
-                label = label if value else f"{label} (empty)"
+    root = Tree(name)
+    waiting = [(root, node)]
+    for tree, level in waiting:
+        items = [*(level.items() if isinstance(level, Mapping) else enumerate(level))]
+        for key, value in items[:limit]:
+            label = brief(str(key))[1:-1]
+            if isinstance(value, Mapping | list | tuple):
+                waiting.append((tree.add(label if value else f"{label} (empty)"), value))
             elif is_array(value):
-                label = f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes"
+                tree.add(f"{label} {value.dtype}{list(value.shape)} {value.nbytes:,} bytes")
             else:
-                label = f"{label} {brief(value)}"
-            below = tree.add(label)
-        if is_level:
-            waiting.append((below, _items(value)))
-    return count - limit if limit is not None and count > limit else 0
-
-
-def _items(node: "PyTree") -> "Iterator[tuple[object, PyTree]]":
-    return iter(list(node.items()) if isinstance(node, Mapping) else list(enumerate(node)))
+                tree.add(f"{label} {brief(value)}")
+        if limit is not None and len(items) > limit:
+            tree.add(f"and {len(items) - limit:,} more: --all shows them")
+    console.print(root)
