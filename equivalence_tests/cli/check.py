@@ -33,8 +33,6 @@ Examples:
 - `optax-bridge check --platform gpu --against cpu.zip`
 
 - `optax-bridge check --from torch --only adamw`
-
-- `optax-bridge check --from jax`
 """
 
 
