@@ -5,22 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_bridge.spmd.config import (
-    REQUIRED,
-    Required,
-    config_class,
-    config_for_class,
-    config_for_function,
-)
+from optax_bridge.spmd.config import config_for_class, config_for_function
 from optax_bridge.spmd.examples.transformer import GroupedQueryAttention, TransformerAttentionLayer
-from optax_bridge.spmd.layer import (
-    BaseLayer,
-    FactorizationSpec,
-    ParameterSpec,
-    RMSNorm,
-    StackedTransformerLayer,
-)
-from optax_bridge.spmd.module import Module, OutputCollection
+from optax_bridge.spmd.layer import BaseLayer, RMSNorm, StackedTransformerLayer
 from optax_bridge.spmd.module import functional as F
 
 KEY = jax.random.key(0)
@@ -98,80 +85,6 @@ def test_third_party_layers(custom_layer_cfg):
     stack = stack_cfg.set(num_layers=2, name="stack").instantiate(parent=None)
     outputs, _ = F(stack, None, {}, {"data": jnp.ones(2)}, is_training=False)
     np.testing.assert_array_equal(outputs, [9, 9])
-
-
-class BarModule(Module):
-    def forward(self, x):
-        self.add_summary("x", x)
-        return x * self.state["scale"]
-
-    def my_method(self, x):
-        return x + self.state["scale"]
-
-
-class FooModule(Module):
-    @config_class
-    class Config(Module.Config):
-        bar: BarModule.Config = BarModule.default_config()
-
-    def __init__(self, cfg, *, parent):
-        super().__init__(cfg, parent=parent)
-        bar_cfg: BarModule.Config = self.config.bar
-        self._add_child("bar1", bar_cfg)
-        self._add_child("bar2", bar_cfg)
-
-    def forward(self, x):
-        y = self.bar1(x)
-        z = self.bar2.my_method(y)
-        return z
-
-
-def test_modules_and_functional():
-    cfg: FooModule.Config = FooModule.default_config().set(name="foo", vlog=1)
-    foo_module: FooModule = cfg.instantiate(parent=None)
-    outputs, output_collection = F(
-        foo_module,
-        prng_key=KEY,
-        state={"bar1": {"scale": 2.0}, "bar2": {"scale": 5.0}},
-        inputs={"x": jnp.ones(())},
-        is_training=True,
-    )
-    assert outputs == 7
-    assert isinstance(output_collection, OutputCollection)
-    assert output_collection.summaries["bar1"] == {"x": 1}
-
-
-class DocumentsLinear(BaseLayer):
-    @config_class
-    class Config(BaseLayer.Config):
-        input_dim: Required[int] = REQUIRED
-        output_dim: Required[int] = REQUIRED
-        bias: bool = True
-
-    def _create_layer_parameter_specs(self) -> dict[str, ParameterSpec]:
-        cfg = self.config
-        params = dict(
-            weight=ParameterSpec(
-                shape=(cfg.input_dim, cfg.output_dim),
-                mesh_axes=cfg.param_partition_spec,
-                factorization=FactorizationSpec(axes=("row", "col")),
-            )
-        )
-        if cfg.bias:
-            params["bias"] = ParameterSpec(
-                shape=[cfg.output_dim], mesh_axes=(cfg.param_partition_spec[-1],)
-            )
-        return params
-
-
-def test_parameters_of_a_layer():
-    cfg = DocumentsLinear.default_config().set(name="linear", input_dim=3, output_dim=2)
-    layer = cfg.set(param_partition_spec=(None, "model")).instantiate(parent=None)
-    specs = layer.create_parameter_specs_recursively()
-    assert tuple(specs["weight"].mesh_axes) == (None, "model")
-    assert tuple(specs["bias"].mesh_axes) == ("model",)
-    params = layer.initialize_parameters_recursively(KEY)
-    assert params["weight"].shape == (3, 2) and params["bias"].shape == (2,)
 
 
 def test_names_of_the_document():

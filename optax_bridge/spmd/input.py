@@ -49,6 +49,7 @@ class Input(Module):
         super().__init__(cfg, parent=parent)
         self._partitioner = maybe_instantiate(cfg.input_partitioner)
         self._dispatcher: BaseInputDispatcher | None = None
+        self._partitions: dict[object, PartitionSpec] = {}
         if cfg.input_dispatcher is not None:
             self._dispatcher = self._add_child("input_dispatcher", cfg.input_dispatcher)
 
@@ -131,14 +132,34 @@ class Input(Module):
         if pad and isinstance(batch, dict) and DISPATCH_KEY not in batch:
             spec = self._config.partition_spec or self.partition_spec
             batch = padded_to_multiple(batch, _ways(current_mesh(), spec))
-        for path, leaf in flatten_items(batch):
-            array = _array_of(leaf)
-            if isinstance(array, np.ndarray) and array.dtype.kind in "OSUMm":
-                raise ValueError(
-                    f"{self.path()}: batch {path!r}: expected numbers, found dtype "
-                    f"{array.dtype}. Leave it out of the source, or encode it there."
-                )
-        return host_to_global_array(batch, partition=self.partition_for(batch))
+        return host_to_global_array(batch, partition=self._checked_partition(batch))
+
+    @nowrap
+    def step_batch(self, batch: PyTree) -> PyTree:
+        """Returns a batch as a jitted step takes it; raises as `global_batch` does.
+
+        To one device `jax.jit` moves arrays of NumPy itself, in less of the processor's time.
+        """
+        spec, mesh = self._checked_partition(batch), current_mesh()
+        is_of_numpy = all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(batch))
+        if is_of_numpy and mesh is not None and mesh.size == 1:
+            return batch
+        return host_to_global_array(batch, partition=spec)
+
+    def _checked_partition(self, batch: PyTree) -> PartitionSpec:
+        """The `partition_for` of numbers; asked once for all batches of the same arrays."""
+        leaves, treedef = jax.tree.flatten(batch)
+        arrays = [_array_of(leaf) for leaf in leaves]
+        layout = current_mesh(), treedef, *((array.shape, array.dtype) for array in arrays)
+        if layout not in self._partitions:
+            for (path, _), array in zip(flatten_items(batch), arrays, strict=True):
+                if isinstance(array, np.ndarray) and array.dtype.kind in "OSUMm":
+                    raise ValueError(
+                        f"{self.path()}: batch {path!r}: expected numbers, found dtype "
+                        f"{array.dtype}. Leave it out of the source, or encode it there."
+                    )
+            self._partitions[layout] = self.partition_for(batch)
+        return self._partitions[layout]
 
     @nowrap
     def dispatch_global_batch(self, global_batch: PyTree) -> PyTree:

@@ -105,6 +105,20 @@ def test_a_batch_lies_along_the_devices_and_then_as_it_is_wanted(mesh):
         batches.partition_for({"x": np.ones((6, 2))})
 
 
+def test_to_one_device_arrays_of_numpy_go_with_the_step_itself(mesh):
+    cfg = IteratorInput.default_config().set(name="input", source=lambda: [])
+    data: Any = cfg.instantiate(parent=None)
+    batch = {"x": np.ones((8, 2))}
+    assert data.step_batch(batch)["x"].sharding.shard_shape((8, 2)) == (1, 2)
+    with jax.set_mesh(Mesh(np.array(jax.devices()[3:4]), ("data",))):
+        assert data.step_batch(batch) is batch
+        assert data.step_batch({"x": jnp.ones(2)})["x"].devices() == {jax.devices()[3]}
+        with pytest.raises(ValueError, match="batch 'text': expected numbers"):
+            data.step_batch({"text": np.array(["a"])})
+    with pytest.raises(ValueError, match="'x' has 6 examples"):
+        data.step_batch({"x": np.ones((6, 2))})
+
+
 def test_arrays_of_jax_stay_on_their_devices_and_may_be_keys(mesh):
     keys = jax.random.split(jax.random.key(0), 6)
     source = [{"x": jnp.ones((6, 2)), "key": keys}]

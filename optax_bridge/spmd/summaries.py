@@ -1,5 +1,6 @@
 """Summaries, and what writes them: for TensorBoard, and as lines of JSON."""
 
+import functools
 import json
 import os
 import time
@@ -168,28 +169,21 @@ class SummaryWriter(BaseWriter):
         """Appends one event; in this thread, so that a full disk is an error of this call."""
         if jax.process_index():
             return
-        from tensorboardX import summary  # protobuf: slow, and only who writes needs it
-        from tensorboardX.event_file_writer import EventsWriter
+        # Protobuf is slow to import, and only who writes needs it.
         from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
         if self._events is None:
+            from tensorboardX.event_file_writer import EventsWriter
+
             Path(self._config.dir).mkdir(parents=True, exist_ok=True)
             suffix = f".{os.getpid()}.{time.monotonic_ns()}"  # two in one second are two files
             self._events = EventsWriter(str(Path(self._config.dir) / "events"), suffix)
         event = Event(step=step, wall_time=time.time())
         for path, value in pairs:
-            if isinstance(value, str):
-                proto = summary.text(path, value)
-            elif value.ndim == 0:
+            if isinstance(value, np.ndarray) and value.ndim == 0:
                 event.summary.value.add(tag=path, simple_value=value.item())
-                continue
-            elif value.ndim == 4 and value.shape[-1] in (1, 3, 4):
-                proto = summary.image(path, _as_picture(value), dataformats="NHWC")
-            elif value.size and np.all(np.isfinite(value)):
-                proto = summary.histogram(path, value, bins=_BINS)
             else:
-                continue
-            event.summary.value.extend(proto.value)
+                event.summary.value.extend(_of_arrays(path, value))
         self._events.write_event(event)
         if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
             self._events.flush()
@@ -226,14 +220,13 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
       The pairs, without arrays of which parts are in other processes only.
     """
     pairs = []
-    items = [
-        (path, value.value() if isinstance(value, Summary) else value)
-        for path, value in flatten_items(values, is_leaf=is_summary)
-    ]
-    for _, value in items:  # all on their way before the first is waited for
-        if isinstance(value, jax.Array) and value.is_fully_addressable:
-            value.copy_to_host_async()
-    for path, value in items:
+    leaves, treedef = jax.tree.flatten(values, is_leaf=is_summary)
+    arrays = [leaf.value() if isinstance(leaf, Summary) else leaf for leaf in leaves]
+    if jax.default_backend() != "cpu":  # all on their way before the first is waited for
+        for value in arrays:
+            if isinstance(value, jax.Array) and value.is_fully_addressable:
+                value.copy_to_host_async()
+    for path, value in zip(_names(treedef), arrays, strict=True):
         if isinstance(value, str):
             pairs.append((path, value))
             continue
@@ -246,6 +239,25 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
             array = array.astype(np.float32)
         pairs.append((path, array))
     return pairs
+
+
+@functools.lru_cache
+def _names(treedef: jax.tree_util.PyTreeDef) -> list[str]:
+    """The paths of a tree's leaves; the same at each step."""
+    return [path for path, _ in flatten_items(treedef.unflatten(range(treedef.num_leaves)))]
+
+
+def _of_arrays(path: str, value: str | np.ndarray) -> Any:
+    """The values of an event for a text, pictures or a histogram; none if not all is finite."""
+    from tensorboardX import summary
+
+    if isinstance(value, str):
+        return summary.text(path, value).value
+    if value.ndim == 4 and value.shape[-1] in (1, 3, 4):
+        return summary.image(path, _as_picture(value), dataformats="NHWC").value
+    if value.size and np.all(np.isfinite(value)):
+        return summary.histogram(path, value, bins=_BINS).value
+    return []
 
 
 def _as_picture(value: np.ndarray) -> np.ndarray:

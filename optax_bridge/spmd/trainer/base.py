@@ -357,7 +357,7 @@ class BaseTrainer(Module):
         Returns:
           The step's outputs: "loss", "aux", "summaries", "finite"; they may not be computed yet.
         """
-        return self._run_step(self.input.global_batch(host_batch))
+        return self._run_step(self.input.step_batch(host_batch))
 
     def _run_step(self, input_batch: PyTree) -> dict[str, PyTree]:
         """Begins the next step with a global batch."""
