@@ -71,7 +71,8 @@ class Input(Module):
         else becomes arrays of NumPy.
         """
         for batch in it:
-            arrays = jax.tree.map(_array_of, batch)
+            leaves, treedef = jax.tree.flatten(batch)
+            arrays = treedef.unflatten([_array_of(leaf) for leaf in leaves])
             dispatcher = self._dispatcher
             yield arrays if dispatcher is None else dispatcher.logical_to_physical_batch(arrays)
 

@@ -26,6 +26,7 @@ from optax_bridge.spmd.module import Module, nowrap
 from optax_bridge.spmd.trees import flatten_items
 
 _BINS = 30
+_BFLOAT16 = np.dtype(jnp.bfloat16)
 _SECONDS_BETWEEN_FLUSHES = 5.0
 
 
@@ -231,11 +232,11 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
             pairs.append((path, value))
             continue
         if isinstance(value, jax.Array) and not (
-            value.is_fully_replicated or value.is_fully_addressable
+            value.is_fully_addressable or value.is_fully_replicated
         ):
             continue
         array = np.asarray(value)
-        if array.dtype == jnp.bfloat16:
+        if array.dtype == _BFLOAT16:
             array = array.astype(np.float32)
         pairs.append((path, array))
     return pairs

@@ -363,15 +363,15 @@ def test_only_a_missing_position_begins_anew(tmp_path):
 
 def test_a_run_goes_on_from_the_step_that_is_asked_for(whole, tmp_path):
     expected, _ = whole
-    cfg = with_randomness(config(tmp_path, steps=6))
+    cfg = with_randomness(config(tmp_path, steps=6, save_every=1))
     cfg.checkpointer.keep_last_n = 3
     run(cfg)
-    losses, _ = run(cfg, restore_step=2)
-    assert losses == {step: x for step, x in expected.items() if step > 2}
+    losses, _ = run(cfg, restore_step=4)
+    assert losses == {step: x for step, x in expected.items() if step > 4}
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
-    steps = {f"step_0000000{step}" for step in (2, 4, 6)}
-    assert names == steps | {"aside_step_00000004", "aside_step_00000006"}
-    with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[2, 4, 6"):
+    steps = {f"step_0000000{step}" for step in (4, 5, 6)}
+    assert names == steps | {"aside_step_00000005", "aside_step_00000006"}
+    with pytest.raises(ValueError, match=r"no complete checkpoint of step 3; there are \[4, 5, 6"):
         run(cfg, restore_step=3)
 
 

@@ -162,8 +162,8 @@ class TrainingLoop:
 
     def _check_finite(self, taken: _Taken) -> float:
         """The loss of a step."""
-        loss = np.asarray(taken.outputs["loss"])
-        if taken.outputs["finite"] or self._trainer.learner.handles_undefined_loss():
+        loss, finite = (np.asarray(taken.outputs[name]) for name in ("loss", "finite"))
+        if finite or self._trainer.learner.handles_undefined_loss():
             return loss.item()
         what = f"loss is {loss}" if not np.isfinite(loss) else "the gradients are not finite"
         saved = self._save_before(taken.step)
