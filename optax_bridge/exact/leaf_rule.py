@@ -48,7 +48,8 @@ from optax_bridge.metadata.trees import (
 # (int32 scalar), or None, which means that every call gives it. Where a schedule or a call gives
 # `jnp.float32(...)` and the parameters are in half precision, the exact path yields parameters or
 # moments in float32, as flax.optim did; numbers of Python leave every dtype as it is.
-ScalarOrSchedule = float | jax.Array | optax.Schedule
+# A schedule is written out, as to mypy Optax has no types.
+ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 Powers = tuple[jax.Array, jax.Array]  # of both decays, see `decay_powers`
 
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import optax
 
@@ -19,8 +19,15 @@ _IS_ON = "True"
 Group = str | legacy_optim.ModelParamTraversal  # a pattern of paths, or what selects them
 
 
+class _OptimizerOfTorch(Protocol):
+    param_groups: list[dict[str, Any]]
+
+
+OptimizerOrText = str | _OptimizerOfTorch | Described | TorchOptimizer
+
+
 def from_torch(
-    optimizer: Any,
+    optimizer: OptimizerOrText,
     *,
     exact: bool = True,
     lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
@@ -59,7 +66,7 @@ def from_torch(
 
 
 def torch_definition(
-    optimizer: Any,
+    optimizer: OptimizerOrText,
     *,
     lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
     groups: Sequence[Group] | None = None,
