@@ -1,4 +1,4 @@
-"""Every command, public name and rule has a row in docs/promises.md, and every row's test exists."""
+"""Every command, public name and rule has a row in docs/promises.md; every row's test exists."""
 
 import ast
 import fnmatch
