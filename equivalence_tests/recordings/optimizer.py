@@ -159,7 +159,7 @@ class Stepper:
             saved = {"model": tensors, "optimizer": nest(state)}
             checkpoint = torch_checkpoint(saved, self.source.place, "model", "optimizer")
             file = self._names_file(list(tensors))
-            tree = as_legacy(checkpoint, file, step=self.recording.first)
+            tree, _ = as_legacy(checkpoint, file, step=self.recording.first)
             tree = tree["optimizer"]
         else:
             return self._with_optax(carry, state)

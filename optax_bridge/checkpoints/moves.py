@@ -60,13 +60,15 @@ class Move:
     target: Names
     cast: tuple[str, str] | None = None  # the dtype before and after
     negate: bool = False
+    layout: Callable[[np.ndarray], np.ndarray] | None = None  # its axes are rearranged
     leaf: Leaf = field(default=None, repr=False, compare=False)
     template: Leaf = field(default=None, repr=False, compare=False)  # what the target has there
     within: Range | None = None  # of its numbers, which are then finite
     is_plain: bool = True  # the target has the same leaf at the same place
 
     def __str__(self) -> str:
-        notes = [" to ".join(self.cast)] if self.cast else []
+        notes = [str(self.layout)] if self.layout else []
+        notes += [" to ".join(self.cast)] if self.cast else []
         notes += ["negated"] if self.negate else []
         note = f" ({', '.join(notes)})" if notes else ""
         return f"{leaf_name(self.source)} -> {leaf_name(self.target)}{note}"
@@ -75,11 +77,12 @@ class Move:
         """The move as JSON has it."""
         cast = list(self.cast) if self.cast else None
         ends = {"from": list(self.source), "to": list(self.target)}
-        return {**ends, "negated": self.negate, "cast": cast}
+        layout = str(self.layout) if self.layout else None
+        return {**ends, "negated": self.negate, "cast": cast, "layout": layout}
 
     def value(self) -> Leaf:
         """The leaf as the target has it."""
-        leaf = self.leaf
+        leaf = self.leaf if self.layout is None else self.layout(self.leaf)
         if self.template is not None and is_key(self.template):
             return jax.random.wrap_key_data(
                 jnp.asarray(leaf), impl=jax.random.key_impl(self.template)

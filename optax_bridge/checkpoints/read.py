@@ -4,7 +4,8 @@ import functools
 import importlib
 import pkgutil
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -14,6 +15,8 @@ from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.lazy import check_unpacked
 from optax_bridge.checkpoints.locate import find_states
+from optax_bridge.checkpoints.moves import Move
+from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree
 
 ORBAX = "Orbax"  # which brings arrays to devices itself
@@ -40,6 +43,7 @@ class Read:
       version: of T5X's layout.
       variant: of the format, in words, where it has several without a version.
       level: the name under which every checkpoint of the format has its optimizer, if any.
+      origins: of a tree that was laid out anew, each leaf's move from the file to its place.
     """
 
     path: Path
@@ -48,6 +52,12 @@ class Read:
     version: int | None = None
     variant: str = ""
     level: str | None = None
+    origins: Mapping[Names, Move] = field(default_factory=dict[Names, Move], repr=False)
+
+    def from_file(self, move: Move) -> Move:
+        """The move with the place in the file itself, and the rearrangement on the way."""
+        origin = self.origins.get(move.source)
+        return move if origin is None else replace(move, source=origin.source, layout=origin.layout)
 
     @property
     def description(self) -> str:

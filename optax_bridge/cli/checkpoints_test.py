@@ -504,6 +504,7 @@ def test_a_dry_run_prints_where_each_leaf_goes_and_writes_nothing(tmp_path: Path
         "to": ["params", "scale"],
         "negated": False,
         "cast": None,
+        "layout": None,
     } in facts["moves"]
     assert os.listdir(tmp_path) == []
     assert bridge("convert", ADAM, tmp_path / "new", "--params-only", "--dry-run").exit_code == 2

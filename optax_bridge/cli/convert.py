@@ -277,10 +277,8 @@ def _misuse(options: ConvertOptions) -> str:
 
     if not os.path.lexists(options.source):
         return nothing_there(options.source)
-    if options.dry_run and (options.params_only or options.names):
-        return (
-            "--dry-run is for states of flax.optim and Optax: leave --params-only and --names out"
-        )
+    if options.dry_run and (options.params_only or options.to is Target.TORCH):
+        return "--dry-run shows where a state's leaves go: leave --params-only and --to torch out"
     alone, flat = options.params_only or options.part, options.layout is Layout.FLAT
     legacy = options.to is Target.LEGACY
     if options.like is not None and (
@@ -391,13 +389,13 @@ def _print_moves(done: "Conversion", as_json: bool) -> None:
     from optax_bridge.cli.terminal import plain_terminal
     from optax_bridge.metadata.paths import leaf_name
 
-    dropped = done.dropped()
+    dropped, plan = done.dropped(), [done.read.from_file(move) for move in done.moves]
     if as_json:
-        moves = [move.facts() for move in done.moves]
+        moves = [move.facts() for move in plan]
         print(dumps({"moves": moves, "dropped": [list(path) for path in dropped]}))
         return
     console = plain_terminal()
-    for move in done.moves:
+    for move in plan:
         console.print(str(move))
     for path in dropped:
         console.print(f"{leaf_name(path)} is dropped")

@@ -32,19 +32,7 @@ class TorchOptimizer(PortedOptimizer):
     def step(
         self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
     ) -> tuple[Tensor, Fields]:
-        """Takes a step.
-
-        Args:
-          k: the operations in the parameter's dtype.
-          t: the number of this step, from 1 on, in float64.
-          hp: the hyper-parameters of this step, as attributes.
-          param: the parameter.
-          grad: its gradient.
-          state: its state's fields, as attributes.
-
-        Returns:
-          The new parameter and the new fields.
-        """
+        """The new parameter and fields, after step `t`, counted from 1 in float64."""
         raise NotImplementedError
 
     def new_values(

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from optax_bridge.correspondence.claim import Claim, Evidence, differs, identical, rounding
-from optax_bridge.correspondence.entry import OptaxRecipe
+from optax_bridge.correspondence.entry import LegacyClass, OptaxRecipe
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
 
 # Arguments of PyTorch's constructors that have no place here, and what to know of each.
-BESIDE = {
+_BESIDE = {
     "params": "the parameters are given to `init`, not to the optimizer",
     "foreach": "PyTorch then works through lists of tensors: the same bits on CPUs in float32, but "
     "for rounding in NAdam, RAdam, Adafactor (1 ULP in 100 steps measured) and ASGD (45 ULP); in "
@@ -20,6 +20,17 @@ BESIDE = {
     "differentiable": "the same numbers: PyTorch then keeps a step for autograd; in JAX "
     "differentiate through `tx.update`",
 }
+
+
+def of_class(name: str) -> dict[str, Any]:
+    """The arguments of an entry that name the class, its port and its other arguments."""
+    return {
+        "legacy": LegacyClass(f"optax_bridge.torch.{name}"),
+        "port": f"optax_bridge.torch.{name.lower()}",
+        "extra_arguments": _BESIDE,
+    }
+
+
 _ORDER = (
     "PyTorch's operations in PyTorch's order, each rounded as its vectorized kernels for CPUs "
     "round it"

@@ -54,8 +54,8 @@ def moved_to_flax(
         )  # fmt: skip
     file = read_names(names)
     checkpoint = torch_checkpoint(read.tree, read.path, file.model, file.optimizer)
-    tree = as_legacy(checkpoint, file, like=like, params_only=params_only, step=step)
-    return dataclasses.replace(read, tree=tree, variant=summary(checkpoint))
+    tree, origins = as_legacy(checkpoint, file, like=like, params_only=params_only, step=step)
+    return dataclasses.replace(read, tree=tree, variant=summary(checkpoint), origins=origins)
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,11 @@ def state_from_torch(
     traversals = [_traversal({*group}, rules) for group in groups]
     definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)
     if saved["optimizer"]["state"] or step:
-        legacy = as_arrays(as_legacy(checkpoint, file, step=step))
+        legacy = as_arrays(as_legacy(checkpoint, file, step=step)[0])
         converted = convert_tree(legacy, definition, exact=exact, place=_PLACE)
         return train_state(cls, converted, apply_fn, fields=fields, place=_PLACE)
     state_class: Any = cls
-    collections = as_arrays(as_legacy(checkpoint, file, params_only=True))
+    collections = as_arrays(as_legacy(checkpoint, file, params_only=True)[0])
     tx = from_legacy(definition, exact)
     return state_class.create(apply_fn=apply_fn, tx=tx, **{**collections, **fields})
 

@@ -52,6 +52,12 @@ class TorchCheckpoint:
         return [index for group in self.groups for index in group.indices]
 
     @property
+    def stateless(self) -> set[int]:
+        """The indices of parameters that SGD without momentum has, which keeps nothing of them."""
+        of_sgd = (group for group in self.groups if "dampening" in group.settings)
+        return {i for group in of_sgd if not group.settings["momentum"] for i in group.indices}
+
+    @property
     def is_stepped(self) -> bool:
         """True if some parameter has a state."""
         return any(self.states.values())

@@ -1,4 +1,4 @@
-"""Moves a checkpoint of PyTorch into the layout of a legacy checkpoint, and a state back."""
+"""The planners between a checkpoint of PyTorch and the layout of a legacy one, both ways."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,17 +10,64 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
 from optax_bridge.checkpoints.locate import at_path
+from optax_bridge.checkpoints.moves import Item, Misfit, Move, Plan, Side, alone
 from optax_bridge.checkpoints.trees import is_array, is_state, plain, state_dict, state_dict_of
 from optax_bridge.metadata.paths import Names, leaves
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.states import extract, nodes_of
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint, torch_checkpoint
-from optax_bridge.torch.checkpoints.names import NamesFile, Rule
+from optax_bridge.torch.checkpoints.names import MEND, NamesFile, Rule, described
 from optax_bridge.torch.checkpoints.order import Order
 
-PARAMS = "params"
+PARAMS, _STATES = "params", "param_states"
 _STEP = "step"  # PyTorch counts steps for each parameter
+_HOMES = {
+    PARAMS: ("optimizer", "target"),
+    _STATES: ("optimizer", "state", _STATES),
+    _STEP: ("optimizer", "state", _STEP),
+}
 _LARGEST = "exp_inf"  # Adamax's, where Adam has a mean of squares
+
+
+def plan_from_torch(
+    checkpoint: TorchCheckpoint, rules: Sequence[Rule], place: Place, order: Order | None = None
+) -> Plan:
+    """The plan from a file of PyTorch to parameters and, if their order is given, moments."""
+    items: list[Item] = []
+    indices = {name: index for index, name in order.names.items()} if order else {}
+    for rule in rules:
+        tensor = checkpoint.tensors[rule.name]
+        source = (*checkpoint.model, checkpoint.file_names[rule.name])
+        items += _items(rule, source, tensor, tensor.shape)
+        index = indices.get(rule.name, -1) if rule.paths[0][0] == PARAMS else -1
+        for field, value in checkpoint.states.get(index, {}).items():
+            source = (*(checkpoint.optimizer or ()), "state", str(index), field)
+            if field == _STEP:
+                items.append(Move(source, (_STEP,), leaf=value))
+            elif is_array(value):
+                items += _items(rule, source, value, tensor.shape, (field,))
+    return Plan(place, tuple(items))
+
+
+def _items(
+    rule: Rule, source: Names, array: np.ndarray, shape: tuple[int, ...], field: Names = ()
+) -> Iterator[Move | Misfit]:
+    """The moves of a parameter of a shape, or of a field of its state."""
+    layouts, requirement, remedy = rule.layouts(), rule.requirement(array.shape), MEND
+    if array.shape != shape:
+        layouts, requirement = dict.fromkeys(rule.paths), ""
+        if array.ndim and (rule.rearrangement or rule.paths[1:]):
+            requirement = f"{source[-1]} of the parameter's shape"
+            remedy = (
+                "These are statistics along axes of PyTorch, which another arrangement lacks: "
+                "start again, --params-only, or keep the parameter as it lies."
+            )
+    if requirement:
+        yield Misfit((rule.name,), requirement, described(array), remedy)
+        return
+    for path, layout in layouts.items():
+        target = (_STATES, *path[1:], *field) if field else path
+        yield Move(source, target, leaf=array, layout=layout)
 
 
 def as_legacy(
@@ -30,32 +77,78 @@ def as_legacy(
     like: PyTree = None,
     params_only: bool = False,
     step: int | None = None,
-) -> PyTree:
-    """A checkpoint of PyTorch as `flax.optim` would have laid it out."""
+) -> tuple[PyTree, dict[Names, Move]]:
+    """A checkpoint of PyTorch as `flax.optim` would have laid it out, and where each leaf was."""
     place, rules = checkpoint.place, names.rules(list(checkpoint.tensors))
-    collections: dict[str, PyTree] = {}
-    for rule in rules:
-        for path, array in rule.to_flax(checkpoint.tensors[rule.name]).items():
-            put(collections, path, array, rule.place)
     if params_only:
-        return collections
+        plan = plan_from_torch(checkpoint, rules, names.path)
+        return _carried_out(plan), {move.target: move for move in plan.moves}
     if not checkpoint.groups:
         raise CheckpointError(
             place, "a model and its optimizer", "a model alone",
             "Convert it with --params-only in place of --like.",
         )  # fmt: skip
-    params = collections.pop(PARAMS, {})
     order = _certain_order(checkpoint, names)
     number = np.int32(checkpoint.step(order, step))
-    if not checkpoint.is_stepped and number == 0:
-        opt_state = plain(state_dict(state_in(like, place).opt_state))
-        state = {"step": number, PARAMS: params, "opt_state": opt_state}
+    is_new = not checkpoint.is_stepped and number == 0
+    plan = plan_from_torch(checkpoint, rules, names.path, None if is_new else order)
+    tree = _carried_out(plan)
+    tree[_STEP] = number
+    if is_new:
+        tree["opt_state"] = plain(state_dict(state_in(like, place).opt_state))
     else:
         _check_fields(checkpoint, like)
-        param_states = _param_states(checkpoint, rules, order)
-        part = {"target": params, "state": {"step": number, "param_states": param_states}}
-        state = {"optimizer": part}
-    return _place_in(like, {**state, **collections}, checkpoint.rest)
+        with_state = {move.target[1:-1] for move in plan.moves if move.target[0] == _STATES}
+        for path, fields in _stateless(checkpoint, rules, order).items():
+            if path[1:] not in with_state:
+                put(tree, (_STATES, *path[1:]), fields, str(place))
+        for name, home in _HOMES.items():
+            put(tree, home, tree.pop(name, {}), str(place))
+    path = () if like is None else _one_state(like, "template")[0]
+    homes = {} if is_new else _HOMES
+    origins = {
+        (*path, *homes.get(move.target[0], move.target[:1]), *move.target[1:]): move
+        for move in plan.moves
+    }
+    rest = {
+        name: value for name, value in checkpoint.rest.items() if name not in (path[:1] or tree)
+    }
+    if not path:
+        return {**rest, **tree}, origins
+    put(rest, path, tree, "template")
+    return rest, origins
+
+
+def _carried_out(plan: Plan) -> dict[str, PyTree]:
+    """The nested tree that a plan makes."""
+    plan.check()
+    tree: dict[str, PyTree] = {}
+    for path, leaf in plan.apply().items():
+        put(tree, path, leaf, str(plan.place))
+    return tree
+
+
+def _stateless(
+    checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Order
+) -> dict[Names, PyTree]:
+    """The parameters that may have no state: nothing below a trained one, None for a frozen one."""
+    stateless = checkpoint.stateless
+    indices = {name: index for index, name in order.names.items()}
+    fields: dict[Names, PyTree] = {}
+    frozen: list[str] = []
+    for rule in rules:
+        index = indices.get(rule.name)
+        is_trained = index in checkpoint.states or index in stateless
+        if rule.paths[0][0] == PARAMS:
+            frozen += [] if is_trained or index is None else [rule.name]
+            fields |= dict.fromkeys(rule.paths, {} if is_trained else None)
+    if frozen:
+        warnings.warn(
+            f"{checkpoint.place}: {listing(frozen)}: no state, as of parameters without gradients. "
+            "They are taken for frozen, as optax.partition with optax.set_to_zero() has them",
+            stacklevel=4,
+        )
+    return fields
 
 
 def _check_fields(checkpoint: TorchCheckpoint, like: PyTree) -> None:
@@ -85,56 +178,6 @@ def _certain_order(checkpoint: TorchCheckpoint, names: NamesFile) -> Order:
     return order
 
 
-def _param_states(checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Order) -> PyTree:
-    """The fields of each parameter, nested as the parameters; None where it has no state."""
-    states: dict[str, PyTree] = {}
-    frozen: list[str] = []
-    of_sgd = [g for g in checkpoint.groups if "dampening" in g.settings]
-    stateless = {i for g in of_sgd if not g.settings["momentum"] for i in g.indices}
-    for rule, index in _parameters(rules, order):
-        is_held = index is not None and (index in checkpoint.states or index in stateless)
-        frozen += [] if is_held or index is None else [rule.name]
-        fields: dict[Names, PyTree] = {path: {} if is_held else None for path in rule.paths}
-        for field, value in _state(checkpoint, index).items():
-            if field != _STEP and is_array(value):
-                for path, array in _field(rule, field, value, checkpoint).items():
-                    fields[path][field] = array
-        for path in rule.paths:
-            put(states, path[1:], fields[path], rule.place)
-    if frozen:
-        warnings.warn(
-            f"{checkpoint.place}: {listing(frozen)}: no state, as of parameters without gradients. "
-            "They are taken for frozen, as optax.partition with optax.set_to_zero() has them",
-            stacklevel=4,
-        )
-    return states
-
-
-def _state(checkpoint: TorchCheckpoint, index: int | None) -> Mapping[str, PyTree]:
-    return {} if index is None else checkpoint.states.get(index, {})
-
-
-def _parameters(rules: Sequence[Rule], order: Order) -> Iterator[tuple[Rule, int | None]]:
-    """The rules of parameters, each with its index in the optimizer, or None."""
-    indices = {name: index for index, name in order.names.items()}
-    return ((rule, indices.get(rule.name)) for rule in rules if rule.paths[0][0] == PARAMS)
-
-
-def _field(
-    rule: Rule, field: str, value: np.ndarray, checkpoint: TorchCheckpoint
-) -> dict[Names, np.ndarray]:
-    """A field of a parameter's state, by the paths of the parameter."""
-    if value.shape == checkpoint.tensors[rule.name].shape:
-        return rule.to_flax(value)
-    if value.ndim == 0 or (rule.rearrangement is None and len(rule.paths) == 1):
-        return dict.fromkeys(rule.paths, value)
-    raise CheckpointError(
-        rule.place, f"{field} of the parameter's shape", f"{list(value.shape)}",
-        "These are statistics along axes of PyTorch, which another arrangement lacks: start "
-        "again, --params-only, or keep the parameter as it lies.",
-    )  # fmt: skip
-
-
 def state_in(like: PyTree, place: Place) -> PyTree:
     """The one `TrainState` in what a program saves."""
     return _one_state(like, place)[1]
@@ -150,86 +193,101 @@ def _one_state(like: PyTree, place: Place) -> tuple[Names, PyTree]:
     return states[0]
 
 
-def _place_in(like: PyTree, state: PyTree, rest: Mapping[str, PyTree]) -> PyTree:
-    """The tree that a template is filled with: the state where it has one, and the rest."""
-    path = () if like is None else _one_state(like, "template")[0]
-    if not path:
-        return {**{name: value for name, value in rest.items() if name not in state}, **state}
-    tree = {name: value for name, value in rest.items() if name != path[0]}
-    put(tree, path, state, "template")
-    return tree
-
-
 def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[str]:
     """Puts parameters, moments and step of a state into what `torch.load` returned."""
     checkpoint = torch_checkpoint(as_tree(base, str(place)), place, names.model, names.optimizer)
     rules = names.rules(list(checkpoint.tensors))
-    used = {path for rule in rules for path in rule.paths}
-    collections = {path[0] for path in used}
-    values = {
-        path: np.asarray(leaf)
-        for path, leaf in leaves(plain(state_dict(state)))
-        if is_array(leaf) and path[0] in collections
-    }
-    differing = ["/".join(path) for path in used ^ values.keys()]
-    if differing:
+    has_state = checkpoint.is_stepped or checkpoint.stateless.issuperset(checkpoint.indices)
+    if checkpoint.groups and not has_state:
         raise CheckpointError(
-            place, "a line for each array of the state, and no other", listing(sorted(differing)),
-            "Mend the names file.",
+            place, "an optimizer after a step, whose fields are filled", "one without a state",
+            "Take a step in PyTorch before saving it, with any gradients.",
         )  # fmt: skip
+    order = _certain_order(checkpoint, names) if checkpoint.groups else None
+    forward = plan_from_torch(checkpoint, rules, names.path, order)
+    forward.check()
+    plan = plan_to_torch(forward, _values(state, forward, bool(checkpoint.groups)), place)
+    plan.check()
+    for path, value in plan.apply().items():
+        _replace(base, path, value)
     model = at_path(base, checkpoint.model)
-    for rule in rules:
-        array = rule.to_torch([values[path] for path in rule.paths])
-        _replace(model, checkpoint.file_names[rule.name], array, place)
     for name, first in checkpoint.tied.items():
         if name not in names.entries:
             model[checkpoint.file_names[name]] = model[checkpoint.file_names[first]]
-    if checkpoint.groups:
-        _put_states(at_path(base, checkpoint.optimizer or ()), checkpoint, rules, names, state)
-    moved = {rule.name for rule in rules} | {*checkpoint.tied}
+    moved = {*names.entries, *checkpoint.tied}
     return [*checkpoint.rest, *(name for name in checkpoint.tensors if name not in moved)]
 
 
-def _put_states(
-    saved: PyTree,
-    checkpoint: TorchCheckpoint,
-    rules: Sequence[Rule],
-    names: NamesFile,
-    state: PyTree,
-) -> None:
-    """Puts moments and step into the state dict of an optimizer."""
-    if not checkpoint.is_stepped:
-        raise CheckpointError(
-            checkpoint.place, "an optimizer after a step, whose fields are filled",
-            "one without a state", "Take a step in PyTorch before saving it, with any gradients.",
+def plan_to_torch(forward: Plan, values: Mapping[Names, Leaf], place: Place) -> Plan:
+    """The plan back to where the leaves of a plan came from, whose arrays are taken anew."""
+    moves: dict[Names, list[Move]] = {}
+    for move in forward.moves:
+        moves.setdefault(move.source, []).append(move)
+    targets = {move.target for move in forward.moves}
+    items: list[Item] = [*alone((path for path in values if path not in targets), Side.SURPLUS)]
+    items += alone((path for path in targets if path not in values), Side.MISSING)
+    if not items:
+        items = [_move_back(those, values) for those in moves.values()]
+    return Plan(
+        place,
+        tuple(items),
+        remedy="Mend the names file.",
+        requirement="a line for each array of the state, and no other",
+        if_missing="",
+    )
+
+
+def _move_back(moves: list[Move], values: Mapping[Names, Leaf]) -> Move | Misfit:
+    """The move of the arrays that one of PyTorch was taken apart to."""
+    first, old = moves[0], np.asarray(moves[0].leaf)
+    arrays = [np.asarray(values[move.target]) for move in moves]
+    layout = first.layout
+    is_joined = layout is not None and layout.index is not None
+    array = np.stack(arrays) if is_joined else arrays[0]
+    if first.target == (_STEP,):
+        array = array.astype(old.dtype)
+    shape = old.shape if layout is None else layout.shape(old.shape)
+    if array.shape != shape or array.dtype != old.dtype:
+        return Misfit(
+            first.source, f"{described(array)}, as the state has it", f"{old.dtype}{list(shape)}",
+            "Give a base of the same model.",
         )  # fmt: skip
-    order = _certain_order(checkpoint, names)
-    fields = dict(leaves(_param_states(checkpoint, rules, order)))
+    return Move(first.target, first.source, leaf=array, layout=layout and layout.inverse)
+
+
+def _values(state: PyTree, forward: Plan, has_moments: bool) -> dict[Names, Leaf]:
+    """The leaves of a state by the paths that a plan has for them."""
+    paths = {move.target: move.leaf for move in forward.moves}
+    collections = {path[0] for path in paths} - {_STEP, _STATES}
+    values: dict[Names, Leaf] = {
+        path: leaf
+        for path, leaf in leaves(plain(state_dict(state)))
+        if is_array(leaf) and path[0] in collections
+    }
+    fields = {path[1:]: leaf for path, leaf in paths.items() if path[0] == _STATES}
+    if (_STEP,) in paths:
+        values[_STEP,] = state.step
+    if not has_moments:
+        return values
     try:
-        rows = extract(state.opt_state, {p: leaf for p, leaf in fields.items() if is_array(leaf)})
+        rows = extract(state.opt_state, fields)
     except ValueError as error:
         raise CheckpointError(
             "opt_state", "the state of the base's optimizer", str(error).removeprefix("found "),
             "Give the template of the state, and the base of the same optimizer.",
         ) from None  # fmt: skip
-    for rule, index in _parameters(rules, order):
-        for field, old in _state(checkpoint, index).items():
-            entry = saved["state"][index]
-            if field == _STEP:
-                count = np.asarray(np.asarray(state.step), np.asarray(old).dtype)
-                entry[field] = as_tensor(count) if is_array(old) else count.item()
-            elif is_array(old):
-                values = [np.asarray(rows[*path[1:], field]) for path in rule.paths]
-                is_whole = old.shape == checkpoint.tensors[rule.name].shape
-                array = rule.to_torch(values) if is_whole else values[0]
-                _replace(entry, field, array, checkpoint.place)
+    return values | {(_STATES, *row): leaf for row, leaf in rows.items()}
 
 
-def _replace(holder: PyTree, name: str, array: np.ndarray, place: Place) -> None:
-    old, new = holder[name], as_tensor(array)
-    if old.shape != new.shape or old.dtype != new.dtype:
-        raise CheckpointError(
-            f"{place}, {name}", f"{new.dtype}{list(new.shape)}, as the state has it",
-            f"{old.dtype}{list(old.shape)}", "Give a base of the same model.",
-        )  # fmt: skip
-    holder[name] = new
+def _replace(base: PyTree, path: Names, array: np.ndarray) -> None:
+    """Puts an array in the place of a tensor or a number."""
+    *parents, name = path
+    for parent in parents:
+        base = base[_key(base, parent)]
+    key = _key(base, name)
+    base[key] = as_tensor(array) if hasattr(base[key], "untyped_storage") else array.item()
+
+
+def _key(holder: PyTree, name: str) -> str | int:
+    """The name, or the number that PyTorch has for it."""
+    return name if isinstance(holder, Mapping) and name in holder else int(name)

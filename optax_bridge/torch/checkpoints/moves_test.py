@@ -13,6 +13,7 @@ from flax import serialization
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState
 from optax_bridge.checkpoints.convert import convert_file
+from optax_bridge.checkpoints.formats.pytorch import as_tensor
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.restore import restore_checkpoint
 from optax_bridge.torch.checkpoints.draft import draft_names
@@ -260,6 +261,7 @@ def test_safetensors_and_bfloat16_are_read(folder):
     for name in ("a.safetensors", "a.pt"):
         tree = read_checkpoint(folder / name).tree
         assert (tree["w"].dtype, tree["w"].tolist(), tree["n"]) == (jnp.bfloat16, [0, 1, 2], 3)
+        assert torch.equal(as_tensor(tree["w"]), tensors["w"])
     data = (folder / "a.safetensors").read_bytes()
     (folder / "a.safetensors").write_bytes(data[:-1])
     with pytest.raises(CheckpointError, match="cut short"):
@@ -320,6 +322,10 @@ def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
     np.testing.assert_array_equal(state.batch_stats["bn"]["mean"], model.bn.running_mean)
     assert int(state.step) == 6
 
+    sgd_model, sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    names = folder / "names.toml"
+    assert FullTrainState.from_torch(sgd, params=sgd_model, names=names, step=3).step == 3
+
     new_model, new = trained(count=0)
     state = FullTrainState.from_torch(new, params=new_model, names=folder / "names.toml")
     assert int(state.step) == 0
@@ -373,6 +379,50 @@ def test_numbers_of_each_parameter_go_back(folder):
             actual = back["optimizer"]["state"][index][name]
             assert (actual.shape, actual.dtype) == (tensor.shape, tensor.dtype)
             assert torch.equal(actual, tensor), name
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_an_array_is_taken_apart_there_and_joined_on_the_way_back(name, folder):
+    """SGD without momentum keeps nothing, and goes back all the same."""
+    qkv = (
+        '"qkv" = { to = ["params/q", "params/k", "params/v"], as = "(n h d) i -> n i h d", h = 2 }'
+    )
+    (folder / "names.toml").write_text(f"[names]\n{qkv}\n")
+
+    def saved(seed):
+        weight = nn.Parameter(torch.from_numpy(np.random.default_rng(seed).normal(size=(12, 5))))
+        optimizer = getattr(torch.optim, name)([weight], lr=0.1)
+        weight.square().sum().backward()
+        optimizer.step()
+        return {"model": {"qkv": weight.detach()}, "optimizer": optimizer.state_dict()}
+
+    with jax.enable_x64(True):
+        params = {part: jnp.zeros((5, 2, 2), jnp.float64) for part in "qkv"}
+        tx = getattr(optax_bridge.torch, name.lower())(lr=0.1)
+        like = FullTrainState.create(apply_fn=None, params=params, tx=tx)
+        genuine = saved(0)
+        state = move(folder, genuine, like, step=1)
+        back = returned(folder, like, folder / "new", saved(1))
+    np.testing.assert_array_equal(state.params["k"][:, 1, 0], genuine["model"]["qkv"][6])
+    assert torch.equal(back["model"]["qkv"], genuine["model"]["qkv"])
+    for field, value in genuine["optimizer"]["state"].get(0, {}).items():
+        if value is not None:
+            assert torch.equal(back["optimizer"]["state"][0][field], value), field
+
+
+def test_statistics_along_axes_move_where_the_parameter_lies_as_it_did(folder):
+    weight = nn.Parameter(torch.ones(4, 3))
+    optimizer = torch.optim.Adafactor([weight])
+    (weight * torch.arange(3)).square().sum().backward()
+    optimizer.step()
+    saved = {"model": {"w": weight.detach()}, "optimizer": optimizer.state_dict()}
+    tx = optax_bridge.torch.adafactor()
+    like = FullTrainState.create(apply_fn=None, params={"w": jnp.zeros((4, 3))}, tx=tx)
+    (folder / "names.toml").write_text('[names]\n"w" = { to = "params/w", as = "o i -> i o" }')
+    refused(folder, saved, "row_var of the parameter's shape", like=like)
+    (folder / "names.toml").write_text('[names]\n"w" = "params/w"')
+    columns = move(folder, saved, like).opt_state.col_var["w"]
+    np.testing.assert_array_equal(columns, optimizer.state[weight]["col_var"])
 
 
 class Tied(nn.Module):

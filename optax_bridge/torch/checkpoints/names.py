@@ -14,7 +14,7 @@ axis. `model`, `optimizer` and `order` say of the file what it does not.
 import fnmatch
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ UNSURE, UNSURE_ORDER = "unsure", "unsure_order"
 _KEYS = ("model", "optimizer", "drop", "order", UNSURE_ORDER, "names")
 _SYNTAX = 'names.toml of this form: "fc.weight" = { to = "params/fc/kernel", as = "o i -> i o" }'
 _SEE = "`optax-bridge inspect FILE --names` writes a draft."
-_MEND = "Mend the line in the names file."
+MEND = "Mend the line in the names file."
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,34 @@ class Rule:
     paths: tuple[Names, ...]
     rearrangement: Rearrangement | None
 
+    def layouts(self) -> dict[Names, Rearrangement | None]:
+        """How each array lies that is made of the tensor, by its path."""
+        if len(self.paths) == 1:
+            return {self.paths[0]: self.rearrangement}
+        whole = self.rearrangement or Rearrangement((), (), {})
+        return {path: replace(whole, index=index) for index, path in enumerate(self.paths)}
+
+    def requirement(self, shape: Sequence[int]) -> str:
+        """The requirement of the rule that a tensor of this shape does not meet; "" if it does."""
+        try:
+            new_shape = self.rearrangement.shape(shape) if self.rearrangement else tuple(shape)
+        except ValueError as error:
+            return str(error)
+        if len(self.paths) > 1 and new_shape[:1] != (len(self.paths),):
+            return f"a first axis of {len(self.paths)}, as there are paths"
+        return ""
+
     def to_flax(self, array: np.ndarray) -> dict[Names, np.ndarray]:
         """The arrays of Flax, by path."""
-        array = self._rearrange(array, backwards=False)
-        if len(self.paths) == 1:
-            return {self.paths[0]: array}
-        if array.shape[:1] != (len(self.paths),):
-            raise CheckpointError(
-                self.place, f"a first axis of {len(self.paths)}, as there are paths",
-                f"{list(array.shape)}", _MEND,
-            )  # fmt: skip
-        return dict(zip(self.paths, array, strict=True))
+        if requirement := self.requirement(array.shape):
+            raise CheckpointError(self.place, requirement, described(array), MEND)
+        layouts = self.layouts().items()
+        return {path: array if layout is None else layout(array) for path, layout in layouts}
 
-    def to_torch(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The array of PyTorch; the inverse of `to_flax`."""
-        array = np.asarray(arrays[0]) if len(arrays) == 1 else np.stack(arrays)
-        return self._rearrange(array, backwards=True)
 
-    def _rearrange(self, array: np.ndarray, backwards: bool) -> np.ndarray:
-        if self.rearrangement is None:
-            return array
-        try:
-            return self.rearrangement.inverse(array) if backwards else self.rearrangement(array)
-        except ValueError as error:
-            actual = f"{array.dtype}{list(array.shape)}"
-            raise CheckpointError(self.place, str(error), actual, _MEND) from None
+def described(array: np.ndarray) -> str:
+    """The dtype and the shape of an array."""
+    return f"{array.dtype}{list(array.shape)}"
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class NamesFile:
             or not are_sizes
             or not isinstance(text, str if sizes else str | None)
         ):
-            raise CheckpointError(place, _SYNTAX, brief(entry), _MEND)
+            raise CheckpointError(place, _SYNTAX, brief(entry), MEND)
         paths = tuple(tuple(target.split("/")) for target in targets)
         if text is None:
             return Rule(place, name, paths, None)
@@ -129,7 +132,7 @@ class NamesFile:
         try:
             return Rule(place, name, paths, Rearrangement.parse(text, sizes))
         except ValueError as error:
-            raise CheckpointError(place, str(error), brief(text), _MEND) from None
+            raise CheckpointError(place, str(error), brief(text), MEND) from None
 
 
 def read_names(path: Path | str) -> NamesFile:
@@ -140,7 +143,7 @@ def read_names(path: Path | str) -> NamesFile:
         what = brief(error.strerror or str(error))
         raise CheckpointError(path, "a names file", what, _SEE) from None
     except ValueError as error:
-        raise CheckpointError(path, "TOML", brief(str(error), 200), _MEND) from None
+        raise CheckpointError(path, "TOML", brief(str(error), 200), MEND) from None
     return parse_names(tree, path)
 
 

@@ -20,6 +20,7 @@ class Rearrangement:
     before: _Axes
     after: _Axes
     sizes: Mapping[str, int]
+    index: int | None = None  # of one array along the new first axis
 
     @classmethod
     def parse(cls, text: str, sizes: Mapping[str, int]) -> "Rearrangement":
@@ -33,15 +34,33 @@ class Rearrangement:
             raise ValueError(f"sizes of its axes alone, not of {', '.join(unknown)}")
         return cls(before, after, dict(sizes))
 
+    def __str__(self) -> str:
+        index = "" if self.index is None else f", array {self.index}"
+        sides = (
+            " ".join(f"({' '.join(axis)})" if len(axis) > 1 else axis[0] for axis in side)
+            for side in (self.before, self.after)
+        )
+        return " -> ".join(sides) + index if self.before else index
+
     def __call__(self, array: np.ndarray) -> np.ndarray:
         """The array as it lies in Flax."""
-        return self._apply(array, self.before, self.after)
+        array = self._apply(array, self.before, self.after)
+        return array if self.index is None else array[self.index]
 
     def inverse(self, array: np.ndarray) -> np.ndarray:
-        """The array as it lies in PyTorch."""
+        """The array as it lies in PyTorch; all of them where it was taken apart."""
         return self._apply(array, self.after, self.before)
 
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape in Flax, before the array is taken apart."""
+        if not self.before:
+            return tuple(shape)
+        sizes = self._sizes(shape, self.before)
+        return tuple(math.prod(sizes[name] for name in axis) for axis in self.after)
+
     def _apply(self, array: np.ndarray, before: _Axes, after: _Axes) -> np.ndarray:
+        if not before:
+            return array
         sizes = self._sizes(array.shape, before)
         names = [name for axis in before for name in axis]
         order = [names.index(name) for axis in after for name in axis]

@@ -9,7 +9,6 @@ from optax_bridge.correspondence.claim import different
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
-    LegacyClass,
     StateField,
     Unsupported,
     squares,
@@ -27,7 +26,7 @@ from optax_bridge.torch.definition import (
     is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, exact_but, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import exact_but, of_class, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -67,9 +66,7 @@ class Adagrad(TorchOptimizer):
 adagrad = transformation(Adagrad)
 
 ADAGRAD_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Adagrad"),
-    port="optax_bridge.torch.adagrad",
-    extra_arguments=BESIDE,
+    **of_class("Adagrad"),
     exactness=exact_but(4),
     within=dict.fromkeys(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE
@@ -143,9 +140,7 @@ class Adadelta(TorchOptimizer):
 adadelta = transformation(Adadelta)
 
 ADADELTA_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Adadelta"),
-    port="optax_bridge.torch.adadelta",
-    extra_arguments=BESIDE,
+    **of_class("Adadelta"),
     exactness=exact_but(4),
     within={"rho": DECAY} | dict.fromkeys(("lr", "eps", "weight_decay"), NOT_NEGATIVE),
     state=(
@@ -235,9 +230,7 @@ def _with_momentum(scale: str) -> Call:
 
 
 RMSPROP_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.RMSprop"),
-    port="optax_bridge.torch.rmsprop",
-    extra_arguments=BESIDE,
+    **of_class("RMSprop"),
     exactness=exact_but(4),
     within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
     state=(

@@ -9,7 +9,6 @@ from optax_bridge.correspondence.claim import different
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
-    LegacyClass,
     OptaxRecipe,
     StateField,
     squares,
@@ -29,12 +28,12 @@ from optax_bridge.torch.definition import (
     with_decay,
 )
 from optax_bridge.torch.recipes import (
-    BESIDE,
     DECAY_OF_ONE,
     EPS_OF_ZERO,
     EXACT,
     SIGN,
     exact_but,
+    of_class,
     up_to_rounding,
     with_sign_and_decay,
 )
@@ -119,9 +118,7 @@ _SAME = up_to_rounding(
 _AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **_MOMENTS)
 
 ADAM_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Adam"),
-    port="optax_bridge.torch.adam",
-    extra_arguments=BESIDE,
+    **of_class("Adam"),
     exactness=exact_but(4),
     within=_WITHIN,
     state=tuple(field(name, f"TorchAdamState.{name}", optax) for field, name, optax in _STATE),
@@ -187,9 +184,7 @@ _AMSGRADW = call(
 )
 
 ADAMW_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.AdamW"),
-    port="optax_bridge.torch.adamw",
-    extra_arguments=BESIDE,
+    **of_class("AdamW"),
     exactness=exact_but(4),
     within=_WITHIN,
     state=tuple(field(name, f"TorchAdamWState.{name}", optax) for field, name, optax in _STATE),
@@ -254,9 +249,7 @@ class Adamax(TorchOptimizer):
 adamax = transformation(Adamax)
 
 ADAMAX_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Adamax"),
-    port="optax_bridge.torch.adamax",
-    extra_arguments=BESIDE,
+    **of_class("Adamax"),
     exactness=EXACT,
     within=_WITHIN,
     state=(
@@ -336,9 +329,7 @@ _OTHER = different(
 _NADAMW = call("optax.nadamw", learning_rate=s("lr"), **_MOMENTS, weight_decay=s("weight_decay"))
 
 NADAM_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.NAdam"),
-    port="optax_bridge.torch.nadam",
-    extra_arguments=BESIDE,
+    **of_class("NAdam"),
     exactness=exact_but(4),
     within={**_WITHIN, "momentum_decay": NOT_NEGATIVE},
     state=(
@@ -428,9 +419,7 @@ _EPS_BEFORE = different(
 )
 
 RADAM_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.RAdam"),
-    port="optax_bridge.torch.radam",
-    extra_arguments=BESIDE,
+    **of_class("RAdam"),
     exactness=exact_but(4),
     within=_WITHIN,
     state=(

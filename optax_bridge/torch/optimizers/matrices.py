@@ -11,7 +11,6 @@ from optax_bridge.correspondence.claim import different
 from optax_bridge.correspondence.entry import (
     Case,
     Entry,
-    LegacyClass,
     OptaxRecipe,
     StateField,
     Unsupported,
@@ -29,7 +28,7 @@ from optax_bridge.torch.definition import (
     decay_param,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, exact_but, with_sign_and_decay
+from optax_bridge.torch.recipes import exact_but, of_class, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,9 +101,7 @@ def _mean_square(k: Kernels, grad: Tensor, axis: int) -> Tensor:
 adafactor = transformation(Adafactor)
 
 ADAFACTOR_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Adafactor"),
-    port="optax_bridge.torch.adafactor",
-    extra_arguments=BESIDE,
+    **of_class("Adafactor"),
     exactness=exact_but(
         8,
         "PyTorch's operations in PyTorch's order; its norms and means add in an order of their "
@@ -218,9 +215,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 muon = transformation(Muon)
 
 MUON_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Muon"),
-    port="optax_bridge.torch.muon",
-    extra_arguments=BESIDE,
+    **of_class("Muon"),
     exactness=exact_but(
         64,
         "PyTorch's operations in PyTorch's order; its products of matrices in bfloat16 add in an "

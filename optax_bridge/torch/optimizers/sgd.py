@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, StateField, Unsupported
+from optax_bridge.correspondence.entry import Case, Entry, StateField, Unsupported
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
@@ -20,7 +20,7 @@ from optax_bridge.torch.definition import (
     is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import BESIDE, EXACT, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import EXACT, of_class, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -76,9 +76,7 @@ _SGD = call("optax.sgd", learning_rate=s("lr"), momentum=s("momentum"), nesterov
 _SAME = up_to_rounding(32, "PyTorch rounds `p - lr * d` once")
 
 SGD_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.SGD"),
-    port="optax_bridge.torch.sgd",
-    extra_arguments=BESIDE,
+    **of_class("SGD"),
     exactness=EXACT,
     within=dict.fromkeys(("lr", "momentum", "weight_decay"), NOT_NEGATIVE),
     state=(StateField("momentum_buffer", "TorchSGDState.momentum_buffer", ("TraceState.trace",)),),
@@ -152,9 +150,7 @@ class ASGD(TorchOptimizer):
 asgd = transformation(ASGD)
 
 ASGD_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.ASGD"),
-    port="optax_bridge.torch.asgd",
-    extra_arguments=BESIDE,
+    **of_class("ASGD"),
     exactness=EXACT,
     within=dict.fromkeys(("lr", "weight_decay"), NOT_NEGATIVE),
     state=tuple(StateField(name, f"TorchASGDState.{name}") for name in ASGD.FIELDS),
@@ -216,9 +212,7 @@ class Rprop(TorchOptimizer):
 rprop = transformation(Rprop)
 
 RPROP_ENTRY = Entry(
-    legacy=LegacyClass("optax_bridge.torch.Rprop"),
-    port="optax_bridge.torch.rprop",
-    extra_arguments=BESIDE,
+    **of_class("Rprop"),
     exactness=EXACT,
     within=dict.fromkeys(("lr", "etas", "step_sizes"), NOT_NEGATIVE),
     state=(
