@@ -1,6 +1,6 @@
 """`optax-bridge train`: runs a trainer that a config describes.
 
-What needs JAX is imported by the functions that need it: no help does.
+JAX is imported by the functions that need it: no help does.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def train(
     process_id: ProcessId = None,
     shows_traceback: ShowsTraceback = False,
 ) -> None:
-    """Train what a config describes, or resume if its folder has a checkpoint.
+    """Run the training that a config describes, or resume it from the checkpoint in its folder.
 
     Ctrl-C and SIGTERM save a checkpoint, and the same command goes on from there.
 
@@ -117,7 +117,7 @@ class ConfigNotFound(ValueError):
 
 @contextlib.contextmanager
 def _report_misuse(shows_traceback: bool) -> Iterator[None]:
-    """Turns what a config or a command line has wrong into a message and exit code 2."""
+    """Turns an error in a config or a command line into a message and exit code 2."""
     from optax_bridge.spmd.config import RequiredFieldMissingError
 
     try:
@@ -156,7 +156,7 @@ def _load_config(name: str) -> Any:
         module = module_named(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            raise  # it is there, and needs what is not
+            raise  # the module exists, and imports one that does not
         raise ConfigNotFound(f"{name}: there is no module {error.name!r}") from error
     config_fn = getattr(module, function, None)
     if not callable(config_fn):
@@ -244,7 +244,7 @@ def _run(trainer: "SpmdTrainer", seed: int, resume_from: int | None, shows_trace
                 trainer.add_listener(stack.enter_context(progress_line(console, cfg.max_step)))
             outputs = trainer.run(jax.random.PRNGKey(seed), restore_step=resume_from)
             if outputs is not None and trainer.stopped_at is None:
-                trainer.save_checkpoint()  # without asking the policy: it is what was trained for
+                trainer.save_checkpoint()  # without asking the policy: it is the result
     except Exception as error:
         ours = isinstance(error, UndefinedLossException | SavingError | ValueError | OSError)
         if shows_traceback or not (ours or _user_line(error)):
@@ -311,7 +311,7 @@ def _log_messages(console: Terminal) -> Iterator[None]:
     ours, handler = logging.getLogger("optax_bridge.spmd"), Handler(logging.WARNING)
     ours.addHandler(handler)
     ours.propagate = False
-    # Orbax logs with a traceback what it raises as well, and a loss that is NaN stops the run.
+    # Orbax logs, with a traceback, the errors that it raises; a loss that is NaN stops the run.
     others = {name: logging.getLogger(name) for name in ("absl", "tensorboardX")}
     before = {name: logger.level for name, logger in others.items()}
     for logger in others.values():

@@ -21,7 +21,7 @@ DISPATCH_KEY = "__physical_to_logical_batch_dispatch"
 
 
 def padded_batch(batch: dict[str, PyTree], *, size: int, first: int, total: int) -> PyTree:
-    """Returns a batch with zeros at its end, and the matrix that says what is no padding.
+    """Returns a batch with zeros at its end, and the matrix that tells examples from padding.
 
     Args:
       batch: this process's part of a batch; all its arrays have the same first axis.
@@ -52,7 +52,7 @@ def without_padding(batch: PyTree) -> PyTree:
     if not isinstance(batch, dict) or DISPATCH_KEY not in batch:
         return batch
     rest = {key: value for key, value in batch.items() if key != DISPATCH_KEY}
-    # A product with the matrix would spread what is not finite over all examples.
+    # A product with the matrix would spread values that are not finite over all examples.
     rows = jnp.argmax(batch[DISPATCH_KEY], axis=0)
     return jax.tree.map(lambda x: jnp.take(x, rows, axis=0) if jnp.ndim(x) else x, rest)
 
@@ -110,7 +110,7 @@ class BaseInputDispatcher(Module):
 
     @nowrap
     def logical_to_physical_batch(self, batch: PyTree) -> PyTree:
-        """Returns what this process contributes to the global batch."""
+        """Returns the part of the global batch that this process contributes."""
         return batch
 
     @nowrap
@@ -132,7 +132,7 @@ class InputDispatcher(BaseInputDispatcher):
         logical_feed_indices: Sequence[int] | None = None
 
     def __init__(self, cfg: Config, *, parent: Module | None):
-        """Fills in what is None.
+        """Fills in the fields that are None.
 
         Raises:
           ValueError: sizes and processes do not fit each other.

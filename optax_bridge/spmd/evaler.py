@@ -52,11 +52,11 @@ def forward_pass(
       method: its method.
 
     Returns:
-      Loss, aux and what it added to its context.
+      Loss, aux, and the outputs that it added to its context.
 
     Raises:
-      ValueError: it takes no `input_batch`, asks for what the batch does not have, or returns
-        something else than a scalar loss and aux.
+      ValueError: it takes no `input_batch`, asks for an array that the batch does not have, or
+        returns something else than a scalar loss and aux.
     """
     where = f"{model.path()}.{method}"
     signature = inspect.signature(getattr(model, method))

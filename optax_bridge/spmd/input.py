@@ -285,7 +285,7 @@ class ArrayBatches:
       seed: likewise.
       shuffle: likewise.
       num_epochs: likewise.
-      drop_remainder: whether what does not fill a batch at an epoch's end is left out; otherwise
+      drop_remainder: whether examples that fill no batch at an epoch's end are left out; otherwise
         it is a smaller batch, of which the last processes may have nothing.
       process_index: whose part; this process's unless given.
       process_count: of how many; all unless given.
@@ -434,7 +434,7 @@ def partition_by_path_rank(
 
 
 def _from_source(where: str, source: ConfigOr[Callable[[], PyTree]]) -> PyTree:
-    """Returns the data of a source: what its config makes, what a function returns."""
+    """Returns the data of a source, of its config, or of a function."""
     data: PyTree = maybe_instantiate(source)
     if not isinstance(data, type) and (hasattr(data, "__iter__") or not callable(data)):
         return data

@@ -14,7 +14,6 @@ from optax_bridge.spmd.dispatch import (
     DISPATCH_KEY,
     InputDispatcher,
     SpmdInputDispatcher,
-    without_padding,
 )
 from optax_bridge.spmd.evaler import JsonlWriter, SpmdEvaler
 from optax_bridge.spmd.examples import regression
@@ -357,8 +356,3 @@ def test_an_evaluation_counts_every_example(tmp_path, devices, data):
     assert len(lines) == 100 and sorted(by_target) == sorted(batch["y"].tolist())
     found = [by_target[y] for y in batch["y"].tolist()]
     np.testing.assert_allclose(found, predicted, rtol=1e-4, atol=1e-5)
-
-
-def test_what_is_not_padded_stays():
-    for batch in ({"x": jnp.ones(2)}, [jnp.ones(2)]):
-        assert without_padding(batch) is batch

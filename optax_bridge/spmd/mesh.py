@@ -1,4 +1,4 @@
-"""Meshes of devices from what a config says of them."""
+"""Meshes of devices, as a config describes them."""
 
 import dataclasses
 import logging
@@ -56,7 +56,7 @@ MeshShape = Sequence[int]
 def infer_mesh_shape(
     mesh_shape: MeshShape | HybridMeshShape, *, num_devices: int | None = None
 ) -> MeshShape | HybridMeshShape:
-    """The shape with its -1 replaced by what makes the mesh fit the devices.
+    """The shape with its -1 replaced by the size with which the mesh fits the devices.
 
     Args:
       mesh_shape: at most one -1; a `HybridMeshShape` may have one in each part if `num_devices` is
@@ -194,10 +194,10 @@ def select_mesh_config(trainer_config: C, *, mesh_selector: str) -> C:
 
     Args:
       trainer_config: the config; a mesh shape is set in place.
-      mesh_selector: what the rules' regular expressions are to fit, such as a type of machine.
+      mesh_selector: a text for the rules' regular expressions, such as a type of machine.
 
     Returns:
-      The config; what a `ConfigModifier` makes of it if the rule is one.
+      The config, as changed by the rule if that is a `ConfigModifier`.
     """
     for pattern, rule in trainer_config.mesh_rules or ():
         if not re.fullmatch(pattern, mesh_selector):

@@ -22,7 +22,7 @@ class Summary(struct.PyTreeNode):
         raise NotImplementedError(f"{type(self).__name__} does not say what its value is")
 
     def validate(self) -> None:
-        """Raises ValueError where the fields are not what they should be."""
+        """Raises ValueError for fields of a wrong type or shape."""
 
     def accumulate(self, other: "Summary") -> "Summary":
         """This summary and a later one of the same name as one."""
@@ -195,7 +195,7 @@ class MetricAccumulator(Configurable):
 
 
 class _Config:
-    """A config as static data: compared by value, hashed by what never changes."""
+    """A config as static data: compared by value, hashed by its class."""
 
     def __init__(self, cls: type, config: InstantiableConfig):
         self.cls, self.config = cls, config

@@ -38,7 +38,7 @@ class BaseOutputWriter(Module):
 
         Args:
           input_batch: the global batch as the model got it.
-          output_batch: what the metric calculator gives as the output: {"loss", "aux"}.
+          output_batch: the output of the metric calculator: {"loss", "aux"}.
         """
         raise NotImplementedError(type(self).__name__)
 

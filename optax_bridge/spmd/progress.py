@@ -74,7 +74,7 @@ class LossLog:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # each line was flushed: what failed was raised then
+            with contextlib.suppress(OSError):  # each line was flushed: a failure was raised then
                 self._file.close()
             self._file = None
 

@@ -1,4 +1,4 @@
-"""Summaries, and what writes them: for TensorBoard, and as lines of JSON."""
+"""Summaries and their writers: for TensorBoard, and as lines of JSON."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import PyTree, TreeDef
 from optax_bridge.spmd.config import REQUIRED, ConfigBase, Required, config_class
 from optax_bridge.spmd.metrics import ImageSummary as ImageSummary
 from optax_bridge.spmd.metrics import MaxSummary as MaxSummary
@@ -61,7 +61,7 @@ class BaseWriter(Module):
 
     @nowrap
     def close(self) -> None:
-        """Writes what is still to be written."""
+        """Writes everything that is still buffered."""
 
 
 class NoOpWriter(BaseWriter):
@@ -161,7 +161,7 @@ class SummaryWriter(BaseWriter):
 
     @nowrap
     def close(self) -> None:
-        """Closes the file; what is written afterwards opens another."""
+        """Closes the file; a later write opens another."""
         if self._events is not None:
             self._events.close()
             self._events = None
@@ -243,7 +243,7 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
 
 
 @functools.lru_cache
-def _names(treedef: jax.tree_util.PyTreeDef) -> list[str]:
+def _names(treedef: TreeDef) -> list[str]:
     """The paths of a tree's leaves; the same at each step."""
     return [path for path, _ in flatten_items(treedef.unflatten(range(treedef.num_leaves)))]
 

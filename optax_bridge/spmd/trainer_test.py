@@ -268,7 +268,8 @@ class _WithError(regression.Regression):
     def forward(self, input_batch):
         loss, aux = super().forward(input_batch)
         self.add_summary("error", jnp.mean(jnp.abs(aux["predicted"] - input_batch["y"])))
-        return loss, aux
+        draw = 0.0 if self.prng_key is None else jax.random.uniform(self.prng_key)
+        return loss, {**aux, "draw": draw}
 
 
 def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
@@ -309,7 +310,8 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
         assert own.eval_step(3, **given, return_aux=True)[1:] == (None, None)
         _, again, outputs = own.eval_step(3, **given, return_aux=True, force_run=True)
     assert float(again["loss"].mean) == pytest.approx(mean, rel=1e-6)
-    assert len(outputs) == 2
+    first, second = (output["aux"]["draw"] for output in outputs)  # of a batch each
+    assert first != second
 
 
 @pytest.mark.parametrize("steps, each", [([1, 4], 2), ([0, 9], None)])

@@ -33,7 +33,7 @@ NestedTree = Nested[PyTree]
 NestedPartitionSpec = Nested[Optional[PartitionSpec]]  # noqa: UP045
 NestedParameterSpec = Nested[PyTree]
 NestedOptParam = Nested[PyTree]
-# What the axes of an array are cut along: axes of a mesh, several for one axis, or None.
+# The axes of a mesh that an array's axes are cut along: one, several, or None.
 MeshAxes = PartitionSpec | Sequence[str | Sequence[str] | None]
 
 
@@ -89,7 +89,7 @@ def current_mesh() -> Mesh | AbstractMesh | None:
 class VDict(dict[str, PyTree]):
     """A dict whose arrays are stacked along axis 0.
 
-    A pytree node like dict. What is computed for a whole parameter, a norm or a scale, is computed
+    A pytree node like dict. Whatever belongs to a whole parameter, a norm or a scale, is computed
     for each index by `vectorized_tree_map`.
     """
 
@@ -122,7 +122,7 @@ def _is_vdict(node: PyTree) -> bool:
 
 
 def vectorized_tree_map(fn: Callable[..., Leaf], tree: PyTree, *rest: PyTree) -> PyTree:
-    """`jax.tree.map` that maps over the first axis of what is in a VDict, again in a VDict in it.
+    """`jax.tree.map` that maps over the first axis of a VDict's arrays, nested ones too.
 
     Returns:
       A tree like the given one; a VDict without leaves is returned unchanged.
@@ -200,7 +200,7 @@ def tree_paths(tree: PyTree, separator: str = "/", is_leaf: IsLeaf = None) -> Py
 
 
 def is_none(leaf: object) -> bool:
-    """True if it is None: for `is_leaf` of trees in which None marks what is missing."""
+    """True if it is None: for `is_leaf` of trees in which None marks a missing leaf."""
     return leaf is None
 
 
@@ -292,7 +292,7 @@ def prune_tree(
 ) -> PyTree:
     """The tree of dicts without the parts for which `should_prune(path, part)` is true.
 
-    Children are asked before their parents, which then have what remains of them. Only dicts are
+    Children are asked before their parents, which then have the remaining ones. Only dicts are
     entered; their types are kept, and the tree itself is not changed.
     """
     if not isinstance(tree, dict):
@@ -314,7 +314,7 @@ def prune_empty(tree: PyTree) -> PyTree:
 def tree_merge(
     primary: PyTree, *, secondary: PyTree, leaf_merge_fn: Callable[[Leaf, Leaf], Leaf]
 ) -> PyTree:
-    """The union of two trees of dicts, copied deep; `leaf_merge_fn` says what two leaves become.
+    """The union of two trees of dicts, copied deep; `leaf_merge_fn` merges two leaves.
 
     Raises:
       ValueError: a dict stands where the other tree has a leaf.
@@ -357,11 +357,11 @@ def non_empty_leaf_merge_fn(primary: PyTree, secondary: PyTree) -> PyTree:
 
 
 def register_per_param_settings(settings: T, *, description: str, path: str | None = None) -> T:
-    """Returns the settings. A hook for looking at what is decided for each parameter.
+    """Returns the settings. A hook for inspecting the settings of each parameter.
 
     Args:
       settings: a tree with a setting for every parameter: a scale, the kind of its update.
-      description: what the settings are.
+      description: a name of the settings.
       path: which module they are of.
     """
     _log.debug("Settings per parameter: %s of %s: %s", description, path, settings)

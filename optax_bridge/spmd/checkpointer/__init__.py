@@ -1,5 +1,5 @@
 # pyright: strict
-"""Checkpoints of a training: when they are saved, what is in them, which of them stay."""
+"""Checkpoints of a training: when they are saved, their content, which of them stay."""
 
 from optax_bridge.spmd.checkpointer.checkpointer import BaseCheckpointer as BaseCheckpointer
 from optax_bridge.spmd.checkpointer.checkpointer import Checkpointer as Checkpointer

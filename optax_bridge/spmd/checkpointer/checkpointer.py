@@ -170,7 +170,7 @@ class BaseCheckpointer(Module):
 
 
 class Checkpointer(BaseCheckpointer):
-    """Checkpoints in folders `step_00000100`, each with a list `index` of what is in it.
+    """Checkpoints in folders `step_00000100`, each with a list of its content, `index`.
 
     A state may have arrays, and iterators with `get_state` and `set_state`. A folder gets its name
     when everything is in it, so that one that is there is complete.
@@ -302,7 +302,7 @@ class Checkpointer(BaseCheckpointer):
 
     @nowrap
     def wait_until_finished(self) -> None:
-        """Waits for saves that are under way; raises what went wrong with them."""
+        """Waits for saves that are under way; raises their errors."""
         if self._manager is not None:
             self._manager.wait_until_finished()
             if self._replaces:
@@ -355,7 +355,7 @@ def read_index(ckpt_dir: str | Path) -> Index:
 
 
 def read_state_spec(ckpt_dir: str | Path) -> PyTree:
-    """Nested `TensorSpec`s of what a checkpoint holds, from its index alone."""
+    """Nested `TensorSpec`s of a checkpoint's arrays, from its index alone."""
     return specs_from(read_index(ckpt_dir))
 
 

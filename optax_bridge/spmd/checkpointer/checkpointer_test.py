@@ -4,7 +4,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from etils import epath
 from jax.sharding import Mesh, PartitionSpec
 
 from optax_bridge.checkpoints import CheckpointError, read_checkpoint
@@ -23,7 +25,7 @@ from optax_bridge.spmd.checkpointer import (
 )
 from optax_bridge.spmd.checkpointer.checkpointer import parse_step
 from optax_bridge.spmd.checkpointer.handlers import damage_of
-from optax_bridge.spmd.checkpointer.policies import set_aside
+from optax_bridge.spmd.checkpointer.policies import KeepLastAndEvery, set_aside
 from optax_bridge.spmd.evaler import every_n_steps_policy as evaluates_every_n_steps
 from optax_bridge.spmd.input import ArrayBatches
 from optax_bridge.spmd.metrics import WeightedSummary
@@ -76,6 +78,12 @@ def test_what_is_saved_is_restored_where_it_is_wanted(tmp_path):
     assert restored["input_iter"].get_state() == {"position": 2}
     del target["input_iter"]
     assert checkpointer(tmp_path).restore(state=target)[0] == 7
+
+
+def test_a_run_that_keeps_fewer_than_there_are_keeps_some_at_a_distance():
+    checkpoints = [ocp.path.step.Metadata(step=step, path=epath.Path()) for step in range(1, 9)]
+    stays = KeepLastAndEvery(1, 3).should_preserve(checkpoints)
+    assert [c.step for c, stay in zip(checkpoints, stays, strict=True) if stay] == [1, 4, 7, 8]
 
 
 def test_retention_overwriting_and_what_is_not_complete(tmp_path):

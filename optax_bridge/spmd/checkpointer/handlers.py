@@ -1,4 +1,4 @@
-"""Handlers of Orbax for what is no array: positions of iterators, and checksums of all files."""
+"""Handlers of Orbax beside that of arrays: positions of iterators, checksums of all files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -142,7 +142,7 @@ ocp_args.register_with_handler(ChecksumHandler, for_save=True, for_restore=True)
 
 
 def damage_of(folder: Path) -> list[str]:
-    """Returns what is wrong with the files of a checkpoint, a line each."""
+    """Returns the problems of a checkpoint's files, a line each."""
     entries = read_checksums(folder)
     if entries is None:
         return [without_checksums(folder)]

@@ -183,7 +183,7 @@ def move_out_of_the_way(folder: Path) -> Path:
 
 
 def settle(base_dir: Path, is_complete: Callable[[Path], bool]) -> None:
-    """Removes what was replaced; restores the name of what has no successor."""
+    """Removes replaced checkpoints; restores the name of one without a successor."""
     if jax.process_index() == 0 and base_dir.is_dir():
         for aside in base_dir.glob(f".*{_SUFFIX}"):
             folder = base_dir / aside.name[1:].removesuffix(_SUFFIX)

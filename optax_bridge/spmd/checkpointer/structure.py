@@ -63,7 +63,7 @@ def check_state_structure(
     *,
     validation: CheckpointValidationType = CheckpointValidationType.EXACT,
 ) -> None:
-    """Checks that a checkpoint is what is wanted, before any array is read.
+    """Checks a checkpoint's structure, before any array is read.
 
     Args:
       ckpt_structure: the checkpoint's index.

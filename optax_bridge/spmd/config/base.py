@@ -140,12 +140,12 @@ _NOT_COPIED = (type(None), RequiredFieldValue, type, int, float, str, enum.Enum)
 class ConfigBase:
     """The base of all configs. Subclasses are decorated with `@config_class`.
 
-    Values are stored by value: what is assigned, defaults included, is checked and copied, so two
+    Values are stored by value: an assigned value, like a default, is checked and copied, so two
     configs never share anything that can change.
     """
 
     __slots__ = ()
-    # The field, if any, that holds what is called when the config is instantiated. Its value may be
+    # The field, if any, that is called when the config is instantiated. Its value may be
     # any callable, and is never copied: it may be a proxy that refuses to be.
     __callable_field__: str | None = None
 
@@ -326,7 +326,7 @@ class InstantiableConfig(ConfigBase, Generic[T_co]):
         """Makes the object.
 
         Args:
-          **kwargs: what is not in the config, such as the parent of a module.
+          **kwargs: arguments beyond the config, such as the parent of a module.
 
         Raises:
           RequiredFieldMissingError: a required field is not set.

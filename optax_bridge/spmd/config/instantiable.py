@@ -207,9 +207,9 @@ def _bound_init(cls: Any) -> Callable[..., object]:
         return types.MethodType(init, cls)
 
 
-# Classes of configs by what they configure: as long as it lives, where Python can tell.
+# Config classes by the function or class that they configure; weakly, where Python allows it.
 _WEAK: weakref.WeakKeyDictionary[object, type] = weakref.WeakKeyDictionary()
-# Methods and proxies are new objects at each access. What cannot be hashed is compared by identity,
+# Methods and proxies are new objects at each access. Unhashable ones are compared by identity,
 # and so is kept alive here.
 _STRONG: dict[object, type] = {}
 _NOT_HASHED: list[object] = []
@@ -304,7 +304,7 @@ def _call(
                 )
             keywords.update(value)
         elif starred and parameter.kind is _Kind.POSITIONAL_OR_KEYWORD:
-            positional.append(value)  # what follows goes by position too
+            positional.append(value)  # later arguments go by position too
         else:
             keywords[parameter.name] = value
     return target(*positional, **{**keywords, **arguments})

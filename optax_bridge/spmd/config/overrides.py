@@ -36,9 +36,9 @@ class OverrideError(ValueError):
 def apply_overrides(cfg: C, settings: Iterable[str], *, root: str | None = None) -> C:
     """A copy of a config with settings such as `model.layers[0].rate=0.1`.
 
-    Values are literals of Python, read by a parser and never evaluated; what is no literal is a
-    string, or the name of a class or function where such is wanted. They must fit what is there: a
-    number stays a number. An int fits where a float is, and a list where a tuple is.
+    Values are literals of Python, read by a parser and never evaluated; any other text is a
+    string, or the name of a class or function where such is wanted. They must fit the present
+    value: a number stays a number. An int fits where a float is, and a list where a tuple is.
 
     Args:
       cfg: the config, which is not changed.
@@ -46,7 +46,7 @@ def apply_overrides(cfg: C, settings: Iterable[str], *, root: str | None = None)
       root: a name of the config that keys may start with: "trainer" for `trainer.model.name=x`.
 
     Raises:
-      OverrideError: naming the key and what may have been meant; or a key is set twice.
+      OverrideError: naming the key and the likeliest spellings; or a key is set twice.
     """
     cfg = cfg.clone()
     seen: dict[str, str] = {}
@@ -78,7 +78,7 @@ def _parse(setting: str) -> tuple[list[Step], str]:
 
 
 def _set(cfg: ConfigBase, steps: list[Step], text: str, setting: str) -> None:
-    """Sets what is at these steps below a config, in place."""
+    """Sets the value at these steps below a config, in place."""
     owners: list[FieldValue] = [cfg]
     for i, step in enumerate(steps):
         owners.append(_part(owners[-1], step, steps[:i], setting))

@@ -32,7 +32,7 @@ from optax_bridge.spmd.config.walking import (
 Step = str | list[FieldValue]
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
-# What is in brackets; those in strings do not count.
+# An index or key in brackets; brackets in strings do not count.
 _ELEMENT = re.compile(r"""\[((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^]'"])*)\]""")
 _NAMES = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": math.nan}
 _NAMES["REQUIRED"] = REQUIRED
@@ -97,7 +97,7 @@ ABSENT = _Absent()
 
 
 class ConfigDiff(dict[str, tuple[object, object]]):
-    """Pairs of values by key; `ABSENT` for what one config lacks. As text, a line for each."""
+    """Pairs of values by key; `ABSENT` where a config lacks it. As text, a line for each."""
 
     def __str__(self) -> str:
         return "\n".join(
@@ -149,7 +149,7 @@ class _Element(NamedTuple):
     key: FieldValue
 
 
-# What is below a key by the next step, in the order of the text; leaves are text.
+# The entries below a key by the next step, in the order of the text; leaves are text.
 _Tree = dict[str | _Element, Union[str, "_Tree"]]
 
 

@@ -209,7 +209,7 @@ def _each(values: Iterable[object]) -> None:
 
 
 def _check_record(value: object) -> None:
-    # Of a config, what is called may be any callable.
+    # The field of a config that is called may hold any callable.
     called = getattr(type(value), "__callable_field__", None)
     _each(part for name, part in (record_fields(value) or {}).items() if name != called)
 

@@ -2,7 +2,7 @@
 
     optax-bridge train optax_bridge.spmd.examples.language_model.trainer --dir run
 
-The text ships with Python itself, in `pydoc_data.topics`: what `help("for")` shows. It takes about
+The text ships with Python itself, in `pydoc_data.topics`: the pages of `help`. It takes about
 a minute on two cores.
 """
 

@@ -1,4 +1,4 @@
-"""Layers: modules with parameters, what these are made of, and stacks of them."""
+"""Layers: modules with parameters, their parts, and stacks of them."""
 
 from optax_bridge.spmd.layer.base import BaseLayer as BaseLayer
 from optax_bridge.spmd.layer.base import BaseModel as BaseModel

@@ -199,7 +199,7 @@ class BaseLayer(Module):
             }
         return super()._wrap_methods_with_auto_child_context(methods)
 
-    # What is inherited.
+    # Inherited settings.
 
     def dtype(self) -> DTypeLike:
         """The dtype of parameters that say nothing else: of the config, the parent, or float32."""
@@ -244,7 +244,7 @@ class BaseLayer(Module):
         }
 
     def _complete(self, name: str, spec: ParameterSpec) -> ParameterSpec:
-        """A copy of the spec with what it leaves open filled in."""
+        """A copy of the spec with its open fields filled in."""
         axes = spec.mesh_axes
         if axes is None:
             axes = (None,) * len(spec.shape)
@@ -283,7 +283,7 @@ class BaseLayer(Module):
         Args:
           prng_key: a random key; each parameter and layer gets one of its own.
           prebuilt: a tree of the same structure, with something other than None for parameters that
-            exist already. They are None in the result, and the others what they would be anyway.
+            exist already. They are None in the result; the others are as without it.
         """
         params: dict[str, PyTree] = {}
         for name, spec in self._own_parameter_specs().items():

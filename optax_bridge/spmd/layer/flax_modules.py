@@ -201,7 +201,7 @@ def _random(path: Path, variable: Leaf, key: jax.Array | None) -> jax.Array:
     spec = value_of(variable)
     if not jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
         return jnp.zeros(spec.shape, spec.dtype)
-    # Without a key nothing random should run; what does gets the same numbers each time.
+    # Without a key nothing random should run; if it does, it gets the same numbers each time.
     variable_key = child_key(jax.random.key(0) if key is None else key, "/".join(map(str, path)))
     assert variable_key is not None
     return variable_key if not spec.shape else jax.random.split(variable_key, spec.shape)

@@ -15,6 +15,7 @@ from optax_bridge.spmd.layer import (
     Embedding,
     LayerNorm,
     Linear,
+    ParameterNoise,
     ParameterSpec,
     RepeatedTransformerLayer,
     RMSNorm,
@@ -124,6 +125,18 @@ def test_repeated_layer_is_the_stacked_one():
     np.testing.assert_allclose(
         run(repeated, params, X), run(stacked, parts, X), rtol=1e-5, atol=1e-5
     )
+
+
+class Draws(ParameterNoise):
+    def apply(self, prng_key, params):
+        return jax.tree.map(lambda x: jax.random.normal(prng_key, x.shape), params)
+
+
+def test_each_repetition_draws_its_own_noise():
+    cfg = LAYERS["repeated"].clone()
+    layer, params = made(cfg.set(layer=cfg.layer.clone(param_noise=Draws.default_config())))
+    noisy = layer.apply_parameter_noise_recursively(KEY, params)["layer"]["weight"]
+    assert len(jnp.unique(noisy)) == noisy.size
 
 
 def test_number_of_layers():

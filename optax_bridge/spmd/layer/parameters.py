@@ -115,7 +115,7 @@ class ParameterSpec(TensorSpec):
       initializer: makes its first value; the layer's `param_init` if None.
       factorization: how Adafactor factors its second moment; not at all if None.
       fan_axes: its inputs and outputs, which its first value is scaled by.
-      weight_decay_scale: what weight decay is multiplied by, in place of what the optimizer says.
+      weight_decay_scale: a factor of weight decay, in place of the optimizer's.
     """
 
     initializer: "ConfigOr[Initializer] | None" = None

@@ -197,7 +197,7 @@ def _as_typed_key(key: jax.Array) -> jax.Array:
 
 
 def as_layer_config(cfg: InstantiableConfig) -> InstantiableConfig:
-    """The config of a layer: a copy, or one of a `ThirdPartyLayer` around what it makes."""
+    """The config of a layer: a copy, or one of a `ThirdPartyLayer` around another object."""
     if isinstance(cfg, Module.Config):
         return cfg.clone()
     return ThirdPartyLayer.default_config().set(module=cfg)

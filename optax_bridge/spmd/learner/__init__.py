@@ -1,4 +1,4 @@
-"""Learners: what takes a model's parameters from one step to the next."""
+"""Learners: they take a model's parameters from one step to the next."""
 
 from optax_bridge.spmd.learner.gradients import BackwardOutputs as BackwardOutputs
 from optax_bridge.spmd.learner.gradients import ForwardBackwardOutputs as ForwardBackwardOutputs

@@ -22,7 +22,7 @@ class ForwardOutputs(struct.PyTreeNode):
 
     Attributes:
       loss: a scalar.
-      aux: what else the model returns.
+      aux: anything else that the model returns.
       output_collection: summaries, state updates and module outputs of the forward pass.
     """
 
@@ -46,7 +46,7 @@ class ForwardPass(struct.PyTreeNode):
       forward_fn: the forward function; static.
       inputs: its inputs.
       model_params: its parameters.
-      outputs: what it returned.
+      outputs: its outputs.
     """
 
     forward_fn: ForwardFn = struct.field(pytree_node=False)
@@ -82,7 +82,7 @@ class Updates(struct.PyTreeNode):
 
     Attributes:
       opt_params: `OptParam`s, the values before the step.
-      delta_updates: gradients at first; what is added to the values at last.
+      delta_updates: gradients at first; at last the differences to add to the values.
       inplace_updates: new values that replace parameters, by nested dicts like theirs.
       forward_pass: name -> a forward pass of this step.
       new_values: the values after the step, where the transformation computes them itself; then
@@ -117,7 +117,7 @@ class Updates(struct.PyTreeNode):
         *,
         fields: Sequence[str] = ("opt_params", "delta_updates", "inplace_updates"),
     ) -> "Updates":
-        """The updates with `optax.MaskedNode()` for what is not kept.
+        """The updates with `optax.MaskedNode()` in place of all others.
 
         Args:
           keep: a function from a field's tree to a prefix of it, of bools.

@@ -98,7 +98,7 @@ class BaseLearner(LearnerModule):
         return state if self.ema is None else {**state, "ema": self.ema.init(model_params)}
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
-        """Returns what a method gives of each part's own parameters, by name."""
+        """Returns the result of a method for each part's own parameters, by name."""
         raise NotImplementedError(f"{type(self).__name__}._by_part")
 
     def handles_undefined_loss(self) -> bool:
@@ -176,7 +176,7 @@ class Learner(BaseLearner):
         return self._config.ignore_undefined_loss
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
-        """Returns the optimizer's; what it does not update is None for it."""
+        """Returns the optimizer's; a parameter that it does not update is None for it."""
         warn_of_unused_rules(self._config.update_rules, tree, f"{self.path()}.update_rules")
         keep = self.should_update_with_optimizers(tree)
         optimized = mask_tree(tree, keep=keep, mask_value=None)
@@ -268,7 +268,7 @@ class CompositeLearner(BaseLearner):
     """Gives each parameter to the learner that the rules name, all in one step.
 
     Its state has the state of each learner by name, and "ema" if an average is kept. A learner
-    sees the whole tree, with `optax.MaskedNode()` for what is not its own.
+    sees the whole tree, with `optax.MaskedNode()` for parameters of the others.
     """
 
     @config_class
@@ -282,7 +282,7 @@ class CompositeLearner(BaseLearner):
         """Makes the learners.
 
         Raises:
-          ValueError: a rule names no learner, or a learner has what only the whole can have.
+          ValueError: a rule names no learner, or a learner has a field of the whole.
         """
         super().__init__(cfg, parent=parent)
         for pattern, name in cfg.rules:
@@ -364,7 +364,7 @@ class CompositeLearner(BaseLearner):
         return register_per_param_settings(owners, description="learner_rule", path=self.path())
 
     def _by_part(self, method: str, tree: PyTree) -> dict[str, PyTree]:
-        """Returns what a method gives of each learner's own parameters, by name."""
+        """Returns the result of a method for each learner's own parameters, by name."""
         warn_of_unused_rules(self._config.rules, tree, f"{self.path()}.rules")
         owners = self._owners(tree)
         results = {}

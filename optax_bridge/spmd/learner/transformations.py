@@ -1,4 +1,4 @@
-"""Transformations of updates, as modules: what a learner's optimizer is."""
+"""Transformations of updates, as modules: the optimizer of a learner is one."""
 
 import logging
 import re
@@ -62,7 +62,7 @@ class UpdateTransformation(LearnerModule):
         raise NotImplementedError(f"{type(self).__name__}.transform_update")
 
 
-# What a learner takes for its optimizer: its config is wrapped where it makes no `LearnerModule`.
+# A learner's optimizer: its config is wrapped where it makes no `LearnerModule`.
 Optimizer = (
     LearnerModule
     | PartitionedGradientTransformation
@@ -143,7 +143,7 @@ class OverrideInplaceUpdateTransformation(WrappedPartitionedGradientTransformati
         return super().init(self._without_overridden(model_params))
 
     def transform_update(self, updates: Updates) -> Updates:
-        """Updates by the transformation; what is overridden is an in-place update as well."""
+        """Updates by the transformation; an overridden one is an in-place update as well."""
         overridden = self._is_overridden(updates.opt_params)
         gradients = updates.delta_updates
         new = super().transform_update(

@@ -38,11 +38,11 @@ class OutputConflictError(ValueError):
         )
 
 
-def check_name(name: str, what: str) -> None:
+def check_name(name: str, kind: str) -> None:
     """Raises ValueError unless the name is in lower_case_with_underscores."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be the name of a {what}: it must match '{_NAME.pattern}'"
+            f"{name!r} cannot be the name of a {kind}: it must match '{_NAME.pattern}'"
         )
 
 
@@ -50,7 +50,7 @@ class OutputCollection(NamedTuple):
     """The outputs of a tree of modules, without their results, as nested dicts by context.
 
     Attributes:
-      summaries: what is worth watching: arrays or `Summary`s.
+      summaries: values to watch: arrays or `Summary`s.
       state_updates: new values for parts of the state, such as running averages.
       module_outputs: anything else that is of interest outside.
     """
@@ -80,7 +80,7 @@ class OutputCollection(NamedTuple):
         return child
 
     def update(self, other: Self) -> None:
-        """Takes over what the other collection has."""
+        """Takes over the entries of another collection."""
         for ours, its in zip(self, other, strict=True):
             ours.update(its)
 
@@ -145,7 +145,7 @@ T = TypeVar("T")
 
 
 class ModuleNode(Protocol):
-    """A node in a tree of modules: what of `Module` contexts make use of."""
+    """A node in a tree of modules: the part of `Module` that contexts use."""
 
     @property
     def name(self) -> str:

@@ -48,7 +48,7 @@ def functional(
         method does to a dict does not reach the caller's.
 
     Returns:
-      What the method returned, and what was left on the way.
+      The outputs of the method, and the collection that it filled.
 
     Raises:
       ValueError: a container in state or inputs contains itself.

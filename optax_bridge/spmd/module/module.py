@@ -238,7 +238,7 @@ class Module(Configurable, metaclass=_ModuleType):
         if name in children:
             return children[name]
         if isinstance(getattr(type(self), name, None), property):
-            return getattr(type(self), name).fget(self)  # raises what it raised before
+            return getattr(type(self), name).fget(self)  # raises the same error again
         similar = similar_names(name, [*dir(type(self)), *children])
         meant = f" (did you mean: [{', '.join(similar)}])" if similar else ""
         raise AttributeError(f"{type(self).__qualname__} has no attribute {name!r}{meant}")
@@ -337,7 +337,7 @@ class Module(Configurable, metaclass=_ModuleType):
             "_share_with_descendants."
         )
 
-    # What the context holds.
+    # The content of the context.
 
     def get_invocation_context(self) -> InvocationContext:
         """The current context, which must be of this module.

@@ -121,7 +121,7 @@ def offload_optimizer(
 
     Args:
       optimizer: the optimizer.
-      pattern: a regular expression for whole paths of the state: what lies there.
+      pattern: a regular expression for the whole paths of the states to offload.
       offload_src: the memory in which steps are computed.
       offload_dst: the memory between them.
 
@@ -246,7 +246,7 @@ def skip_and_clip_by_global_norm(
     a function `gradient_norm_ema`, `gradient_norm_std_ema`, `count`, `count_exceeds_<name>`.
 
     Args:
-      inner: what takes the steps, after clipping.
+      inner: the transformation that takes the steps, after clipping.
       drop_norm: the norm of all gradients together from which on a step is left out; or a function
         `(*, count, mean, stddev) -> {name: norm}` of the norms so far, or a config of one, of whose
         norms each leaves a step out.

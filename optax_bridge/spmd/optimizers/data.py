@@ -94,7 +94,7 @@ def copy_partition(
     Args:
       specs: parameters' or states' specs.
       pattern: a regular expression for whole paths.
-      memory_kind: the kind of memory of what the expression fits.
+      memory_kind: the kind of memory of the states that the expression fits.
 
     Returns:
       A tree of `OptStateSpec`s with shape, dtype and axes of those given.

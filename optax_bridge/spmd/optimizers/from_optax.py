@@ -132,7 +132,7 @@ Transformation = ConfigOr[
 
 
 def as_partitioned(transformation: Transformation, where: str) -> PartitionedGradientTransformation:
-    """Any kind of transformation, or what its config makes, as a partitioned one."""
+    """Any kind of transformation, or the config of one, as a partitioned one."""
     tx: object = maybe_instantiate(transformation)
     if isinstance(tx, legacy_optim.OptimizerDef):
         tx = from_legacy(tx)

@@ -375,7 +375,7 @@ def _add_decay_rates(rate: Leaf, scales: PyTree) -> None:
 
 
 class _Ema(NamedTuple):
-    """A moving average from 0; without a decay, what comes in, and no state."""
+    """A moving average from 0; without a decay, the identity, and no state."""
 
     decay: float | None
     debias: bool

@@ -41,8 +41,8 @@ def per_param_scale_by_path(
 
     Args:
       scale_by_path: pairs of a regular expression for whole paths and a scale; the first that fits.
-      description: what the scales are for, in listings of settings.
-      default_scale: the scale of what no expression fits.
+      description: a name of the scales, in listings of settings.
+      default_scale: the scale of parameters that no expression fits.
     """
 
     def scales_of(params: Params) -> PyTree:
@@ -181,7 +181,7 @@ def scale(x: float) -> PartitionedGradientTransformation:
 
 
 def replace_with_updates() -> PartitionedGradientTransformation:
-    """Updates that, added to the parameters, leave what came in as the parameters' new values."""
+    """Turns updates that are new values of the parameters into differences from the old ones."""
 
     def update(updates: Updates, params: Params) -> Updates:
         return map_updates(jnp.subtract, updates, opt_param_values(params))
@@ -321,7 +321,7 @@ def clip_by_global_norm(
         add_summary("gradient_scale", jnp.where(keep, factor, 0.0))
 
         def clip(u: jax.Array) -> jax.Array:
-            # What is dropped may be infinite, and 0 times that is no number.
+            # A dropped update may be infinite, and 0 times that is no number.
             return jnp.where(keep, u * jnp.asarray(factor, u.dtype), jnp.zeros_like(u))
 
         return map_updates(clip, updates)

@@ -147,7 +147,7 @@ def decay_bias_correction(decay: float) -> ScheduleFn:
     """Decays with which an average that starts at 0 is without bias at every step.
 
     Args:
-      decay: what the decay tends to.
+      decay: the limit of the decay.
 
     Returns:
       The schedule `decay * (1 - decay ** (t - 1)) / (1 - decay ** t)`, which is 0 at step 1.

@@ -107,12 +107,12 @@ def ema(
     """The moving average of updates, in place of them.
 
     An integer accumulator keeps `round(average / scale)`, `scale` being the largest magnitude along
-    the first axis over the largest integer. What is returned is not quantised. Scalars keep
+    the first axis over the largest integer. The returned updates are not quantised. Scalars keep
     their own dtype.
 
     Args:
       decay: a number or a schedule.
-      debias: what is returned is over `1 - decay ** count`.
+      debias: whether the returned average is divided by `1 - decay ** count`.
       accumulator_dtype: float32, bfloat16, int16, int8, or None for the parameter's own.
 
     Raises:

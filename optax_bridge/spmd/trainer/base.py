@@ -98,10 +98,10 @@ class BaseTrainer(Module):
           devices: all devices unless given.
 
         Raises:
-          ValueError: something in the config does not fit; each message says what.
+          ValueError: a field of the config does not fit; the message names it.
         """
         super().__init__(cfg, parent=parent)
-        cfg = self.config  # a copy: what is set below is not set in the caller's
+        cfg = self.config  # a copy, as fields are set below
         if cfg.model.dtype is None:
             raise ValueError(
                 f"{self.path()}: dtype must be explicitly specified for the model: set "
@@ -146,7 +146,7 @@ class BaseTrainer(Module):
                 maybe_set_config(evaler.input, partition_spec=batch_axes)
                 self._evalers[name] = self._add_child(name, evaler, model=self.model)
 
-    # What there is.
+    # Parts and state.
 
     @property
     def step(self) -> int | None:

@@ -165,10 +165,10 @@ class TrainingLoop:
         loss, finite = (np.asarray(taken.outputs[name]) for name in ("loss", "finite"))
         if finite or self._trainer.learner.handles_undefined_loss():
             return loss.item()
-        what = f"loss is {loss}" if not np.isfinite(loss) else "the gradients are not finite"
+        problem = f"loss is {loss}" if not np.isfinite(loss) else "the gradients are not finite"
         saved = self._save_before(taken.step)
         raise UndefinedLossException(
-            f"step {taken.step}: {what}. The state after step {saved} is saved in "
+            f"step {taken.step}: {problem}. The state after step {saved} is saved in "
             f"{self._checkpoint_dir()}; the same run goes on from there, and stops at the same "
             "step: lower the learning rate, or look at the batch first. An optimizer that leaves "
             "such steps out by itself needs learner.ignore_undefined_loss=True.",
@@ -234,7 +234,7 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Turns errors of the file system into one that says what is left."""
+        """Turns errors of the file system into one that says which checkpoint is the last."""
         try:
             yield
         except (OSError, ValueError) as error:

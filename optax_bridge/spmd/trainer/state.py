@@ -153,7 +153,7 @@ def _in_box(leaf: Leaf, spec: TensorSpec) -> Leaf:
 
 
 def raw_key(key: jax.Array) -> jax.Array:
-    """The bits of a key: what is saved and what steps split."""
+    """The bits of a key, which are saved and which steps split."""
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(key) if is_typed else key
 
@@ -231,7 +231,7 @@ def is_finite(outputs: dict[str, PyTree]) -> jax.Array:
 
 
 def transformation_of(config: object) -> Any:
-    """Returns what takes the steps of a config: of a trainer's its learner."""
+    """Returns the transformation of a config: a trainer's is its learner."""
     if isinstance(config, ConfigBase) and isinstance(getattr(config, "learner", None), ConfigBase):
         config = config.learner
     if isinstance(config, BaseLearner.Config):

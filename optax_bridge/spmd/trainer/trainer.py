@@ -268,7 +268,7 @@ class SpmdTrainer(BaseTrainer):
 
 
 def write_descriptions(folder: Path, *, config: ConfigBase, specs: TrainerState) -> None:
-    """Writes what a run is into its folder: config, arrays of the state, parameters."""
+    """Describes a run in its folder: config, arrays of the state, parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "trainer_config.txt": config.debug_string() + "\n",
