@@ -18,6 +18,7 @@ from optax_bridge.states import extract, nodes_of
 from optax_bridge.torch.checkpoints.layout import TorchCheckpoint, torch_checkpoint
 from optax_bridge.torch.checkpoints.names import MEND, NamesFile, Rule, described
 from optax_bridge.torch.checkpoints.order import Order
+from optax_bridge.torch.checkpoints.rearrangement import Rearrangement
 
 PARAMS, _STATES = "params", "param_states"
 _STEP = "step"  # PyTorch counts steps for each parameter
@@ -241,7 +242,7 @@ def _move_back(moves: list[Move], values: Mapping[Names, Leaf]) -> Move | Misfit
     """The move of the arrays that one of PyTorch was taken apart to."""
     first, old = moves[0], np.asarray(moves[0].leaf)
     arrays = [np.asarray(values[move.target]) for move in moves]
-    layout = first.layout
+    layout = first.layout if isinstance(first.layout, Rearrangement) else None
     is_joined = layout is not None and layout.index is not None
     array = np.stack(arrays) if is_joined else arrays[0]
     if first.target == (_STEP,):

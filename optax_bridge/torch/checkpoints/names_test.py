@@ -30,6 +30,7 @@ def test_a_list_takes_an_array_apart(tmp_path):
     parts = rule.to_flax(array)
     np.testing.assert_array_equal(parts["params", "k"], array[2:].T)
     (layout, _) = rule.layouts().values()
+    assert layout is not None
     np.testing.assert_array_equal(layout.inverse(np.stack([*parts.values()])), array)
 
 

@@ -37,7 +37,7 @@ class Rearrangement:
     def __str__(self) -> str:
         index = "" if self.index is None else f", array {self.index}"
         sides = (
-            " ".join(f"({' '.join(axis)})" if len(axis) > 1 else axis[0] for axis in side)
+            " ".join(f"({' '.join(axis)})" if len(axis) > 1 else " ".join(axis) for axis in side)
             for side in (self.before, self.after)
         )
         return " -> ".join(sides) + index if self.before else index
