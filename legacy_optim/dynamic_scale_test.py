@@ -36,6 +36,14 @@ def test_aux_and_argnums() -> None:
     assert result.grad == (3.0, {"a": 2.0})
 
 
+def test_steps_are_counted_anew_after_one_that_is_not_finite() -> None:
+    scale, seen = DynamicScale(growth_interval=2, scale=8.0), list[tuple[float, float]]()
+    for x in (1.0, jnp.inf, 1.0, 1.0, 1.0):
+        scale = scale.value_and_grad(lambda w, x=x: w * x)(1.0).dynamic_scale
+        seen.append((float(scale.scale), float(scale.fin_steps)))
+    assert seen == [(8, 1), (4, 0), (4, 1), (4, 2), (8, 0)]
+
+
 @pytest.mark.filterwarnings("ignore:.*pmap:DeprecationWarning")
 def test_gradients_are_averaged_over_an_axis() -> None:
     def step(x: jax.Array) -> DynamicScaleResult:

@@ -247,14 +247,7 @@ def description_of(part: "Part", place: Path) -> str:
 def print_outline(
     console: "Console", name: str, node: "PyTree", limit: int | None = AT_FIRST
 ) -> None:
-    """Prints a tree, each level folded to so many lines.
-
-    Args:
-      console: where to, without markup: names are a file's own.
-      name: of the root.
-      node: nested dicts and lists.
-      limit: lines of a level at most; None for all of them.
-    """
+    """Prints a tree of a file, each level folded to so many lines, or whole."""
     from rich.tree import Tree
 
     from optax_bridge._text import brief

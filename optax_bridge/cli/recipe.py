@@ -82,17 +82,7 @@ def print_recipe(
     dtypes: Sequence[str] = ("float32",),
     console: Console | None = None,
 ) -> int:
-    """Prints recipes, what each is worth, and the entry's notes.
-
-    Args:
-      expression: a legacy constructor call as text.
-      kind: which recipe; None for both the exact one and that of public Optax.
-      dtypes: of the parameters; where public Optax is not the same, that is said first.
-      console: where to print; standard output if None.
-
-    Returns:
-      0, 1 if a setting has no equal in public Optax, or 2 if the expression is no such call.
-    """
+    """Prints recipes with their verdicts, and the entry's notes; returns the exit code."""
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import choose_recipe
     from optax_bridge.correspondence.expression import ExpressionError, parse

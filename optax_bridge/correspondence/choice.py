@@ -66,7 +66,7 @@ def choose_recipe(
 
     Args:
       optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
-      recipe: "exact": this project's transformation in legacy arithmetic. "optax": public Optax
+      recipe: "exact": this project's transformation in legacy arithmetic. "auto": public Optax
         where that is identical or differs by rounding alone in all the dtypes, each part of a
         wrapped or grouped optimizer for itself, else the exact one. "optax": public Optax
         wherever it has an equal at all; the choice's claim and dtypes say what that is worth.

@@ -21,21 +21,11 @@ P = ParamSpec("P")
 
 @dataclasses.dataclass(eq=False)
 class PortedOptimizer(legacy_optim.OptimizerDef):
-    """An optimizer of another library, a dataclass of its hyper-parameters.
+    """An optimizer of another library, a dataclass of its hyper-parameters."""
 
-    A subclass names the fields of its state as the library does, and defines `new_values`;
-    `init_fields` where they do not begin with zeros.
-
-    Attributes:
-      FIELDS: the state's fields for each parameter. The step is the one of the whole state.
-      ORIGIN: the module of the library's optimizers.
-      STATE: begins the name of the transformation's state, `TorchAdamState`, which is unlike that
-        of any other origin.
-    """
-
-    FIELDS: ClassVar[tuple[str, ...]] = ()
-    ORIGIN: ClassVar[str] = ""
-    STATE: ClassVar[str] = ""
+    FIELDS: ClassVar[tuple[str, ...]] = ()  # of the state, for each parameter
+    ORIGIN: ClassVar[str] = ""  # the module of the library's optimizers
+    STATE: ClassVar[str] = ""  # begins the name of the transformation's state, and no other's
 
     def __post_init__(self):
         names = [field.name for field in dataclasses.fields(self)]
@@ -48,21 +38,7 @@ class PortedOptimizer(legacy_optim.OptimizerDef):
     def new_values(
         self, hyper_params: Any, count: Any, grad: Any, param: Any, fields: Mapping[str, Any]
     ) -> tuple[jax.Array, Mapping[str, jax.Array | None]]:
-        """Takes a step.
-
-        Args:
-          hyper_params: those of this step, as attributes.
-          count: the steps taken before.
-          grad: the gradient of one parameter.
-          param: the parameter.
-          fields: its state.
-
-        Returns:
-          The new parameter and the new fields of its state, as arrays of their dtypes.
-
-        Raises:
-          NotImplementedError: a subclass says what a step is.
-        """
+        """Takes a step: the new parameter and the new fields of its state, in their dtypes."""
         raise NotImplementedError
 
     def init_param_state(self, param: jax.Array) -> Any:

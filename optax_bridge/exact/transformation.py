@@ -212,11 +212,7 @@ def noted_update(
 def update_with_arguments(
     tx: optax.GradientTransformation,
 ) -> Callable[..., tuple[Updates, OptState]]:
-    """`tx.update`, which is handed only those extra arguments that its signature takes.
-
-    `optax.MultiSteps` takes them and is no `optax.GradientTransformationExtraArgs`, so that
-    `optax.with_extra_args_support` would drop them.
-    """
+    """`tx.update` with those extra arguments that it names: `optax.MultiSteps` takes them, too."""
     names = argument_names(tx.update)
     if names is None:
         return tx.update
