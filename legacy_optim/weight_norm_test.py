@@ -73,3 +73,13 @@ def test_errors_are_those_of_the_wrapped_optimizer() -> None:
         optimizer.apply_gradient(jnp.ones((2, 3)))
     with pytest.raises(TypeError, match="Momentum has no hyper-parameter lr"):
         optimizer.apply_gradient(jnp.ones((2, 3)), lr=1.0)
+
+
+def test_decay_is_of_directions_alone():
+    definition = WeightNorm(GradientDescent(1.0), wn_decay=0.5)
+    params = {"bias": jnp.full((3,), 2.0), "kernel": jnp.full((2, 3), 2.0)}
+    optimizer = definition.create(params)
+    new = optimizer.apply_gradient(jax.tree.map(jnp.zeros_like, params))
+    assert new.target["bias"].tolist() == [2.0, 2.0, 2.0]
+    shrunk = new.state.param_states["kernel"].direction / optimizer.state.param_states["kernel"].direction
+    assert shrunk.tolist() == [[0.5] * 3] * 2

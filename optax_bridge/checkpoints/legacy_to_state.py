@@ -60,7 +60,7 @@ from optax_bridge.states import (
 )
 
 _TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
-_OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
+OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 OTHER_OPTIMIZER = (
     "The state is that of another optimizer, or of one with other settings: give the one that the "
     "checkpoint was written with, or restore into the transformation that corresponds to it."
@@ -117,7 +117,7 @@ def _state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> 
         at, owned = (*path, name), replace(scope, owner=OWNERS.get(name, "state"))
         if name in values:
             yield from same_names(value, values[name], at, owned)
-        elif name not in _OF_THE_OPTIMIZER:
+        elif name not in OF_THE_OPTIMIZER:
             yield from lacking(value, at)
 
 
@@ -126,7 +126,7 @@ def _fields_around(
 ) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields that a checkpoint has around its optimizer, and what is left over there."""
     names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
-    values, unused = match_fields(names - _OF_THE_OPTIMIZER, entries, params, step)
+    values, unused = match_fields(names - OF_THE_OPTIMIZER, entries, params, step)
     keys = outline.get("rngs")
     if len(values.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
         values["rngs"] = dict(zip(keys, values["rngs"].values(), strict=True))

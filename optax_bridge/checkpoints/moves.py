@@ -153,6 +153,13 @@ class Kept:
 Item = Move | Misfit | Converted | Alone | Kept
 
 
+def keeps(missing: str) -> bool:
+    """True of "keep", False of "error"."""
+    if missing not in ("error", "keep"):
+        raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
+    return missing == "keep"
+
+
 @dataclass(frozen=True)
 class Plan:
     """Where each leaf goes, and all that does not fit."""

@@ -12,7 +12,7 @@ from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet
 from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.legacy_to_state import plan_like
-from optax_bridge.checkpoints.moves import Misfit, Plan
+from optax_bridge.checkpoints.moves import Misfit, Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.same_names import Scope, same_names
 from optax_bridge.checkpoints.trees import (
@@ -288,9 +288,7 @@ def _checked(
     *,
     by_hand: bool = False,
 ) -> Plan:
-    if missing not in ("error", "keep"):
-        raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
-    keep = missing == "keep"
+    keep = keeps(missing)
     plan = plan_like(state_dict_of(target), plain(saved), place, keep=keep, by_hand=by_hand)
     plan.check(keep=keep, allow_nan=allow_nan)
     return plan

@@ -34,7 +34,7 @@ from optax_bridge.checkpoints.layout import (
     rest_of,
     with_lists,
 )
-from optax_bridge.checkpoints.legacy_to_state import OTHER_OPTIMIZER, moment_items
+from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER, moment_items
 from optax_bridge.checkpoints.locate import (
     Part,
     choose_part,
@@ -63,7 +63,7 @@ from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import OptState, Params, PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
-_OF_THE_OPTIMIZER = {"step", "params", "opt_state", "apply_fn", "tx", "ema_decay"}
+_NO_ENTRIES = OF_THE_OPTIMIZER | {"apply_fn", "tx", "ema_decay"}
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _collections(
     cls: PyTree, converted: Converted, sharding: PyTree, part: str | None
 ) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields other than the optimizer's that the checkpoint fills, and what is left over."""
-    names = {field.name for field in dataclasses.fields(cls)} - _OF_THE_OPTIMIZER
+    names = {field.name for field in dataclasses.fields(cls)} - _NO_ENTRIES
     if is_state(sharding):
         names = {name for name in names if getattr(sharding, name, None) is not None}
     entries = entries_around(converted.others, converted.layout.part)

@@ -10,6 +10,7 @@ from flax import nnx
 
 from optax_bridge.checkpoints.moves import (
     Plan,
+    keeps,
     leaves_of_training,
     renamed,
     with_renamed_parameters,
@@ -134,8 +135,7 @@ def hand_off(
       LeftOverWarning: the state has something that neither module nor optimizer has a place for.
       ConvertedWarning: all parameters have another type in floating point than the module's.
     """
-    if missing not in ("error", "keep"):
-        raise ValueError(f'missing: expected "error" or "keep", found {missing!r}')
+    keep = keeps(missing)
     target = nnx.state(model, wrt)
     leaves = {key_names(path): arrays(leaf) for path, leaf in leaves_with_path(target)}
     source = leaves_of_training(state.params, state.opt_state)
@@ -152,7 +152,7 @@ def hand_off(
     moved = _moved(source, new_names, "opt_state", flat)
     set_values(new.opt_state, jax.tree.structure(template).unflatten(moved.values()))
     set_values(new.step, jnp.asarray(state.step, jnp.uint32))
-    remaining = hand_over_collections(state, model, rename, wrt, collections or {}, missing)
+    remaining = hand_over_collections(state, model, rename, wrt, collections or {}, keep)
     remaining += hand_over_keys(state, model)
     average, decay = getattr(state, "ema_params", None), getattr(state, "ema_decay", None)
     if average is not None and decay is not None and isinstance(new, Optimizer):

@@ -27,7 +27,7 @@ def hand_over_collections(
     rename: Callable[[str], str],
     wrt: PyTree,
     collections: Mapping[str, PyTree],
-    missing: str,
+    keep: bool,
 ) -> list[str]:
     """Puts batch statistics and the like into the module's variables."""
     passing = (nnx.Intermediate, nnx.RngState)  # of one call, or a stream of keys
@@ -52,7 +52,7 @@ def hand_over_collections(
         "to the module's; missing='keep' leaves them as they are.",
         "a value for each variable of the module", if_missing="",
     )  # fmt: skip
-    plan.check(keep=missing == "keep")
+    plan.check(keep=keep)
     if plan.moves:
         values = {**places, **plan.apply()}
         nnx.update(model, jax.tree.structure(unboxed(target)).unflatten(values.values()))
