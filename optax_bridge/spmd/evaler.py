@@ -78,7 +78,7 @@ def forward_pass(
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise ValueError(
             f"{where}: there is no {key!r} ({Path(place.filename).name}, line {place.lineno}: "
-            f"{place.line}). The batch has {', '.join(map(repr, batch))}."
+            f"{place.line}). The batch has {', '.join(map(repr, batch)) or 'no array'}."
         ) from error
     if not isinstance(outputs, tuple) or len(outputs) != 2:
         raise ValueError(

@@ -10,11 +10,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from optax_bridge.spmd.config import config_for_class, config_for_function, register_validator
-from optax_bridge.spmd.dispatch import (
-    DISPATCH_KEY,
-    InputDispatcher,
-    SpmdInputDispatcher,
-)
+from optax_bridge.spmd.dispatch import DISPATCH_KEY, InputDispatcher, SpmdInputDispatcher
 from optax_bridge.spmd.evaler import JsonlWriter, SpmdEvaler
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import (

@@ -9,15 +9,9 @@ from jax.experimental import multihost_utils
 
 import optax_bridge
 from optax_bridge.spmd._testing import KEY, config, run
-from optax_bridge.spmd.config import (
-    REQUIRED,
-    RequiredFieldMissingError,
-    UnknownFieldError,
-)
+from optax_bridge.spmd.config import REQUIRED, RequiredFieldMissingError, UnknownFieldError
 from optax_bridge.spmd.examples import regression
-from optax_bridge.spmd.trainer import (
-    SavingError,
-)
+from optax_bridge.spmd.trainer import SavingError
 from optax_bridge.spmd.trainer.trainer import lock_folder
 
 

@@ -17,11 +17,7 @@ import legacy_optim
 import optax_bridge
 from optax_bridge.spmd._testing import KEY, config, run
 from optax_bridge.spmd.checkpointer import every_n_steps_policy as saving_policy
-from optax_bridge.spmd.config import (
-    config_for_class,
-    config_for_function,
-    from_debug_string,
-)
+from optax_bridge.spmd.config import config_for_class, config_for_function, from_debug_string
 from optax_bridge.spmd.evaler import SpmdEvaler, every_n_steps_policy
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.input import ArrayBatches, IteratorInput
@@ -29,10 +25,7 @@ from optax_bridge.spmd.layer import ParameterSpec, constant_initializer
 from optax_bridge.spmd.learner import Learner
 from optax_bridge.spmd.module import functional
 from optax_bridge.spmd.summaries import JsonLinesWriter
-from optax_bridge.spmd.trainer import (
-    SpmdTrainer,
-    UndefinedLossException,
-)
+from optax_bridge.spmd.trainer import SpmdTrainer, UndefinedLossException
 from optax_bridge.spmd.trainer.state import transformation_of
 from optax_bridge.spmd.trainer.trainer import changed_lines, fields_without_text
 from optax_bridge.spmd.trees import flatten_items
