@@ -8,7 +8,7 @@ what its NamedTuples call a leaf says which field of which parameter it is.
 """
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -77,18 +77,15 @@ def slots(state: OptState, rows: Rows | None) -> list[Slot]:
     return [_slot(state, path, leaf, rows) for path, leaf in leaves_with_path(state)]
 
 
-def fill(
-    template: OptState, rows: Rows, step: Leaf, take: Callable[[Slot, Leaf], Leaf] | None = None
-) -> OptState:
-    """An Optax state from the rows of a legacy state."""
-    take = take or _take
+def fill(template: OptState, rows: Rows, step: Leaf) -> OptState:
+    """An Optax state from the rows of a legacy state, which must have them as the template does."""
 
     def leaf(slot: Slot) -> Leaf:
         if slot.kind is Kind.SETTING:
             return slot.leaf
         if slot.kind is Kind.COUNT:
             return count_like(step, slot.leaf)
-        return take(slot, rows[slot.row] if slot.kind is Kind.FIELD else None)
+        return _take(slot, rows[slot.row] if slot.kind is Kind.FIELD else None)
 
     leaves = [leaf(slot) for slot in slots(unboxed(template), rows)]
     return jax.tree.structure(template).unflatten(leaves)

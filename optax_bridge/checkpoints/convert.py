@@ -22,7 +22,7 @@ from optax_bridge.checkpoints.locate import (
 )
 from optax_bridge.checkpoints.moves import Move, Plan
 from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
-from optax_bridge.checkpoints.restore import carried_out, planned
+from optax_bridge.checkpoints.restore import apply_plan, plan_restore
 from optax_bridge.checkpoints.same_names import Scope, trained_items
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import Converted, convert_tree, tree_of
@@ -162,9 +162,9 @@ class _Request:
             tree, step, moves = back(read, definition, self.part, self.allow_nan)
             return Conversion(read, tree, definition, step, moves=moves)
         if self.like is not None:
-            plan = planned(self.like, read.tree, read.path)
+            plan = plan_restore(self.like, read.tree, read.path)
             plan.check(allow_nan=self.allow_nan)
-            tree = carried_out(plan, self.like)
+            tree = apply_plan(plan, self.like)
             return Conversion(read, tree, definition, _common_step(tree), moves=plan.moves)
         converted = self._convert(read, read.tree, definition, self.part)
         # Every checkpoint of T5X has that level; the way back is Flax's.

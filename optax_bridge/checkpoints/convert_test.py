@@ -251,6 +251,15 @@ def test_only_the_step_itself_is_the_step_again(beside: int, kept: dict[str, str
     assert layout_of(("optimizer",), {"step": beside}, 4).steps == kept
 
 
+@pytest.mark.parametrize(
+    "beside", [3, np.int32(3), np.array(3, np.int32), np.array(3, np.float32)], ids=repr
+)
+def test_the_step_beside_the_optimizer_goes_back_as_what_it_was(beside: Any) -> None:
+    new = layout_of(("optimizer",), {"step": beside}, 3).steps_at(5)["step"]
+    assert type(new) is type(beside) and new == 5
+    assert np.asarray(new).dtype == np.asarray(beside).dtype
+
+
 def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:
     tree: Any = serialization.msgpack_restore((FILES / "replicated_dataclass.msgpack").read_bytes())
     own = np.stack([np.zeros(2, np.uint32), np.ones(2, np.uint32)])

@@ -19,20 +19,29 @@ from optax_bridge.checkpoints.locate import (
     refuse_older,
     rows,
 )
-from optax_bridge.checkpoints.moves import Alone, Item, Misfit, Move, Plan, Side, alone, place_of
+from optax_bridge.checkpoints.moves import (
+    Item,
+    Misfit,
+    Move,
+    Plan,
+    Side,
+    Unpaired,
+    place_of,
+    unpaired,
+)
 from optax_bridge.checkpoints.same_names import (
     LEVEL,
     OWNERS,
     Scope,
-    lacking,
+    dtype_items,
     leaf_items,
-    left_over,
-    may_be_steps,
-    no_steps,
+    may_count_steps,
+    missing_items,
     parameter_types,
     same_names,
     state_items,
-    typed_items,
+    steps_misfit,
+    surplus_items,
     with_copies,
 )
 from optax_bridge.checkpoints.trees import (
@@ -112,13 +121,13 @@ def _state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> 
     if within:
         entries = entries_around(saved, within)
         values, unused = _fields_around(outline, entries, optimizer["target"], step)
-        yield from alone(((*path, *names) for names in unused), Side.UNUSED)
+        yield from unpaired(((*path, *names) for names in unused), Side.UNUSED)
     for name, value in outline.items():
-        at, owned = (*path, name), replace(scope, owner=OWNERS.get(name, "state"))
+        at, field_scope = (*path, name), replace(scope, owner=OWNERS.get(name, "state"))
         if name in values:
-            yield from same_names(value, values[name], at, owned)
+            yield from same_names(value, values[name], at, field_scope)
         elif name not in OF_THE_OPTIMIZER:
-            yield from lacking(value, at)
+            yield from missing_items(value, at)
 
 
 def _fields_around(
@@ -143,31 +152,31 @@ def _optimizer_items(
         refuse_older(state.get("param_states"), path, scope.place)
     beside = scope if path else replace(scope, owner="program")
     for name in saved.keys() - {"target", "state"}:
-        yield from left_over(saved[name], (*path, name), beside)
+        yield from surplus_items(saved[name], (*path, name), beside)
     for state in states if not is_own else ():
         others = (n for n in state if n not in ("step", "param_states"))
-        yield from alone(((*path, "state", n) for n in others), Side.SURPLUS)
+        yield from unpaired(((*path, "state", n) for n in others), Side.SURPLUS)
     steps = list(_step_items(template.step, states, path, home, scope))
     yield from steps
     step = steps[-1].value() if isinstance(steps[-1], Move) else template.step
     target_path = (*path, "target")
-    owned = replace(scope, owner="params", home=(target_path, (*home, "params")))
-    types = parameter_types(template.params, saved["target"], target_path, owned)
+    field_scope = replace(scope, owner="params", home=(target_path, (*home, "params")))
+    types = parameter_types(template.params, saved["target"], target_path, field_scope)
     if any(
-        isinstance(item, Misfit) or (isinstance(item, Alone) and not scope.keep)
+        isinstance(item, Misfit) or (isinstance(item, Unpaired) and not scope.keep)
         for item in types.items
     ):  # their states would all be named as well
         yield from _with_level_named(types.items, target_path)
         return None
     yield from types.items
-    opt_state = types.applied_to(template)
-    yield from types.kept(opt_state, home)
+    opt_state = types.retyped_state(template)
+    yield from types.retyped(opt_state, home)
     if is_own:  # of a definition of the user's own, field by field
         state_path = (*path, "state")
-        owned = replace(
+        field_scope = replace(
             scope, owner="opt_state", home=(state_path, (*home, "opt_state")), lifted=types.lifted
         )
-        yield from same_names(state_dict_of(opt_state), saved["state"], state_path, owned)
+        yield from same_names(state_dict_of(opt_state), saved["state"], state_path, field_scope)
     else:
         params = template.params if types.params is None else types.params
         yield from _recipe_items(opt_state, params, (*path, "opt_state"))
@@ -178,20 +187,20 @@ def _optimizer_items(
                 template, opt_state, len(states), place_of(scope.place, (*path, "state"))
             )
         fields = ((names, row) for names, _, row in rows(part, scope.place, groups))
-        owned = replace(scope, lifted=types.lifted)
-        yield from moment_items(opt_state, template.params, fields, step, path, home, owned)
+        field_scope = replace(scope, lifted=types.lifted)
+        yield from moment_items(opt_state, template.params, fields, step, path, home, field_scope)
     return int(np.ravel(np.asarray(step))[0])
 
 
 def _with_level_named(items: Sequence[Item], target_path: Names) -> Iterator[Item]:
     """The items of parameters; if all are a level deeper in the checkpoint, that is the remedy."""
-    lone = [item for item in items if isinstance(item, Alone)]
+    lone = [item for item in items if isinstance(item, Unpaired)]
     missing = {item.path for item in lone if item.side is Side.MISSING}
     surplus = {item.path for item in lone if item.side is Side.SURPLUS}
     length = len(target_path)
     if missing and surplus == {(*target_path, "params", *path[length:]) for path in missing}:
         items = [
-            replace(item, remedy=_BELOW_PARAMS) if isinstance(item, Alone) else item
+            replace(item, remedy=_BELOW_PARAMS) if isinstance(item, Unpaired) else item
             for item in items
         ]
     yield from items
@@ -204,8 +213,8 @@ def _step_items(
     at = (*path, "state", "step")
     if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
         yield Misfit(at, "one number of steps", brief([s.tolist() for s in steps]))
-    elif not may_be_steps(steps[0]):
-        yield no_steps(steps[0], at)
+    elif not may_count_steps(steps[0]):
+        yield steps_misfit(steps[0], at)
     else:
         scope = replace(scope, home=(at, (*home, "step")))
         yield from leaf_items(expected, steps[0], at, scope)
@@ -246,18 +255,7 @@ def moment_items(
     *,
     by_definition: bool = False,
 ) -> Iterator[Item]:
-    """Yields the items of a transformation's state from the fields that a legacy optimizer keeps.
-
-    Args:
-      template: the state, or its shapes.
-      params: those of the template.
-      fields: the path of each parameter and its fields.
-      step: the number of steps taken, as the template has it.
-      path: of the optimizer in the checkpoint.
-      home: of the state in the target.
-      scope: of the checkpoint.
-      by_definition: the template is that of a definition: what is missing is so in the file.
-    """
+    """Yields the items of a transformation's state from the fields of a legacy optimizer."""
     values, places = _rows(params, fields, path)
     used: set[Names] = set()
     targets = paths_in_state_dict(template)
@@ -273,16 +271,18 @@ def moment_items(
             if slot.row in used:
                 yield Misfit(at, "one place in the new state", "several")
             used.add(slot.row)
-            owned = replace(scope, owner="opt_state", home=(at, target), ranges={at: slot.within})
-            for item in _moment(slot.leaf, value, at, owned):
+            field_scope = replace(
+                scope, owner="opt_state", home=(at, target), ranges={at: slot.within}
+            )
+            for item in _moment(slot.leaf, value, at, field_scope):
                 is_negated = slot.sign == -1 and isinstance(item, Move)
                 yield replace(item, negate=True) if is_negated else item
         elif slot.kind is Kind.UNKNOWN:
             in_file = (*path, "state", "param_states", *slot.row)
             missing = in_file if by_definition and slot.row else at
-            yield Alone(missing, Side.MISSING, OTHER_OPTIMIZER if slot.row else "")
+            yield Unpaired(missing, Side.MISSING, OTHER_OPTIMIZER if slot.row else "")
     unused = (places[row] for row in unused_rows(values, used))
-    yield from alone(unused, Side.SURPLUS, OTHER_OPTIMIZER)
+    yield from unpaired(unused, Side.SURPLUS, OTHER_OPTIMIZER)
 
 
 def _moment(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:
@@ -294,7 +294,7 @@ def _moment(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[
         remedy = _BY_AXIS if path[-1] in ("v_row", "v_col", "v") else OTHER_OPTIMIZER
         yield Misfit(path, kind(expected), kind(saved), remedy)
     else:
-        yield from typed_items(expected, new, path, scope)
+        yield from dtype_items(expected, new, path, scope)
 
 
 def _rows(

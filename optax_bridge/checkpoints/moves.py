@@ -134,7 +134,7 @@ class Side(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Alone:
+class Unpaired:
     """A leaf without a partner."""
 
     path: Names
@@ -143,14 +143,14 @@ class Alone:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Retyped:
     """A leaf of the target that gets another type, and nothing of the checkpoint."""
 
     target: Names
     leaf: Leaf
 
 
-Item = Move | Misfit | Converted | Alone | Kept
+Item = Move | Misfit | Converted | Unpaired | Retyped
 
 
 def keeps(missing: str) -> bool:
@@ -175,9 +175,11 @@ class Plan:
         """The leaves that have a place."""
         return tuple(item for item in self.items if isinstance(item, Move))
 
-    def alone(self, side: Side) -> list[Names]:
+    def unpaired(self, side: Side) -> list[Names]:
         """The leaves without a partner on a side."""
-        return [item.path for item in self.items if isinstance(item, Alone) and item.side is side]
+        return [
+            item.path for item in self.items if isinstance(item, Unpaired) and item.side is side
+        ]
 
     @property
     def is_exact(self) -> bool:
@@ -188,8 +190,8 @@ class Plan:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
         misfits = [item for item in self.items if isinstance(item, Misfit)]
         misfits += [] if allow_nan else self.faults()
-        surplus, unused = self.alone(Side.SURPLUS), self.alone(Side.UNUSED)
-        if misfits or (not keep and (surplus or self.alone(Side.MISSING))):
+        surplus, unused = self.unpaired(Side.SURPLUS), self.unpaired(Side.UNUSED)
+        if misfits or (not keep and (surplus or self.unpaired(Side.MISSING))):
             raise self._error(misfits, keep)
         converted = [
             f"{leaf_name(item.path)}: {item.before} to {item.after}"
@@ -230,12 +232,12 @@ class Plan:
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:
         """The leaves by their places in the target."""
-        kept = {item.target: item.leaf for item in self.items if isinstance(item, Kept)}
-        return kept | {move.target: put(move.value()) for move in self.moves}
+        retyped = {item.target: item.leaf for item in self.items if isinstance(item, Retyped)}
+        return retyped | {move.target: put(move.value()) for move in self.moves}
 
     def _error(self, misfits: list[Misfit], keep: bool) -> CheckpointError:
         missing, surplus = (
-            [] if keep else self.alone(side) for side in (Side.MISSING, Side.SURPLUS)
+            [] if keep else self.unpaired(side) for side in (Side.MISSING, Side.SURPLUS)
         )
         remedy = self._remedy(misfits)
         if len(misfits) == 1 and not missing and not surplus:
@@ -259,10 +261,10 @@ class Plan:
 
     def _remedy(self, misfits: list[Misfit]) -> str:
         """The remedy of the last that has one of its own, of structure before numbers."""
-        own = [item.remedy for item in self.items if isinstance(item, Alone | Misfit)]
+        own = [item.remedy for item in self.items if isinstance(item, Unpaired | Misfit)]
         own = [remedy for remedy in own if remedy] or [m.remedy for m in misfits if m.remedy]
         hints = {misfit.hint for misfit in misfits}
-        if own or len(hints) != 1 or any(isinstance(item, Alone) for item in self.items):
+        if own or len(hints) != 1 or any(isinstance(item, Unpaired) for item in self.items):
             return own[-1] if own else self.remedy
         return (hints.pop() if self.remedy == SAME_MAKE else "") or self.remedy
 
@@ -303,7 +305,7 @@ def with_renamed_parameters(
     return targets
 
 
-def renamed(
+def rename_items(
     source: Mapping[Names, Leaf],
     target: Mapping[Names, Leaf],
     names: Mapping[Names, Names],
@@ -317,10 +319,10 @@ def renamed(
         return f"{dtype_of(leaf)}{shape}" if has_dtypes else f"shape {shape}"
 
     targets = set(names.values())
-    yield from alone((path for path in target if path not in targets), Side.MISSING)
+    yield from unpaired((path for path in target if path not in targets), Side.MISSING)
     for path, new in names.items():
         if new not in target:
-            yield Alone(new, Side.SURPLUS)
+            yield Unpaired(new, Side.SURPLUS)
             continue
         expected, actual = described(target[new]), described(source[path])
         if expected != actual:
@@ -329,6 +331,6 @@ def renamed(
             yield Move(path, new, leaf=source[path], template=target[new])
 
 
-def alone(paths: Iterable[Names], side: Side, remedy: str = "") -> Iterator[Alone]:
+def unpaired(paths: Iterable[Names], side: Side, remedy: str = "") -> Iterator[Unpaired]:
     """Yields leaves without a partner."""
-    return (Alone(path, side, remedy) for path in paths)
+    return (Unpaired(path, side, remedy) for path in paths)

@@ -16,7 +16,7 @@ from optax_bridge.checkpoints.moves import Misfit, Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.same_names import Scope, same_names
 from optax_bridge.checkpoints.trees import (
-    filled,
+    fill_outline,
     has_states,
     is_array,
     is_key,
@@ -67,8 +67,8 @@ def from_state_dict(
       ConvertedWarning: something has another type in the checkpoint.
     """
     place = "state dict" if name == "." else name
-    plan = _checked(target, state, place, missing, allow_nan, by_hand=True)
-    return carried_out(plan, target)
+    plan = _checked_plan(target, state, place, missing, allow_nan, by_hand=True)
+    return apply_plan(plan, target)
 
 
 def from_bytes(
@@ -88,8 +88,8 @@ def from_bytes(
     Raises:
       CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.
     """
-    plan = _checked(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
-    return carried_out(plan, target, as_arrays)
+    plan = _checked_plan(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
+    return apply_plan(plan, target, as_arrays)
 
 
 def restore_checkpoint(
@@ -171,12 +171,16 @@ def _restore_from(
     if path is None:
         return target
     if "://" in path:  # in a bucket, where Flax reads
-        return carried_out(_checked(target, by_flax(path, None), path, missing, allow_nan), target)
+        return apply_plan(
+            _checked_plan(target, by_flax(path, None), path, missing, allow_nan), target
+        )
     read = read_checkpoint(path, _size_of(target))
     if target is None:
         return as_arrays(read.tree)
     if read.format != ORBAX:
-        return carried_out(_checked(target, read.tree, path, missing, allow_nan), target, as_arrays)
+        return apply_plan(
+            _checked_plan(target, read.tree, path, missing, allow_nan), target, as_arrays
+        )
     new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
     if not allow_nan:
         _check_finite(new, target, path)
@@ -193,14 +197,14 @@ def _from_orbax(
 ) -> T:
     """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
     try:  # numbers are looked at when they are restored: they may lie on many devices
-        plan = _checked(target, saved, path, missing, allow_nan=True)
+        plan = _checked_plan(target, saved, path, missing, allow_nan=True)
     except CheckpointError:
         if named_as_pytree(target, saved):
             return placed_like(target, by_flax(path, outline_on_host(target)))
         raise
     scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
     if not plan.is_exact or scalars or allow_nan:  # Orbax refuses NumPy's scalars, Flax's NaN
-        return placed_like(target, carried_out(plan, target, as_arrays))
+        return placed_like(target, apply_plan(plan, target, as_arrays))
     try:
         return placed_like(target, by_flax(path, outline_on_host(target)))
     except CheckpointError as error:  # of a state in the tree, which does not know the file
@@ -261,7 +265,7 @@ def as_arrays(tree: PyTree) -> PyTree:
     )
 
 
-def planned(target: PyTree, saved: PyTree, place: Place) -> Plan:
+def plan_restore(target: PyTree, saved: PyTree, place: Place) -> Plan:
     """The plan of `restored_like`, not checked."""
     if not has_states(target):
         raise CheckpointError(
@@ -274,12 +278,12 @@ def planned(target: PyTree, saved: PyTree, place: Place) -> Plan:
 
 def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
     """Does as `restore_checkpoint` with a tree that was read, whose arrays may be read later."""
-    plan = planned(target, saved, place)
+    plan = plan_restore(target, saved, place)
     plan.check(allow_nan=allow_nan)
-    return carried_out(plan, target)
+    return apply_plan(plan, target)
 
 
-def _checked(
+def _checked_plan(
     target: Params,
     saved: PyTree,
     place: Place,
@@ -294,9 +298,9 @@ def _checked(
     return plan
 
 
-def carried_out(plan: Plan, target: T, put: Callable[[PyTree], PyTree] = lambda leaf: leaf) -> T:
+def apply_plan(plan: Plan, target: T, put: Callable[[PyTree], PyTree] = lambda leaf: leaf) -> T:
     """The target with the leaves that a plan has for it."""
-    return refill(target, filled(state_dict_of(target), plan.apply(put)))
+    return refill(target, fill_outline(state_dict_of(target), plan.apply(put)))
 
 
 def _check_finite(restored: PyTree, target: PyTree, place: Place) -> None:

@@ -26,23 +26,23 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.layout import LAYOUT
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
 from optax_bridge.checkpoints.moves import (
-    Alone,
     Converted,
     Item,
-    Kept,
     Misfit,
     Move,
+    Retyped,
     Side,
-    alone,
+    Unpaired,
     cast_of,
     place_of,
+    unpaired,
 )
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     array_like,
     dtype_of,
     fields_of,
-    filled,
+    fill_outline,
     is_floating,
     is_key,
     is_ordered,
@@ -90,28 +90,16 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known about all leaves of a tree, and about those of the state they are in.
-
-    Attributes:
-      place: the checkpoint.
-      owner: what the leaves belong to.
-      keep: what is missing stays as the template has it.
-      remedy: where a state is expected, and something else is there.
-      home: a level of the checkpoint, and the one of the target that it becomes.
-      ranges: of the fields of a state, by path.
-      lifted: types of parameters in half precision that a step made float32, and float32.
-      copies: the leading axes of what is replicated, in the checkpoint and in the template.
-      state: the planner of a `TrainState`.
-    """
+    """What is known about all leaves of a tree, and about those of the state they are in."""
 
     place: Place
     owner: Owner = "state"
-    keep: bool = False
-    remedy: str = SAME_MAKE
-    home: tuple[Names, Names] = ((), ())
+    keep: bool = False  # what is missing stays as the template has it
+    remedy: str = SAME_MAKE  # where a state is expected, and something else is there
+    home: tuple[Names, Names] = ((), ())  # a level of the checkpoint, and of the target
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
-    lifted: frozenset[np.dtype] = frozenset()
-    copies: tuple[int | None, int | None] = (None, None)
+    lifted: frozenset[np.dtype] = frozenset()  # types that a step made float32, and float32
+    copies: tuple[int | None, int | None] = (None, None)  # leading axes of what is replicated
     state: "Callable[[PyTree, PyTree, Names, Scope], Iterator[Item]] | None" = None
 
     @property
@@ -156,28 +144,30 @@ def state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> I
     saved = {name: value for name, value in saved.items() if name != LAYOUT}
     scope = replace(scope, owner="state")
     for name in sorted(saved.keys() - set(fields_of(template))):
-        yield from left_over(saved[name], (*path, name), scope)
+        yield from surplus_items(saved[name], (*path, name), scope)
     types = ParameterTypes()
     for name in sorted(fields_of(template), key=lambda name: name != "params"):
         field_path, value = (*path, name), getattr(template, name)
-        owned = replace(scope, owner=OWNERS.get(name, "state"))
+        field_scope = replace(scope, owner=OWNERS.get(name, "state"))
         if name not in saved:
-            yield from lacking(state_dict_of(value), field_path)
+            yield from missing_items(state_dict_of(value), field_path)
             continue
         if name == "params":
-            types = parameter_types(value, saved[name], field_path, owned)
+            types = parameter_types(value, saved[name], field_path, field_scope)
             yield from types.items
             continue
         if name == "opt_state":
-            value = types.applied_to(template)
-            yield from types.kept(value, path)
-            owned = replace(owned, ranges=ranges_of(value, field_path), lifted=types.lifted)
+            value = types.retyped_state(template)
+            yield from types.retyped(value, path)
+            field_scope = replace(
+                field_scope, ranges=ranges_of(value, field_path), lifted=types.lifted
+            )
             if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
                 saved[name] = named_by_fields(value, saved[name])
-        if name == "step" and not may_be_steps(saved[name]):
-            yield no_steps(saved[name], field_path)
+        if name == "step" and not may_count_steps(saved[name]):
+            yield steps_misfit(saved[name], field_path)
         else:
-            yield from same_names(state_dict_of(value), saved[name], field_path, owned)
+            yield from same_names(state_dict_of(value), saved[name], field_path, field_scope)
 
 
 @dataclass(frozen=True)
@@ -191,9 +181,9 @@ class ParameterTypes:
     @property
     def is_complete(self) -> bool:
         """True if the checkpoint has each parameter of the template, and no other."""
-        return not any(isinstance(item, Misfit | Alone) for item in self.items)
+        return not any(isinstance(item, Misfit | Unpaired) for item in self.items)
 
-    def applied_to(self, template: PyTree) -> OptState:
+    def retyped_state(self, template: PyTree) -> OptState:
         """The template's optimizer state for parameters of these types."""
         if self.params is None:
             return template.opt_state
@@ -205,31 +195,31 @@ class ParameterTypes:
             return template.opt_state
         return treedef.unflatten(map(_with_dtype, old, new))
 
-    def kept(self, opt_state: OptState, home: Names) -> Iterator[Kept]:
-        """Yields the leaves of `applied_to`, for those that the checkpoint lacks."""
+    def retyped(self, opt_state: OptState, home: Names) -> Iterator[Retyped]:
+        """Yields the leaves of `retyped_state`, for those that the checkpoint lacks."""
         if self.params is not None:
             names = paths_in_state_dict(opt_state)
             for path, leaf in zip(names, jax.tree.leaves(opt_state), strict=True):
-                yield Kept((*home, "opt_state", *path), leaf)
+                yield Retyped((*home, "opt_state", *path), leaf)
 
 
 def parameter_types(params: Params, saved: PyTree, path: Names, scope: Scope) -> ParameterTypes:
     """Plans the parameters of a state, all of which may have another type in floating point."""
     outline = state_dict_of(params)
-    items, lifted = with_types_judged(same_names(outline, saved, path, scope), path)
+    items, lifted = judge_types(same_names(outline, saved, path, scope), path)
     new = None
     is_wrong = any(
-        isinstance(item, Misfit) or (isinstance(item, Alone) and item.side is Side.MISSING)
+        isinstance(item, Misfit) or (isinstance(item, Unpaired) and item.side is Side.MISSING)
         for item in items
     )
     if any(isinstance(item, Converted) for item in items) and not is_wrong:
         before, after = scope.home
         values = {item.target: item.leaf for item in items if isinstance(item, Move)}
-        new = refill(params, filled(outline, values, (*after, *path[len(before) :])))
+        new = refill(params, fill_outline(outline, values, (*after, *path[len(before) :])))
     return ParameterTypes(tuple(items), lifted, new)
 
 
-def with_types_judged(items: Iterable[Item], path: Names) -> tuple[list[Item], frozenset[np.dtype]]:
+def judge_types(items: Iterable[Item], path: Names) -> tuple[list[Item], frozenset[np.dtype]]:
     """Judges parameters of other types than the template's; returns those that were lifted, too."""
     items = list(items)
     types = [
@@ -259,25 +249,25 @@ def _level(
     expected: Mapping[str, PyTree], saved: PyTree, path: Names, scope: Scope
 ) -> Iterator[Item]:
     if not isinstance(saved, Mapping):
-        if set(expected) == {LEVEL} and saved is not None:  # a box in the template alone
+        if set(expected) == {LEVEL} and saved is not None:  # a box in the template unpaired
             boxed = same_names(expected[LEVEL], saved, (*path, LEVEL), scope)
             yield from map(_in_other_box, boxed)
             return
         if saved is not None and any(True for _ in leaves(expected)):
             yield Misfit(path, f"a level with {brief(sorted(expected))}", kind(saved))
             return
-        yield from left_over(saved, path, scope)
+        yield from surplus_items(saved, path, scope)
         saved = {}
     if set(saved) == _NAMED_TUPLE != set(expected):
         saved = _of_named_tuple(saved)
     for name in saved:
         if name not in expected:
-            yield from left_over(saved[name], (*path, name), scope)
+            yield from surplus_items(saved[name], (*path, name), scope)
     for name, value in expected.items():
         if name in saved:
             yield from same_names(value, saved[name], (*path, name), scope)
         else:
-            yield from lacking(value, (*path, name))
+            yield from missing_items(value, (*path, name))
 
 
 def _unbox(
@@ -286,7 +276,7 @@ def _unbox(
     if set(saved) == {LEVEL} and (scope.in_state or array_like(expected)):
         yield from map(_in_other_box, same_names(expected, saved[LEVEL], path, scope))
     elif expected is None and scope.in_state:
-        yield from left_over(saved, path, scope)
+        yield from surplus_items(saved, path, scope)
     elif not array_like(expected) and not scope.in_state:  # Flax has nothing to compare it with
         yield scope.move(path, saved, expected)
     else:
@@ -304,12 +294,12 @@ def leaf_items(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> It
     """Yields the items of a leaf."""
     if expected is None:
         if scope.in_state:
-            yield from left_over(saved, path, scope)
+            yield from surplus_items(saved, path, scope)
         elif saved is not None:
             yield scope.move(path, saved, None)
         return
     if saved is None:
-        yield from lacking(expected, path)
+        yield from missing_items(expected, path)
         return
     if scope.copies[0] != scope.copies[1] and hasattr(saved, "shape"):
         array = with_copies(saved, np.shape(expected), scope.copies)
@@ -329,13 +319,13 @@ def leaf_items(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> It
         return
     both_arrays = array_like(expected) and array_like(saved)
     if both_arrays and np.shape(expected) == np.shape(saved):
-        yield from typed_items(expected, saved, path, scope)
+        yield from dtype_items(expected, saved, path, scope)
         return
     if both_arrays and not scope.in_state and _grows(expected, saved):
         if is_floating(dtype_of(expected)) and is_floating(dtype_of(saved)):
             yield replace(scope.move(path, saved, expected), is_plain=False)
         else:
-            yield from map(_in_other_box, typed_items(expected, saved, path, scope))
+            yield from map(_in_other_box, dtype_items(expected, saved, path, scope))
         return
     if not array_like(expected) and (
         not scope.in_state or isinstance(expected, str | bytes) == isinstance(saved, str | bytes)
@@ -347,7 +337,7 @@ def leaf_items(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> It
     yield Misfit(path, kind(expected), kind(saved), hint=hint, is_copied=is_copied)
 
 
-def typed_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:
+def dtype_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:
     """Yields the items of a leaf of the template's shape, which may have another type."""
     if not hasattr(expected, "dtype"):  # a number of Python
         kinds = {dtype_of(expected).kind, dtype_of(saved).kind}
@@ -358,8 +348,8 @@ def typed_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Itera
         return
     dtype, saved_dtype, is_moment = expected.dtype, dtype_of(saved), scope.owner == "opt_state"
     is_same, both_float = dtype == saved_dtype, is_floating(dtype) and is_floating(saved_dtype)
-    if is_moment and path[-1] in COUNTS and is_same and not may_be_steps(saved):
-        yield no_steps(saved, path)
+    if is_moment and path[-1] in COUNTS and is_same and not may_count_steps(saved):
+        yield steps_misfit(saved, path)
     elif is_same or (scope.owner == "params" and both_float):
         yield scope.move(path, saved, expected)
     elif is_moment and {dtype, saved_dtype} <= scope.lifted:
@@ -370,8 +360,8 @@ def typed_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Itera
         yield Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
     elif not _keeps(saved, dtype):
         yield Misfit(path, kind(expected), kind(saved), hint=_other_type(saved_dtype))
-    elif is_moment and path[-1] in COUNTS and not may_be_steps(np.asarray(saved)):
-        yield no_steps(saved, path)
+    elif is_moment and path[-1] in COUNTS and not may_count_steps(np.asarray(saved)):
+        yield steps_misfit(saved, path)
     else:
         if both_float and hasattr(saved, "dtype"):
             yield Converted(path, str(saved_dtype), str(dtype))
@@ -400,7 +390,7 @@ def ranges_of(opt_state: OptState, path: Names) -> dict[Names, Range]:
     return ranges
 
 
-def may_be_steps(step: PyTree) -> bool:
+def may_count_steps(step: PyTree) -> bool:
     """True if this may be a number of steps, or is none that can be looked at."""
     if isinstance(step, jax.ShapeDtypeStruct | Tracer) or not array_like(step):
         return True
@@ -410,7 +400,7 @@ def may_be_steps(step: PyTree) -> bool:
     return array.size == 0 or is_number_of_steps(array)
 
 
-def no_steps(step: Leaf, path: Names) -> Misfit:
+def steps_misfit(step: Leaf, path: Names) -> Misfit:
     """The error about a number of steps that is none."""
     return Misfit(path, STEPS, brief(np.asarray(step).tolist()), _NO_STEPS)
 
@@ -421,15 +411,15 @@ def trained_items(tree: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
         yield scope.move((*path, *names), leaf, None)
 
 
-def lacking(expected: PyTree, path: Names) -> Iterator[Item]:
+def missing_items(expected: PyTree, path: Names) -> Iterator[Item]:
     """Yields what the checkpoint lacks; a whole state is named once."""
-    return alone([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
+    return unpaired([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
 
 
-def left_over(saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+def surplus_items(saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
     """Yields what the target has no place for."""
     side = Side.SURPLUS if scope.in_state else Side.UNUSED
-    return alone(paths_of(saved, path), side)
+    return unpaired(paths_of(saved, path), side)
 
 
 def with_copies(

@@ -38,7 +38,7 @@ from optax_bridge.checkpoints.restore_test import (
 )
 from optax_bridge.checkpoints.same_names import Scope, same_names
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
-from optax_bridge.checkpoints.trees import filled
+from optax_bridge.checkpoints.trees import fill_outline
 from optax_bridge.correspondence.expression import ExpressionError
 
 
@@ -331,9 +331,9 @@ def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
     expected, given, in_state, made, noted = FITTED[case]
     scope = Scope("file", "state" if in_state else "program")
     plan = Plan("file", tuple(same_names(expected, given, ("a",), scope)))
-    assert repr(filled(expected, plan.apply(), ("a",))) == repr(made)
+    assert repr(fill_outline(expected, plan.apply(), ("a",))) == repr(made)
     misfits = [item for item in plan.items if isinstance(item, Misfit)]
-    problems = {side.name.lower(): plan.alone(side) for side in Side} | {
+    problems = {side.name.lower(): plan.unpaired(side) for side in Side} | {
         "wrong": [(item.path, item.expected, item.actual) for item in misfits],
         "changed": any(isinstance(item, Move) and not item.is_plain for item in plan.items),
     }

@@ -35,9 +35,9 @@ from optax_bridge.checkpoints.moves import Item, Move, Plan
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.same_names import (
     Scope,
-    may_be_steps,
-    no_steps,
+    may_count_steps,
     ranges_of,
+    steps_misfit,
     trained_items,
 )
 from optax_bridge.checkpoints.trees import fields_of, is_array, plain, refill, state_dict
@@ -141,8 +141,8 @@ def back(
     state = _one_state(read, states[0])
     params, step = state["params"], state["step"]
     items: list[Item] = []
-    if not may_be_steps(step):
-        items.append(no_steps(step, (*states[0], "step")))
+    if not may_count_steps(step):
+        items.append(steps_misfit(step, (*states[0], "step")))
     scope, state_path = Scope(read.path, "params"), (*states[0], "opt_state")
     items += trained_items(params, (*states[0], "params"), scope)
     opt_state = _state_of(state["opt_state"], definition, params, read.path)

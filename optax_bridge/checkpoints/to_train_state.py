@@ -47,7 +47,7 @@ from optax_bridge.checkpoints.moves import Item, Move, Plan
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.same_names import Scope, trained_items
 from optax_bridge.checkpoints.trees import (
-    filled,
+    fill_outline,
     is_state,
     listed_leaves,
     plain,
@@ -170,7 +170,7 @@ def _convert(
     )
     plan = Plan(place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="")
     plan.check(allow_nan=allow_nan)
-    opt_state = refill(template, filled(state_dict(template), plan.apply(), ("opt_state",)))
+    opt_state = refill(template, fill_outline(state_dict(template), plan.apply(), ("opt_state",)))
     others, layout = rest_of(tree, part)
     return Converted(
         definition, tx, choice, part.target, opt_state, step, others, layout, plan.moves

@@ -93,7 +93,7 @@ def named_by_fields(template: PyTree, saved: PyTree) -> PyTree:
 
 
 def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
-    """Returns a state with the fields that `filled` returned for it."""
+    """Returns a state with the fields that `fill_outline` returned for it."""
     return state.replace(
         **{name: refill(getattr(state, name), saved[name], name) for name in fields_of(state)}
     )
@@ -124,7 +124,7 @@ def state_dict_of(target: Params) -> PyTree:
 
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
-    """Returns the target filled with what `filled` returned for it."""
+    """Returns the target filled with what `fill_outline` returned for it."""
     outline = _as_leaves(target, is_leaf=is_state)
     tree: PyTree = serialization.from_state_dict(outline, fitted, name=name)
     return tree
@@ -159,12 +159,12 @@ def outline_of(state: PyTree) -> dict[str, PyTree]:
     return {name: state_dict_of(getattr(state, name)) for name in fields_of(state)}
 
 
-def filled(tree: PyTree, values: Mapping[Names, Leaf], path: Names = ()) -> PyTree:
+def fill_outline(tree: PyTree, values: Mapping[Names, Leaf], path: Names = ()) -> PyTree:
     """A template's state dict with values for leaves by their paths; the others as they are."""
     if is_state(tree):
         tree = outline_of(tree)
     if isinstance(tree, Mapping):
-        return {name: filled(value, values, (*path, name)) for name, value in tree.items()}
+        return {name: fill_outline(value, values, (*path, name)) for name, value in tree.items()}
     return values.get(path, tree)
 
 

@@ -92,7 +92,7 @@ def print_like(
     """Prints where each leaf goes in a state; for PyTorch's, with `names`, the draft of a file."""
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.checkpoints.read import read_checkpoint
-    from optax_bridge.checkpoints.restore import planned
+    from optax_bridge.checkpoints.restore import plan_restore
     from optax_bridge.cli.terminal import plain_terminal
     from optax_bridge.torch.checkpoints.files import is_torch
 
@@ -109,7 +109,7 @@ def print_like(
         if names:
             print(pytorch.draft(read, template, part), end="")
             return FOUND
-        plan = planned(template, read.tree, read.path)
+        plan = plan_restore(template, read.tree, read.path)
         if json:
             print(dumps({"moves": [move.facts() for move in plan.moves]}))
         else:

@@ -12,10 +12,10 @@ from optax_bridge.checkpoints.moves import (
     Plan,
     keeps,
     leaves_of_training,
-    renamed,
+    rename_items,
     with_renamed_parameters,
 )
-from optax_bridge.checkpoints.same_names import Scope, leaf_items, ranges_of, with_types_judged
+from optax_bridge.checkpoints.same_names import Scope, judge_types, leaf_items, ranges_of
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
@@ -171,7 +171,7 @@ def _moved(
     expected: Mapping[Names, Leaf],
 ) -> dict[Names, Leaf]:
     """A part of a training by its paths over the module's parameters, in the module's order."""
-    items = renamed(
+    items = rename_items(
         source, {(part, *path): leaf for path, leaf in expected.items()},
         {path: new for path, new in new_names.items() if path[0] == part}, has_dtypes=False,
     )  # fmt: skip
@@ -197,7 +197,7 @@ def _check_numbers(
         for path, leaf in expected.items()
         for item in leaf_items(leaf, params[path], ("params", *path), scope)
     ]
-    items, _ = with_types_judged(items, ("params",))
+    items, _ = judge_types(items, ("params",))
     ranges = ranges_of(state.opt_state, ("opt_state",))
     scope = Scope("hand_off", "opt_state", ranges=ranges)
     moments = leaves_of_training({}, state.opt_state)

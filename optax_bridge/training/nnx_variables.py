@@ -10,7 +10,7 @@ from flax import nnx
 
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import LeftOverWarning
-from optax_bridge.checkpoints.moves import Plan, renamed
+from optax_bridge.checkpoints.moves import Plan, rename_items
 from optax_bridge.metadata.axis_metadata import is_variable, leaves_with_path, unboxed
 from optax_bridge.metadata.paths import Names, key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -47,7 +47,7 @@ def hand_over_collections(
             else:
                 source[name, *names], new_names[name, *names] = leaf, place
     plan = Plan(
-        "hand_off", tuple(renamed(source, places, new_names, has_dtypes=False)),
+        "hand_off", tuple(rename_items(source, places, new_names, has_dtypes=False)),
         "Give them by collections={'batch_stats': ...}, or rename= from the state's paths "
         "to the module's; missing='keep' leaves them as they are.",
         "a value for each variable of the module", if_missing="",

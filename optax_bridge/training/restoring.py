@@ -13,7 +13,7 @@ from flax import serialization
 from optax_bridge.checkpoints.trees import (
     fields_from_state_dict,
     fields_of,
-    filled,
+    fill_outline,
     plain,
     refill,
     state_dict,
@@ -48,10 +48,10 @@ def restored_into(template: T, saved: PyTree) -> T:
         names it.
     """
     outline, saved = state_dict_of(template), plain(state_dict(saved))
-    return refill(template, _filled(outline, saved, type(template).__name__))
+    return refill(template, _fill_checked(outline, saved, type(template).__name__))
 
 
-def _filled(outline: PyTree, saved: PyTree, name: str) -> PyTree:
+def _fill_checked(outline: PyTree, saved: PyTree, name: str) -> PyTree:
     """A template's state dict with the leaves of a checkpoint's, checked."""
     # The correspondence comes along, which no step needs.
     from optax_bridge.checkpoints.moves import Plan
@@ -59,7 +59,7 @@ def _filled(outline: PyTree, saved: PyTree, name: str) -> PyTree:
 
     plan = Plan(name, tuple(same_names(outline, saved, (), Scope(name))))
     plan.check()
-    return filled(outline, plan.apply())
+    return fill_outline(outline, plan.apply())
 
 
 def fit_on_restore(cls: type[Any]) -> None:
@@ -70,7 +70,7 @@ def fit_on_restore(cls: type[Any]) -> None:
         return {name: plain(state_dict(getattr(state, name))) for name in fields_of(state)}
 
     def from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
-        return fields_from_state_dict(state, _filled(state, plain(saved), cls.__name__))
+        return fields_from_state_dict(state, _fill_checked(state, plain(saved), cls.__name__))
 
     # Over what Flax registers for every subclass of its dataclasses.
     serialization.register_serialization_state(cls, to_state_dict, from_state_dict, override=True)

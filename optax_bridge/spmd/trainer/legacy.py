@@ -12,11 +12,11 @@ import legacy_optim
 from optax_bridge import TrainState
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.moves import (
-    Alone,
     Plan,
     Side,
+    Unpaired,
     leaves_of_training,
-    renamed,
+    rename_items,
     with_renamed_parameters,
 )
 from optax_bridge.metadata.paths import Names
@@ -95,8 +95,8 @@ def _names_in_trainer(params: Params, opt_state: OptState, below: str) -> dict[N
     """The paths of a checkpoint's leaves -> those in a trainer's state."""
     prefix = tuple(below.strip("/").split("/")) if below.strip("/") else ()
     homes = {"params": ("model",), "opt_state": ("learner", "optimizer")}
-    renamed = with_renamed_parameters(params, opt_state, lambda path: (*prefix, *path))
-    return {path: (*homes[new[0]], *new[1:]) for path, new in renamed.items()}
+    targets = with_renamed_parameters(params, opt_state, lambda path: (*prefix, *path))
+    return {path: (*homes[new[0]], *new[1:]) for path, new in targets.items()}
 
 
 def plan_of(
@@ -115,8 +115,8 @@ def plan_of(
 
     items = (
         item
-        for item in renamed(leaves, expected, names)
-        if not (isinstance(item, Alone) and item.side is Side.MISSING and begins_anew(item.path))
+        for item in rename_items(leaves, expected, names)
+        if not (isinstance(item, Unpaired) and item.side is Side.MISSING and begins_anew(item.path))
     )
     return Plan(
         path, tuple(items), "Give `below=` if the model has its parameters deeper, the optimizer "
