@@ -27,7 +27,7 @@ from optax_bridge.checkpoints.moves import (
     Side,
     Unpaired,
     place_of,
-    unpaired,
+    unpaired_items,
 )
 from optax_bridge.checkpoints.same_names import (
     LEVEL,
@@ -121,7 +121,7 @@ def _state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> 
     if within:
         entries = entries_around(saved, within)
         values, unused = _fields_around(outline, entries, optimizer["target"], step)
-        yield from unpaired(((*path, *names) for names in unused), Side.UNUSED)
+        yield from unpaired_items(((*path, *names) for names in unused), Side.UNUSED)
     for name, value in outline.items():
         at, field_scope = (*path, name), replace(scope, owner=OWNERS.get(name, "state"))
         if name in values:
@@ -155,7 +155,7 @@ def _optimizer_items(
         yield from surplus_items(saved[name], (*path, name), beside)
     for state in states if not is_own else ():
         others = (n for n in state if n not in ("step", "param_states"))
-        yield from unpaired(((*path, "state", n) for n in others), Side.SURPLUS)
+        yield from unpaired_items(((*path, "state", n) for n in others), Side.SURPLUS)
     steps = list(_step_items(template.step, states, path, home, scope))
     yield from steps
     step = steps[-1].value() if isinstance(steps[-1], Move) else template.step
@@ -282,7 +282,7 @@ def moment_items(
             missing = in_file if by_definition and slot.row else at
             yield Unpaired(missing, Side.MISSING, OTHER_OPTIMIZER if slot.row else "")
     unused = (places[row] for row in unused_rows(values, used))
-    yield from unpaired(unused, Side.SURPLUS, OTHER_OPTIMIZER)
+    yield from unpaired_items(unused, Side.SURPLUS, OTHER_OPTIMIZER)
 
 
 def _moment(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:

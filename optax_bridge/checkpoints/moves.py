@@ -89,7 +89,7 @@ class Move:
             )
         if self.cast:
             with np.errstate(all="ignore"):
-                leaf = np.asarray(leaf).astype(self.template.dtype)
+                leaf = np.asarray(leaf).astype(dtype_of(self.template))
         if self.negate:
             leaf = -(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
         return leaf
@@ -175,7 +175,7 @@ class Plan:
         """The leaves that have a place."""
         return tuple(item for item in self.items if isinstance(item, Move))
 
-    def unpaired(self, side: Side) -> list[Names]:
+    def paths_on(self, side: Side) -> list[Names]:
         """The leaves without a partner on a side."""
         return [
             item.path for item in self.items if isinstance(item, Unpaired) and item.side is side
@@ -190,8 +190,8 @@ class Plan:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
         misfits = [item for item in self.items if isinstance(item, Misfit)]
         misfits += [] if allow_nan else self.faults()
-        surplus, unused = self.unpaired(Side.SURPLUS), self.unpaired(Side.UNUSED)
-        if misfits or (not keep and (surplus or self.unpaired(Side.MISSING))):
+        surplus, unused = self.paths_on(Side.SURPLUS), self.paths_on(Side.UNUSED)
+        if misfits or (not keep and (surplus or self.paths_on(Side.MISSING))):
             raise self._error(misfits, keep)
         converted = [
             f"{leaf_name(item.path)}: {item.before} to {item.after}"
@@ -237,7 +237,7 @@ class Plan:
 
     def _error(self, misfits: list[Misfit], keep: bool) -> CheckpointError:
         missing, surplus = (
-            [] if keep else self.unpaired(side) for side in (Side.MISSING, Side.SURPLUS)
+            [] if keep else self.paths_on(side) for side in (Side.MISSING, Side.SURPLUS)
         )
         remedy = self._remedy(misfits)
         if len(misfits) == 1 and not missing and not surplus:
@@ -260,13 +260,16 @@ class Plan:
         return CheckpointError(self.place, self.requirement, "; ".join(problems), remedy)
 
     def _remedy(self, misfits: list[Misfit]) -> str:
-        """The remedy of the last that has one of its own, of structure before numbers."""
-        own = [item.remedy for item in self.items if isinstance(item, Unpaired | Misfit)]
-        own = [remedy for remedy in own if remedy] or [m.remedy for m in misfits if m.remedy]
+        """The remedy of the last item that has one, of structure before numbers."""
+        structural = [item for item in self.items if isinstance(item, Unpaired | Misfit)]
+        remedies = [item.remedy for item in structural if item.remedy]
+        remedies = remedies or [misfit.remedy for misfit in misfits if misfit.remedy]
+        if remedies:
+            return remedies[-1]
         hints = {misfit.hint for misfit in misfits}
-        if own or len(hints) != 1 or any(isinstance(item, Unpaired) for item in self.items):
-            return own[-1] if own else self.remedy
-        return (hints.pop() if self.remedy == SAME_MAKE else "") or self.remedy
+        if self.remedy != SAME_MAKE or len(hints) != 1 or len(structural) > len(misfits):
+            return self.remedy
+        return hints.pop() or self.remedy
 
 
 def place_of(place: Place, path: Names) -> str:
@@ -319,7 +322,7 @@ def rename_items(
         return f"{dtype_of(leaf)}{shape}" if has_dtypes else f"shape {shape}"
 
     targets = set(names.values())
-    yield from unpaired((path for path in target if path not in targets), Side.MISSING)
+    yield from unpaired_items((path for path in target if path not in targets), Side.MISSING)
     for path, new in names.items():
         if new not in target:
             yield Unpaired(new, Side.SURPLUS)
@@ -331,6 +334,6 @@ def rename_items(
             yield Move(path, new, leaf=source[path], template=target[new])
 
 
-def unpaired(paths: Iterable[Names], side: Side, remedy: str = "") -> Iterator[Unpaired]:
+def unpaired_items(paths: Iterable[Names], side: Side, remedy: str = "") -> Iterator[Unpaired]:
     """Yields leaves without a partner."""
     return (Unpaired(path, side, remedy) for path in paths)

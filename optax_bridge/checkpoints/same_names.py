@@ -35,7 +35,7 @@ from optax_bridge.checkpoints.moves import (
     Unpaired,
     cast_of,
     place_of,
-    unpaired,
+    unpaired_items,
 )
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
@@ -249,7 +249,7 @@ def _level(
     expected: Mapping[str, PyTree], saved: PyTree, path: Names, scope: Scope
 ) -> Iterator[Item]:
     if not isinstance(saved, Mapping):
-        if set(expected) == {LEVEL} and saved is not None:  # a box in the template unpaired
+        if set(expected) == {LEVEL} and saved is not None:  # a box in the template unpaired_items
             boxed = same_names(expected[LEVEL], saved, (*path, LEVEL), scope)
             yield from map(_in_other_box, boxed)
             return
@@ -413,13 +413,13 @@ def trained_items(tree: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
 
 def missing_items(expected: PyTree, path: Names) -> Iterator[Item]:
     """Yields what the checkpoint lacks; a whole state is named once."""
-    return unpaired([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
+    return unpaired_items([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
 
 
 def surplus_items(saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
     """Yields what the target has no place for."""
     side = Side.SURPLUS if scope.in_state else Side.UNUSED
-    return unpaired(paths_of(saved, path), side)
+    return unpaired_items(paths_of(saved, path), side)
 
 
 def with_copies(

@@ -15,6 +15,7 @@ from flax import serialization
 from flax.training import checkpoints
 
 import legacy_optim
+import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import (
     ConvertedWarning,
@@ -88,6 +89,10 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         lambda: taken(False) | {"rngs": {"a": np.zeros(2, np.uint32)}, "ema_params": np.ones(2)},
         r"\['ema_params'\] besides", "no [",
     ),
+    "one moment for two places": (
+        lambda: fresh(optax.chain(optax.scale_by_adam(), optax.scale_by_adam())),
+        lambda: saved(trained()), r"\['grad_ema'\]: several for one place in the new state", "no [",
+    ),
     "moments in one array": (
         lambda: fresh(optax.flatten(optax.adam(0.1))), lambda: saved(trained()),
         r"no \['opt_state'\].*\['mu'\]", "Traceback",
@@ -112,6 +117,17 @@ def test_what_does_not_fit_is_said_with_the_remedy(misfit: str) -> None:
     assert str(error.value).startswith("state dict")
     with pytest.raises(CheckpointError, match=r"^the run"):
         from_state_dict(template(), state(), "the run")
+
+
+def test_what_is_missing_may_stay_and_what_has_another_shape_is_refused() -> None:
+    larger = {"dense": {**PARAMS["dense"], "bias": jnp.ones(4)}, "more": jnp.ones(2)}
+    with pytest.raises(CheckpointError, match=r"\['bias'\]: .*float32\[3\]"):
+        from_state_dict(fresh(params=larger), saved(trained()), missing="keep")
+    of_bfloat16 = halved(saved(fresh(optax_bridge.adam(0.1))))
+    del of_bfloat16["opt_state"]["mu"]["dense"]["bias"]
+    with pytest.warns(ConvertedWarning):
+        state = from_state_dict(fresh(optax_bridge.adam(0.1)), of_bfloat16, missing="keep")
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(state.opt_state)} == {"int32", "bfloat16"}
 
 
 def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
@@ -333,7 +349,7 @@ def test_each_part_is_fitted_and_what_does_not_fit_is_noted(case: str) -> None:
     plan = Plan("file", tuple(same_names(expected, given, ("a",), scope)))
     assert repr(fill_outline(expected, plan.apply(), ("a",))) == repr(made)
     misfits = [item for item in plan.items if isinstance(item, Misfit)]
-    problems = {side.name.lower(): plan.unpaired(side) for side in Side} | {
+    problems = {side.name.lower(): plan.paths_on(side) for side in Side} | {
         "wrong": [(item.path, item.expected, item.actual) for item in misfits],
         "changed": any(isinstance(item, Move) and not item.is_plain for item in plan.items),
     }
