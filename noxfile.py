@@ -214,10 +214,19 @@ def wheel(session: nox.Session) -> None:
 def reference(session: nox.Session) -> None:
     """Records what the genuine flax.optim does: trajectories, checkpoints and old programs."""
     session.install("-r", str(REFERENCE / "requirements.txt"))
-    session.run("python", "tools/record_reference.py", *session.posargs)
+    out = session.create_tmp()
+    session.run("python", "tools/record_reference.py", "--out", out, *session.posargs)
     session.run("python", "tools/record_checkpoints.py")
     session.run("python", "migration_guide/corpus/record.py")
     session.run("python", "migration_guide/corpus/record.py", "--examples")
+    session.notify("reference_packed", posargs=[out])
+
+
+@nox.session(python=PYTHONS[0], default=False)
+def reference_packed(session: nox.Session) -> None:
+    """Packs the folders that `reference` recorded into the files of the repository."""
+    session.install("-e", ".")
+    session.run("python", "-m", "tools.pack_reference", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])

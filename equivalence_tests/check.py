@@ -10,6 +10,7 @@ from rich.table import Table
 
 from equivalence_tests.compare.trees import shapes_text, signature
 from equivalence_tests.environment import Device, environment, first_device
+from equivalence_tests.recordings.format import Recording
 from equivalence_tests.report import recording
 from equivalence_tests.report import table as report
 from equivalence_tests.report.item import of_result
@@ -44,7 +45,7 @@ def check(
             raise ValueError(f"--steps is {steps}; it must be at least 1")
         device = first_device(platform)
         outputs.check()
-        recorded = _load_recording(against, steps)
+        recorded = _load_recordings(against, steps)
         cases = _select(only, full, origin)
         if origin != FLAX and (full or against or outputs.record):
             raise ValueError(
@@ -73,7 +74,7 @@ class _Plan:
     library: str
     steps: int
     full: bool
-    recorded: recording.Recording | None
+    recorded: Mapping[str, Recording] | None
 
 
 def _run(console: Console, outputs: Outputs, plan: _Plan) -> int:
@@ -97,7 +98,7 @@ def _run(console: Console, outputs: Outputs, plan: _Plan) -> int:
         about=here | ran,
         headline=closing,
         svg=report.drawn(table, closing) if outputs.svg else "",
-        record=lambda file: recording.save(file, results, content, plan.steps),
+        record=lambda file: recording.save(file, results, here),
     )
     console.print(closing)
     if not written:
@@ -106,13 +107,14 @@ def _run(console: Console, outputs: Outputs, plan: _Plan) -> int:
     return SAME if same and all(result.held for result in results) else DIFFERENT
 
 
-def _load_recording(against: Path | None, steps: int) -> recording.Recording | None:
-    """Returns the recording to compare with."""
+def _load_recordings(against: Path | None, steps: int) -> Mapping[str, Recording] | None:
+    """Returns the recordings to compare with."""
     if against is None:
         return None
     recorded = recording.load(against)
-    if recorded.steps != steps:
-        raise ValueError(f"--against {against}: it has {recorded.steps} steps, not {steps}")
+    if {len(run.steps) for run in recorded.values()} != {steps}:
+        count = len(next(iter(recorded.values())).steps)
+        raise ValueError(f"--against {against}: it has {count} steps, not {steps}")
     return recorded
 
 

@@ -28,12 +28,11 @@ def result(change: float = 0.0, name: str = "sgd") -> suite.Result:
 
 def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
     file = tmp_path / "run.zip"
-    save(file, [result()], ENVIRONMENT, 3)
-    read = load(file)
-    (leaves,) = read.runs.values()
-    assert read.steps == 3
-    assert leaves["params['h']"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(leaves["params['w']"], np.ones((3, 2)))
+    save(file, [result()], ENVIRONMENT)
+    (read,) = load(file).values()
+    leaves = read.stacked("new_params")
+    assert leaves["h",].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(leaves["w",], np.ones((3, 2)))
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -42,7 +41,7 @@ def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
     [(0.0, Verdict.IDENTICAL), (1 / 64, Verdict.ROUNDING), (1000.0, Verdict.DIFFERENT)],
 )
 def test_verdict_against_a_recording(change: float, verdict: Verdict, tmp_path: Path):
-    save(tmp_path / "run", [result()], ENVIRONMENT, 3)
+    save(tmp_path / "run", [result()], ENVIRONMENT)
     (outcome,) = against([result(change)], load(tmp_path / "run"))
     assert outcome.verdict is verdict
 
@@ -62,7 +61,7 @@ def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: P
         )
         return dataclasses.replace(found, trajectory={"params": values})
 
-    save(tmp_path / "run", [shifted("", 0.0)], ENVIRONMENT, 1)
+    save(tmp_path / "run", [shifted("", 0.0)], ENVIRONMENT)
     (outcome,) = against([shifted("['key']['bias']", 1.0)], load(tmp_path / "run"))
     assert outcome.verdict is Verdict.IDENTICAL
     assert name in outcome.note
@@ -71,7 +70,7 @@ def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: P
 
 
 def test_runs_that_only_one_has_are_named(tmp_path: Path):
-    save(tmp_path / "run", [result()], ENVIRONMENT, 3)
+    save(tmp_path / "run", [result()], ENVIRONMENT)
     notes = {o.id: o.note for o in against([result(name="adam")], load(tmp_path / "run"))}
     assert sorted(notes.values()) == ["not in the recording", NOT_RUN]
 
@@ -90,14 +89,14 @@ def test_a_run_that_differs_from_the_recorded_one_costs_the_exit_code(
 ):
     still = {"params": {"w": np.zeros((2, 1), np.float32)}}
     runs = [Result(one, "", trajectory=still) for one in suite.checks() if one.entry == "sgd"]
-    save(tmp_path / "run", runs, ENVIRONMENT, 2)
+    save(tmp_path / "run", runs, ENVIRONMENT)
     assert check(["sgd"], steps=2, against=tmp_path / "run") == 1
     assert "every claim held" in capsys.readouterr().out
 
 
 def test_a_damaged_recording_says_so(tmp_path: Path):
     file = tmp_path / "run.zip"
-    save(file, [result()], ENVIRONMENT, 3)
+    save(file, [result()], ENVIRONMENT)
     whole = file.read_bytes()
     for place in range(0, len(whole), 3):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
@@ -122,7 +121,7 @@ def test_other_steps_are_misuse_and_other_leaves_are_different(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "run.zip"
-    save(file, [result()], ENVIRONMENT, 3)
+    save(file, [result()], ENVIRONMENT)
     assert check(["sgd"], steps=2, against=file) == 2
     assert "it has 3 steps, not 2" in capsys.readouterr().err
     other = result()

@@ -193,6 +193,9 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
     eps = next((name for name in ("eps", "epsilon") if name in settings), None)
     if "eps_root" in takes and eps is not None:
         yield _Change("inside the root", {"eps_root": settings[eps], eps: 0.0})
+        there = next((other_settings[n] for n in ("eps", "epsilon") if other_settings.get(n)), None)
+        if there is not None and settings.get("eps_root"):
+            yield _Change("outside of the root", {"eps_root": 0.0, eps: there})
     yield from _decays(other_settings, settings, varied)
 
 

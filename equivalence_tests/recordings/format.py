@@ -1,21 +1,25 @@
 """Recordings as files: read from a folder or from one packed file, and packed.
 
 A folder is what `recorder.py` writes. A packed file is one `.npz` with one recording or several:
-each tree is one array of bytes, of shape (bytes of a step, steps), so that what stays alike from
-step to step is compressed away; an index says which leaf is where. Nothing is pickled.
+leaves that the same steps have are one array of bytes, of shape (bytes of a step, steps), so that
+what stays alike from step to step is compressed away; an index says which leaf is where. Nothing is
+pickled.
 """
 
+import functools
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.recordings.recorder import INDEX, TREES, VERSION
@@ -24,7 +28,6 @@ from optax_bridge.metadata.trees import PyTree
 
 Path_ = tuple[str | int, ...]
 Flat = dict[Path_, Any]  # path -> array, or a scalar
-Row = tuple[str, Path_, np.dtype[Any], tuple[int, ...]]
 
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.
 _UNREADABLE = (
@@ -46,15 +49,15 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True)
 class Step:
-    """One recorded step."""
+    """One recorded step; its fields beside the trees are those of the file."""
 
     number: int
-    trees: Mapping[str, Flat]
-    rates: Mapping[str, float] = field(default_factory=dict)
+    trees: dict[str, Flat]
+    rates: Mapping[str, float] = field(default_factory=dict)  # by group
     loss: float | None = None
     micro_batches: int = 1
     skipped: bool = False
-    missing: frozenset[tuple[str, Path_]] = frozenset()
+    missing: frozenset[tuple[str, Path_]] = frozenset()  # gradients that are None
     digest: str | None = None
 
     def tree(self, name: str) -> Flat | None:
@@ -87,14 +90,37 @@ class Recording:
         """Every array of a tree over all steps, of shape (steps, ...), as far as all have it."""
         flats = [step.trees.get(tree, {}) for step in self.steps[:steps]]
         paths = [path for path in flats[0] if all(path in flat for flat in flats)]
-        return {path: np.stack([np.asarray(flat[path]) for flat in flats]) for path in paths}
+        paths = [path for path in paths if isinstance(flats[0][path], np.ndarray)]
+        return {path: np.stack([flat[path] for flat in flats]) for path in paths}
 
 
-def read(place: Path | str, name: str | None = None) -> Recording:
-    """Reads a recording: a folder, or a packed file; `name` says which one of several."""
+def of_stacks(
+    place: str, index: Mapping[str, Any], trees: Mapping[str, Mapping[Path_, np.ndarray]]
+) -> Recording:
+    """A recording of leaves with a leading axis of steps, in its trees."""
+    count = max(len(stack) for stacks in trees.values() for stack in stacks.values())
+    steps = [Step(number, {tree: {} for tree in trees}) for number in range(count)]
+    for tree, stacks in trees.items():
+        for path, stack in stacks.items():
+            for step in steps:
+                step.trees[tree][path] = np.asarray(stack[step.number])
+    return Recording(place, index, steps)
+
+
+def read(place: Path | str, name: str | None = None, steps: int | None = None) -> Recording:
+    """Reads a recording, or its first steps; `name` says which one of a file with several.
+
+    Args:
+      place: a folder or a packed file.
+      name: that of one of several recordings in a packed file.
+      steps: how many steps of a folder are read; all unless given.
+
+    Raises:
+      RecordingError: there is no recording, or one that cannot be read.
+    """
     path = Path(place)
     if path.is_dir():
-        return _read_folder(path)
+        return _read_folder(path, steps)
     recordings = read_packed(path)
     if name is None and len(recordings) == 1:
         return next(iter(recordings.values()))
@@ -106,17 +132,17 @@ def read(place: Path | str, name: str | None = None) -> Recording:
     return recordings[name]
 
 
-def nest(flat: Flat) -> PyTree:
+def nest(flat: Mapping[Path_, Any]) -> PyTree:
     """Returns nested dicts and tuples of leaves by path."""
     if list(flat) == [()]:
         return flat[()]
     below: dict[str | int, Flat] = {}
     for path, leaf in flat.items():
         below.setdefault(path[0], {})[path[1:]] = leaf
-    parts = {key: nest(leaves) for key, leaves in below.items()}
-    if parts and all(isinstance(key, int) for key in parts):
-        return tuple(parts[key] for key in sorted(parts))
-    return parts
+    nested = {key: nest(leaves) for key, leaves in below.items()}
+    if nested and all(isinstance(key, int) for key in nested):
+        return tuple(nested[key] for key in sorted(nested))
+    return nested
 
 
 def path_text(path: Path_, tree: str = "params") -> str:
@@ -124,15 +150,45 @@ def path_text(path: Path_, tree: str = "params") -> str:
     return tree + "".join(f"[{key!r}]" for key in path)
 
 
-def _read_folder(path: Path) -> Recording:
+def named_leaves(flat: Mapping[Path_, Any], tree: str = "params") -> dict[str, Any]:
+    """Leaves by the text of their paths, as comparisons name them."""
+    return {path_text(path, tree): leaf for path, leaf in flat.items()}
+
+
+def jax_path(path: Sequence[Any]) -> Path_:
+    """A path of JAX as recordings have it."""
+    names: list[str | int] = []
+    for key in path:
+        match key:
+            case DictKey():
+                names.append(str(key.key))
+            case GetAttrKey():
+                names.append(key.name)
+            case SequenceKey():
+                names.append(key.idx)
+    return tuple(names)
+
+
+def host_leaves(tree: PyTree) -> Flat:
+    """The leaves of a tree of JAX by path, as NumPy's arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax_path(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _read_folder(path: Path, limit: int | None) -> Recording:
     index = _load_index(path / INDEX, lambda file: json.loads(file.read_text(encoding="utf-8")))
-    files = sorted(path.glob("step-*.npz"))
+    files = sorted(path.glob("step-*.npz"))[:limit]
+    size = sum(file.stat().st_size for file in files)
+    if size > _memory():
+        raise RecordingError(
+            f"{path}: {len(files)} steps of {size:.3g} bytes are more than the memory of this "
+            "machine. Read the first ones: steps=, or --steps"
+        )
     steps: list[Step] = []
     remark = ""
-    last: Flat = {}
     for file in files:
         try:
-            step = _read_step(file, last)
+            step = _read_step(file, steps)
         except _UNREADABLE as error:
             remark = f"{file.name} cannot be read ({_cause(error)}): what comes before it is judged"
             break
@@ -142,14 +198,13 @@ def _read_folder(path: Path) -> Recording:
                 f"{len(steps)} of {len(files)} steps"
             )
             break
-        last = step.trees.get("new_params", {})
         steps.append(step)
     if not steps:
         raise RecordingError(f"{path}: expected recorded steps, found none. {remark}".rstrip(" ."))
     return Recording(str(path), index, _with_new_params(steps), remark)
 
 
-def _load_index(path: Path, load: Any) -> Mapping[str, Any]:
+def _load_index(path: Path, load: Callable[[Path], Any]) -> Mapping[str, Any]:
     try:
         index = load(path)
         version = index["version"]
@@ -166,46 +221,35 @@ def _load_index(path: Path, load: Any) -> Mapping[str, Any]:
     return index
 
 
-def _read_step(file: Path, last: Flat) -> Step:
+def _read_step(file: Path, before: Sequence[Step]) -> Step:
     with file.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         meta = json.loads(_member(archive, "meta").tobytes())
         trees: dict[str, Flat] = {}
-        for number, (tree, path, dtype) in enumerate(meta["arrays"]):
+        for number, (tree, path, dtype) in enumerate(meta.pop("arrays")):
             bits = _member(archive, str(number))
             trees.setdefault(tree, {})[tuple(path)] = bits.view(_dtype(dtype))
-    return _step(meta, trees, last)
+    if "params" not in trees and not before:
+        raise ValueError("it has no parameters")
+    return _step(meta, trees, before)
 
 
-def _step(meta: Mapping[str, Any], trees: dict[str, Flat], last: Flat) -> Step:
-    for tree, path, value in meta["scalars"]:
+def _step(meta: Mapping[str, Any], trees: dict[str, Flat], before: Sequence[Step]) -> Step:
+    fields = dict(meta)
+    for tree, path, value in fields.pop("scalars"):
         trees.setdefault(tree, {})[tuple(path)] = value
-    if "params" not in trees:
-        if not last:
-            raise ValueError("it has no parameters, nor has the step before it new ones")
-        trees["params"] = last
     if unknown := trees.keys() - {*TREES}:
         raise ValueError(f"an unknown tree {sorted(unknown)[0]!r}")
-    return Step(
-        number=int(meta["step"]),
-        trees=trees,
-        rates=dict(meta["learning_rate"]),
-        loss=meta["loss"],
-        micro_batches=meta["micro_batches"],
-        skipped=meta["skipped"],
-        missing=frozenset((tree, tuple(path)) for tree, path in meta["missing"]),
-        digest=meta["digest"],
-    )
+    if "params" not in trees and before:
+        trees["params"] = before[-1].trees["new_params"]
+    missing = frozenset((tree, tuple(path)) for tree, path in fields.pop("missing"))
+    return Step(trees=trees, missing=missing, **fields)
 
 
 def _with_new_params(steps: Sequence[Step]) -> list[Step]:
     """The steps with the next one's parameters where the new ones were not recorded."""
-    following = [step.trees["params"] for step in steps[1:]]
-    return [
-        step
-        if "new_params" in step.trees or number == len(following)
-        else Step(**{**vars(step), "trees": {**step.trees, "new_params": following[number]}})
-        for number, step in enumerate(steps)
-    ]
+    for step, following in zip(steps, steps[1:], strict=False):
+        step.trees.setdefault("new_params", following.trees["params"])
+    return list(steps)
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -244,54 +288,61 @@ def _cause(error: BaseException) -> str:
 
 def pack(recordings: Mapping[str, Recording], file: Path) -> None:
     """Writes recordings into one `.npz`; arrays that several share are in it once."""
-    members: dict[str, np.ndarray] = {}
-    by_content: dict[bytes, str] = {}
-    index: dict[str, Any] = {"version": VERSION, "recordings": {}}
-
-    def add(name: str, packed: np.ndarray) -> str:
-        key = repr(packed.shape).encode() + packed.tobytes()
-        if key not in by_content:
-            by_content[key] = name
-            members[name] = packed
-        return by_content[key]
-
-    for name, recording in recordings.items():
-        trees = {}
-        metas = [_meta(step) for step in recording.steps]
-        for tree in TREES:
-            flats = [dict(_arrays(step, tree)) for step in recording.steps]
-            if tree == "params":  # only the first, where each step goes on from the one before
-                flats = [
-                    {} if before and _same(flat, before) else flat
-                    for flat, before in zip(flats, _before(recording), strict=True)
-                ]
-            rows = [number for number, flat in enumerate(flats) if flat]
-            if not rows:
-                continue
-            leaves = _signature(recording.place, tree, flats)
-            for meta, flat in zip(metas, flats, strict=True):
-                if flat and (absent := [path for path in leaves if path not in flat]):
-                    meta["absent"][tree] = absent
-            packed = np.stack([_bytes(flats[number], leaves) for number in rows], axis=1)
-            trees[tree] = {
-                "member": add(f"{name}/{tree}", packed),
-                "rows": None if len(rows) == len(metas) else rows,
-                "leaves": [[path, *leaf] for path, leaf in leaves.items()],
-            }
-        about = {key: value for key, value in recording.index.items() if key != "names"}
-        index["recordings"][name] = {**about, "trees": trees, "steps": metas}
-    members["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
+    members: dict[tuple[Any, ...], str] = {}  # name by content
+    entries = {name: _packed(recording, members) for name, recording in recordings.items()}
+    index = json.dumps({"version": VERSION, "recordings": entries}).encode()
 
     def write(stream: BinaryIO) -> None:
         # One date for all, so that the same recordings are the same bytes.
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, array in members.items():
+            for (shape, content), name in [(((len(index),), index), "index"), *members.items()]:
                 entry = zipfile.ZipInfo(f"{name}.npy")
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(entry, "w", force_zip64=True) as member:
+                    array = np.frombuffer(content, np.uint8).reshape(shape)
                     np.lib.format.write_array(member, array, allow_pickle=False)
 
     write_bytes_with(file, write)
+
+
+def _packed(recording: Recording, members: dict[tuple[Any, ...], str]) -> dict[str, Any]:
+    """The entry of a recording in the index; its arrays are added to the members."""
+    # Leaf -> the array of each step that has it; what the same steps have is one member.
+    by_leaf: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
+    metas = []
+    last: Flat = {}
+    for number, step in enumerate(recording.steps):
+        meta = {key: value for key, value in vars(step).items() if key != "trees"}
+        metas.append({**meta, "missing": sorted(step.missing, key=str), "scalars": []})
+        for tree, flat in step.trees.items():
+            if tree == "params" and _same(flat, last):
+                continue  # the new parameters of the step before
+            for path, leaf in flat.items():
+                if isinstance(leaf, np.ndarray):
+                    key = (tree, path, leaf.dtype.name, leaf.shape)
+                    by_leaf.setdefault(key, {})[number] = leaf
+                else:
+                    metas[-1]["scalars"].append([tree, path, leaf])
+        last = step.trees.get("new_params", {})
+    groups: dict[tuple[str, tuple[int, ...]], list[tuple[Any, ...]]] = {}
+    for (tree, *leaf), by_step in by_leaf.items():
+        groups.setdefault((tree, tuple(by_step)), []).append((leaf, by_step.values()))
+    rows = []
+    for (tree, numbers), leaves in groups.items():
+        parts = [b"".join(array.tobytes() for array in arrays) for _, arrays in leaves]
+        stacks = [np.frombuffer(part, np.uint8).reshape(len(numbers), -1) for part in parts if part]
+        packed = np.concatenate(stacks or [np.zeros((len(numbers), 0), np.uint8)], axis=1).T
+        name = members.setdefault((packed.shape, packed.tobytes()), str(len(members)))
+        rows.append([tree, numbers, name, [leaf for leaf, _ in leaves]])
+    about = {key: value for key, value in recording.index.items() if key != "names"}
+    return {**about, "steps": metas, "trees": rows}
+
+
+def _same(left: Flat, right: Flat) -> bool:
+    return left.keys() == right.keys() and all(
+        leaf.dtype == right[path].dtype and leaf.tobytes() == right[path].tobytes()
+        for path, leaf in left.items()
+    )
 
 
 def read_packed(path: Path) -> dict[str, Recording]:
@@ -299,9 +350,9 @@ def read_packed(path: Path) -> dict[str, Recording]:
     try:
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
             index = _load_index(path, lambda _: json.loads(_member(archive, "index").tobytes()))
-            rows: dict[str, np.ndarray] = {}  # of the members, some of which several share
+            member = functools.cache(lambda name: np.ascontiguousarray(_member(archive, name).T))
             return {
-                name: _unpack(f"{path}:{name}", entry, archive, rows)
+                name: _unpacked(f"{path}:{name}", entry, member)
                 for name, entry in index["recordings"].items()
             }
     except RecordingError:
@@ -310,92 +361,22 @@ def read_packed(path: Path) -> dict[str, Recording]:
         raise RecordingError(f"{path}: expected a recording, found {_cause(error)}") from None
 
 
-def _unpack(
-    place: str, entry: Mapping[str, Any], archive: zipfile.ZipFile, rows: dict[str, np.ndarray]
+def _unpacked(
+    place: str, entry: Mapping[str, Any], member: Callable[[str], np.ndarray]
 ) -> Recording:
-    metas = entry["steps"]
-    flats: list[dict[str, Flat]] = [{} for _ in metas]
-    for tree, packed in entry["trees"].items():
-        member = packed["member"]
-        if member not in rows:
-            rows[member] = np.ascontiguousarray(_member(archive, member).T)
-        leaves = [(tuple(p), _dtype(dtype), tuple(shape)) for p, dtype, shape in packed["leaves"]]
-        numbers = range(len(metas)) if packed["rows"] is None else packed["rows"]
-        for number, row in zip(numbers, rows[member], strict=True):
-            absent = {tuple(path) for path in metas[number]["absent"].get(tree, ())}
-            flats[number][tree] = {
-                path: leaf for path, leaf in _split(row, leaves) if path not in absent
-            }
+    flats: list[dict[str, Flat]] = [{} for _ in entry["steps"]]
+    for tree, numbers, name, leaves in entry["trees"]:
+        rows, start = member(name), 0
+        for path, dtype, shape in ((tuple(p), _dtype(d), s) for p, d, s in leaves):
+            end = start + dtype.itemsize * int(np.prod(shape))
+            for number, row in zip(numbers, rows, strict=True):
+                leaf = np.frombuffer(row[start:end].tobytes(), dtype).reshape(shape)
+                flats[number].setdefault(tree, {})[path] = leaf
+            start = end
+        if start != rows.shape[1]:
+            raise ValueError(f"leaves of {start} bytes in {rows.shape[1]}")
     steps: list[Step] = []
-    for meta, trees in zip(metas, flats, strict=True):
-        steps.append(_step(meta, trees, steps[-1].trees.get("new_params", {}) if steps else {}))
+    for meta, trees in zip(entry["steps"], flats, strict=True):
+        steps.append(_step(meta, trees, steps))
     about = {key: value for key, value in entry.items() if key not in ("trees", "steps")}
     return Recording(place, about, _with_new_params(steps))
-
-
-def _split(row: np.ndarray, leaves: Sequence[Any]) -> Iterator[tuple[Path_, np.ndarray]]:
-    start = 0
-    for path, dtype, shape in leaves:
-        end = start + dtype.itemsize * int(np.prod(shape))
-        yield path, np.frombuffer(row[start:end].tobytes(), dtype).reshape(shape)
-        start = end
-    if start != row.size:
-        raise ValueError(f"leaves of {start} bytes in {row.size}")
-
-
-def _meta(step: Step) -> dict[str, Any]:
-    return {
-        "step": step.number,
-        "learning_rate": dict(step.rates),
-        "loss": step.loss,
-        "micro_batches": step.micro_batches,
-        "skipped": step.skipped,
-        "missing": sorted(step.missing, key=str),
-        "digest": step.digest,
-        "scalars": [
-            [tree, path, value]
-            for tree, flat in step.trees.items()
-            for path, value in flat.items()
-            if not isinstance(value, np.ndarray)
-        ],
-        "absent": {},
-    }
-
-
-def _arrays(step: Step, tree: str) -> Iterator[tuple[Path_, np.ndarray]]:
-    flat = step.trees.get(tree, {}).items()
-    return ((path, leaf) for path, leaf in flat if isinstance(leaf, np.ndarray))
-
-
-def _before(recording: Recording) -> list[Flat]:
-    return [{}, *(dict(_arrays(step, "new_params")) for step in recording.steps[:-1])]
-
-
-def _same(one: Flat, other: Flat) -> bool:
-    return one.keys() == other.keys() and all(
-        leaf.dtype == other[path].dtype and leaf.tobytes() == other[path].tobytes()
-        for path, leaf in one.items()
-    )
-
-
-def _signature(place: str, tree: str, flats: Sequence[Flat]) -> dict[Path_, tuple[str, Any]]:
-    leaves: dict[Path_, tuple[str, Any]] = {}
-    for flat in flats:
-        for path, leaf in flat.items():
-            signature = (leaf.dtype.name, leaf.shape)
-            if leaves.setdefault(path, signature) != signature:
-                raise RecordingError(
-                    f"{place}, {path_text(path, tree)}: expected one shape and dtype at all steps, "
-                    f"found {leaves[path]} and {signature}; a recording of such is not packed"
-                )
-    return leaves
-
-
-def _bytes(flat: Flat, leaves: Mapping[Path_, tuple[str, Any]]) -> np.ndarray:
-    parts = [
-        flat[path].tobytes()
-        if path in flat
-        else bytes(jnp.dtype(dtype).itemsize * int(np.prod(shape)))
-        for path, (dtype, shape) in leaves.items()
-    ]
-    return np.frombuffer(b"".join(parts), np.uint8)

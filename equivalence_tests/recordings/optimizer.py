@@ -1,6 +1,5 @@
 """The optimizer through recorded gradients: each step alone and as a whole, and its rates."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 import legacy_optim
-from equivalence_tests.compare.comparison import Comparison
+from equivalence_tests.compare.comparison import VISIBLE
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.pair.explanation import Settings, search
 from equivalence_tests.pair.named import NamedSide, ObjectSide
@@ -21,6 +19,10 @@ from equivalence_tests.recordings.format import (
     Path_,
     Recording,
     RecordingError,
+    Step,
+    host_leaves,
+    jax_path,
+    named_leaves,
     nest,
     path_text,
 )
@@ -29,8 +31,8 @@ from equivalence_tests.recordings.stages import (
     Stage,
     compared,
     distance_by_step,
+    first_parting,
     fitted_factor,
-    named_leaves,
     not_judged,
 )
 from equivalence_tests.report.recording import OPEN_LOOP
@@ -46,8 +48,9 @@ from optax_bridge.torch.checkpoints.moves import as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile
 
 NAME = "optimizer"
-# In ULP: what a step alone and a whole run may round where float64 shows no more. Larger than four
-# times our own rounding, and smaller than the bound of `OPEN_LOOP`, is not decided.
+# In ULP: what a step alone and a whole run may round where float64 shows no more. Beyond that, up to
+# four times our own rounding is rounding too, as far as the bound of `OPEN_LOOP` goes; different is
+# what exceeds both, and what lies between is not decided.
 _ALONE, _WHOLE, _OWN = 4.0, 16.0, 4.0
 _FEW, _TRIES = 16, 48  # steps that tell most settings apart; settings that are tried
 
@@ -83,12 +86,18 @@ class Stepper:
         )
 
     def run(
-        self, steps: int, *, alone: bool, wide: bool = False, factors: Sequence[float] = ()
-    ) -> tuple[dict[Path_, np.ndarray], list[dict[str, float]]]:
-        """Returns the new parameters after each step, and the rates that the state tells."""
+        self,
+        steps: int,
+        *,
+        alone: bool,
+        wide: bool = False,
+        factors: Sequence[Mapping[str, float]] = (),
+    ) -> dict[Path_, np.ndarray]:
+        """Returns the new parameters after each step; `factors` of each group bring its updates
+        to the recorded rate.
+        """
         recorded = self.recording.steps[:steps]
         seen: list[Flat] = []
-        rates: list[dict[str, float]] = []
         with float64(wide), np.errstate(all="ignore"):
             carry = self._start(wide)
             for number, step in enumerate(recorded):
@@ -96,19 +105,25 @@ class Stepper:
                 if (alone and number) or factors:
                     own = params if alone or not seen else seen[-1]
                     carry = self._with_params(carry, _jax(own, wide))
-                before = _host(self.side.view(carry)["params"])
+                before = host_leaves(self.side.view(carry)["params"])
                 if not step.skipped:
                     grads = step.trees["grads"]
                     full = {p: grads.get(p, np.zeros_like(leaf)) for p, leaf in params.items()}
                     carry = self._step(carry, _jax(full, wide), *self._rate(step.rates))
-                view = self.side.view(carry)
-                new = _host(view["params"])
-                if factors:  # as at the recorded rate
-                    new = {p: _scaled(before[p], leaf, factors[number]) for p, leaf in new.items()}
+                new = host_leaves(self.side.view(carry)["params"])
+                if factors:
+                    by_group = factors[number]
+                    by_path = {p: by_group[g] for g in by_group for p in self.paths_of(g)}
+                    new = {p: _scaled(before[p], x, by_path.get(p, 1.0)) for p, x in new.items()}
                 seen.append(new)
-                rates.append(_injected(view["state"]))
         dtypes = {path: leaf.dtype for path, leaf in recorded[0].trees["params"].items()}
-        return {p: np.stack([new[p] for new in seen]).astype(dtypes[p]) for p in seen[0]}, rates
+        return {p: np.stack([new[p] for new in seen]).astype(dtypes[p]) for p in seen[0]}
+
+    def paths_of(self, group: str) -> list[Path_]:
+        """The parameters of a recorded group; all where the groups' members are not known."""
+        groups = {g["name"]: g["params"] for g in self.recording.index.get("groups", [])}
+        paths = groups.get(group, self.recording.steps[0].trees["params"])
+        return [tuple(path) for path in paths]
 
     def _rate(self, rates: Mapping[str, float]) -> tuple[Any, ...]:
         if not self.takes_rates:
@@ -183,7 +198,7 @@ class Stepper:
     def _with_optax(self, carry: Any, state: Flat) -> Any:
         count, params, opt_state = carry
         leaves, treedef = jax.tree_util.tree_flatten_with_path(opt_state)
-        values = [jnp.asarray(state[_names_of(path)], leaf.dtype) for path, leaf in leaves]
+        values = [jnp.asarray(state[jax_path(path)], leaf.dtype) for path, leaf in leaves]
         return count + self.recording.first, params, treedef.unflatten(values)
 
     def _with_params(self, carry: Any, params: Any) -> Any:
@@ -210,19 +225,6 @@ def _learning_rate_of(value: Any) -> Any:
     return getattr(hyper_params, "learning_rate", 0.0)
 
 
-def _names_of(path: Sequence[Any]) -> Path_:
-    names: list[str | int] = []
-    for key in path:
-        match key:
-            case DictKey():
-                names.append(str(key.key))
-            case GetAttrKey():
-                names.append(key.name)
-            case SequenceKey():
-                names.append(key.idx)
-    return tuple(names)
-
-
 def _jax(flat: Flat, wide: bool) -> Any:
     return jax.tree.map(lambda leaf: _wide(leaf) if wide else jnp.asarray(leaf), nest(flat))
 
@@ -232,26 +234,11 @@ def _wide(leaf: Any) -> Any:
     return jnp.asarray(leaf, jnp.float64 if is_float else None)
 
 
-def _host(tree: Any) -> Flat:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {_names_of(path): np.asarray(leaf) for path, leaf in leaves}
-
-
 def _scaled(old: np.ndarray, new: np.ndarray, factor: float) -> np.ndarray:
     if factor == 1:
         return new
     before = old.astype(np.float64)
     return (before + factor * (new - before)).astype(new.dtype)
-
-
-def _injected(state: Any) -> dict[str, float]:
-    """The rates in a state, as `optax.inject_hyperparams` holds them."""
-    rates = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        names = _names_of(path)
-        if "hyperparams" in names and names[-1] in RATES:
-            rates[str(names[-1])] = float(leaf)
-    return rates
 
 
 def own_rates(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
@@ -261,9 +248,6 @@ def own_rates(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
         return "the recorded rates are given per call"
     if not all(recorded):
         return "the recording has no rates"
-    injected = stepper.run(steps, alone=False)[1]
-    if all(len(rates) == 1 for rates in injected):
-        return [_for_groups(next(iter(r.values())), r_) for r, r_ in zip(injected, recorded)]  # noqa: B905
     held = _unique(_held(stepper.value, set(), 0, RATES))
     held = held or _unique(_held(stepper.value, set(), 0, ("step_size_fn",)))
     is_alike = all(len(set(rates.values())) == 1 for rates in recorded)
@@ -271,14 +255,10 @@ def own_rates(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
         number, own = stepper.recording.first, []
         for step, rates in zip(stepper.recording.steps, recorded, strict=False):
             value = held[0](number) if callable(held[0]) else held[0]
-            own.append(_for_groups(abs(float(value)), rates))
+            own.append(dict.fromkeys(rates, abs(float(value))))
             number += not step.skipped
         return own
     return _measured(stepper, steps)
-
-
-def _for_groups(rate: float, groups: Mapping[str, float]) -> dict[str, float]:
-    return dict.fromkeys(groups, rate)
 
 
 def _held(value: Any, seen: set[int], depth: int, names: Sequence[str]) -> Iterator[Any]:
@@ -300,32 +280,29 @@ def _measured(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
     """The rates by how far each group's updates go beside the recorded ones."""
     if not stepper.can_set:
         return "the optimizer does not tell its rate"
-    own = stepper.run(steps, alone=True)[0]
-    groups = {
-        group["name"]: [tuple(path) for path in group["params"]]
-        for group in stepper.source.index.get("groups", [])
-        if stepper.names is None
-    }
+    own = stepper.run(steps, alone=True)
     rates = []
     for number, step in enumerate(stepper.recording.steps[:steps]):
         row = {}
         for group, rate in step.rates.items():
-            paths = groups.get(group, list(own))
-            moves = []
-            for new in (step.trees["new_params"], {p: own[p][number] for p in paths}):
-                pairs = ((new[p].astype(np.float64), step.trees["params"][p]) for p in paths)
-                moves.append(np.concatenate([(after - before).ravel() for after, before in pairs]))
-            largest = max(float(np.abs(step.trees["params"][p]).max(initial=0)) for p in paths)
-            noise = 2.0**-20 * largest / max(np.abs(moves[0]).max(initial=0), 1e-30)
-            factor = fitted_factor(*moves, tolerance=1e-4 + noise)
+            paths = stepper.paths_of(group)
+            old, there, here = (
+                np.concatenate([np.asarray(tree[p], np.float64).ravel() for p in paths])
+                for tree in (step.trees["params"], step.trees["new_params"],
+                             {p: own[p][number] for p in paths}))  # fmt: skip
+            moved = np.abs(there - old).max(initial=0)
+            tolerance = 1e-4 + 2.0**-20 * np.abs(old).max(initial=0) / max(moved, 1e-30)
+            factor = fitted_factor(there - old, here - old, tolerance=tolerance)
             if factor is None:
                 return "the optimizer does not tell its rate, and its updates are no multiple"
-            row[group] = rate if abs(factor - 1) <= 1e-4 + noise else rate * factor
+            row[group] = rate if abs(factor - 1) <= tolerance else rate * factor
         rates.append(row)
     return rates
 
 
-def judge_optimizer(stepper: Stepper, steps: int, factors: Sequence[float] = ()) -> Stage:
+def judge_optimizer(
+    stepper: Stepper, steps: int, factors: Sequence[Mapping[str, float]] = ()
+) -> Stage:
     """Asks whether the optimizer makes the recorded parameters of the recorded gradients."""
     try:
         return _judge(stepper, steps, factors)
@@ -333,17 +310,12 @@ def judge_optimizer(stepper: Stepper, steps: int, factors: Sequence[float] = ())
         return not_judged(NAME, str(error))
 
 
-def _judge(stepper: Stepper, steps: int, factors: Sequence[float]) -> Stage:
-    recorded = {
-        path_text(path): leaf
-        for path, leaf in stepper.recording.stacked("new_params", steps).items()
-    }
+def _judge(stepper: Stepper, steps: int, factors: Sequence[Mapping[str, float]]) -> Stage:
+    recorded = named_leaves(stepper.recording.stacked("new_params", steps))
     kinds = [False, True] if stepper.can_set else [False]
 
     def run(alone: bool, wide: bool) -> dict[str, np.ndarray]:
-        return named_leaves(
-            stepper.run(steps, alone=alone, wide=wide, factors=factors)[0], "params"
-        )
+        return named_leaves(stepper.run(steps, alone=alone, wide=wide, factors=factors))
 
     own = {alone: run(alone, False) for alone in kinds}
     comparisons = {alone: compared(recorded, own[alone]) for alone in kinds}
@@ -352,81 +324,67 @@ def _judge(stepper: Stepper, steps: int, factors: Sequence[float]) -> Stage:
     if all(comparison.identical for comparison in comparisons.values()):
         return Stage(NAME, Outcome.IDENTICAL, distance=distance)
     bounds = {True: _ALONE, False: _WHOLE}
+    most, own_rounding = whole.allowed(OPEN_LOOP.ulp), dict.fromkeys(kinds, 0.0)
     if any(comparison.ulp > bounds[alone] for alone, comparison in comparisons.items()):
         for alone in kinds:
-            ours = compared(own[alone], run(alone, True))
-            bounds[alone] = max(bounds[alone], _OWN * ours.ulp)
+            own_rounding[alone] = _OWN * compared(own[alone], run(alone, True)).ulp
+            bounds[alone] = max(bounds[alone], min(own_rounding[alone], most))
     beyond = [alone for alone in kinds if comparisons[alone].ulp > bounds[alone]]
-    beyond += [False] * (whole.within(math.inf).value == Outcome.DIFFERENT.value and not beyond)
+    beyond += [False] * (whole.relative > VISIBLE and not beyond)
     if not beyond:
         ulp = max(comparison.ulp for comparison in comparisons.values())
         return Stage(NAME, Outcome.ROUNDING, f"at most {ulp:.3g} ULP", distance=distance)
-    is_far = any(comparisons[alone].ulp > whole.allowed(OPEN_LOOP.ulp) for alone in beyond)
-    outcome = Outcome.DIFFERENT if is_far else Outcome.UNDECIDED
     at = True in beyond
-    return _parting(stepper, outcome, comparisons[at], bounds[at], own[at], whole)
-
-
-def _parting(
-    stepper: Stepper,
-    outcome: Outcome,
-    comparison: Comparison,
-    bound: float,
-    own: Mapping[str, np.ndarray],
-    whole: Comparison,
-) -> Stage:
-    """The stage with the first step and leaf that part."""
-    parted = [leaf for leaf in comparison.by_leaf if leaf.ulp_by_step.max() > bound]
-    number = min(int((leaf.ulp_by_step > bound).argmax()) for leaf in parted)
-    first = [leaf for leaf in parted if leaf.ulp_by_step[number] > bound]
-    leaf = max(first, key=lambda leaf: leaf.relative_by_step[number])
+    is_far = comparisons[at].ulp > max(own_rounding[at], most)
+    outcome = Outcome.DIFFERENT if is_far else Outcome.UNDECIDED
+    number, leaf, parted = first_parting(comparisons[at], bounds[at])
     step = stepper.recording.steps[number]
     by = relative_text(float(leaf.relative_by_step[number]))
-    ulp = leaf.ulp_by_step[number]
-    text = f"from step {step.number}, {leaf.path} by {by} of its scale ({ulp:.3g} ULP)"
-    text += f"; after {len(whole.ulp_by_step)} steps {relative_text(whole.relative)}"
-    paths = {path_text(path): path for path in step.trees["params"]}
-    rows = [
-        (name, *(np.asarray(v, np.float64) for v in (
-            step.trees["params"][path], step.trees["new_params"][path], own[name][number])))
-        for name, path in paths.items()
-    ]  # fmt: skip
-    names = {leaf.path for leaf in first}
-    is_missing = ("grads", paths[leaf.path]) in step.missing
-    rate = max(step.rates.values(), default=0.0)
-    if cause := _cause(rows, names, leaf.path, is_missing, rate):
+    text = f"from step {step.number}, {leaf.path} by {by} of its scale"
+    text += f" ({leaf.ulp_by_step[number]:.3g} ULP); after {len(distance)} steps "
+    text += relative_text(whole.relative)
+    if own_rounding[at] >= comparisons[at].ulp:
+        text += ". In float64 the optimizer here is as far from itself: it is ill-conditioned"
+        text += ", or computes in half precision"
+    elif cause := _cause(stepper, step, {n: leaf[number] for n, leaf in own[at].items()}, parted,
+                         leaf.path):  # fmt: skip
         text += f". {cause}"
-    return Stage(NAME, outcome, text, step.number, leaf.path, distance_by_step(whole))
+    return Stage(NAME, outcome, text, step.number, leaf.path, distance)
 
 
 def _cause(
-    rows: Sequence[tuple[str, np.ndarray, np.ndarray, np.ndarray]],
-    parted: set[str],
-    leaf: str,
-    is_missing: bool,
-    rate: float,
+    stepper: Stepper, step: Step, own: Mapping[str, np.ndarray], parted: set[str], leaf: str
 ) -> str:
     """Words for what the first parting step looks like; empty if it looks like nothing known."""
-    if is_missing:
+    paths = {path_text(path): path for path in step.trees["params"]}
+    rows = {
+        name: [np.asarray(leaf, np.float64).ravel() for leaf in (
+            step.trees["params"][path], step.trees["new_params"][path], own[name])]
+        for name, path in paths.items()
+    }  # fmt: skip
+    if ("grads", paths[leaf]) in step.missing:
         return f"{leaf} has no gradient there (None) and is left alone; here its gradient is zero"
-    for name, old, there, here in rows:
-        if name == leaf and np.array_equal(old, here) != np.array_equal(old, there):
-            side = "here" if np.array_equal(old, here) else "there"
-            return f"{leaf} does not move {side}: is it frozen?"
-    flat = [np.concatenate([row[n].ravel() for row in rows if row[0] in parted]) for n in (1, 2, 3)]
-    old, there, here = flat
-    factor = fitted_factor(there - old, here - old, 1e-3)
+    old, there, here = rows[leaf]
+    if np.array_equal(old, here) != np.array_equal(old, there):
+        side = "here" if np.array_equal(old, here) else "there"
+        return f"{leaf} does not move {side}: is it frozen?"
+    old, there, here = (
+        np.concatenate([rows[name][n] for name in sorted(parted)]) for n in range(3)
+    )
     alike = "" if len(parted) == len(rows) else f" of {', '.join(sorted(parted)[:3])}"
+    factor = fitted_factor(there - old, here - old, 1e-3)
     if factor is not None:
         return f"Every update{alike} here is {factor:.6g} times the recorded one"
-    decay = fitted_factor(old, here - there, 0.05)
+    decay, rate = fitted_factor(old, here - there, 0.05), max(step.rates.values(), default=0.0)
     if decay is not None and rate:
         amount, side = abs(decay) / rate, "here" if decay < 0 else "there"
         return f"As of a decoupled weight decay that is {amount:.2g} more {side}{alike}"
     return ""
 
 
-def explain(stepper: Stepper, settings: Settings, steps: int, factors: Sequence[float]) -> str:
+def explain(
+    stepper: Stepper, settings: Settings, steps: int, factors: Sequence[Mapping[str, float]]
+) -> str:
     """Settings with which the program no longer parts from the recording, in words."""
     recorded = RecordedSettings(_tuples(stepper.recording.index.get("settings", {})))
 

@@ -34,9 +34,10 @@ TREES = (
     "grads",  # as they reach the optimizer
     "state",  # of the optimizer, before the first recorded step
     "new_params",
+    "new_state",
 )
 # Trees whose Python scalars and empty containers are recorded as they are.
-_WITH_SCALARS = ("state", "batch", "rng", "model_state")
+_WITH_SCALARS = ("state", "new_state", "batch", "rng", "model_state")
 _FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch", "tensorflow", "keras", "mlx", "numpy")
 
 
@@ -96,6 +97,7 @@ class Recorder:
         micro_batches=1,
         half_params=None,
         skipped=False,
+        new_state=None,
     ):
         """Records one step of the optimizer.
 
@@ -110,12 +112,13 @@ class Recorder:
         trees = dict(
             params=params, half_params=half_params, model_state=model_state, batch=batch, rng=rng,
             raw_grads=raw_grads, grads=grads, state=state, new_params=new_params,
+            new_state=new_state,
         )  # fmt: skip
         if params is None or (grads is None and not skipped):
             raise RecorderError("step(): expected params and grads, found None")
         meta = {
-            "step": self.first + self.count,
-            "learning_rate": _rates(learning_rate),
+            "number": self.first + self.count,
+            "rates": _rates(learning_rate),
             "loss": None if loss is None else float(_array(loss, "loss")[0]),
             "micro_batches": int(micro_batches),
             "skipped": bool(skipped),
@@ -155,7 +158,7 @@ class Recorder:
             index = _index(self, meta, arrays)
             _write_whole(os.path.join(self.path, INDEX), lambda f: f.write(_json(index)))
         arrays["meta"] = np.frombuffer(_json(meta), np.uint8)
-        name = "step-%08d.npz" % meta["step"]
+        name = "step-%08d.npz" % meta["number"]
         _write_whole(os.path.join(self.path, name), lambda f: np.savez(f, **arrays))
         self.count += 1
         if self.count == 1:

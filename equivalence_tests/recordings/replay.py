@@ -15,7 +15,9 @@ from equivalence_tests.recordings.format import (
     Recording,
     RecordingError,
     Step,
+    named_leaves,
     nest,
+    path_text,
     read,
 )
 from equivalence_tests.recordings.optimizer import (
@@ -31,12 +33,11 @@ from equivalence_tests.recordings.stages import (
     Outcome,
     Stage,
     compared,
-    distance_by_step,
     judge_batches,
     judge_loss,
     judge_rates,
-    named_leaves,
     not_judged,
+    stage_of,
 )
 from equivalence_tests.report.recording import CLOSED_LOOP
 from optax_bridge._text import listing
@@ -44,6 +45,7 @@ from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
 
+NAMES = ("batches", "loss and gradients", "rate", NAME)
 _OF_PARAMS = ("params", "half_params", "raw_grads", "grads", "new_params")
 
 
@@ -139,27 +141,32 @@ def replay(
       RecordingError: the recording cannot be read, or is of another model.
       EquivalenceError: `optimizer` is none.
     """
-    source = recording if isinstance(recording, Recording) else read(recording)
-    if steps is not None:
-        source = dataclasses.replace(source, steps=source.steps[:steps])
+    source = recording if isinstance(recording, Recording) else read(recording, steps=steps)
+    source = dataclasses.replace(source, steps=source.steps[:steps])
+    if "params" not in source.steps[0].trees:
+        raise RecordingError(
+            f"{source.place}: expected the parameters before each step, found those after it alone, "
+            "as `optax-bridge check --record` writes them. Read it with `check --against`"
+        )
     file = None if names is None else _names(names)
-    here = source if file is None else in_flax(source, file)
-    here, remarks = _judgeable(here)
-    stages: list[Stage] = []
-    count = len(here.steps)
-    name = "batches"
-    stages.append(
-        not_judged(name, "no batches were given")
+    here, remarks = _judgeable(source if file is None else in_flax(source, file))
+    if not here.steps:
+        return Replay(
+            _title(source), [not_judged(name, "no step is left") for name in NAMES], remarks
+        )
+    stages = [
+        not_judged("batches", "no batches were given")
         if batches is None
-        else judge_batches(here, batches)
-    )
-    name = "loss and gradients"
-    stages.append(not_judged(name, "no loss was given") if loss is None else judge_loss(here, loss))
+        else judge_batches(here, batches),
+        not_judged("loss and gradients", "no loss was given")
+        if loss is None
+        else judge_loss(here, loss),
+    ]
     explanation = ""
     if optimizer is None:
-        stages += [not_judged(name, "no optimizer was given") for name in ("rate", NAME)]
-    elif not count or "new_params" not in here.steps[0].trees:
-        stages += [not_judged(name, "no step has new parameters") for name in ("rate", NAME)]
+        stages += [not_judged(name, "no optimizer was given") for name in NAMES[2:]]
+    elif "new_params" not in here.steps[0].trees:
+        stages += [not_judged(name, "no step has new parameters") for name in NAMES[2:]]
     else:
         settings = as_settings(optimizer)
         finite = sum("new_params" in step.trees for step in here.steps)
@@ -179,7 +186,11 @@ def replay(
             explanation = explain(stepper, settings, finite, factors)
         elif stages[-2].parts:
             explanation = f"with the recorded rates it is {stages[-1].outcome.value}"
-    return Replay(f"{source.place} ({source.origin})", stages, remarks, explanation)
+    return Replay(_title(source), stages, remarks, explanation)
+
+
+def _title(recording: Recording) -> str:
+    return f"{recording.place} ({recording.origin})"
 
 
 def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
@@ -253,33 +264,17 @@ def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
         comparison = compared(*sides)
     except ValueError as error:
         return Stage(title, Outcome.DIFFERENT, str(error), both[0].first)
-    distance = distance_by_step(comparison)
-    verdict = comparison.within(CLOSED_LOOP.ulp)
-    if verdict.value != Outcome.DIFFERENT.value:
-        text = "" if comparison.identical else f"at most {comparison.ulp:.3g} ULP"
-        return Stage(title, Outcome(verdict.value), text, distance=distance)
-    bound = comparison.allowed(CLOSED_LOOP.ulp)
-    parted = [leaf for leaf in comparison.by_leaf if (leaf.ulp_by_step > bound).any()]
-    leaf = min(
-        parted or comparison.by_leaf, key=lambda leaf: int((leaf.ulp_by_step > bound).argmax())
-    )
-    number = int((leaf.ulp_by_step > bound).argmax())
-    step = both[0].steps[number].number
-    text = f"from step {step}, {leaf.path} by {leaf.ulp_by_step[number]:.3g} ULP"
-    return Stage(title, Outcome.DIFFERENT, text, step, leaf.path, distance)
+    return stage_of(title, comparison, both[0].steps, CLOSED_LOOP.ulp)
 
 
-def _factors(stage: Stage, here: Recording, rates: Any) -> list[float]:
-    """What brings our updates to the recorded rate, where the rates differ; else nothing."""
+def _factors(stage: Stage, here: Recording, rates: Any) -> list[dict[str, float]]:
+    """What brings our updates to the recorded rates, where these differ; else nothing."""
     if not stage.parts or isinstance(rates, str):
         return []
-    pairs = [
-        [(there, own[group]) for group, there in step.rates.items() if group in own]
+    return [
+        {g: there / own[g] if own.get(g) else 1.0 for g, there in step.rates.items()}
         for step, own in zip(here.steps, rates, strict=False)
     ]
-    factors = [{there / own if own else 1.0 for there, own in row} for row in pairs]
-    is_one = all(len(row) == 1 for row in factors)
-    return [next(iter(row)) for row in factors] if is_one else []
 
 
 def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
@@ -289,17 +284,16 @@ def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
         for tree in ("grads", "new_params"):
             bad = [p for p, leaf in (step.tree(tree) or {}).items() if not _is_finite(leaf)]
             if bad and not step.skipped:
-                text = named_leaves(dict.fromkeys(bad[:1]), tree)
                 remarks.append(
-                    f"{next(iter(text))} is not finite from step {step.number}: the {number} steps "
-                    "before it are judged"
+                    f"{path_text(bad[0], tree)} is not finite from step {step.number}: the "
+                    f"{number} steps before it are judged"
                 )
                 return dataclasses.replace(recording, steps=recording.steps[:number]), remarks
     paths = [step.trees["params"].keys() for step in recording.steps]
     odd = next((n for n, these in enumerate(paths) if these != paths[0]), None)
     if odd is not None:
         at = recording.steps[odd].number
-        leaf = next(iter(named_leaves(dict.fromkeys(paths[odd] ^ paths[0]), "params")))
+        leaf = path_text(sorted(paths[odd] ^ paths[0], key=str)[0])
         remarks.append(f"{leaf} comes or goes at step {at}: the {odd} steps before it are judged")
         return dataclasses.replace(recording, steps=recording.steps[:odd]), remarks
     return recording, remarks
@@ -339,7 +333,16 @@ def in_flax(recording: Recording, file: NamesFile) -> Recording:
             "Draft it: optax-bridge replay RECORDING --draft-names new.py:make_state.",
         )  # fmt: skip
     rules = dataclasses.replace(file, model=None, optimizer=None, entries=entries).rules(tensors)
-    return dataclasses.replace(recording, steps=[_step_in_flax(s, rules) for s in recording.steps])
+    to = {rule.name: [path[1:] for path in rule.paths] for rule in rules}
+    groups = [
+        {**group, "params": [path for (name,) in group["params"] for path in to.get(name, ())]}
+        for group in recording.index.get("groups", [])
+    ]
+    return dataclasses.replace(
+        recording,
+        index={**recording.index, "groups": groups},
+        steps=[_step_in_flax(step, rules) for step in recording.steps],
+    )
 
 
 def _step_in_flax(step: Step, rules: Sequence[Rule]) -> Step:

@@ -7,14 +7,14 @@ turned, a rate that is one step late.
 import enum
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.compare.comparison import Comparison, LeafDistance, compare
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.recordings.format import (
     Flat,
@@ -30,6 +30,7 @@ from equivalence_tests.report.recording import CLOSED_LOOP, OPEN_LOOP
 from equivalence_tests.sides.precision import pin_precision
 from optax_bridge._text import listing
 from optax_bridge.cli.errors import error_text
+from optax_bridge.correspondence import Verdict
 
 # Of a tensor's scale, in float32: what two frameworks' gradients may differ by, see `CLOSED_LOOP`.
 GRADIENTS = CLOSED_LOOP.ulp * 2.0**-23
@@ -72,6 +73,12 @@ def not_judged(name: str, why: str) -> Stage:
     return Stage(name, Outcome.NOT_JUDGED, why)
 
 
+def compared(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> Comparison:
+    """Compares leaves by their names; the distance of NaN is none."""
+    with np.errstate(all="ignore"):
+        return compare(dict(left), dict(right))
+
+
 def distance_by_step(comparison: Comparison) -> list[float]:
     """The largest distance over a tensor's scale, at each step."""
     steps = len(comparison.ulp_by_step)
@@ -79,15 +86,33 @@ def distance_by_step(comparison: Comparison) -> list[float]:
     return np.max([np.zeros(steps), *leaves], axis=0).tolist()
 
 
-def named_leaves(flat: Mapping[Path_, Any], tree: str) -> dict[str, Any]:
-    """Leaves by the text of their paths, as comparisons name them."""
-    return {path_text(path, tree): leaf for path, leaf in flat.items()}
+def first_parting(comparison: Comparison, bound: float) -> tuple[int, LeafDistance, set[str]]:
+    """The first step beyond a bound, the leaf that is farthest there, and all that are beyond."""
+    beyond = [leaf for leaf in comparison.by_leaf if (leaf.ulp_by_step > bound).any()]
+    beyond = beyond or list(comparison.by_leaf)
+    number = min(int((leaf.ulp_by_step > bound).argmax()) for leaf in beyond)
+    first = [leaf for leaf in beyond if leaf.ulp_by_step[number] > bound] or beyond
+    farthest = max(first, key=lambda leaf: leaf.relative_by_step[number])
+    return number, farthest, {leaf.path for leaf in first}
 
 
-def compared(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> Comparison:
-    """Compares leaves by their names; the distance of NaN is none."""
-    with np.errstate(all="ignore"):
-        return compare(dict(left), dict(right))
+def stage_of(
+    name: str,
+    comparison: Comparison,
+    steps: Sequence[Step],
+    bound: float,
+    cause: Callable[[int, LeafDistance, set[str]], str] = lambda number, leaf, parted: "",
+) -> Stage:
+    """The stage of a comparison under a bound, with the words of `cause` for its first parting."""
+    outcome = Outcome(comparison.within(bound).value)
+    distance = distance_by_step(comparison)
+    if outcome is not Outcome.DIFFERENT:
+        text = "" if comparison.identical else f"at most {comparison.ulp:.3g} ULP"
+        return Stage(name, outcome, text, distance=distance)
+    number, leaf, parted = first_parting(comparison, comparison.allowed(bound))
+    far = f"{relative_text(float(leaf.relative_by_step[number]))} of its scale"
+    text = f"from step {steps[number].number}, {leaf.path} by {far}{cause(number, leaf, parted)}"
+    return Stage(name, outcome, text, steps[number].number, leaf.path, distance)
 
 
 def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], Any]) -> Stage:
@@ -190,46 +215,44 @@ class _Gradient:
     """A user's loss and its gradient: `loss(params, batch, model_state, rng)`."""
 
     def __init__(self, loss: Callable[..., Any]):
-        def call(params: Any, batch: Any, model_state: Any, rng: Any) -> Any:
-            result = loss(*(params, batch, model_state, rng)[: self._arguments])
+        def call(*inputs: Any) -> Any:
+            result = loss(*inputs[:count])
             return result if isinstance(result, tuple) else (result, None)
 
         try:
-            kinds = [it.kind for it in inspect.signature(loss).parameters.values()]
-            self._arguments = sum(kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds)
+            own = inspect.signature(loss).parameters.values()
+            kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            count = sum(it.kind in kinds and it.default is inspect.Parameter.empty for it in own)
         except (TypeError, ValueError):
-            self._arguments = 4
-        if not 2 <= self._arguments <= 4:
+            count = len(_INPUTS)
+        if not 2 <= count <= len(_INPUTS):
             raise RecordingError(
-                "loss: expected a function of (params, batch, model_state, rng), or the first of "
-                f"these, found one of {self._arguments} arguments"
+                "loss: expected a function of (params, batch, model_state, rng), or the first two "
+                f"or three of these, found one of {count} arguments without a default"
             )
-        self._call = jax.jit(jax.value_and_grad(call, has_aux=True))
+        self._call, self._gradient = call, jax.jit(jax.value_and_grad(call, has_aux=True))
 
-    def __call__(self, step: Step, rng: Any = None) -> tuple[float, Flat, Any]:
-        trees = [nest(step.trees[name]) if step.tree(name) else None for name in _INPUTS]
-        params, batch, model_state, recorded_rng = jax.tree.map(_as_jax, trees)
-        rng = recorded_rng if rng is None else rng
+    def __call__(self, step: Step, **changed: Flat) -> tuple[float, Flat, Any]:
         with pin_precision():
-            (value, aux), grads = self._call(params, batch, model_state, rng)
+            (value, aux), grads = self._gradient(*_inputs(step.trees | changed))
         return float(value), _flat_like(jax.device_get(grads)), jax.device_get(aux)
 
-    def depends_on_rng(self, step: Step) -> bool:
-        """True if another key gives another loss, as dropout does."""
-        if self._arguments < 4:
-            return False
-        try:
-            values = [self(step, jax.random.PRNGKey(seed))[0] for seed in (1, 2)]
-        except Exception:  # no such keys, or no key at all
-            return False
-        return values[0] != values[1]
+    def reads(self, step: Step, tree: str) -> bool:
+        """True if the loss depends on a tree of numbers."""
+        other = {p: leaf + 1 for p, leaf in step.trees[tree].items() if np.ndim(leaf)}
+        return bool(other) and self(step, **{tree: step.trees[tree] | other})[0] != self(step)[0]
+
+    def draws(self, step: Step) -> bool:
+        """True if the loss draws random numbers, as dropout does."""
+        return "random_bits" in str(jax.make_jaxpr(self._call)(*_inputs(step.trees)))
 
 
 _INPUTS = ("params", "batch", "model_state", "rng")
 
 
-def _as_jax(leaf: Any) -> Any:
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+def _inputs(trees: Mapping[str, Flat]) -> list[Any]:
+    nested = [nest(trees[name]) if trees.get(name) else None for name in _INPUTS]
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, nested)
 
 
 def _structure(recorded: Flat, own: Flat, step: Step, tree: str) -> str:
@@ -268,33 +291,41 @@ def _judge_gradients(
         both = np.asarray(losses, np.float32)
         sides = [{"loss": both[:, n], **side} for n, side in enumerate(sides)]
     comparison = compared(*sides)
-    distance = distance_by_step(comparison)
-    verdict = comparison.within(CLOSED_LOOP.ulp)
-    remark = "" if len(judged) == len(paths) else f"{len(paths) - len(judged)} leaves are rounding"
-    if verdict.value != Outcome.DIFFERENT.value:
-        return _judge_model_state(name, steps, own) or Stage(
-            name, Outcome(verdict.value), remark, distance=distance
-        )
-    clipped = _clipping(steps, left, right, judged) if tree == "grads" else ""
-    if clipped:
+    if comparison.within(CLOSED_LOOP.ulp) is not Verdict.DIFFERENT:
+        remark = f"{len(paths) - len(judged)} leaves are rounding" if judged != paths else ""
+        stage = stage_of(name, comparison, steps, CLOSED_LOOP.ulp)
+        return _judge_model_state(name, steps, own) or replace(stage, text=remark or stage.text)
+    if tree == "grads" and (clipped := _clipping(steps, left, right, judged)):
         return Stage(name, Outcome.ROUNDING, clipped, distance=[0.0] * len(steps))
-    allowed = comparison.allowed(CLOSED_LOOP.ulp)
-    beyond = [(int((leaf.ulp_by_step > allowed).argmax()), leaf.path != "loss", leaf)
-              for leaf in comparison.by_leaf if (leaf.ulp_by_step > allowed).any()]  # fmt: skip
-    number = min(entry[0] for entry in beyond)
-    of_step = [leaf for at, is_grad, leaf in beyond if at == number and is_grad]
-    leaf = max(of_step or [beyond[0][2]], key=lambda leaf: leaf.relative_by_step[number])
-    step, parted = steps[number], {leaf.path for leaf in of_step}
-    pair = [(path, left[path][number], right[path][number]) for path in judged]
-    cause = _gradient_cause(step, pair, parted, losses[number], tree)
-    if not cause and gradient.depends_on_rng(step):
-        cause = "the loss here depends on rng: is dropout left on, or are its masks others?"
-    if not cause and step.tree("model_state"):
-        cause = "does the loss here read other running statistics than the recorded ones?"
-    far = relative_text(float(leaf.relative_by_step[number]))
-    text = f"from step {step.number}, {leaf.path} by {far} of its scale"
-    return Stage(name, Outcome.DIFFERENT, f"{text}{cause and f'. {cause}'}", step.number, leaf.path,
-                 distance)  # fmt: skip
+
+    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
+        pair = [(path, left[path][number], right[path][number]) for path in judged]
+        text = _gradient_cause(steps[number], pair, parted, losses[number], tree)
+        text = text or _input_cause(gradient, steps[number], pair)
+        there, here = losses[number]
+        if there is not None and not is_near(np.asarray(here), np.asarray(there)):
+            text = f"The loss is {there:.6g} there, {here:.6g} here. {text}".rstrip()
+        return text and f". {text}"
+
+    return stage_of(name, comparison, steps, CLOSED_LOOP.ulp, cause)
+
+
+def _input_cause(
+    gradient: _Gradient, step: Step, pair: Sequence[tuple[Path_, np.ndarray, np.ndarray]]
+) -> str:
+    """Words for what another input of the loss does about the difference."""
+    recorded = {path: grad for path, grad, _ in pair}
+    for path, leaf in step.trees["params"].items():
+        if leaf.ndim == 2 and leaf.shape == leaf.shape[::-1]:
+            turned = gradient(step, params=step.trees["params"] | {path: leaf.T})[1]
+            turned[path] = turned[path].T
+            if all(is_near(np.asarray(turned[p]), grad) for p, grad in recorded.items()):
+                return f"With {path_text(path)} transposed they agree"
+    if gradient.draws(step):
+        return "The loss here draws random numbers: is dropout left on, or are its masks others?"
+    if step.tree("model_state") and gradient.reads(step, "model_state"):
+        return "Does the loss here read other running statistics than the recorded ones?"
+    return ""
 
 
 def _clipping(steps: Sequence[Step], left: Flat, right: Flat, paths: Sequence[Path_]) -> str:
@@ -342,6 +373,9 @@ def _gradient_cause(
     if factor is not None:
         name = _factor_name(step, factor)
         return f"Every gradient here is {factor:.6g} times the recorded one{name}"
+    near = losses[0] is None or abs(losses[0] - losses[1]) <= 2.0**-6 * abs(losses[0])
+    if near and np.abs(there - here).max() <= 2.0**-6 * np.abs(there).max():
+        return "That is as far as bfloat16 rounds: is a part computed in it?"
     for path, recorded, own in pair:
         text = path_text(path, tree)
         if text not in parted:
@@ -349,14 +383,11 @@ def _gradient_cause(
         if own.ndim == 2 and own.shape == own.shape[::-1] and is_near(own.T, recorded):
             return f"{text} is transposed"
         factor = fitted_factor(_vector([recorded]), _vector([own]))
-        if factor is not None:
+        if factor is not None and abs(factor - 1) > 0.01:
             kind = " of the other sign" if abs(factor + 1) <= GRADIENTS else ""
             return f"{text}{kind} is {factor:.6g} times the recorded one, others are not"
         if not own.any() or not recorded.any():
             return f"{text}: a missing leaf, zero {'here' if not own.any() else 'there'}"
-    if np.abs(there - here).max() <= 2.0**-6 * np.abs(there).max():
-        near = losses[0] is None or abs(losses[0] - losses[1]) <= 2.0**-6 * abs(losses[0])
-        return "That is as far as bfloat16 rounds: is a part computed in it?" if near else ""
     return ""
 
 
@@ -391,23 +422,20 @@ def _judge_model_state(
         if not old or not new or aux is None:
             return None
         here = _flat_like(aux)
-        for path, leaf in new.items():
-            if path not in here or not np.issubdtype(np.asarray(leaf).dtype, np.floating):
-                continue
-            if is_near(np.asarray(here[path]), leaf) or not np.abs(leaf).max():
-                continue
-            text = path_text(path, "model_state")
-            moves = [np.asarray(side, np.float64) - old[path] for side in (leaf, here[path])]
-            factor = fitted_factor(_vector([moves[0]]), _vector([moves[1]]), 1e-2)
-            why = "other running statistics"
-            if factor is not None:
-                why += f": they move {factor:.4g} times as far here; is it the momentum?"
-            far = relative_text(float(np.abs(here[path] - leaf).max() / np.abs(leaf).max()))
-            return Stage(
-                name, Outcome.DIFFERENT,
-                f"the gradients agree; from step {step.number}, {text} by {far}: {why}",
-                step.number, text,
-            )  # fmt: skip
+        paths = [p for p, x in new.items() if p in here and np.asarray(x).dtype.kind == "f"]
+        far = [p for p in paths if np.any(new[p]) and not is_near(np.asarray(here[p]), new[p])]
+        if not far:
+            continue
+        path, text = far[0], path_text(far[0], "model_state")
+        moves = [_vector([side[path] - old[path]]) for side in (new, here)]
+        factor, why = fitted_factor(*moves, tolerance=1e-2), "other running statistics"
+        if len(far) < len(paths) and "var" in str(path[-1]):
+            why += ". The means agree: is the variance of n - 1 there and of n here, as in Flax?"
+        elif factor is not None:
+            why += f": they move {factor:.4g} times as far here; is it the momentum?"
+        by = relative_text(float(np.abs(here[path] - new[path]).max() / np.abs(new[path]).max()))
+        why = f"the gradients agree; from step {step.number}, {text} by {by}: {why}"
+        return Stage(name, Outcome.DIFFERENT, why, step.number, text)
     return None
 
 
@@ -426,18 +454,13 @@ def judge_rates(recording: Recording, own: Sequence[Mapping[str, float]] | str) 
         {f"rate[{g!r}]": np.asarray([rates[g] for rates in side], np.float32) for g in groups}
         for side in ([step.rates for step in steps], own)
     ]
-    comparison = compared(*sides)
-    distance = distance_by_step(comparison)
-    verdict = comparison.within(OPEN_LOOP.ulp)
-    if verdict.value != Outcome.DIFFERENT.value:
-        return Stage(name, Outcome(verdict.value), distance=distance)
-    leaf = max(comparison.by_leaf, key=lambda leaf: leaf.ulp_by_step.max())
-    number = int((leaf.ulp_by_step > OPEN_LOOP.ulp).argmax())
-    there, here = (side[leaf.path].tolist() for side in sides)
-    why = _rate_cause(there, here)
-    at = steps[number].number
-    text = f"from step {at}, {leaf.path}: {there[number]:.6g} there, {here[number]:.6g} here{why}"
-    return Stage(name, Outcome.DIFFERENT, text, at, leaf.path, distance)
+
+    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
+        there, here = (side[leaf.path].tolist() for side in sides)
+        values = f"{there[number]:.6g} there, {here[number]:.6g} here"
+        return f": {values}{_rate_cause(there, here)}"
+
+    return stage_of(name, compared(*sides), steps, OPEN_LOOP.ulp, cause)
 
 
 def _rate_cause(there: Sequence[float], here: Sequence[float]) -> str:

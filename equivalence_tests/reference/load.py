@@ -1,28 +1,25 @@
-"""Reads the recordings into arrays by path."""
+"""Reads the recordings of the genuine flax.optim into arrays by path."""
 
 import dataclasses
 import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from equivalence_tests.recordings.format import RecordingError, read_packed
 from equivalence_tests.reference.cases import Case
+from optax_bridge._text import listing
 
 FOLDER = Path(__file__).parent
 _RECORD_AGAIN = "Record it again with `nox -s reference`, or restore it from version control."
-
-
-class RecordingError(ValueError):
-    """A recording is missing, or was made from another version of the case."""
+_read = functools.cache(read_packed)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """One training run of the genuine flax.optim."""
+    """One training run of the genuine flax.optim; its leaves have a leading axis of steps."""
 
     case: Case
     initial: Mapping[str, np.ndarray]
@@ -31,7 +28,7 @@ class Recording:
     params: Mapping[str, np.ndarray]
     state: Mapping[str, np.ndarray]
     absent: Mapping[str, str]
-    recorded_with: Mapping[str, str]
+    machine: str
     checkpoint: Path | None = None
 
 
@@ -40,52 +37,37 @@ def recording(case: Case) -> Recording:
     is_checkpoint = case.name.startswith("checkpoints/")
     stem = case.name if is_checkpoint else case.name.split("/")[0]
     path = FOLDER / f"{stem}.npz"
-    members, index = _read(path)
-    entry = next((e for e in index["recordings"] if e["case"]["name"] == case.name), None)
-    if entry is None:
-        names = ", ".join(e["case"]["name"] for e in index["recordings"])
+    runs = _read(path)
+    if case.name not in runs:
         raise RecordingError(
-            f"{path}: expected a recording of {case.name!r}, found {names}. {_RECORD_AGAIN}"
-        )
-    # Through JSON, as the table itself has tuples where the file has lists.
-    expected = json.loads(json.dumps(dataclasses.asdict(case)))
-    changed = [key for key in expected if entry["case"].get(key) != expected[key]]
-    if changed:
-        recorded = {key: entry["case"].get(key) for key in changed}
-        wanted = {key: expected[key] for key in changed}
-        raise RecordingError(
-            f"{path}: {case.name!r} was recorded with {recorded}, the case table says {wanted}. "
+            f"{path}: expected a recording of {case.name!r}, found {listing(list(runs))}. "
             f"{_RECORD_AGAIN}"
         )
-    initial = _unpack(members, entry["initial"])
+    run = runs[case.name]
+    # Through JSON, as the table itself has tuples where the file has lists.
+    expected, recorded = json.loads(json.dumps(dataclasses.asdict(case))), run.index["case"]
+    if changed := [key for key in expected if recorded.get(key) != expected[key]]:
+        raise RecordingError(
+            f"{path}: {case.name!r} was recorded with { {k: recorded.get(k) for k in changed} }, "
+            f"the case table says { {k: expected[k] for k in changed} }. {_RECORD_AGAIN}"
+        )
+    trees = {
+        tree: {"/".join(map(str, leaf)): stack for leaf, stack in run.stacked(tree).items()}
+        for tree in ("grads", "new_params", "new_state")
+    }
+    first = run.steps[0].trees
     return Recording(
         case=case,
-        initial={leaf: stack[0] for leaf, stack in initial.items()},
-        gradients=_unpack(members, entry["gradients"]),
-        learning_rates=members[entry["learning_rates"]],
-        params=_unpack(members, entry["params"]),
-        state=_unpack(members, entry["state"]),
-        absent=entry["absent"],
-        recorded_with=index["recorded_with"],
+        initial={"/".join(map(str, path)): leaf for path, leaf in first["params"].items()},
+        gradients=trees["grads"],
+        learning_rates=np.array([[*step.rates.values()] for step in run.steps], np.float32),
+        params=trees["new_params"],
+        state=trees["new_state"],
+        absent={
+            "/".join(map(str, path)): "none" if leaf is None else "empty"
+            for path, leaf in first["new_state"].items()
+            if not isinstance(leaf, np.ndarray)
+        },
+        machine=run.index["platform"].split()[-1],
         checkpoint=path.with_suffix(".msgpack") if is_checkpoint else None,
     )
-
-
-@functools.cache
-def _read(path: Path) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
-    """Reads all members of a file, and its index."""
-    with np.load(path, allow_pickle=False) as file:
-        members = {name: file[name] for name in file.files}
-    return members, json.loads(str(members["index"]))
-
-
-def _unpack(members: Mapping[str, np.ndarray], packed: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Takes a packed tree apart: one array of shape (steps, ...) a leaf, by path."""
-    rows = np.ascontiguousarray(members[packed["member"]].T)
-    leaves = [(leaf, jnp.dtype(dtype), shape) for leaf, dtype, shape in packed["leaves"]]
-    sizes = [dtype.itemsize * int(np.prod(shape)) for _, dtype, shape in leaves]
-    columns = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-    return {
-        leaf: np.frombuffer(column.tobytes(), dtype).reshape((len(rows), *shape))
-        for (leaf, dtype, shape), column in zip(leaves, columns, strict=True)
-    }

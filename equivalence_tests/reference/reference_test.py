@@ -71,7 +71,7 @@ def assert_agrees(recording: Recording, steps: Steps) -> None:
     )
     text = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
     assert found.relative <= bound(recording), text
-    same_machine = recording.recorded_with["machine"] == platform.machine()
+    same_machine = recording.machine == platform.machine()
     is_cpu = jax.default_backend() == "cpu"
     if recording.case.bits and SAME_ORDER and same_machine and is_cpu:
         assert found.identical, text

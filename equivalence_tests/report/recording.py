@@ -1,38 +1,28 @@
-"""Trajectories in a file: recorded on one platform, compared on another."""
+"""Trajectories of the suite in a file: recorded on one platform, compared on another."""
 
-import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import jax
 import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.compare.trees import leaf_name
-from equivalence_tests.output_files import write_bytes_with
+from equivalence_tests.recordings.format import (
+    Recording,
+    RecordingError,
+    host_leaves,
+    named_leaves,
+    of_stacks,
+    pack,
+    path_text,
+    read_packed,
+)
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.claim import rounding
 from optax_bridge.metadata.trees import PyTree
-
-_INDEX = "index.json"
-# What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    RuntimeError,  # encrypted; a method that is not supported
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)
 
 NOT_RUN = "recorded, but not run here"
 
@@ -57,15 +47,6 @@ CLOSED_LOOP = rounding(16 * 256, "the same, amplified by the model through the g
 
 
 @dataclass(frozen=True)
-class Recording:
-    """The content of a recording."""
-
-    environment: Mapping[str, object]
-    steps: int
-    runs: Mapping[str, Mapping[str, np.ndarray]]
-
-
-@dataclass(frozen=True)
 class Against:
     """One run here and the recorded one."""
 
@@ -75,64 +56,43 @@ class Against:
     note: str = ""
 
 
-def save(
-    file: Path, results: Sequence[Result], environment: Mapping[str, object], steps: int
-) -> None:
-    """Writes every result's trajectory. The file holds plain arrays: no pickle."""
-    arrays: list[np.ndarray] = []
-    runs = {}
-    for result in results:
-        if result.trajectory is None:
-            continue
-        runs[str(result.case)] = rows = []
-        for path, leaf in _flat(result.trajectory).items():
-            # Dtypes that NumPy's format does not know, bfloat16, are kept by their bits.
-            raw = np.ascontiguousarray(leaf).view(np.dtype(f"u{leaf.dtype.itemsize}"))
-            rows.append({"leaf": path, "dtype": str(leaf.dtype), "array": len(arrays)})
-            arrays.append(raw)
-    index = {"environment": environment, "steps": steps, "runs": runs}
-
-    def write(stream: BinaryIO) -> None:
-        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_INDEX, json.dumps(index))
-            for number, array in enumerate(arrays):
-                with archive.open(f"{number}.npy", "w") as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-
-    write_bytes_with(file, write)
+def save(file: Path, results: Sequence[Result], environment: Mapping[str, object]) -> None:
+    """Writes the trajectory of each result that has one."""
+    pack(
+        {
+            str(result.case): of_stacks(str(file), environment, _trees(result.trajectory))
+            for result in results
+            if result.trajectory is not None
+        },
+        file,
+    )
 
 
-def load(file: Path) -> Recording:
+def load(file: Path) -> dict[str, Recording]:
     """Reads what `save` wrote."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            index = json.loads(archive.read(_INDEX))
-            runs = {
-                name: {row["leaf"]: _array(archive, row) for row in rows}
-                for name, rows in index["runs"].items()
-            }
-            environment = {"platform": "", "device": "", **index["environment"]}
-            return Recording(environment, index["steps"], runs)
-    except _UNREADABLE as error:
-        raise ValueError(
-            f"{file}: expected a file written by `optax-bridge check --record`, found "
-            f"{type(error).__name__}: {error}"
+        if not (recordings := read_packed(file)):
+            raise RecordingError("Nothing is recorded in it")
+        return recordings
+    except RecordingError as error:
+        raise RecordingError(
+            f"{file}: expected a file written by `optax-bridge check --record`. {error}"
         ) from None
 
 
-def against(results: Sequence[Result], recording: Recording) -> list[Against]:
+def against(results: Sequence[Result], recordings: Mapping[str, Recording]) -> list[Against]:
     """Compares the trajectories here with the recorded ones, one outcome for each of either."""
     outcomes = []
     for result in results:
         if result.trajectory is None:
             continue
-        recorded = recording.runs.get(str(result.case))
+        recorded = recordings.get(str(result.case))
         if recorded is None:
             outcomes.append(Against(str(result.case), None, None, "not in the recording"))
             continue
         closed = result.case.problem in digits.MODELS
         left_out = digits.without_gradient(result.case.problem) if closed else ()
-        sides = (recorded, _flat(result.trajectory))
+        sides = (_leaves(recorded), _leaves(of_stacks("here", {}, _trees(result.trajectory))))
         try:
             comparison = compare(
                 *({name: side[name] for name in side if name not in left_out} for side in sides)
@@ -144,16 +104,22 @@ def against(results: Sequence[Result], recording: Recording) -> list[Against]:
         claim = CLOSED_LOOP if closed else OPEN_LOOP
         outcomes.append(Against(str(result.case), comparison, comparison.verdict(claim), note))
     here = {str(result.case) for result in results}
-    outcomes += [Against(name, None, None, NOT_RUN) for name in recording.runs if name not in here]
+    outcomes += [Against(name, None, None, NOT_RUN) for name in recordings if name not in here]
     return outcomes
 
 
-def _flat(trajectory: PyTree) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_leaves_with_path(trajectory)
-    return {leaf_name(path): np.asarray(leaf) for path, leaf in leaves}
+def _trees(trajectory: PyTree) -> dict[str, dict[tuple[Any, ...], np.ndarray]]:
+    """A trajectory as the trees of a recording; what is beside its parameters is a state."""
+    trees: dict[str, dict[tuple[Any, ...], np.ndarray]] = {"new_params": {}, "new_state": {}}
+    for path, stack in host_leaves(trajectory).items():
+        is_param = path[0] == "params"
+        trees["new_params" if is_param else "new_state"][path[int(is_param) :]] = stack
+    return trees
 
 
-def _array(archive: zipfile.ZipFile, row: Mapping[str, Any]) -> np.ndarray:
-    with archive.open(f"{row['array']}.npy") as member:
-        raw = np.lib.format.read_array(member, allow_pickle=False)
-    return raw.view(jax.numpy.dtype(row["dtype"]))
+def _leaves(recording: Recording) -> dict[str, np.ndarray]:
+    states = recording.stacked("new_state")
+    return {
+        **named_leaves(recording.stacked("new_params")),
+        **{path_text(path[1:], str(path[0])): leaf for path, leaf in states.items()},
+    }

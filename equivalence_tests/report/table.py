@@ -4,7 +4,7 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from rich import box
@@ -15,8 +15,9 @@ from rich.table import Table
 from equivalence_tests.compare.comparison import NOTICEABLE, as_data, as_json, ulp_text
 from equivalence_tests.compare.extent import extent_before_poison
 from equivalence_tests.compare.judgement import Nature
+from equivalence_tests.recordings.format import Recording
 from equivalence_tests.report.item import broken_lines
-from equivalence_tests.report.recording import NOT_RUN, Against, Recording
+from equivalence_tests.report.recording import NOT_RUN, Against
 from equivalence_tests.sides.inputs.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
 from optax_bridge.cli.terminal import Terminal
@@ -180,9 +181,11 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
                 console.print(f"   {line}", markup=False)
 
 
-def print_against(console: Console, outcomes: Sequence[Against], recorded: Recording) -> None:
+def print_against(
+    console: Console, outcomes: Sequence[Against], recorded: Mapping[str, Recording]
+) -> None:
     """Says how the runs here compare with the recorded ones."""
-    where = recorded.environment["platform"], recorded.environment["device"]
+    about = next(iter(recorded.values())).index
     missing = sum(outcome.note == NOT_RUN for outcome in outcomes)
     if missing:
         console.print(f"[dim]{missing} recorded runs: {NOT_RUN}[/]")
@@ -199,7 +202,8 @@ def print_against(console: Console, outcomes: Sequence[Against], recorded: Recor
     counts = [
         f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
     ]
-    console.print(f"against the recording from {where[0]} ({where[1]}): {', '.join(counts)}")
+    where = f"{about.get('platform', '')} ({about.get('device', '')})"
+    console.print(f"against the recording from {where}: {', '.join(counts)}")
 
 
 def against_rows(outcomes: Sequence[Against]) -> list[dict[str, object]]:

@@ -71,13 +71,13 @@ def torch_side(optimizer: Callable[..., object], /, *args: object, **kwargs: obj
 
     def init(params: Params) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
-        tensors = [_tensor(torch, leaf) for leaf in leaves]
+        tensors = [as_tensor(torch, leaf) for leaf in leaves]
         return make(tensors), tensors, treedef
 
     def step(state: PyTree, grads: Updates) -> PyTree:
         stepped, tensors, _ = state
         for tensor, grad in zip(tensors, jax.tree.leaves(grads), strict=True):
-            tensor.grad = _tensor(torch, grad).reshape(tensor.shape)
+            tensor.grad = as_tensor(torch, grad).reshape(tensor.shape)
         stepped.step()
         return state
 
@@ -110,7 +110,8 @@ def import_torch(where: str) -> ModuleType:
         ) from None
 
 
-def _tensor(torch: ModuleType, leaf: Leaf) -> Tensor:
+def as_tensor(torch: ModuleType, leaf: Leaf) -> Tensor:
+    """A tensor of its own with the bits of an array."""
     array = np.array(leaf)  # a copy: the optimizer changes its tensors in place
     if array.dtype == jnp.bfloat16:  # which NumPy does not know, so by its bits
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

@@ -4,26 +4,38 @@ The exact recipe and that of public Optax are held to what PyTorch itself comput
 gradients that are ordinary, tiny, zero, huge, infinite and NaN.
 """
 
+import contextlib
+import functools
 import importlib.util
 import inspect
+import io
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.sides.adapt import as_side, side_maker
-from equivalence_tests.sides.frameworks import import_torch
+from equivalence_tests.recordings.format import (
+    Flat,
+    Recording,
+    host_leaves,
+    named_leaves,
+    read,
+    read_packed,
+)
+from equivalence_tests.recordings.recorder import Recorder
+from equivalence_tests.sides.frameworks import as_tensor, import_torch
 from equivalence_tests.sides.side import Side, train_state
 from equivalence_tests.sides.trajectory import driver, trajectory
 from equivalence_tests.suite.case import Case, Result, measure, prove
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import Entry, Table, all_entries
-from optax_bridge.correspondence.recipe import Call, build, render, resolve
+from optax_bridge.correspondence.recipe import Call, build, render
 
 FILE = "torch.npz"
 DTYPES = ("float32", "bfloat16")
@@ -147,49 +159,52 @@ def problem(entry: Entry, dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def genuine(entry: Entry, settings: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """The parameters after every step of the library's own optimizer, one tensor at a time."""
-    import_torch("witness")
-    optimizer = resolve(f"torch.optim.{entry.legacy.__name__}")
+def genuine(entry: Entry, settings: Mapping[str, Any], dtype: str) -> Recording:
+    """The recorded steps of the library's own optimizer, one tensor at a time."""
+    torch = import_torch("witness")
+    optimizer = getattr(torch.optim, entry.legacy.__name__)
     one_by_one = {"foreach": False} if "foreach" in inspect.signature(optimizer).parameters else {}
     params, grads = problem(entry, dtype)
-    side = as_side(side_maker(optimizer)(**settings, **one_by_one))
-    drive = "jit" if side.compiled else "eager"
-    return trajectory(driver(side, drive), params, (grads,))["params"]
+    tensors = {name: torch.nn.Parameter(as_tensor(torch, leaf)) for name, leaf in params.items()}
+    model = torch.nn.ParameterDict(tensors)
+    stepped = optimizer(list(model.values()), **settings, **one_by_one)
+    by_step = [{n: as_tensor(torch, grad[i]) for n, grad in grads.items()} for i in range(STEPS)]
+    return _recorded(model, stepped, by_step)
 
 
-def ours(
-    side: Side, entry: Entry, dtype: str, drive: str = "jit", only: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The parameters after every step of a recipe, all of them or those asked for."""
-    params, grads = ({name: each[name] for name in only or each} for each in problem(entry, dtype))
-    side = replace(side, view=lambda state: {"params": state.params})
-    return trajectory(driver(side, drive), params, (grads,))["params"]
+def _recorded(
+    model: Any, optimizer: Any, grads: Sequence[Mapping[str, Any]], scheduler: Any = None
+) -> Recording:
+    """Records PyTorch's steps on gradients that are given."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        recorder = Recorder(Path(folder, "run"), steps=len(grads)).torch(model, optimizer)
+        for step in grads:
+            for name, parameter in model.named_parameters():
+                parameter.grad = step[name]
+            optimizer.step()
+            if scheduler is not None and not recorder.is_full:
+                scheduler.step()
+        return read(Path(folder, "run"))
 
 
-def recording(entry: Entry, setting: int, dtype: str) -> dict[str, Any]:
-    """The recorded parameters of a case after every step."""
-    flat = _load(f"{entry.name}-{setting}-{dtype}")
-    return unpack(flat, problem(entry, dtype)[0])
+def ours(side: Side, run: Recording, drive: str = "jit", only: Sequence[str] = ()) -> Flat:
+    """The parameters after every step of a recipe, all of them or those that are asked for."""
+    inputs = ({path[0]: leaf for path, leaf in tree.items() if not only or path[0] in only}
+              for tree in (run.steps[0].trees["params"], run.stacked("grads")))  # fmt: skip
+    params, grads = inputs
+    side = replace(side, view=lambda state: state.params)
+    return host_leaves(trajectory(driver(side, drive), params, (grads,)))
 
 
-def pack(params: Mapping[str, Any]) -> np.ndarray:
-    """A trajectory of parameters as one array of shape (steps, elements), by its bits."""
-    each = [np.asarray(params[name]).reshape(STEPS, -1) for name in sorted(params)]
-    flat = np.concatenate(each, axis=1)
-    return flat.view({2: np.uint16, 4: np.uint32}[flat.dtype.itemsize])
+@functools.cache
+def recordings() -> Mapping[str, Recording]:
+    """What PyTorch did, by `case_name` and `schedule-3`."""
+    return read_packed(Path(str(resources.files("equivalence_tests.reference").joinpath(FILE))))
 
 
-def unpack(flat: np.ndarray, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The trajectory that `pack` made an array of."""
-    names = sorted(params)
-    parts = np.split(flat, np.cumsum([np.size(params[name]) for name in names])[:-1], axis=1)
-    return {
-        name: np.ascontiguousarray(part)
-        .view(params[name].dtype)
-        .reshape(STEPS, *params[name].shape)
-        for name, part in zip(names, parts, strict=True)
-    }
+def case_name(entry: Entry, setting: int, dtype: str) -> str:
+    """The name of a recording."""
+    return f"{entry.name}-{setting}-{dtype}"
 
 
 def scheduler_text(name: str, arguments: Mapping[str, Any]) -> str:
@@ -203,36 +218,24 @@ def scheduler_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={text(value)}' for key, value in arguments.items())})"
 
 
-def genuine_scheduler(optimizer: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """PyTorch's own scheduler."""
-    constructor = getattr(import_torch("witness").optim.lr_scheduler, name)
-    inner = arguments.get("schedulers", ())
-    parts = {"schedulers": [genuine_scheduler(optimizer, *each) for each in inner]} if inner else {}
-    return constructor(optimizer, **{**arguments, **parts})
-
-
-def genuine_rates(name: str, arguments: Mapping[str, Any]) -> np.ndarray:
-    """The rates that PyTorch's own scheduler gives to its optimizer, epoch by epoch."""
+def genuine_schedule(name: str, arguments: Mapping[str, Any]) -> Recording:
+    """Recorded steps, one each epoch, at the rates that PyTorch's own scheduler gives."""
     torch = import_torch("witness")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
-    scheduler, rates = genuine_scheduler(optimizer, name, arguments), []
-    for _ in range(EPOCHS):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        if len(rates) < EPOCHS:
-            scheduler.step()
-    return np.array(rates)
+    model = torch.nn.ParameterDict({"w": torch.nn.Parameter(torch.zeros(1))})
+    optimizer = torch.optim.SGD(list(model.values()), lr=RATE)
+
+    def scheduler(name: str, arguments: Mapping[str, Any]) -> Any:
+        inner = {key: [scheduler(*each) for each in arguments[key]] for key in ("schedulers",)
+                 if key in arguments}  # fmt: skip
+        return getattr(torch.optim.lr_scheduler, name)(optimizer, **{**arguments, **inner})
+
+    grads = [{"w": torch.zeros(1)}] * EPOCHS
+    return _recorded(model, optimizer, grads, scheduler(name, arguments))
 
 
-def recorded_rates(index: int) -> np.ndarray:
-    """The recorded rates of one of `SCHEDULERS`."""
-    return _load(f"schedule-{index}")
-
-
-def _load(key: str) -> np.ndarray:
-    file = resources.files("equivalence_tests.reference").joinpath(FILE)
-    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        return arrays[key]
+def rates(run: Recording) -> list[float]:
+    """The rate of each recorded step, of its only group."""
+    return [rate for step in run.steps for rate in step.rates.values()]
 
 
 def check_settings(check: WitnessCheck) -> dict[str, Any]:
@@ -265,16 +268,15 @@ def comparison_of(
     entry: Entry, settings: Mapping[str, Any], check: WitnessCheck, recipe: Call
 ) -> Comparison:
     """The library's trajectory compared with a recipe's."""
-    left = (
+    run = (
         genuine(entry, settings, check.problem)
         if check.rate == LIVE
-        else recording(entry, check.setting, check.problem)
+        else recordings()[case_name(entry, check.setting, check.problem)]
     )
     side = train_state(check.recipe, entry.legacy(**settings), build(recipe))
     with np.errstate(all="ignore"):
-        right = ours(side, entry, check.problem)
-        poisoned = {f"[{name!r}]": 10 for name in left}
-        return compare(left, jax.device_get(right), poisoned=poisoned)
+        both = (named_leaves(leaves) for leaves in (run.stacked("new_params"), ours(side, run)))
+        return compare(*both, poisoned={"params": 10})
 
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:

@@ -59,10 +59,11 @@ def test_public_optax_is_as_near_as_claimed(name: str):
 def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
     entry = all_entries()[name]
     definition = entry.legacy(**witness.case_settings(entry, 0))
+    run = witness.recordings()[witness.case_name(entry, 0, dtype)]
     side = train_state("exact", definition, build(choose_recipe(definition, "exact").call))
     with np.errstate(all="ignore"):
         eager, compiled = (
-            witness.ours(side, entry, dtype, drive, ["kernel"])["kernel"]
+            witness.ours(side, run, drive, ["kernel"])["kernel",]
             for drive in ("eager", "jit")
         )
     np.testing.assert_array_equal(np.asarray(eager, np.float32), np.asarray(compiled, np.float32))
@@ -71,14 +72,14 @@ def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
 @pytest.mark.parametrize("index", range(len(witness.SCHEDULERS)))
 def test_schedules_are_pytorchs_from_the_first_step_on(index: int):
     text = witness.scheduler_text(*witness.SCHEDULERS[index])
-    expected = witness.recorded_rates(index)
+    expected = witness.rates(witness.recordings()[f"schedule-{index}"])
     schedule: Any = from_torch_schedule(text, lr=witness.RATE)
     rates = [float(schedule(count)) for count in range(witness.EPOCHS)]
     np.testing.assert_allclose(rates, expected, rtol=6e-8)  # half a ULP of float32
     by_epoch: Any = from_torch_schedule(text, lr=witness.RATE, steps_per_epoch=3)
     assert [float(by_epoch(count)) for count in range(9)] == [r for r in rates[:3] for _ in "abc"]
     if witness.is_installed(TORCH):
-        np.testing.assert_array_equal(witness.genuine_rates(*witness.SCHEDULERS[index]), expected)
+        assert witness.rates(witness.genuine_schedule(*witness.SCHEDULERS[index])) == expected
 
 
 def test_a_fault_is_seen():
