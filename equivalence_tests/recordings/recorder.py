@@ -14,6 +14,7 @@ A recording is a folder: `index.json`, and one `.npz` a step, each written whole
 """
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -76,9 +77,6 @@ class Recorder:
 
         Call it before `optimizer.step()`, or `apply_gradient`.
         """
-        unknown = sorted(set(fields) - set(_STEP_FIELDS))
-        if unknown:
-            raise RecorderError("note(%s=...): expected %s" % (unknown[0], ", ".join(_STEP_FIELDS)))
         if not self.is_full:
             self._noted.update(fields)
 
@@ -142,7 +140,7 @@ class Recorder:
                 elif tree in _WITH_SCALARS and _is_scalar(leaf):
                     meta["scalars"].append([tree, path, leaf])
                 else:
-                    values[_key(path)] = path, _array(leaf, _place(tree, path))
+                    values[json.dumps(path)] = path, _array(leaf, _place(tree, path))
             if tree == "params" and _same(values, self._last):
                 continue  # the new parameters of the step before
             if tree == "new_params":
@@ -216,7 +214,7 @@ class Recorder:
             taken.update(
                 params={name: _copy(value) for name, value in named.items()},
                 grads={name: _copy(value.grad) for name, value in named.items()},
-                state=_copies(state),
+                state=copy.deepcopy(state),
                 learning_rate={
                     _group_name(number, group): float(group["lr"])
                     for number, group in enumerate(stepped.param_groups)
@@ -260,6 +258,7 @@ class Recorder:
             if self.count == 0:
                 names = {"optimizer": type(definition).__name__}
                 self._settings = dict(_settings_of(definition), **dict(names, **self._settings))
+                self._groups = _flax_groups(definition, optimizer.target)
                 self.first = self.first or int(_step_of(optimizer.state))
             fields = dict(
                 params=optimizer.target,
@@ -278,12 +277,6 @@ class Recorder:
             yield self
         finally:
             cls.apply_gradient = apply
-
-
-_STEP_FIELDS = (
-    "loss", "batch", "raw_grads", "rng", "model_state", "half_params", "micro_batches", "skipped",
-    "learning_rate",
-)  # fmt: skip
 
 
 def digest(batch):
@@ -371,14 +364,6 @@ def _copy(value):
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
-def _copies(tree):
-    if hasattr(tree, "items"):
-        return {key: _copies(value) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_copies(value) for value in tree]
-    return _copy(tree)
-
-
 def _is_scalar(leaf):
     return isinstance(leaf, (bool, int, float, str, dict, type(None)))
 
@@ -411,6 +396,21 @@ def _flax_rates(definition, args, kwargs):
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 
+def _flax_groups(definition, target):
+    """Members and settings of the groups of a MultiOptimizer."""
+    paths = {id(leaf): path for path, leaf in leaves_of(target, "params")}
+    traversals = getattr(definition, "traversals", ())
+    groups = zip(traversals, getattr(definition, "sub_optimizers", ()))
+    return [
+        {
+            "name": str(number),
+            "params": [paths[id(leaf)] for leaf in traversal.iterate(target) if id(leaf) in paths],
+            "settings": dict(_settings_of(part), optimizer=type(part).__name__),
+        }
+        for number, (traversal, part) in enumerate(groups)
+    ]
+
+
 def _settings_of(definition):
     params = definition.hyper_params
     if isinstance(params, (list, tuple)) and not hasattr(params, "__dataclass_fields__"):
@@ -438,10 +438,6 @@ def _plain(settings):
 
 def _group_name(number, group):
     return str(group.get("name", number))
-
-
-def _key(path):
-    return json.dumps(path)
 
 
 def _place(tree, path):
