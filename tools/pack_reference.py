@@ -1,6 +1,6 @@
 """Packs what `record_reference.py` recorded: the recordings of each optimizer in one file.
 
-    python -m tools.pack_reference recorded
+python -m tools.pack_reference recorded
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ _REFERENCE = Path(__file__).resolve().parents[1] / "equivalence_tests" / "refere
 
 
 def main() -> None:
-    """Writes the files, and copies the checkpoints beside theirs."""
+    """Writes the files of the repository."""
     folder = Path(sys.argv[1])
     files: dict[str, dict[str, object]] = {}
     for path in sorted(path.parent for path in folder.rglob("case.json")):

@@ -26,7 +26,8 @@ happens: batches, loss and gradients, rate, optimizer. What parts first is named
 leaf, and settings that explain it are searched for. With a second recording in place of
 --optimizer the two are compared.
 {EXIT_CODES}
-A difference that is not decided ends with 1; so does a replay in which nothing can be judged.
+A difference that is not decided ends with 1; so does a replay in which a stage that was asked for
+cannot be judged.
 
 Examples:
 - `optax-bridge replay run.rec --optimizer new.py:make_tx`
@@ -87,7 +88,7 @@ def replay(
     from equivalence_tests.recordings.format import read
     from equivalence_tests.recordings.stages import Outcome
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
-    from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
+    from equivalence_tests.sides.programs import check_arguments, silence_deprecations
     from optax_bridge.cli.programs import programs_given
 
     silence_deprecations()
@@ -96,7 +97,7 @@ def replay(
         outputs.check()
         if steps is not None and steps < 1:
             raise ValueError(f"--steps is {steps}; it must be at least 1")
-        with old_names(), programs_given(program_arguments(ctx)):
+        with programs_given(program_arguments(ctx)):
             if pack is not None:
                 pack_recordings({recording.stem: read(recording)}, pack)
                 raise typer.Exit(SAME)

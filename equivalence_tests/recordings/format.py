@@ -7,6 +7,7 @@ pickled.
 """
 
 import functools
+import itertools
 import json
 import os
 import zipfile
@@ -247,7 +248,7 @@ def _step(meta: Mapping[str, Any], trees: dict[str, Flat], before: Sequence[Step
 
 def _with_new_params(steps: Sequence[Step]) -> list[Step]:
     """The steps with the next one's parameters where the new ones were not recorded."""
-    for step, following in zip(steps, steps[1:], strict=False):
+    for step, following in itertools.pairwise(steps):
         step.trees.setdefault("new_params", following.trees["params"])
     return list(steps)
 

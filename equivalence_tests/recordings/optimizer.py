@@ -1,7 +1,7 @@
 """The optimizer through recorded gradients: each step alone and as a whole, and its rates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -48,26 +48,18 @@ from optax_bridge.torch.checkpoints.moves import as_legacy
 from optax_bridge.torch.checkpoints.names import NamesFile
 
 NAME = "optimizer"
-# In ULP: what a step alone and a whole run may round where float64 shows no more. Beyond that, up to
-# four times our own rounding is rounding too, as far as the bound of `OPEN_LOOP` goes; different is
-# what exceeds both, and what lies between is not decided.
+Factors = Sequence[
+    Mapping[str, float]
+]  # what brings the updates of each group to the recorded rate
+# In ULP: what a step alone and a whole run may round where float64 shows no more. Beyond that, four
+# times our own rounding is rounding too, as far as the bound of `OPEN_LOOP` goes; different is what
+# exceeds both, and what lies between is not decided.
 _ALONE, _WHOLE, _OWN = 4.0, 16.0, 4.0
 _FEW, _TRIES = 16, 48  # steps that tell most settings apart; settings that are tried
 
 
 class NotJudgedError(ValueError):
     """The reason why the optimizer cannot be judged by this recording."""
-
-
-@dataclass(frozen=True)
-class RecordedSettings:
-    """The recorded settings, to which those of the program are set."""
-
-    parameters: Mapping[str, object]
-    name: str = "the recording"
-
-    def build(self) -> None:
-        """There is nothing to run."""
 
 
 class Stepper:
@@ -91,11 +83,9 @@ class Stepper:
         *,
         alone: bool,
         wide: bool = False,
-        factors: Sequence[Mapping[str, float]] = (),
+        factors: Factors = (),
     ) -> dict[Path_, np.ndarray]:
-        """Returns the new parameters after each step; `factors` of each group bring its updates
-        to the recorded rate.
-        """
+        """Returns the new parameters after each step; factors by group scale the updates."""
         recorded = self.recording.steps[:steps]
         seen: list[Flat] = []
         with float64(wide), np.errstate(all="ignore"):
@@ -198,6 +188,10 @@ class Stepper:
     def _with_optax(self, carry: Any, state: Flat) -> Any:
         count, params, opt_state = carry
         leaves, treedef = jax.tree_util.tree_flatten_with_path(opt_state)
+        if absent := [path for path, _ in leaves if jax_path(path) not in state]:
+            raise ValueError(
+                f"it lacks {path_text(jax_path(absent[0]), 'state')}; is it of another chain?"
+            )
         values = [jnp.asarray(state[jax_path(path)], leaf.dtype) for path, leaf in leaves]
         return count + self.recording.first, params, treedef.unflatten(values)
 
@@ -300,17 +294,15 @@ def _measured(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
     return rates
 
 
-def judge_optimizer(
-    stepper: Stepper, steps: int, factors: Sequence[Mapping[str, float]] = ()
-) -> Stage:
+def judge_optimizer(stepper: Stepper, steps: int, factors: Factors = ()) -> Stage:
     """Asks whether the optimizer makes the recorded parameters of the recorded gradients."""
     try:
         return _judge(stepper, steps, factors)
     except NotJudgedError as error:
-        return not_judged(NAME, str(error))
+        return not_judged(NAME, str(error), asked=True)
 
 
-def _judge(stepper: Stepper, steps: int, factors: Sequence[Mapping[str, float]]) -> Stage:
+def _judge(stepper: Stepper, steps: int, factors: Factors) -> Stage:
     recorded = named_leaves(stepper.recording.stacked("new_params", steps))
     kinds = [False, True] if stepper.can_set else [False]
 
@@ -382,11 +374,15 @@ def _cause(
     return ""
 
 
-def explain(
-    stepper: Stepper, settings: Settings, steps: int, factors: Sequence[Mapping[str, float]]
-) -> str:
+def explain(stepper: Stepper, settings: Settings, steps: int, factors: Factors) -> str:
     """Settings with which the program no longer parts from the recording, in words."""
-    recorded = RecordedSettings(_tuples(stepper.recording.index.get("settings", {})))
+    settings_there = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in stepper.recording.index.get("settings", {}).items()
+    }
+    recorded: Any = SimpleNamespace(
+        parameters=settings_there, name="the recording", build=lambda: None
+    )
 
     def outcome(side: Any, count: int) -> Outcome:
         tried = Stepper(side, stepper.recording, stepper.names, stepper.source)
@@ -401,10 +397,6 @@ def explain(
     readable = settings if settings.takes else ObjectSide(settings.name, settings.build())
     found = search(recorded, readable, judge, _TRIES)
     return "" if found is None else str(found)
-
-
-def _tuples(settings: Mapping[str, Any]) -> dict[str, object]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
 
 
 def as_settings(optimizer: Any) -> Settings:

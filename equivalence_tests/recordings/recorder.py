@@ -39,6 +39,7 @@ TREES = (
 )
 # Trees whose Python scalars and empty containers are recorded as they are.
 _WITH_SCALARS = ("state", "new_state", "batch", "rng", "model_state")
+_SCALARS = (bool, int, float, str, dict, type(None))
 _FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch", "tensorflow", "keras", "mlx", "numpy")
 
 
@@ -117,7 +118,7 @@ class Recorder:
         meta = {
             "number": self.first + self.count,
             "rates": _rates(learning_rate),
-            "loss": None if loss is None else float(_array(loss, "loss")[0]),
+            "loss": None if loss is None else _number(loss, "loss"),
             "micro_batches": int(micro_batches),
             "skipped": bool(skipped),
             "missing": [],
@@ -137,7 +138,7 @@ class Recorder:
             for path, leaf in leaves:
                 if leaf is None and tree in ("grads", "raw_grads"):
                     meta["missing"].append([tree, path])
-                elif tree in _WITH_SCALARS and _is_scalar(leaf):
+                elif tree in _WITH_SCALARS and isinstance(leaf, _SCALARS):
                     meta["scalars"].append([tree, path, leaf])
                 else:
                     values[json.dumps(path)] = path, _array(leaf, _place(tree, path))
@@ -224,8 +225,7 @@ class Recorder:
         def after(stepped, args, kwargs):
             if not taken:
                 return
-            fields = dict(taken, new_params=named, model_state=taken_buffers["before"])
-            fields["model_state"] = fields["model_state"] or None
+            fields = dict(taken, new_params=named, model_state=taken_buffers["before"] or None)
             fields.update(self._noted)
             self._noted.clear()
             taken.clear()
@@ -264,7 +264,7 @@ class Recorder:
                 params=optimizer.target,
                 grads=grads,
                 new_params=new.target,
-                state=optimizer.state if self.count == 0 else None,
+                state=optimizer.state if self.count == 0 and self.first else None,
                 learning_rate=_flax_rates(definition, args, kwargs),
             )
             fields.update(self._noted)
@@ -327,6 +327,7 @@ def _array(leaf, place):
         if str(leaf.dtype) == "torch.bfloat16":
             bits = leaf.contiguous().view(sys.modules["torch"].int16).numpy()
             return bits.view(np.uint16).copy(), "bfloat16"
+        leaf = leaf.numpy()
     if str(getattr(leaf, "dtype", "")).startswith("key<"):
         leaf = sys.modules["jax"].random.key_data(leaf)
     try:
@@ -364,10 +365,6 @@ def _copy(value):
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
-def _is_scalar(leaf):
-    return isinstance(leaf, (bool, int, float, str, dict, type(None)))
-
-
 def _same(values, last):
     """True if both have the same paths, dtypes and bits."""
     return bool(values) and values.keys() == last.keys() and all(
@@ -376,11 +373,16 @@ def _same(values, last):
     )  # fmt: skip
 
 
+def _number(value, place):
+    _array(value, place)  # refuses what is no number
+    return float(value.detach() if hasattr(value, "detach") else value)
+
+
 def _rates(rate):
     if rate is None:
         return {}
     items = rate.items() if hasattr(rate, "items") else [("all", rate)]
-    return {str(name): float(_array(value, "learning_rate")[0]) for name, value in items}
+    return {str(name): _number(value, "learning_rate") for name, value in items}
 
 
 def _flax_rates(definition, args, kwargs):
@@ -399,15 +401,14 @@ def _flax_rates(definition, args, kwargs):
 def _flax_groups(definition, target):
     """Members and settings of the groups of a MultiOptimizer."""
     paths = {id(leaf): path for path, leaf in leaves_of(target, "params")}
-    traversals = getattr(definition, "traversals", ())
-    groups = zip(traversals, getattr(definition, "sub_optimizers", ()))
+    optimizers = getattr(definition, "sub_optimizers", ())
     return [
         {
             "name": str(number),
-            "params": [paths[id(leaf)] for leaf in traversal.iterate(target) if id(leaf) in paths],
+            "params": [paths[id(x)] for x in definition.traversals[number].iterate(target)],
             "settings": dict(_settings_of(part), optimizer=type(part).__name__),
         }
-        for number, (traversal, part) in enumerate(groups)
+        for number, part in enumerate(optimizers)
     ]
 
 

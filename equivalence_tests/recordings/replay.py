@@ -71,10 +71,12 @@ class Replay:
 
     @property
     def outcome(self) -> Outcome:
-        """That of the first stage that parts, else the least of those that were judged."""
+        """That of the first that parts, else the least; not judged if one asked for is not."""
         if self.first is not None:
             return self.first.outcome
         judged = {stage.outcome for stage in self.stages}
+        if any(stage.asked and stage.outcome is Outcome.NOT_JUDGED for stage in self.stages):
+            return Outcome.NOT_JUDGED
         order = (Outcome.ROUNDING, Outcome.IDENTICAL)
         return next((outcome for outcome in order if outcome in judged), Outcome.NOT_JUDGED)
 
@@ -145,8 +147,8 @@ def replay(
     source = dataclasses.replace(source, steps=source.steps[:steps])
     if "params" not in source.steps[0].trees:
         raise RecordingError(
-            f"{source.place}: expected the parameters before each step, found those after it alone, "
-            "as `optax-bridge check --record` writes them. Read it with `check --against`"
+            f"{source.place}: expected the parameters before each step, found those after it "
+            "alone, as `optax-bridge check --record` writes them. Read it with `check --against`"
         )
     file = None if names is None else _names(names)
     here, remarks = _judgeable(source if file is None else in_flax(source, file))
@@ -166,7 +168,8 @@ def replay(
     if optimizer is None:
         stages += [not_judged(name, "no optimizer was given") for name in NAMES[2:]]
     elif "new_params" not in here.steps[0].trees:
-        stages += [not_judged(name, "no step has new parameters") for name in NAMES[2:]]
+        why = "no step has new parameters"
+        stages += [not_judged("rate", why), not_judged(NAME, why, asked=True)]
     else:
         settings = as_settings(optimizer)
         finite = sum("new_params" in step.trees for step in here.steps)

@@ -38,12 +38,16 @@ def loss(params: Any, batch: Any, model_state: Any, rng: Any, **how: Any) -> Any
     total = optax.softmax_cross_entropy(out, labels)
     total = total.sum() if how.get("sum") else total.mean()
     momentum = how.get("momentum", 0.9)
-    mean = momentum * model_state["mean"] + (1 - momentum) * h.astype(jnp.float32).mean(0)
-    return total * how.get("scale", 1.0), {"mean": mean}
+    h = h.astype(jnp.float32)
+    new = {"mean": h.mean(0), "var": h.var(0, ddof=how.get("ddof", 1))}
+    moved = {name: momentum * model_state[name] + (1 - momentum) * new[name] for name in new}
+    return total * how.get("scale", 1.0), moved
 
 
 def planted(**how: Any) -> Any:
-    return lambda params, batch, model_state, rng: loss(params, batch, model_state, rng, **how)
+    return lambda params, batch, model_state, rng, how=how: loss(
+        params, batch, model_state, rng, **how
+    )
 
 
 def make_tx(
@@ -72,7 +76,7 @@ def record(
         shapes,
         is_leaf=lambda s: isinstance(s, tuple),
     )
-    state, model_state = tx.init(params), {"mean": jnp.zeros(4)}
+    state, model_state = tx.init(params), {"mean": jnp.zeros(4), "var": jnp.ones(4)}
     rec = Recorder(path, steps=50, first=start, settings=SETTINGS)
     gradient = jax.jit(jax.value_and_grad(planted(scale=scale), has_aux=True))
     clip = optax.clip_by_global_norm(how["clip"]) if "clip" in how else optax.identity()
@@ -147,9 +151,10 @@ OPTIMIZERS = {
 }  # fmt: skip
 LOSSES = {
     "a sum for a mean": ({"sum": True}, "a sum over 8 here"),
-    "a transposed kernel": ({"transposed": True}, "dense"),
+    "a transposed kernel": ({"transposed": True}, "['dense']['kernel'] transposed they agree"),
     "dropout left on": ({"dropout": True}, "dropout"),
     "the momentum of the statistics": ({"momentum": 0.99}, "momentum"),
+    "the variance of the statistics": ({"ddof": 0}, "the variance of n - 1 there"),
     "a cast": ({"half": True}, "bfloat16"),
     "label smoothing": ({"smoothing": 0.2}, "from step 0"),
     "a loss scale": ({"scale": 1024.0}, "loss scale that is not undone here"),
@@ -199,6 +204,13 @@ def test_nothing_differs(run: Path):
         assert_replays(run, optimizer=OPTIMIZERS["eps"][0])
 
 
+def test_moments_in_half_precision_are_not_rounding_only(run: Path):
+    tx = optax.adamw(RATES, eps=1e-2, weight_decay=0.1, mu_dtype=jnp.bfloat16)
+    stage = replay(run, optimizer=tx).stages[-1]
+    assert stage.outcome is Outcome.UNDECIDED, stage
+    assert "in half precision" in stage.text
+
+
 def test_accumulated_gradients_that_are_not_divided(tmp_path: Path):
     path = record(tmp_path / "run.rec", micro=4)
     result = replay(path, loss=planted(scale=4.0))
@@ -220,6 +232,7 @@ def test_a_norm_to_which_gradients_are_clipped(tmp_path: Path):
 def test_a_recording_that_begins_later(tmp_path: Path):
     without = replay(record(tmp_path / "a.rec", start=5), optimizer=make_tx)
     assert "begins at step 5 without the optimizer's state" in str(without)
+    assert without.outcome is Outcome.NOT_JUDGED
     path = record(tmp_path / "b.rec", start=5, with_state=True)
     assert_replays(path, optimizer=make_tx)
 

@@ -58,6 +58,7 @@ class Stage:
     step: int | None = None
     leaf: str = ""
     distance: Sequence[float] = field(default=())  # over the tensor's scale, by step
+    asked: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}: {self.outcome.value}{self.text and ': '}{self.text}"
@@ -68,9 +69,9 @@ class Stage:
         return self.outcome in (Outcome.DIFFERENT, Outcome.UNDECIDED)
 
 
-def not_judged(name: str, why: str) -> Stage:
-    """A stage that cannot be judged."""
-    return Stage(name, Outcome.NOT_JUDGED, why)
+def not_judged(name: str, why: str, *, asked: bool = False) -> Stage:
+    """A stage that cannot be judged; where it was asked for, nothing else makes up for it."""
+    return Stage(name, Outcome.NOT_JUDGED, why, asked=asked)
 
 
 def compared(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> Comparison:
@@ -96,12 +97,17 @@ def first_parting(comparison: Comparison, bound: float) -> tuple[int, LeafDistan
     return number, farthest, {leaf.path for leaf in first}
 
 
+def by_scale(number: int, leaf: LeafDistance, parted: set[str]) -> str:
+    """How far a leaf is at a step, in words."""
+    return f" by {relative_text(float(leaf.relative_by_step[number]))} of its scale"
+
+
 def stage_of(
     name: str,
     comparison: Comparison,
     steps: Sequence[Step],
     bound: float,
-    cause: Callable[[int, LeafDistance, set[str]], str] = lambda number, leaf, parted: "",
+    cause: Callable[[int, LeafDistance, set[str]], str] = by_scale,
 ) -> Stage:
     """The stage of a comparison under a bound, with the words of `cause` for its first parting."""
     outcome = Outcome(comparison.within(bound).value)
@@ -110,8 +116,7 @@ def stage_of(
         text = "" if comparison.identical else f"at most {comparison.ulp:.3g} ULP"
         return Stage(name, outcome, text, distance=distance)
     number, leaf, parted = first_parting(comparison, comparison.allowed(bound))
-    far = f"{relative_text(float(leaf.relative_by_step[number]))} of its scale"
-    text = f"from step {steps[number].number}, {leaf.path} by {far}{cause(number, leaf, parted)}"
+    text = f"from step {steps[number].number}, {leaf.path}{cause(number, leaf, parted)}"
     return Stage(name, outcome, text, steps[number].number, leaf.path, distance)
 
 
@@ -120,10 +125,10 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
     name = "batches"
     steps = recording.steps
     if all(step.tree("batch") is None and step.digest is None for step in steps):
-        return not_judged(name, "the recording has no batches")
+        return not_judged(name, "the recording has no batches", asked=True)
     own = list(zip(steps, _yielded(batches), strict=False))
     if not own:
-        return not_judged(name, "--batches yields none")
+        return not_judged(name, "--batches yields none", asked=True)
     texts = [batch if isinstance(batch, str) else digest(batch) for _, batch in own]
     recorded = [step.digest or digest(nest(step.trees["batch"])) for step in steps]
     few = "" if len(own) == len(steps) else f" of the first {len(own)} steps, all that there are"
@@ -187,9 +192,11 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
     name = "loss and gradients"
     steps = [step for step in recording.steps if not step.skipped]
     if any(step.digest for step in steps):
-        return not_judged(name, "the recording has digests of the batches, not the batches")
+        return not_judged(
+            name, "the recording has digests of the batches, not the batches", asked=True
+        )
     if any(step.tree("batch") is None for step in steps):
-        return not_judged(name, "the recording has no batches")
+        return not_judged(name, "the recording has no batches", asked=True)
     gradient = _Gradient(loss)
     own, raw = [], any(step.tree("raw_grads") for step in steps)
     tree = "raw_grads" if raw else "grads"
@@ -201,7 +208,7 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
             if isinstance(error, KeyError):
                 hint = ": the recording lacks this leaf. Are two tied there and untied here?"
             return Stage(name, Outcome.DIFFERENT, f"step {step.number}: loss(...) "
-                         f"{error_text(error)}{hint}", step.number)  # fmt: skip
+                         f"{error_text(error, first_line=True)}{hint}", step.number)  # fmt: skip
     for step, (value, grads, _) in zip(steps, own, strict=True):
         if cause := _structure(step.trees.get(tree, {}), grads, step, tree):
             return Stage(name, Outcome.DIFFERENT, f"from step {step.number}, {cause}", step.number)
@@ -288,11 +295,15 @@ def _judge_gradients(
     sides = [{path_text(p, tree): side[p] for p in judged} for side in (left, right)]
     losses = [(step.loss, value) for step, (value, _, _) in zip(steps, own, strict=True)]
     if all(recorded is not None for recorded, _ in losses):
-        both = np.asarray(losses, np.float32)
+        coarsest = max(
+            (leaf.dtype for leaf in left.values()), key=lambda dtype: jnp.finfo(dtype).eps
+        )
+        both = np.asarray(losses, coarsest)
         sides = [{"loss": both[:, n], **side} for n, side in enumerate(sides)]
     comparison = compared(*sides)
     if comparison.within(CLOSED_LOOP.ulp) is not Verdict.DIFFERENT:
-        remark = f"{len(paths) - len(judged)} leaves are rounding" if judged != paths else ""
+        few = len(paths) - len(judged)
+        remark = f"{few} of {len(paths)} leaves have no gradient but rounding" if few else ""
         stage = stage_of(name, comparison, steps, CLOSED_LOOP.ulp)
         return _judge_model_state(name, steps, own) or replace(stage, text=remark or stage.text)
     if tree == "grads" and (clipped := _clipping(steps, left, right, judged)):
@@ -305,7 +316,7 @@ def _judge_gradients(
         there, here = losses[number]
         if there is not None and not is_near(np.asarray(here), np.asarray(there)):
             text = f"The loss is {there:.6g} there, {here:.6g} here. {text}".rstrip()
-        return text and f". {text}"
+        return f"{by_scale(number, leaf, parted)}{text and f'. {text}'}"
 
     return stage_of(name, comparison, steps, CLOSED_LOOP.ulp, cause)
 
@@ -370,7 +381,7 @@ def _gradient_cause(
     """Words for what a difference of gradients looks like; empty if it looks like nothing known."""
     there, here = (_vector([entry[n] for entry in pair]) for n in (1, 2))
     factor = fitted_factor(there, here)
-    if factor is not None:
+    if factor is not None and abs(factor - 1) > GRADIENTS:
         name = _factor_name(step, factor)
         return f"Every gradient here is {factor:.6g} times the recorded one{name}"
     near = losses[0] is None or abs(losses[0] - losses[1]) <= 2.0**-6 * abs(losses[0])
@@ -457,7 +468,7 @@ def judge_rates(recording: Recording, own: Sequence[Mapping[str, float]] | str) 
 
     def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
         there, here = (side[leaf.path].tolist() for side in sides)
-        values = f"{there[number]:.6g} there, {here[number]:.6g} here"
+        values = f"{there[number]:.4g} there, {here[number]:.4g} here"
         return f": {values}{_rate_cause(there, here)}"
 
     return stage_of(name, compared(*sides), steps, OPEN_LOOP.ulp, cause)
@@ -471,4 +482,4 @@ def _rate_cause(there: Sequence[float], here: Sequence[float]) -> str:
         if len(one) > 1 and np.ptp(one) > scale and np.abs(one - other).max() <= scale:
             return f": one step {word} here"
     factor = fitted_factor(x, y, 1e-4)
-    return f": {factor:.6g} times the recorded one at every step" if factor is not None else ""
+    return f": {factor:.4g} times the recorded one at every step" if factor is not None else ""

@@ -189,9 +189,8 @@ def _recorded(
 
 def ours(side: Side, run: Recording, drive: str = "jit", only: Sequence[str] = ()) -> Flat:
     """The parameters after every step of a recipe, all of them or those that are asked for."""
-    inputs = ({path[0]: leaf for path, leaf in tree.items() if not only or path[0] in only}
-              for tree in (run.steps[0].trees["params"], run.stacked("grads")))  # fmt: skip
-    params, grads = inputs
+    trees = run.steps[0].trees["params"], run.stacked("grads")
+    params, grads = ({n: tree[n,] for (n,) in tree if not only or n in only} for tree in trees)
     side = replace(side, view=lambda state: state.params)
     return host_leaves(trajectory(driver(side, drive), params, (grads,)))
 
@@ -225,9 +224,9 @@ def genuine_schedule(name: str, arguments: Mapping[str, Any]) -> Recording:
     optimizer = torch.optim.SGD(list(model.values()), lr=RATE)
 
     def scheduler(name: str, arguments: Mapping[str, Any]) -> Any:
-        inner = {key: [scheduler(*each) for each in arguments[key]] for key in ("schedulers",)
-                 if key in arguments}  # fmt: skip
-        return getattr(torch.optim.lr_scheduler, name)(optimizer, **{**arguments, **inner})
+        inner = [scheduler(*each) for each in arguments.get("schedulers", ())]
+        kwargs = {**arguments, "schedulers": inner} if inner else arguments
+        return getattr(torch.optim.lr_scheduler, name)(optimizer, **kwargs)
 
     grads = [{"w": torch.zeros(1)}] * EPOCHS
     return _recorded(model, optimizer, grads, scheduler(name, arguments))

@@ -63,8 +63,7 @@ def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
     side = train_state("exact", definition, build(choose_recipe(definition, "exact").call))
     with np.errstate(all="ignore"):
         eager, compiled = (
-            witness.ours(side, run, drive, ["kernel"])["kernel",]
-            for drive in ("eager", "jit")
+            witness.ours(side, run, drive, ["kernel"])["kernel",] for drive in ("eager", "jit")
         )
     np.testing.assert_array_equal(np.asarray(eager, np.float32), np.asarray(compiled, np.float32))
 

@@ -1,0 +1,161 @@
+"""Recordings as files: what is written is read, and what cannot be judged is named."""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from equivalence_tests import RecordingError, assert_replays, replay
+from equivalence_tests.recordings import format
+from equivalence_tests.recordings.format import pack, read, read_packed
+from equivalence_tests.recordings.recorder import Recorder
+from equivalence_tests.recordings.replay import beside
+from equivalence_tests.recordings.stages import Outcome
+
+TX = optax.adam(0.1)
+
+
+def record(path: Path, steps: int = 6, dtype: Any = jnp.float32, **at: Any) -> Path:
+    """Records Adam; `at` changes what is recorded: field -> (step, value)."""
+    params = {"w": jnp.linspace(-1, 1, 4).astype(dtype), "b": jnp.ones(2, dtype)}
+    state = TX.init(params)
+    rec = Recorder(path)
+    for number in range(steps):
+        grads = {"w": params["w"] * 2, "b": params["b"] - 3}
+        updates, state = TX.update(grads, state, params)
+        new = optax.apply_updates(params, updates)
+        fields = {"params": params, "grads": grads, "new_params": new}
+        fields |= {name: value for name, (step, value) in at.items() if step == number}
+        rec.step(**fields)
+        params = new
+    return path
+
+
+def test_new_parameters_may_be_left_out(tmp_path: Path):
+    path = tmp_path / "run.rec"
+    rec, whole = Recorder(path), read(record(tmp_path / "whole.rec"))
+    for step in whole.steps:
+        rec.step(**{name: format.nest(step.trees[name]) for name in ("params", "grads")})
+    steps = read(path).steps
+    assert "new_params" not in steps[-1].trees
+    np.testing.assert_array_equal(
+        steps[2].trees["new_params"]["w",], steps[3].trees["params"]["w",]
+    )
+    assert len(assert_replays(path, optimizer=TX).stages[-1].distance) == len(steps) - 1
+
+
+def test_a_step_that_is_skipped_moves_nothing(tmp_path: Path):
+    params = {"w": jnp.ones(3)}
+    state, rec = TX.init(params), Recorder(tmp_path / "run.rec")
+    for number in range(4):
+        if number == 1:
+            rec.step(params=params, new_params=params, skipped=True)
+            continue
+        updates, state = TX.update(params, state, params)
+        new = optax.apply_updates(params, updates)
+        rec.step(params=params, grads=params, new_params=new)
+        params = new
+    assert [step.skipped for step in read(tmp_path / "run.rec").steps] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert_replays(tmp_path / "run.rec", optimizer=TX)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_bfloat16_is_kept_by_its_bits(packed: bool, tmp_path: Path):
+    path = record(tmp_path / "run.rec", dtype=jnp.bfloat16, loss=(1, jnp.bfloat16(1.5)))
+    if packed:
+        pack({"run": read(path)}, path.with_suffix(".npz"))
+        path = path.with_suffix(".npz")
+    assert {leaf.dtype for leaf in read(path).steps[1].trees["grads"].values()} == {
+        jnp.dtype(jnp.bfloat16)
+    }
+    assert read(path).steps[1].loss == 1.5
+    assert_replays(path, optimizer=TX)
+
+
+def test_what_is_not_finite_ends_what_is_judged(tmp_path: Path):
+    bad = {"w": jnp.full(4, jnp.nan), "b": jnp.ones(2)}
+    result = replay(record(tmp_path / "run.rec", grads=(3, bad)), optimizer=TX)
+    assert result.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
+    assert result.remarks == [
+        "grads['w'] is not finite from step 3: the 3 steps before it are judged"
+    ]
+    result = replay(record(tmp_path / "at_once.rec", grads=(0, bad)), optimizer=TX)
+    assert result.outcome is Outcome.NOT_JUDGED
+
+
+def test_leaves_that_come_and_go(tmp_path: Path):
+    path = record(tmp_path / "run.rec", params=(4, {"w": jnp.ones(4)}))
+    assert "params['b'] comes or goes at step 4" in str(replay(path, optimizer=TX))
+    pack({"run": read(path)}, tmp_path / "run.npz")
+    back = read(tmp_path / "run.npz").steps
+    assert [sorted(step.trees["params"]) for step in back[3:5]] == [[("b",), ("w",)], [("w",)]]
+
+
+def test_several_recordings_in_a_file_share_arrays(tmp_path: Path):
+    run = read(record(tmp_path / "a.rec"))
+    pack({"a": run}, tmp_path / "one.npz")
+    pack({"a": run, "b": run}, tmp_path / "two.npz")
+    one, two = ((tmp_path / f"{name}.npz").stat().st_size for name in ("one", "two"))
+    assert two < 1.5 * one
+    assert beside(run, read(tmp_path / "two.npz", "b")).outcome is Outcome.IDENTICAL
+    assert list(read_packed(tmp_path / "two.npz")) == ["a", "b"]
+    with pytest.raises(RecordingError, match=r"one called 'c', found a, b"):
+        read(tmp_path / "two.npz", "c")
+
+
+def test_more_than_the_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = record(tmp_path / "run.rec")
+    size = next(path.glob("step-*")).stat().st_size
+    monkeypatch.setattr(format, "_memory", lambda: 3 * size)
+    with pytest.raises(
+        RecordingError, match=r"6 steps of .* Read the first ones: steps=, or --steps"
+    ):
+        read(path)
+    assert len(replay(path, optimizer=TX, steps=2).stages[-1].distance) == 2
+
+
+def test_parameters_of_another_model_are_refused(tmp_path: Path):
+    path = record(tmp_path / "run.rec")
+    with pytest.raises(RecordingError, match="its init raised"):
+        replay(path, optimizer=(lambda params: params["v"], lambda *a: a))
+    with pytest.raises(RecordingError, match="found on one side alone"):
+        beside(read(path), read(_renamed(path, tmp_path / "other.rec")))
+
+
+def _renamed(path: Path, to: Path) -> Path:
+    rec = Recorder(to)
+    for step in read(path).steps:
+        trees = {name: {"v": step.trees[name]["w",]} for name in ("params", "grads", "new_params")}
+        rec.step(**trees)
+    return to
+
+
+def test_pytorch_is_recorded_in_mid_training(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 2)
+    groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "name": "bias"}]
+    optimizer = torch.optim.AdamW(groups, lr=0.02, weight_decay=0.0)
+    for number in range(8):
+        if number == 4:
+            Recorder(tmp_path / "run.rec", steps=3).torch(model, optimizer)
+        model(torch.full((4, 3), number / 8)).square().sum().backward()
+        optimizer.step()
+    run = read(tmp_path / "run.rec")
+    assert run.first == 4 and len(run.steps) == 3
+    assert dict(run.steps[0].rates) == {"0": 0.1, "bias": 0.02}
+    names = {
+        "names": {"weight": {"to": "params/weight", "as": "o i -> i o"}, "bias": "params/bias"}
+    }
+    result = replay(run, optimizer=optax.adam(0.1), names=names)
+    assert "rate['bias']: 0.02 there, 0.1 here: 5 times" in str(result), result
+    assert result.explanation.startswith("with the recorded rates it is")
