@@ -51,10 +51,10 @@ def without_padding(batch: PyTree) -> PyTree:
     """Returns the logical batch of a padded global one, any other unchanged; within `jax.jit`."""
     if not isinstance(batch, dict) or DISPATCH_KEY not in batch:
         return batch
-    rest = {key: value for key, value in batch.items() if key != DISPATCH_KEY}
+    padded = {key: value for key, value in batch.items() if key != DISPATCH_KEY}
     # A product with the matrix would spread values that are not finite over all examples.
     rows = jnp.argmax(batch[DISPATCH_KEY], axis=0)
-    return jax.tree.map(lambda x: jnp.take(x, rows, axis=0) if jnp.ndim(x) else x, rest)
+    return jax.tree.map(lambda x: jnp.take(x, rows, axis=0) if jnp.ndim(x) else x, padded)
 
 
 def batch_size_of(batch: PyTree) -> int:
@@ -81,8 +81,8 @@ def padded_to_multiple(batch: dict[str, PyTree], ways: int) -> PyTree:
     sizes = [local_size]
     if count > 1:
         sizes = multihost_utils.process_allgather(np.asarray(local_size)).ravel().tolist()
-    each = ways // math.gcd(ways, count)
-    size = max(1, math.ceil(max(sizes) / each)) * each
+    multiple = ways // math.gcd(ways, count)
+    size = max(1, math.ceil(max(sizes) / multiple)) * multiple
     if set(sizes) == {size}:
         return batch
     return padded_batch(batch, size=size, first=sum(sizes[:index]), total=sum(sizes))
@@ -146,8 +146,8 @@ class InputDispatcher(BaseInputDispatcher):
             cfg.logical_feed_indices = list(range(min(cfg.global_logical_batch_size, feeds)))
         readers = cfg.logical_feed_indices
         if cfg.global_physical_batch_size is None and readers:
-            each = math.ceil(cfg.global_logical_batch_size / len(readers))
-            cfg.global_physical_batch_size = max(each * feeds, jax.device_count())
+            feed_size = math.ceil(cfg.global_logical_batch_size / len(readers))
+            cfg.global_physical_batch_size = max(feed_size * feeds, jax.device_count())
         super().__init__(cfg, parent=parent)
         self._check()
 

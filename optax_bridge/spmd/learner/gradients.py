@@ -177,11 +177,11 @@ def _split_gradients(
         )
 
     def split_fun(*, model_params: Params, inputs: PyTree) -> ForwardOutputs:
-        rest, inputs = inputs
+        others, inputs = inputs
         all_params = jax.tree.map(
-            lambda one, other: other if one is None else one,
+            lambda value, constant: constant if value is None else value,
             model_params,
-            rest,
+            others,
             is_leaf=is_none,
         )
         return fun(model_params=all_params, inputs=inputs)
@@ -269,17 +269,17 @@ def _with_summed_gradients(
 ) -> Callable[[Params], tuple[PyTree, PyTree]]:
     """Returns a function of the parameters whose gradient is that of its forward scan."""
 
-    def one(params: Params, minibatch: PyTree) -> tuple[jax.Array, ForwardOutputs]:
+    def loss_of(params: Params, minibatch: PyTree) -> tuple[jax.Array, ForwardOutputs]:
         outputs = fn(model_params=params, inputs=minibatch)
         return outputs.loss, outputs
 
     @jax.custom_vjp
     def run(params: Params) -> tuple[PyTree, PyTree]:
-        return _scan(lambda m: (one(params, m)[1], ()), minibatches, ())[0]
+        return _scan(lambda m: (loss_of(params, m)[1], ()), minibatches, ())[0]
 
     def forward(params: Params) -> tuple[PyTree, PyTree]:
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, sum_dtype), params)
-        grad = jax.value_and_grad(one, has_aux=True)
+        grad = jax.value_and_grad(loss_of, has_aux=True)
 
         def step(minibatch: PyTree) -> tuple[ForwardOutputs, PyTree]:
             (_, outputs), grads = grad(params, minibatch)

@@ -134,11 +134,13 @@ def scan_in_context(
         _remat(body, remat_kwargs), carry, (xs.get("xs"), overrides), unroll=unroll
     )
     leaves = jax.tree.leaves((xs, stacked.summaries))
-    each = [
+    iterations = [
         jax.tree.map(lambda x, i=i: x[i], stacked.summaries)
         for i in range(leaves[0].shape[0] if leaves else 0)
     ]
-    _leave_outputs(context.output_collection, child_name_prefix, stacked, each, merge_summaries)
+    _leave_outputs(
+        context.output_collection, child_name_prefix, stacked, iterations, merge_summaries
+    )
     return carry, ys
 
 
@@ -157,15 +159,17 @@ def _leave_outputs(
     outputs: OutputCollection,
     prefix: str,
     stacked: OutputCollection,
-    each: Sequence[PyTree],
+    iterations: Sequence[PyTree],
     merge_summaries: bool,
 ) -> None:
     outputs.module_outputs[prefix] = stacked.module_outputs
     outputs.state_updates[prefix] = stacked.state_updates
     if merge_summaries:
-        outputs.summaries[prefix] = _accumulate(each)
+        outputs.summaries[prefix] = _accumulate(iterations)
     else:
-        outputs.summaries.update({f"{prefix}{i}": summaries for i, summaries in enumerate(each)})
+        outputs.summaries.update(
+            {f"{prefix}{i}": summaries for i, summaries in enumerate(iterations)}
+        )
 
 
 def _check_not_taken(context: InvocationContext, prefix: str) -> None:
@@ -188,11 +192,11 @@ def _without(
     return OutputCollection(**{name: remaining.get(name, {}) for name in collection._fields})
 
 
-def _accumulate(each: Sequence[PyTree]) -> PyTree:
+def _accumulate(iterations: Sequence[PyTree]) -> PyTree:
     """The summaries of all iterations as one."""
 
     def add(a: Leaf, b: Leaf) -> Leaf:
         return a.accumulate(b) if is_summary(a) else a + b
 
     merge = functools.partial(jax.tree.map, add, is_leaf=is_summary)
-    return functools.reduce(merge, each) if each else {}
+    return functools.reduce(merge, iterations) if iterations else {}

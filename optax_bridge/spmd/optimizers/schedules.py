@@ -309,14 +309,14 @@ def linear_schedule_with_warmup(
 
 
 def _with_warmup(
-    peak_lr: float, warmup_steps: int, begin_value: float, decay_begin_step: int, rest: Schedule
+    peak_lr: float, warmup_steps: int, begin_value: float, decay_begin_step: int, decay: Schedule
 ) -> ScheduleFn:
     segments: list[Schedule] = [_line(begin_value, peak_lr, warmup_steps)]
     lengths = [warmup_steps]
     if decay_begin_step > warmup_steps:
         segments.append(float(peak_lr))
         lengths.append(decay_begin_step - warmup_steps)
-    return segment_wise([*segments, rest], segment_steps=lengths)
+    return segment_wise([*segments, decay], segment_steps=lengths)
 
 
 def _line(begin_value: float, end_value: float, steps: int) -> ScheduleFn:
