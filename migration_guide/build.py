@@ -3,7 +3,7 @@
 
 python -m migration_guide.build
 python -m migration_guide.build --output /tmp/guide
-python -m migration_guide.build --without-cells    # seconds: menus, links and docstrings alone
+python -m migration_guide.build --without-cells    # a minute: menus, links and docstrings alone
 
 What it writes is static: any host serves it, and a browser opens it from the disk.
 """

@@ -49,7 +49,7 @@ myst_html_meta = {"description": _about["Summary"]}
 # Docstrings have code in single backticks; what names something public becomes a link.
 default_role = "py:obj"
 add_module_names = False
-autodoc_default_options = {"show-inheritance": True, "undoc-members": True}
+autodoc_default_options = {"show-inheritance": True}
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
