@@ -77,14 +77,14 @@ def _stages(
         return built[name][-1].compile_seconds
 
     first, *others = sides
-    figures = functools.partial(ratios, SECTION, pairs=[(first, other, 1.0) for other in others])
+    figures = functools.partial(ratios, SECTION, pairs=[(first, name, 1.0) for name in others])
     compiled = {name: functools.partial(build, name) for name in sides}
     builds = (1 if quick else BUILDS) * len(sides)
     yield from figures(
         f"compile, {subject}", compiled, repeats=builds, warm_up=0, seconds=BUILD_SECONDS
     )
     times = [[stepper.trace_seconds for stepper in built[name]] for name in sides]
-    traced = {name: iter(each).__next__ for name, each in zip(sides, times, strict=True)}
+    traced = {name: iter(seconds).__next__ for name, seconds in zip(sides, times, strict=True)}
     turns = len(times[0])
     yield from figures(f"trace, {subject}", traced, repeats=turns, warm_up=0, seconds=math.inf)
     repeats = 1 if quick else 2

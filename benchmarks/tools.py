@@ -112,10 +112,10 @@ def _convert() -> Iterator[Outcome]:
                 for _ in range(3)
             ]
             subject = f"convert to {name}, {size / 2**20:.0f} MiB"
-            each = [run[name][0] / run["copy"][0] for run in runs]
+            times = [run[name][0] / run["copy"][0] for run in runs]
             base = statistics.median(run["copy"][0] for run in runs)
             what = "time / decode and encode as Flax does"
-            yield Figure(SECTION, subject, what, interval(each), base, "s", 1.0)
+            yield Figure(SECTION, subject, what, interval(times), base, "s", 1.0)
             above = [(run[name][1] - run["imports"][1]) / size for run in runs]
             what = "peak memory above the imports / file"
             yield Figure(SECTION, subject, what, interval(above), size / 2**20, "MiB", 1.0)

@@ -25,7 +25,7 @@ def agree(old: object, new: object, *, ulp: float = 0.0) -> None:
 def _arrays(tree: object) -> dict[str, np.ndarray]:
     """Path -> array; a list of losses is one array."""
     if isinstance(tree, list):
-        tree = np.asarray([np.asarray(each) for each in tree])
+        tree = np.asarray([np.asarray(value) for value in tree])
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)

@@ -66,9 +66,11 @@ def _section(name: str, command: Any) -> str:
     context = typer.Context(command, info_name=f"optax-bridge {name}")
     parts = [f"## optax-bridge {name}", f"```text\n{command.get_usage(context)}\n```"]
     parts.append(inspect.cleandoc(command.help or ""))
-    parameters = [one for one in command.params if not getattr(one, "hidden", False)]
+    parameters = [
+        parameter for parameter in command.params if not getattr(parameter, "hidden", False)
+    ]
     for kind, title in (("argument", "Argument"), ("option", "Option")):
-        rows = [_row(one) for one in parameters if one.param_type_name == kind]
+        rows = [_row(param) for param in parameters if param.param_type_name == kind]
         if rows:
             parts.append(table((title, "Meaning"), rows))
     return "\n\n".join(parts)

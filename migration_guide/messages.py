@@ -18,8 +18,8 @@ def raises(quoted: str, function: Callable[[], object], *, before: str | None = 
     else:
         raise AssertionError(f"nothing raised; expected: {quoted}")
     one_line = " ".join(message.split())
-    expected = [each for each in (quoted, before) if each is not None]
-    assert any(each in one_line for each in expected), f"expected: {expected}\nraised: {one_line}"
+    expected = [text for text in (quoted, before) if text is not None]
+    assert any(text in one_line for text in expected), f"expected: {expected}\nraised: {one_line}"
     # Where a package or the file lies is the reader's own affair.
     shown = _FOLDERS.sub("(.../", message.replace(f"{Path.cwd()}{os.sep}", ""))
     print(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]} ...")

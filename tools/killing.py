@@ -33,7 +33,11 @@ def command(folder: Path, *, steps: int, save_every: int, devices: int) -> list[
         "checkpointer.save_policy.n": save_every,
         "checkpointer.save_policy.max_step": steps,
     }
-    sets = [part for key, value in fields.items() for part in ("--set", f"trainer.{key}={value}")]
+    sets = [
+        argument
+        for key, value in fields.items()
+        for argument in ("--set", f"trainer.{key}={value}")
+    ]
     options = ["--dir", str(folder), "--devices", str(devices)]
     return [sys.executable, "-c", _PROGRAM, "train", CONFIG, *options, *sets]
 
@@ -81,13 +85,13 @@ def train_with_kills(
     chance = random.Random(seed)
     file = folder / "losses.csv"
     while len(kills_so_far) < kills:
-        before = _size(file)
+        size = _size(file)
         running = Processes(line, processes)
         start = time.monotonic()
         early = chance.random() < 0.2
         wait = chance.uniform(0.5, 6.0) if early else chance.uniform(0.0, seconds)
         while running.running():
-            if early or _size(file) != before:
+            if early or _size(file) != size:
                 time.sleep(wait)
                 break
             time.sleep(0.02)
@@ -96,9 +100,9 @@ def train_with_kills(
             raise RuntimeError(f"it ended before kill {len(kills_so_far) + 1}: ask for more steps")
         running.kill(chance)
         steps = file.read_text().count("\n") if file.exists() else 0
-        there = sorted(path.name for path in (folder / "checkpoints").glob("*"))
+        names = sorted(path.name for path in (folder / "checkpoints").glob("*"))
         kills_so_far.append(
-            f"after {time.monotonic() - start:.1f} s, at step {steps}, {', '.join(there)}"
+            f"after {time.monotonic() - start:.1f} s, at step {steps}, {', '.join(names)}"
         )
     Processes(line, processes).wait()
     return file.read_text(), kills_so_far

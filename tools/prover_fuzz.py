@@ -139,18 +139,18 @@ def fault(jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> tuple[core.Close
     kind = rng.choice(["operation", "constant", "operand", "order"])
     name = eqn.primitive.name
     if kind == "operation":
-        wanted = [other for other in _SWAPS.get(name, ()) if other in _PRIMITIVES]
+        wanted = [swap for swap in _SWAPS.get(name, ()) if swap in _PRIMITIVES]
         if not wanted:
             return None
-        other = str(rng.choice(wanted))
-        params = {} if other in ("rsqrt", "sqrt", "abs", "neg") else dict(eqn.params)
-        if other in ("rsqrt", "sqrt"):
+        swap = str(rng.choice(wanted))
+        params = {} if swap in ("rsqrt", "sqrt", "abs", "neg") else dict(eqn.params)
+        if swap in ("rsqrt", "sqrt"):
             params = {"accuracy": None} if "accuracy" in eqn.params else {}
-        if other == "div" or other == "add" or other == "sub" or other == "mul":
+        if swap in ("div", "add", "sub", "mul"):
             params = {}
-        bound = _PRIMITIVES[other]
+        bound = _PRIMITIVES[swap]
         changed = eqn.replace(primitive=bound, params=_params_of(bound, eqn, params))
-        text = f"{name} -> {other}"
+        text = f"{name} -> {swap}"
     elif kind == "constant":
         positions = [i for i, atom in enumerate(eqn.invars) if _is_number(atom)]
         if not positions:
@@ -163,9 +163,9 @@ def fault(jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> tuple[core.Close
         invars[at] = core.Literal(value[()], literal.aval)
         changed, text = eqn.replace(invars=invars), f"{name}: {literal.val} * {factor}"
     elif kind == "operand":
-        before = [*inner.invars, *(v for e in inner.eqns[:position] for v in e.outvars)]
+        inputs = [*inner.invars, *(v for e in inner.eqns[:position] for v in e.outvars)]
         at = int(rng.integers(len(eqn.invars))) if eqn.invars else 0
-        same = [v for v in before if eqn.invars and _alike(v, eqn.invars[at])]
+        same = [v for v in inputs if eqn.invars and _alike(v, eqn.invars[at])]
         if not same:
             return None
         invars = list(eqn.invars)
@@ -191,7 +191,7 @@ def _params_of(
     shape = programs.aval_of(eqn.outvars[0]).shape
     spread = [jnp.zeros(shape, programs.aval_of(var).dtype) for var in eqn.invars]
     outcome = jax.make_jaxpr(function)(*spread).eqns
-    equations = [each for each in outcome if each.primitive is primitive]
+    equations = [equation for equation in outcome if equation.primitive is primitive]
     return dict(equations[0].params) if equations else fallback
 
 
@@ -201,8 +201,8 @@ def _is_number(atom: core.Var | core.Literal) -> bool:
 
 
 def _alike(a: core.Var | core.Literal, b: core.Var | core.Literal) -> bool:
-    one, other = programs.aval_of(a), programs.aval_of(b)
-    return (one.shape, one.dtype) == (other.shape, other.dtype) and a is not b
+    left, right = programs.aval_of(a), programs.aval_of(b)
+    return (left.shape, left.dtype) == (right.shape, right.dtype) and a is not b
 
 
 def differ_in_runs(tx: Optimizer, jaxpr: core.ClosedJaxpr, rng: np.random.Generator) -> bool:
@@ -299,9 +299,9 @@ def rewrite(tree: Expression, rng: np.random.Generator) -> Expression:
     if name == "square" and choice < 0.6:
         return ("mul", args[0], args[0])
     if name == "mul":
-        for here, there in (args, args[::-1]):
-            if isinstance(there, tuple) and there[0] in ("add", "sub") and choice < 0.8:
-                return (there[0], ("mul", here, there[1]), ("mul", here, there[2]))
+        for first, second in (args, args[::-1]):
+            if isinstance(second, tuple) and second[0] in ("add", "sub") and choice < 0.8:
+                return (second[0], ("mul", first, second[1]), ("mul", first, second[2]))
     if name == "div" and choice < 0.5:
         return ("mul", args[0], ("over", 1.0, ("add", 2.0, ("square", args[1]))))
     if name == "add" and isinstance(args[0], tuple) and args[0][0] == "add" and choice < 0.9:
