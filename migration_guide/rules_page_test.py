@@ -22,7 +22,6 @@ GROUPS = "optimizer = optim.MultiOptimizer((t, optim.Adam(1e-3))).create(params)
 # What stands around an example, where that is not a program with one optimizer: above it, below it.
 AROUND = {
     "apply_gradient": (IMPORTS + GROUPS, ""),
-    "array_type": ("import numpy\n" + JAX, ""),
     "bridge": (f"{IMPORTS}import clipping\n", "optimizer = optimizer.apply_gradient(grad)\n"),
     "clu_checkpoint": (f"{IMPORTS}from clu import checkpoint\n{SETUP}", ""),
     "dead_imports": ("", "State = struct.dataclass(State)\n"),
@@ -32,14 +31,13 @@ AROUND = {
         "f = partial(g, 1)\n",
     ),
     "hyper_params": (IMPORTS + GROUPS, ""),
-    "pickled": (f"{IMPORTS}import pickle\n{SETUP}", ""),
     "comments": ("import flax.linen as nn\n" + IMPORTS + SETUP, ""),
     "reexports": ("", ""),
     "replicate": (IMPORTS + SETUP, "jax.pmap(train_step, axis_name='batch')(optimizer, b)\n"),
     "schedule": (f"{IMPORTS}def learning_rate_fn(step):\n    return 1 / (step + 1)\n\n", ""),
-    "star_imports": ("", ""),
     "unclear": (
-        f"{IMPORTS}from helpers import make_optimizer\nknown_optimizer = optim.Adam(1).create(p)\n",
+        f"{IMPORTS}import pickle\nfrom helpers import make_optimizer\n"
+        "known_optimizer = optim.Adam(1).create(p)\n",
         "",
     ),
 }

@@ -16,10 +16,9 @@ from migration_guide.codemod.rules import (
     comments,
     frozen_dict,
     gone_names,
-    leaf_order,
     optimize,
     optimizer_def,
-    saved_by_hand,
+    unclear,
 )
 
 PARAMS = {"a": jnp.ones(2), "b": jnp.ones(3)}
@@ -76,15 +75,15 @@ ADVICE = [
         "cell(features=4, parent=None).initialize_carry(rng, (*batch_dims, 1))",
     ),
     (gone_names.HOST_IDS, "list(range(jax.process_count()))", ""),
-    (saved_by_hand.EITHER, "optax_bridge.checkpoints.from_state_dict(state, saved)", ""),
-    (saved_by_hand.EITHER, "flax.serialization.to_state_dict(state.to_legacy(definition))", ""),
+    (unclear.EITHER, "optax_bridge.checkpoints.from_state_dict(state, saved)", ""),
+    (unclear.EITHER, "flax.serialization.to_state_dict(state.to_legacy(definition))", ""),
     (
-        leaf_order.ORDER,
+        unclear.ORDER,
         "jax.tree.unflatten(jax.tree.structure(template), leaves)",
         "",
     ),
     (
-        leaf_order.ORDER,
+        unclear.ORDER,
         "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old))",
         "",
     ),

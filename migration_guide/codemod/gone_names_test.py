@@ -132,15 +132,7 @@ CASES = {
         "# optax-bridge: jax.api",
     ),
     "string": ("import numpy as np\nx: 'np.asscalar' = 1", "# optax-bridge: numpy.asscalar"),
-    "clip": ("import jax.numpy as jnp\nx = (1 - jnp.exp(y)).clip(a_max=1)", ".clip(max=1)"),
-    "clip-of-variable": ("import jax\ny = jax.nn.relu(x)\ny.clip(a_min=0)", "y.clip(min=0)"),
-    "clip-of-arithmetic": (
-        "import jax.numpy as jnp\nx = -jnp.ones(3)\n(2 * x[0]).sum().clip(a_min=0)",
-        "(2 * x[0]).sum().clip(min=0)",
-    ),
-    "clip-of-itself": ("x = -x\nx.clip(a_min=0)", "clip takes min= and max= now"),
     "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
-    "clip-of-a-result": ("def f(x): return x.get().clip(a_min=0)", "clip takes min= and max= now"),
     "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),
 }
 
@@ -250,35 +242,11 @@ def test_what_such_an_import_becomes():
     )
 
 
-TYPES = {
-    "type(x) is jnp.DeviceArray": "isinstance(x, jax.Array)",
-    "type(x) == jax.interpreters.xla.DeviceArray": "isinstance(x, jax.Array)",
-    "x.__class__ is jnp.DeviceArray": "isinstance(x, jax.Array)",
-    "jnp.DeviceArray is type(x)": "isinstance(x, jax.Array)",
-    "type(x) in (jnp.DeviceArray,)": "isinstance(x, jax.Array)",
-    "type(x) is not jnp.DeviceArray": "not isinstance(x, jax.Array)",
-    "type(x) != jnp.DeviceArray": "not isinstance(x, jax.Array)",
-    "1 + (type(x) != jnp.DeviceArray)": "1 + (not isinstance(x, jax.Array))",
-    "type(x) in (int, jnp.DeviceArray)": "isinstance(x, jax.Array) or type(x) is int",
-    "y and type(x) not in [int, float, jnp.DeviceArray]": (
-        "y and not (isinstance(x, jax.Array) or type(x) in (int, float))"
-    ),
-    "y and type(x) in {int, jnp.DeviceArray}": "y and (isinstance(x, jax.Array) or type(x) is int)",
-}
-
-
-def test_the_type_of_an_array_is_asked_by_isinstance(subtests: pytest.Subtests):
-    """`jax.Array` is the type of no array: a comparison would never be true."""
-    for before in TYPES:
-        with subtests.test(before):
-            result = rewrite(f"import jax\nimport jax.numpy as jnp\nx = {before}\n", Options())
-            assert result.code.endswith(f"\nx = {TYPES[before]}\n")
-            assert not result.messages
-
-
-def test_another_question_of_that_type_is_left_to_a_person(subtests: pytest.Subtests):
+def test_a_question_of_the_type_of_an_array_is_left_to_a_person(subtests: pytest.Subtests):
     for code in [
-        "kind is jnp.DeviceArray",
+        "type(x) is jnp.DeviceArray",
+        "jax.interpreters.xla.DeviceArray == x.__class__",
+        "type(x) not in [int, float, jnp.DeviceArray]",
         "type(f(x)) in (int, jnp.DeviceArray)",
         "type(x).__name__ == 'DeviceArray'",
         "self.assertEqual(type(x), jnp.DeviceArray)",

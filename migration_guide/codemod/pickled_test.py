@@ -93,7 +93,6 @@ LOOKUPS = {
     "get": "d = serialization.msgpack_restore(b)\nn = d.get('state').get('step')",
     "pop": "d = serialization.msgpack_restore(b)\nn = d['opt'].pop('target')",
     "in": "d = serialization.msgpack_restore(b)\nx = 'target' in d",
-    "taken-apart": "o = opt.restore_state({'target': d['a']['target'], 'state': s})",
     "without-a-template": "p = checkpoints.restore_checkpoint(d, None)['optimizer']['target']",
     "of-a-function": "def f(): return checkpoints.restore_checkpoint(d)\np = f()['o']['target']",
     "picked": "d = {k: v for k, v in f(opt).items() if k in ('target', 'state')}",

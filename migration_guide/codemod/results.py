@@ -6,6 +6,8 @@ from pathlib import Path
 
 UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
 UNKNOWN_PATH = "OLD"
+UNKNOWN_RATE = "RATE"  # that the program computes
+SOME_RATE = "0.1"  # in its place, where that plays no part
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ class Restored:
         """True if the command lacks the function that makes what is restored into."""
         return not (self.optimizers or self.template)
 
+    @property
+    def is_known(self) -> bool:
+        """True if the program shows both what is restored into and all of its optimizers."""
+        is_computed = any(UNKNOWN_RATE in call for _, call in self.optimizers)
+        return bool(self.template and self.optimizers) and not is_computed
+
     def command(self, file: str) -> str:
         """Returns the command that converts it, with the template's function from a file."""
         old = Path(self.path)
@@ -69,10 +77,14 @@ class Restored:
         parts += ["--format", self.format] if self.format else []
         if not self.optimizers:
             return shlex.join([*parts, "--like", f"{file}:{self.template or UNKNOWN_TEMPLATE}"])
-        for path, call in self.optimizers:
-            parts += ["--optimizer", f"{path}={call}" if path else call]
+        parts += self.options()
         parts += ["--recipe", self.recipe] if self.recipe else []
         return shlex.join(parts)
+
+    def options(self) -> list[str]:
+        """Returns the options that name its optimizers."""
+        calls = [(path, call.replace(UNKNOWN_RATE, SOME_RATE)) for path, call in self.optimizers]
+        return [x for p, call in calls for x in ("--optimizer", f"{p}={call}" if p else call)]
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _apply_rules(
     removed = frozenset(name for rule in rules for name in rule.removes)
     answered = frozenset(name for rule in rules for name in rule.answers_for)
     if analysis.names.unclear_star:
-        options = dataclasses.replace(options, rules=frozenset({"star_imports"}))
+        options = dataclasses.replace(options, rules=frozenset({"comments"}))
     context = Context(
         analysis,
         options,
@@ -120,10 +120,10 @@ def _apply_rules(
     updated = placement.with_imports(updated, needed, _old_import(context))
     if placement.comes_too_early(analysis.module, updated):
         context.note(analysis.module.body[0], _TOO_EARLY)
-    if keeps_random_numbers:
-        updated = random_numbers.add(updated)
     for name, source in sorted(context.functions.items(), reverse=True):
         updated = placement.below_imports(updated, source, name)
+    if keeps_random_numbers:
+        updated = random_numbers.add(updated)
     for rule in rules:
         handler = rule.handlers.get("rewrite_module")
         if handler is None or not _is_selected(options, rule.name):

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from migration_guide.codemod.registry import RULES
-from migration_guide.codemod.results import UNKNOWN_TEMPLATE, Message, Options, Report
+from migration_guide.codemod.results import (
+    SOME_RATE,
+    UNKNOWN_TEMPLATE,
+    Message,
+    Options,
+    Report,
+)
 from migration_guide.codemod.rules.restoring import FILL_IN
 from migration_guide.codemod.writing import random_numbers
-from migration_guide.codemod.writing.definitions import RATE
 
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
 _RANDOM_NUMBERS = (
@@ -23,10 +28,14 @@ _FLOAT32 = (
 )
 
 _NEXT = "Next, see that the new optimizers take the same steps as the old ones"
-_COMPUTED = f" (where the program computes a learning rate, {RATE} takes its place)"
+_COMPUTED = f" (where the program computes a learning rate, {SOME_RATE} takes its place)"
 _RESUMING = (
     "Where it restores a checkpoint, see as well that it goes on as before: optax-bridge "
-    "check-resume CHECKPOINT --program {program}:{function} --old OLD_PROGRAM:{function}, {fill_in}"
+    "check-resume CHECKPOINT --program {program}:{function} --old OLD_PROGRAM:{function}, "
+    "{fill_in}. If that takes arguments in both programs, add to them\n"
+    "  def {function}():\n"
+    '      """Returns what a checkpoint is restored into."""\n'
+    "      return ...(...)  # the program's own call, its arguments written out"
 )
 
 
@@ -43,7 +52,7 @@ def summary(report: Report, options: Options, written: bool = False) -> str:
         parts += [f"  {result.path}: {result.refused}" for result in report.refusals]
     commands = next_commands(report) if written else []
     if commands:
-        has_rate = any(f"learning_rate={RATE}" in command for command in commands)
+        has_rate = any(f"learning_rate={SOME_RATE}" in command for command in commands)
         parts.append(f"{_NEXT}{_COMPUTED if has_rate else ''}:")
         parts += [f"  {command}" for command in commands]
     if written:
@@ -100,8 +109,8 @@ def _checkpoints(report: Report, options: Options) -> Iterator[str]:
     else:
         yield "Old checkpoints are read as they are; to convert files all the same:"
     yield from (f"  {command}" for command in commands)
-    if any(f"learning_rate={RATE}" in command for command in commands):
-        yield f"  The learning rate plays no part in it; {RATE} may replace one that is computed."
+    if any(f"learning_rate={SOME_RATE}" in command for command in commands):
+        yield f"  The learning rate plays no part in it: {SOME_RATE} may stand for a computed one."
     if any(command.endswith(f":{UNKNOWN_TEMPLATE}") for command in commands):
         yield f"  {FILL_IN}; if the program has none, add it."
     prefixes = {r.prefix for result in report.results for r in result.checkpoints if not r.format}
@@ -121,12 +130,10 @@ def next_commands(report: Report) -> list[str]:
             commands[shlex.join(["optax-bridge", "compare", old, new])] = None
     for result in report.changed_files:
         for restored in result.checkpoints:
-            if restored.template and restored.optimizers:
+            if restored.is_known:
                 program = f"{short_path(result.path)}:{restored.template}"
                 parts = ["optax-bridge", "check-resume", restored.path, "--program", program]
-                for path, call in restored.optimizers:
-                    parts += ["--optimizer", f"{path}={call}" if path else call]
-                commands[shlex.join(parts)] = None
+                commands[shlex.join([*parts, *restored.options()])] = None
     return list(commands)
 
 
@@ -136,7 +143,7 @@ def _resuming(report: Report) -> Iterator[str]:
         result.path
         for result in report.changed_files
         if dict(result.counts).get("restoring")
-        and not any(restored.template and restored.optimizers for restored in result.checkpoints)
+        and not any(restored.is_known for restored in result.checkpoints)
     ]
     if restoring:
         yield _RESUMING.format(

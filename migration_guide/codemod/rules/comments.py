@@ -5,6 +5,8 @@ Before:
 
     carry = nn.LSTMCell.initialize_carry(key, (batch_size,), hidden_size)
     carry, y = nn.LSTMCell(name="cell")(carry, x)
+    same = type(x) is jnp.DeviceArray
+    z = x.clip(a_min=0.0)
 
 After:
 
@@ -12,16 +14,25 @@ After:
     carry = nn.LSTMCell.initialize_carry(key, (batch_size,), hidden_size)
     # optax-bridge: a cell has `features` now, ...
     carry, y = nn.LSTMCell(name="cell")(carry, x)
+    # optax-bridge: jax.Array is abstract, ...
+    same = type(x) is jax.Array
+    # optax-bridge: of JAX's arrays, clip takes min= and max= now, not a_min= and a_max=
+    z = x.clip(a_min=0.0)
 
 A note on the modules before Linen, `flax.nn`, stands at their import alone: porting them is another
-migration. What belongs to the optimizer is rewritten all the same.
+migration. What belongs to the optimizer is rewritten all the same. Only where `import *` of another
+module may have brought names of flax.optim as well, nothing of the file is: half of it would be
+worse.
 """
 
 import libcst as cst
 
+from legacy_optim import gone
 from legacy_optim.shim import CELLS
-from migration_guide.codemod.reading.imports import made_by, mentions
-from migration_guide.codemod.reading.tree import argument, keyword_of
+from migration_guide.codemod.inference.kinds import Instance
+from migration_guide.codemod.reading import imports
+from migration_guide.codemod.reading.names import is_legacy
+from migration_guide.codemod.reading.tree import argument, keyword_of, last_name, text_of
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.writing.context import Context, Expression, Line
 
@@ -43,8 +54,17 @@ _SHAPES = (
     "optax_bridge.checkpoints.restore_checkpoint refuses them"
 )
 _KEEP = (
-    "`keep` deletes old checkpoints, those of flax.optim first: copy them if the training may have "
-    "to go back to them"
+    "`keep` will delete your old checkpoints, those of flax.optim first: copy them if the training "
+    "may have to go back to them"
+)
+_STAR = (
+    "it is unclear which names come from import *: import them by name, and run this again; "
+    "until then nothing in this file is rewritten"
+)
+_CLIP = "of JAX's arrays, clip takes min= and max= now, not a_min= and a_max="
+_ABSTRACT = (
+    "jax.Array is abstract, the type of no array: type(x) is never equal to it, and it is no key "
+    "for a look-up by type; ask isinstance(x, jax.Array), and make arrays with jax.numpy.asarray"
 )
 _MODULES = ("", "recurrent.")
 # Called without `features`; called at all; named in a program that restores; called with `keep`.
@@ -57,24 +77,40 @@ _NAMED = {
 _WITH_KEEP = {
     f"flax.training.checkpoints.save_checkpoint{end}": _KEEP for end in ("", "_multiprocess")
 }
+# Methods gone from arrays, and hardly the name of anything else.
+_OF_ARRAYS = ("itemset", "newbyteorder", "ptp", "tostring")
+# Names of the class of arrays, and functions that look something up by its type.
+_CLASS_NAMES = ("DeviceArray", "_DeviceArray", "ShardedDeviceArray", "DeviceArrayBase")
+_BY_TYPE = (
+    "assertEqual", "assertIn", "assertIs", "assertIsNot", "assertNotEqual", "pickle",
+    "register_serialization_state",
+)  # fmt: skip
 
 
 def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
     """See the module."""
-    name = context.name(original.func)
+    name, keywords = context.name(original.func), set(map(keyword_of, original.args))
     if name in _CALLED:
         context.by_hand(original, _CALLED[name].format(cell=name.split(".")[-2]))
-    says_features = any(a.star or keyword_of(a) in ("", "features") for a in original.args)
+    says_features = bool(keywords & {"", "features"}) or any(arg.star for arg in original.args)
     if name in _WITHOUT_FEATURES and not says_features:
         context.by_hand(original, _WITHOUT_FEATURES[name].format(cell=name.rpartition(".")[2]))
     keep = argument(original, 4, "keep") if name in _WITH_KEEP else None
     keeps_all = keep is None or "inf" in context.code(keep)  # float("inf")
     if not keeps_all and context.uses_optim and context.once(_restores):
         context.note(original, _WITH_KEEP[name])
+    func = original.func
+    if isinstance(func, cst.Attribute) and not name and not _is_of_own_class(context, func.value):
+        if func.attr.value == "clip" and keywords & {"a_min", "a_max"}:
+            context.by_hand(original, _CLIP)
+        elif func.attr.value in _OF_ARRAYS and context.once(_has_arrays):
+            entry = gone.find(f"numpy.ndarray.{func.attr.value}")
+            if entry is not None:
+                context.remark(original, f"if this is an array: {entry.message}")
 
 
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
-    """A handler of Orbax's; `flax.nn.Dense` after `import flax`, the first one in a file."""
+    """A handler of Orbax's; arrays' class; `flax.nn.Dense` after `import flax`, the first one."""
     name = context.name(original)
     if name in _NAMED and context.uses_optim and not reads_nothing_old(context):
         context.remark(original, _NAMED[name].format(cell=name.rpartition(".")[2]))
@@ -82,14 +118,79 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
         uses = [n for n in context.analysis.facts.attributes if context.name(n) in ANSWERS_FOR]
         if original is min(uses, key=context.line):
             context.by_hand(original, _PRE_LINEN)
+    if _is_array_class(context, original) and _is_looked_up(context, original):
+        context.by_hand(original, _ABSTRACT)
+
+
+def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
+    """`type(x) in KINDS`, where that has the class; `type(x).__name__ == "DeviceArray"`."""
+    operands = [original.left, *(part.comparator for part in original.comparisons)]
+    is_name = any(last_name(node) in ("__name__", "__qualname__") for node in operands)
+    is_array = is_name and any(text_of(node) in _CLASS_NAMES for node in operands)
+    if any(map(_is_type, operands)):
+        values = [value for node in operands for value in context.analysis.aliased(node)]
+        lists = [value for value in values if isinstance(value, cst.Tuple | cst.List)]
+        classes = (element.value for value in lists for element in value.elements)
+        is_array = is_array or any(_is_array_class(context, node) for node in classes)
+    if is_array:
+        context.by_hand(original, _ABSTRACT)
 
 
 def rewrite_statement(context: Context, original: Line, _: Line) -> None:
-    """The import of a module before Linen."""
-    if any(mentions(node, module) for node in made_by(original) for module in ANSWERS_FOR):
-        context.by_hand(original, _PRE_LINEN)
+    """The import of a module before Linen; `from flax.optim import *` beside another such."""
+    for node in imports.made_by(original):
+        if any(imports.mentions(node, module) for module in ANSWERS_FOR):
+            context.by_hand(original, _PRE_LINEN)
+        star = imports.star(node)
+        if context.analysis.names.unclear_star and (star == "flax" or is_legacy(star)):
+            context.by_hand(node, _STAR)
 
 
 def _restores(context: Context) -> bool:
     home = "flax.training.checkpoints.restore_checkpoint"
     return any(context.name(call.func) == home for call in context.analysis.facts.calls)
+
+
+def _is_of_own_class(context: Context, node: cst.BaseExpression) -> bool:
+    return any(isinstance(atom, Instance) for atom in context.analysis.kind(node))
+
+
+def _has_arrays(context: Context) -> bool:
+    names = (context.name(node) for node in context.analysis.facts.attributes)
+    return any(name.startswith(("jax.", "numpy.")) for name in names)
+
+
+def _is_array_class(context: Context, node: cst.BaseExpression) -> bool:
+    name = context.name(node)
+    entry = gone.find(name) if name else None
+    return name == "jax.Array" or (entry is not None and entry.new == "jax.Array")
+
+
+def _is_looked_up(context: Context, node: cst.BaseExpression) -> bool:
+    """True if a class is compared with a type, is a key by type, or is called."""
+    for above in context.ancestors(node):
+        match above:
+            case cst.Element() | cst.Tuple() | cst.List() | cst.ComparisonTarget():
+                continue
+            case cst.Index() | cst.SubscriptElement():
+                continue
+            case cst.Comparison() | cst.Set():
+                return True
+            case cst.DictElement():
+                return above.key is node
+            case cst.Arg():
+                call = context.parent(above)
+                return isinstance(call, cst.Call) and last_name(call.func) in _BY_TYPE
+            case cst.Call():
+                return above.func is node
+            case cst.Subscript():
+                return isinstance(context.parent(above), cst.AssignTarget)
+            case _:
+                return False
+    return False
+
+
+def _is_type(node: cst.BaseExpression) -> bool:
+    """True if an expression is `type(x)` or `x.__class__`."""
+    is_call = isinstance(node, cst.Call) and len(node.args) == 1
+    return last_name(node) == "__class__" or (is_call and last_name(node.func) == "type")

@@ -19,11 +19,11 @@ arithmetic.
 import libcst as cst
 
 from migration_guide.codemod.reading.tree import keyword
+from migration_guide.codemod.results import SOME_RATE
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
 from migration_guide.codemod.writing import optax_alone, public_optax, settings
 from migration_guide.codemod.writing.context import Context, Expression, New
-from migration_guide.codemod.writing.definitions import RATE
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, without_defaults
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
 from optax_bridge.correspondence.choice import ANY_DTYPE
@@ -39,6 +39,8 @@ _SPREAD = (
     "legacy_optim, and from_legacy turns it into that; to do without, write out the arguments"
 )
 
+_EXACT = "{0}, not public Optax: {1}"
+_PER_CALL = "steps give it hyper-parameters, or the program reads them"
 _HALF = "{0}, not public Optax: parameters may be in half precision ({1}). {2}"
 _OTHERS = "{0} itself would hold; another optimizer of the file does not, and a file has one recipe"
 _DIFFERS = (
@@ -104,6 +106,9 @@ def _template(
     wanted = "exact" if context.options.exact or context.rate_per_call else "auto"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
     sign = context.half_precision
+    why = _PER_CALL if context.rate_per_call else choice.reason
+    if choice.kind == "exact" and why and not context.options.exact:
+        context.note(original, _EXACT.format(choice.call.target, why))
     if choice.kind == "optax":
         wanted = "auto" if context.once(_keeps_half_precision) else "exact"
         in_half = choose_recipe(Described(entry, values), wanted)
@@ -171,7 +176,9 @@ def _note_for_comparing(
     if any(isinstance(value, Source | Call) for value in literals.values()):
         return
     if "learning_rate" in entry.defaults():
-        literals = {"learning_rate": rate if isinstance(rate, float) else float(RATE)} | literals
+        literals = {
+            "learning_rate": rate if isinstance(rate, float) else float(SOME_RATE)
+        } | literals
     arguments = {name: keyword(name, cst.Name(name)) for name in literals}
     new = without_defaults(entry, template, entry.defaults() | literals, arguments)
     context.compared[render(Call(entry.legacy.__name__, (), literals))] = render(new)

@@ -30,6 +30,8 @@ from migration_guide.codemod.writing import optax_alone, public_optax
 from migration_guide.codemod.writing.context import Context, New
 
 _MIXED = "the rest of the program does"
+# Where a lambda may stand without brackets.
+_HOLD_VALUES = (cst.AnnAssign, cst.Arg, cst.Assign, cst.DictElement, cst.Element, cst.Return)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
@@ -82,14 +84,15 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 
 def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> New:
-    """The bound method, handed to `jax.jit`."""
+    """The bound method as a value: handed to `jax.jit`, or assigned."""
     if original.attr.value != "create" or not context.is_definition(original.value):
         return None
     if context.call_of(original) is not None:
         return None
     above = context.parent(original)
     around = context.parent(above) if above is not None else None
-    if not isinstance(around, cst.Call) or "focus" in map(keyword_of, around.args):
+    has_focus = isinstance(around, cst.Call) and "focus" in map(keyword_of, around.args)
+    if has_focus or not isinstance(above, _HOLD_VALUES):
         context.by_hand(
             original, "write lambda params: optax_bridge.TrainState.create(...) in its place"
         )

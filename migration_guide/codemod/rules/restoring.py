@@ -190,8 +190,8 @@ def _function(context: Context, template: cst.BaseExpression) -> str:
     node = getattr(bound[0], "node", None) if len(bound) == 1 else None
     if not isinstance(node, cst.FunctionDef) or context.parent(node) is not context.analysis.module:
         return ""
-    needed = [p for p in parameters(node) if p.default is None]
-    return "" if needed else call.func.value
+    needs = any(p.default is None for p in parameters(node))
+    return "" if needs or call.args else call.func.value
 
 
 def _format(name: str) -> str:

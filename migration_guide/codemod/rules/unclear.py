@@ -1,5 +1,5 @@
 # pyright: strict
-"""Leaves to a person what looks like an optimizer where nothing shows if it is one.
+"""Leaves to a person what holds an optimizer, or looks like one, and cannot be rewritten for sure.
 
 Before:
 
@@ -8,6 +8,9 @@ Before:
     value = getattr(known_optimizer, name)
     step = known_optimizer.apply_gradient
     config.optimizer = "flax.optim.Adam"
+    pickle.dump(known_optimizer, file)
+    step = serialization.msgpack_restore(data)["state"]["step"]
+    treedef = jax.tree_util.tree_structure(known_optimizer)
 
 After:
 
@@ -20,22 +23,49 @@ After:
     step = known_optimizer.apply_gradient
     # optax-bridge: a text names flax.optim.Adam, ...
     config.optimizer = "flax.optim.Adam"
+    # optax-bridge: a TrainState holds the functions of its transformation, ...
+    pickle.dump(known_optimizer, file)
+    # optax-bridge: names of flax.optim's state dict: ...
+    step = serialization.msgpack_restore(data)["state"]["step"]
+    # optax-bridge: leaves in their order: ...
+    treedef = jax.tree_util.tree_structure(known_optimizer)
 
 A name says little: there are target networks, optimizers of other libraries and `create` methods of
 all kinds. So nothing is rewritten by name alone, but nothing that is named or used like an
-optimizer is passed over in silence either. The same holds for attributes that are looked up by a
-string, and for methods that are taken as a value.
+optimizer is passed over in silence either. The same holds for what a program itself does with an
+optimizer's contents. A `TrainState` has functions, which pickle refuses; other names in its state
+dict; and its leaves in another order, so that an old file of leaves without names may be read
+without an error, momenta for parameters.
 """
 
+import itertools
 import re
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from migration_guide.codemod.inference.kinds import DEFINITION, FOREIGN, OPTIMIZER
+from migration_guide.codemod.inference.kinds import (
+    DEFINITION,
+    FOREIGN,
+    OPTIMIZER,
+    STATE,
+    Function,
+    Instance,
+    Kind,
+    within,
+)
 from migration_guide.codemod.reading.names import MARKS, OPTIM, canonical
-from migration_guide.codemod.reading.tree import last_name, text_of
-from migration_guide.codemod.writing import constants
-from migration_guide.codemod.writing.context import QUESTION, Context
+from migration_guide.codemod.reading.tree import (
+    argument,
+    last_name,
+    method_call,
+    names_bound,
+    text_of,
+    walk,
+)
+from migration_guide.codemod.rules.restoring import reads_nothing_old
+from migration_guide.codemod.writing import constants, lookups
+from migration_guide.codemod.writing.context import QUESTION, Context, Line
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
 _OF_OPTIM = re.compile(rf"{re.escape(OPTIM)}(\.[A-Za-z_]\w*)*")
@@ -44,6 +74,12 @@ _METHODS = (
     "restore_state",
 )  # fmt: skip
 _PARTS = {"target", "state", "step", "optimizer_def"}
+_MAKE_DICTS = (
+    "load_state_dict", "msgpack_restore", "restore_checkpoint", "restore_dict", "state_dict",
+    "to_state_dict",
+)  # fmt: skip
+_PICKLE = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "numpy", "torch")
+_FILES = ("numpy.load", "numpy.save", "pickle.", "joblib.", "h5py.")
 _BY_STRING = "an attribute looked up by a string: a TrainState has params, step, opt_state"
 _IN_TEXT = (
     "a text names {0}, which is gone: where the text is looked up, name {1} and wrap what it "
@@ -68,6 +104,48 @@ _UNCLEAR_METHOD = (
 _UNCLEAR_DEFINITION = (
     "is this a definition of flax.optim? Nothing here says so; if it is, "
     "optax_bridge.TrainState.create(apply_fn=None, params=..., tx=...)"
+)
+_PICKLED = (
+    "a TrainState holds the functions of its transformation, and pickle refuses those of public "
+    "Optax: write flax.serialization.to_bytes(state), and read it with "
+    "optax_bridge.checkpoints.from_bytes(template, data)"
+)
+_UNPICKLED = (
+    "what flax.optim pickled cannot be read without it: in a script of two lines, started with "
+    "`optax-bridge run`, load it and write flax.serialization.to_bytes(loaded) to a file; here "
+    "read that with optax_bridge.checkpoints.from_bytes(template, data), the template like what "
+    "was loaded, with a TrainState for each optimizer. Where an optimizer's target and state were "
+    "pickled apart, put {'target': target, 'state': state} into what is written, in their place"
+)
+_ARRAYS = (
+    "arrays that jax before 0.4.34 pickled are read under `optax-bridge run` alone; pickle "
+    "numpy.asarray of them there"
+)
+ORDER = (
+    "leaves in their order: those of an Optimizer were the state's, then the target's; a "
+    "TrainState's are step, params, opt_state, so that a file of leaves without names is read "
+    "wrongly, perhaps without an error. Read an old file into old = jax.tree.unflatten("
+    "jax.tree.structure(template), leaves), the template made as before, with "
+    "legacy_optim.NAME(...).create(params) for the optimizer; then "
+    "optax_bridge.checkpoints.from_state_dict(state, flax.serialization.to_state_dict(old)). Save "
+    "with names from now on, such as flax.serialization.to_bytes(state): nothing tells a file of "
+    "one order from one of the other"
+)
+_NAMES = (
+    "names of flax.optim's state dict: what a TrainState makes has params, opt_state and step, and "
+    "counts of steps in opt_state; "
+)
+EITHER = (
+    "optax_bridge.checkpoints.from_state_dict(state, saved) takes either, and "
+    "flax.serialization.to_state_dict(state.to_legacy(definition)) makes the old one"
+)
+_CONVERTED = (
+    "use those, which `optax-bridge inspect FILE` shows of a file that `optax-bridge convert` made"
+)
+_ARCHIVE = (
+    "if an optimizer goes into this file, names in it change: params and opt_state for target and "
+    "state. Old files and new ones are read by optax_bridge.checkpoints.from_state_dict(template, "
+    "flax.traverse_util.unflatten_dict(dict(numpy.load(file)), sep='/')), or what joined the names"
 )
 
 
@@ -94,18 +172,26 @@ def rewrite_attribute(context: Context, original: cst.Attribute, _: cst.Attribut
 
 
 def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
-    """`getattr(optimizer, name)`, `hasattr` and `setattr`; `operator.attrgetter("target")`."""
-    if _looks_up_optim(context, original):
-        context.by_hand(original, _BY_NAME)
-    if context.name(original.func) == "operator.attrgetter":
-        names = {text_of(arg.value).split(".")[-1] for arg in original.args}
-        if context.analysis.uses_optim and names & _PARTS:
-            context.by_hand(original, _BY_STRING)
+    """A call of a row of `_CALLS`; look-ups in the state dict that a call makes."""
+    name = last_name(original.func)
+    for names, applies, text in _CALLS:
+        if name in names and applies(context, original):
+            context.by_hand(original, text)
+    if not context.uses_optim:
         return
-    if last_name(original.func) not in ("getattr", "hasattr", "setattr") or not original.args:
-        return
-    if isinstance(original.func, cst.Name) and context.is_optimizer(original.args[0].value):
-        context.by_hand(original, _BY_STRING)
+    for names, applies, text in _NOTES:
+        if name in names and applies(context, original):
+            context.note(original, text)
+    if name in _MAKE_DICTS and not _has_template(original):
+        for lookup in _old_lookups(context, original):
+            context.by_hand(lookup, _names(context))
+
+
+def rewrite_statement(context: Context, original: Line, _: Line) -> None:
+    """`name in ("target", "state")`: what is picked by these names is an optimizer's."""
+    for node in walk(original) if context.uses_optim else ():
+        if isinstance(node, cst.ComparisonTarget) and {"target", "state"} <= _texts(node):
+            context.by_hand(original, _names(context))
 
 
 def rewrite_string(context: Context, original: cst.SimpleString, _: cst.SimpleString) -> None:
@@ -124,10 +210,70 @@ def _looks_up_optim(context: Context, call: cst.Call) -> bool:
     """`importlib.import_module("flax.optim")`, `__import__`, `getattr(flax, "optim")`."""
     texts = [constants.text(context.analysis, arg.value) or "" for arg in call.args]
     if last_name(call.func) in ("import_module", "__import__"):
-        return texts[:1] == [OPTIM] or any(t.startswith(f"{OPTIM}.") for t in texts[:1])
+        return f"{texts[0]}.".startswith(f"{OPTIM}.") if texts else False
     if last_name(call.func) != "getattr" or len(texts) < 2:
         return False
     return context.name(call.args[0].value) == "flax" and texts[1] == "optim"
+
+
+def _gets_part(context: Context, call: cst.Call) -> bool:
+    """`operator.attrgetter("target")`."""
+    names = {text_of(arg.value).split(".")[-1] for arg in call.args}
+    is_getter = context.name(call.func) == "operator.attrgetter"
+    return is_getter and context.analysis.uses_optim and bool(names & _PARTS)
+
+
+def _looks_up_attribute(context: Context, call: cst.Call) -> bool:
+    """`getattr(optimizer, name)`, `hasattr` and `setattr`."""
+    is_builtin = isinstance(call.func, cst.Name) and bool(call.args)
+    return is_builtin and context.is_optimizer(call.args[0].value)
+
+
+def _pickles_one(context: Context, call: cst.Call) -> bool:
+    return _is_of_pickle(context, call.func) and any(
+        _holds_optimizer(context, arg.value) for arg in call.args
+    )
+
+
+def _unpickles_one(context: Context, call: cst.Call) -> bool:
+    return _is_of_pickle(context, call.func) and _gives_optimizer(context, call)
+
+
+def _unpickles_arrays(context: Context, call: cst.Call) -> bool:
+    is_pickle = context.analysis.uses_optim and "pickle" in context.name(call.func)
+    return is_pickle and not _unpickles_one(context, call)
+
+
+def _orders_leaves(context: Context, call: cst.Call) -> bool:
+    """True for an optimizer's structure, or its leaves in a program that has arrays in files."""
+    if not context.name(call.func).startswith("jax.") or not call.args:
+        return False
+    matters = "structure" in last_name(call.func) or context.once(_uses_files)
+    return matters and _holds_optimizer(context, call.args[0].value)
+
+
+def _archives_one(context: Context, call: cst.Call) -> bool:
+    return context.name(call.func).startswith("numpy.savez") and context.once(_holds_some)
+
+
+Applies = Callable[[Context, cst.Call], bool]
+# Last names of functions; whether a call is meant; what a person is told.
+_CALLS: tuple[tuple[tuple[str, ...], Applies, str], ...] = (
+    (("import_module", "__import__", "getattr"), _looks_up_optim, _BY_NAME),
+    (("attrgetter",), _gets_part, _BY_STRING),
+    (("getattr", "hasattr", "setattr"), _looks_up_attribute, _BY_STRING),
+    (("dump", "dumps", "save"), _pickles_one, _PICKLED),
+    (("load", "loads"), _unpickles_one, _UNPICKLED),
+    (
+        ("tree_structure", "structure", "tree_flatten", "flatten", "tree_leaves", "leaves"),
+        _orders_leaves,
+        ORDER,
+    ),
+)
+_NOTES: tuple[tuple[tuple[str, ...], Applies, str], ...] = (
+    (("load", "loads"), _unpickles_arrays, _ARRAYS),
+    (("savez", "savez_compressed"), _archives_one, _ARCHIVE),
+)
 
 
 def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
@@ -146,7 +292,8 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
         return True
     if kind or context.name(named):
         return False
-    if len(MARKS & context.analysis.read_of(named)) > 1 and not _is_self(named):
+    is_self = isinstance(named, cst.Name) and named.value in ("self", "cls")
+    if len(MARKS & context.analysis.read_of(named)) > 1 and not is_self:
         return True
     return bool(_NAMED.search(last_name(named))) and not context.analysis.from_unknown(named)
 
@@ -160,5 +307,137 @@ def _is_looked_up(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Call) and last_name(node.func) == "getattr" and len(node.args) > 1
 
 
-def _is_self(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and node.value in ("self", "cls")
+def _is_of_pickle(context: Context, func: cst.BaseExpression) -> bool:
+    """True if a function is one of a module that pickles, or the method of what one made."""
+    name = context.name(func)
+    holder = func.value if isinstance(func, cst.Attribute) and not name else None
+    if isinstance(holder, cst.Name):
+        holder = constants.assigned_value(context.analysis, holder)
+    if isinstance(holder, cst.Call):
+        name = context.name(holder.func)
+    return name.split(".")[0] in _PICKLE
+
+
+def _gives_optimizer(context: Context, call: cst.Call) -> bool:
+    """True if what is read is an optimizer, has one in it that is taken out, or is used as one."""
+    node: cst.BaseExpression = call
+    above = context.parent(call)
+    while isinstance(above, cst.Subscript | cst.Attribute):
+        node, above = above, context.parent(above)
+    code = context.code(node)
+    if _holds_optimizer(context, node) or any(f".{mark}" in code for mark in MARKS):
+        return True
+    targets = [target.target for target in above.targets] if isinstance(above, cst.Assign) else []
+    read = [name for target in targets for name in names_bound(target)]
+    places = [*targets, *read, *(p for name in read for p in _destinations(context, name))]
+    return any(
+        _holds_optimizer(context, place) or bool(MARKS & context.analysis.read_of(place))
+        for place in places
+    )
+
+
+def _destinations(context: Context, name: cst.Name) -> Iterator[cst.BaseExpression]:
+    """Yields what gets a variable or an item of it: `x` of `x = d["opt"]`, of `x.replace(...)`."""
+    scope = context.analysis.scopes.get(name)
+
+    def is_of(value: cst.BaseExpression) -> bool:
+        while isinstance(value, cst.Subscript):
+            value = value.value
+        is_alike = isinstance(value, cst.Name) and value.value == name.value
+        return is_alike and context.analysis.scopes.get(value) is scope
+
+    for target, value in context.analysis.facts.assignments:
+        pairs = [(target, value)]
+        if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+            elements = zip(target.elements, value.elements, strict=False)
+            pairs = [(into.value, item.value) for into, item in elements]
+        yield from (into for into, item in pairs if is_of(item))
+    for call in context.analysis.facts.calls:
+        holder, method = method_call(call)
+        if holder is not None and method == "replace" and any(is_of(a.value) for a in call.args):
+            yield holder
+
+
+def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
+    """True if an optimizer, its state or a definition is in a value, at any depth."""
+    if isinstance(node, cst.Attribute) and node.attr.value == "__dict__":
+        node = node.value
+    if isinstance(node, cst.Dict | cst.Tuple | cst.List | cst.Set):
+        return any(_holds_optimizer(context, element.value) for element in node.elements)
+    if isinstance(node, cst.Call) and last_name(node.func) == "vars" and node.args:
+        node = node.args[0].value
+    kind = context.analysis.kind(node)
+    if isinstance(node, cst.Name) and node.value == "self":
+        around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
+        kind |= {Instance(around)} if around is not None else set()
+    return _holds(context, kind, set())
+
+
+def _holds(context: Context, kind: Kind, seen: set[Instance]) -> bool:
+    """True if an optimizer is within a kind; instances hold each other, and are looked at once."""
+    atoms = set(within(kind))
+    if atoms & {OPTIMIZER, DEFINITION, STATE}:
+        return True
+    instances = {atom for atom in atoms if isinstance(atom, Instance)} - seen
+    seen |= instances
+    classes = {atom.node for atom in instances}
+    return any(
+        _holds(context, context.analysis.kind(value), seen)
+        for (owner, _), values in context.analysis.facts.set_on_self.items()
+        for value in values
+        if owner in classes
+    )
+
+
+def _uses_files(context: Context) -> bool:
+    """True if a module reads or writes arrays without names of Flax's."""
+    return any(context.name(call.func).startswith(_FILES) for call in context.analysis.facts.calls)
+
+
+def _holds_some(context: Context) -> bool:
+    """True if some expression of the file is, or has in it, an optimizer or a part of one."""
+    nodes = [*context.analysis.facts.calls, *context.analysis.facts.attributes]
+    atoms = {atom for node in nodes for atom in within(context.analysis.kind(node))}
+    return bool(atoms & {OPTIMIZER, STATE})
+
+
+def _names(context: Context) -> str:
+    """Returns the advice about names; Flax's own TrainState has no inverse."""
+    return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else EITHER)
+
+
+def _texts(node: cst.ComparisonTarget) -> set[str]:
+    """The texts among which something is looked for: `in ("a", "b")`."""
+    several = node.comparator
+    is_written = isinstance(several, cst.Tuple | cst.List | cst.Set)
+    return {text_of(element.value) for element in several.elements} if is_written else set()
+
+
+def _has_template(call: cst.Call) -> bool:
+    """True if a checkpoint is restored into something, whose names the result has."""
+    template = argument(call, 1, "target") if last_name(call.func) == "restore_checkpoint" else None
+    return template is not None and last_name(template) != "None"
+
+
+def _old_lookups(context: Context, call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yields the look-ups of an optimizer's parts in the dict that a call makes."""
+    for root, keys, lookup in context.once(_chains):
+        pairs = set(itertools.pairwise(keys))
+        if "param_states" in keys or "target" in keys or ("state", "step") in pairs:
+            values = context.analysis.assigned_to(root) if isinstance(root, cst.Name) else [root]
+            if any(_is_made_by(context, value, call) for value in values):
+                yield lookup
+
+
+def _chains(context: Context) -> list[lookups.Chain]:
+    return lookups.chains(context.analysis)
+
+
+def _is_made_by(context: Context, value: cst.BaseExpression, call: cst.Call) -> bool:
+    """True if a value is a call's result, or that of a function that is given or returns it."""
+    if value is call or not isinstance(value, cst.Call):
+        return value is call
+    functions = [a.node for a in context.analysis.kind(value.func) if isinstance(a, Function)]
+    returned = (r for f in functions for r in context.analysis.facts.returns.get(f, ()))
+    passed = (arg.value for arg in value.args)
+    return any(_is_made_by(context, v, call) for v in passed) or call in returned

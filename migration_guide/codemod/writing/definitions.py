@@ -16,10 +16,10 @@ from migration_guide.codemod.inference.facts import fields, parameters
 from migration_guide.codemod.inference.kinds import NOTHING, OPTIMIZER, Instance, within
 from migration_guide.codemod.reading.names import OPTIM
 from migration_guide.codemod.reading.tree import argument, keyword_of, text_of, walk
+from migration_guide.codemod.results import UNKNOWN_RATE
 from migration_guide.codemod.writing import settings
 from optax_bridge.correspondence import Entry
 
-RATE = "0.1"  # in place of a learning rate that the program computes
 _DEEPEST = 12
 _COPIES = ("flax.jax_utils.replicate", "flax.jax_utils.unreplicate")
 
@@ -70,7 +70,7 @@ def _mentions(value: cst.BaseExpression, name: str) -> bool:
 
 
 def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
-    """Returns the only argument for a parameter of a function of the module."""
+    """Returns the only argument for a parameter of a function of the module, or its default."""
     for bound in analysis.names.assignments(node):
         parameter = getattr(bound, "node", None)
         if not isinstance(parameter, cst.Param):
@@ -86,9 +86,9 @@ def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
             if isinstance(call.func, cst.Name) and call.func.value == function.name.value
         ]
         values = [argument(call, index, node.value) for call in calls]
-        passed = [value for value in values if value is not None]
-        if len(passed) == len(values) == 1:
-            return passed[0]
+        values = [parameter.default if value is None else value for value in values]
+        if len(values) == 1 and values[0] is not None:
+            return values[0]
     raise Unknown
 
 
@@ -212,13 +212,12 @@ def _setting(a: Analysis, entry: Entry, name: str, arg: cst.Arg, depth: int) -> 
     """The source of a setting; a rate that the program computes is some number here."""
     if entry.parts is not None and entry.hyper_params[0].legacy == name:
         return _definition(a, arg.value, depth + 1)
-    text = a.module.code_for_node(arg.value).strip()
     try:
-        return repr(ast.literal_eval(text))
-    except (ValueError, SyntaxError):
+        return repr(ast.literal_eval(a.module.code_for_node(origin(a, arg.value)).strip()))
+    except (ValueError, SyntaxError, Unknown):
         if name != "learning_rate":
             raise Unknown from None
-    return RATE
+    return UNKNOWN_RATE
 
 
 def _group(a: Analysis, arg: cst.Arg, depth: int) -> str:
