@@ -227,6 +227,7 @@ def test_a_child_that_is_also_used_by_itself(subtests: pytest.Subtests):
         "o = a.create(p)",
         "o = jax.jit(a.create)(p)",
         "o = jax.vmap(a.create)(p)",
+        "make = a.create\no = make(p)",
         "b = a if x else optim.Momentum(1)\no = jax.eval_shape(b.create, p)",
     ]:
         with subtests.test(use):

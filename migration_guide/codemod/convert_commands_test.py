@@ -126,16 +126,27 @@ def test_the_last_line_is_the_next_command_and_it_finds_both_the_same(call: str,
     assert result.exit_code == 0, result.output
 
 
-def test_a_checkpoint_in_sight_is_checked_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+MAKERS = {
+    "def make():\n    return optim.Adam(0.3).create(p)": "Adam(learning_rate=0.3)",
+    "def make(lr=0.3):\n    return optim.Adam(lr).create(p)": "Adam(learning_rate=0.3)",
+    "LR = 0.3\ndef make():\n    return optim.Adam(LR).create(p)": "Adam(learning_rate=0.3)",
+    "def make():\n    return optim.Adam(FLAGS.lr).create(p)": "",
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_checkpoint_in_sight_is_checked_next_with_the_program_s_own_rate(
+    maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     path = Path("train.py")
-    path.write_text(
-        f"{HEAD}def make():\n    return optim.Adam(0.1).create(p)\n"
-        "o = checkpoints.restore_checkpoint('run', make())\n"
-    )
-    *_, last = summary.next_commands(driver.migrate([path], Options()))
-    expected = ["check-resume", "run", "--program", "train.py:make"]
-    assert shlex.split(last)[1:] == [*expected, "--optimizer", "Adam(learning_rate=0.1)"]
+    path.write_text(f"{HEAD}{maker}\no = checkpoints.restore_checkpoint('run', make())\n")
+    report = driver.migrate([path], Options())
+    resuming = [line for line in summary.next_commands(report) if "check-resume" in line]
+    start = ["optax-bridge", "check-resume", "run", "--program", "train.py:make", "--optimizer"]
+    assert list(map(shlex.split, resuming)) == ([[*start, MAKERS[maker]]] if MAKERS[maker] else [])
+    text = summary.summary(report, Options(), written=True)
+    assert ("train.py:FUNCTION --old OLD_PROGRAM:FUNCTION" in text) == (not MAKERS[maker])
 
 
 def test_where_the_source_does_not_say_what_is_restored_into_a_person_names_it(

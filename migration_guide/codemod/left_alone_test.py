@@ -188,7 +188,7 @@ BY_HAND = {
         "x = optim.Adam(1.0).create(p, other=1)",
         "TrainState.create(apply_fn=None",
     ),
-    "create-given-on": ("make = optim.Adam(1.0).create", "write lambda params"),
+    "create-given-on": ("make = optim.Adam(1.0).create or f", "write lambda params"),
     "create-given-on-with-a-focus": (
         "x = jax.vmap(optim.Adam(1.0).create, focus=t)(p)",
         "write lambda params",

@@ -18,6 +18,10 @@ class Options:
     rules: frozenset[str] | None = None
     old_random_numbers: bool = False
 
+    def selects(self, rule: str) -> bool:
+        """True if a rule is applied."""
+        return self.rules is None or rule in self.rules
+
     @property
     def exact(self) -> bool:
         """True if this project's transformations are written everywhere."""

@@ -238,6 +238,10 @@ REWRITES = {
         "jax.jit(lambda params: optax_bridge.TrainState.create("
         "apply_fn=None, params=params, tx=d), backend='cpu')(p)",
     ),
+    "create-as-a-value": (
+        "make = d.create",
+        "make = lambda params: optax_bridge.TrainState.create(apply_fn=None, params=params, tx=d)",
+    ),
     "focus": (
         "o = d.create(p, focus=t)",
         "o = optax_bridge.TrainState.create("
@@ -353,7 +357,7 @@ def test_constructors(subtests: pytest.Subtests):
     for case, (before, after) in CONSTRUCTORS.items():
         with subtests.test(case):
             result = _rewritten(f"{IMPORTS}x = {before}\n")
-            assert result.messages == ()
+            assert not any(message.by_hand for message in result.messages)
             assert _body(result.code) == f"x = {after}"
 
 
@@ -369,6 +373,19 @@ def test_a_rate_per_call_needs_the_exact_port():
     assert "opt.apply_gradients(grads=g, learning_rate=fn(opt.step))" in body
     body = _body(_rewritten(IMPORTS + SETUP + "opt, l = opt.optimize(f, learning_rate=lr)").code)
     assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
+
+
+def test_a_note_says_why_an_optimizer_is_not_public_optax(subtests: pytest.Subtests):
+    step = "opt = opt.apply_gradient(g, learning_rate=lr)"
+    for code, expected in {
+        f"{SETUP}{step}": "optax_bridge.adam, not public Optax: steps give it hyper-parameters",
+        "d = optim.LAMB(0.1)": "optax_bridge.lamb, not public Optax: LAMB: the nearest recipe",
+        "d = optim.Adam(0.1)": "",
+    }.items():
+        with subtests.test(code):
+            texts = [message.text for message in _rewritten(IMPORTS + code + "\n").messages]
+            assert [text.startswith(expected) for text in texts] == [True] * bool(expected)
+    assert not _rewritten(f"{IMPORTS}{SETUP}{step}\n", Options(recipe="exact")).messages
 
 
 def test_what_would_overflow_a_parser_is_refused(subtests: pytest.Subtests):

@@ -201,6 +201,13 @@ def latest(folder: Path) -> Path:
     return max(series[usual[0] if usual else next(iter(series))])[2]
 
 
+def count_of_series(path: Path) -> int:
+    """The number of checkpoints in a folder that differ from one of them by the step alone."""
+    matches = [_NUMBERED.fullmatch(entry.name) for entry in path.parent.iterdir()]
+    stem = (_NUMBERED.fullmatch(path.name) or {"stem": None})["stem"]
+    return sum(match["stem"] == stem for match in matches if match)
+
+
 def _unknown_format(path: Path) -> CheckpointError:
     with path.open("rb") as file:
         head = file.read(8)

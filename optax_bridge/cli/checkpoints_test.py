@@ -508,3 +508,13 @@ def test_a_dry_run_prints_where_each_leaf_goes_and_writes_nothing(tmp_path: Path
     } in facts["moves"]
     assert os.listdir(tmp_path) == []
     assert bridge("convert", ADAM, tmp_path / "new", "--params-only", "--dry-run").exit_code == 2
+
+
+def test_of_a_folder_the_newest_is_converted_and_the_line_says_of_how_many(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for step in (2, 10):
+        (tmp_path / "run" / f"checkpoint_{step}").write_bytes(Path(ADAM).read_bytes())
+    done = bridge("convert", tmp_path / "run", tmp_path / "new", *AS_ADAM)
+    assert "checkpoint_10, the newest of 2 (" in done.stdout, done.stderr
+    done = bridge("convert", tmp_path / "run" / "checkpoint_2", tmp_path / "old", *AS_ADAM)
+    assert "checkpoint_2 (" in done.stdout, done.stderr

@@ -406,6 +406,7 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     """Prints what was done, as a line or as JSON."""
     from flax.serialization import to_state_dict
 
+    from optax_bridge.checkpoints.read import count_of_series
     from optax_bridge.checkpoints.trees import is_array
     from optax_bridge.cli.terminal import plain_terminal
     from optax_bridge.metadata.paths import leaves
@@ -439,9 +440,12 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     what = classes_with({path: f" (for a program with {tx})" for path, tx in programs.items()})
     what = f"{what} as the template has it".lstrip() if options.like else what or "parameters alone"
     checked = ", read again and compared" if options.verify else ""
+    is_chosen = options.source.is_dir() and read.path.parent == options.source
+    count = count_of_series(read.path) if is_chosen and options.step is None else 1
+    newest = f", the newest of {count}" if count > 1 else ""
     plain_terminal().print(
-        f"{read.path} ({read.description}) -> {options.destination}: {what}, {len(arrays)} arrays, "
-        f"{size:,} bytes{checked}"
+        f"{read.path}{newest} ({read.description}) -> {options.destination}: {what}, "
+        f"{len(arrays)} arrays, {size:,} bytes{checked}"
     )
 
 

@@ -65,7 +65,8 @@ from migration_guide.codemod.reading.tree import (
 )
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.writing import constants, lookups
-from migration_guide.codemod.writing.context import QUESTION, Context, Line
+from migration_guide.codemod.writing.context import Context, Line
+from migration_guide.codemod.writing.remarks import QUESTION
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
 _OF_OPTIM = re.compile(rf"{re.escape(OPTIM)}(\.[A-Za-z_]\w*)*")
