@@ -57,3 +57,14 @@ def test_numbers_and_numpy_arrays(param: Any, grad: Any) -> None:
     expected = optim.Adafactor(0.1).create(jnp.asarray(param))
     expected = expected.apply_gradient(jnp.full(jnp.shape(param), grad))
     assert (optimizer.target == expected.target).all()
+
+
+def test_the_step_offset_is_the_step_at_which_the_decay_begins() -> None:
+    fresh = optim.Adafactor(0.1).create(jnp.full((4, 5), 0.1))
+    tuned = optim.Adafactor(0.1, step_offset=7).create(fresh.target)
+    tuned = tuned.replace(state=tuned.state.replace(step=7))
+    for scale in (1.0, 2.0):
+        grads = jnp.linspace(-scale, scale, 20).reshape(4, 5)
+        fresh, tuned = fresh.apply_gradient(grads), tuned.apply_gradient(grads)
+    assert (fresh.target == tuned.target).all()
+    assert jnp.isfinite(tuned.target).all()

@@ -12,7 +12,7 @@ import legacy_optim as optim
 
 PARAMS = {"a": {"k": jnp.ones((2, 3)), "b": jnp.ones(3)}, "c": jnp.ones(2)}
 KERNELS = optim.ModelParamTraversal(lambda path, _: path.endswith("k"))
-REST = optim.ModelParamTraversal(lambda path, _: path.endswith("b"))
+REST = optim.ModelParamTraversal(lambda path, _: path.endswith(("b", "c")))
 
 
 def grouped() -> tuple[optim.Optimizer, dict[str, Any]]:
@@ -20,10 +20,10 @@ def grouped() -> tuple[optim.Optimizer, dict[str, Any]]:
     definition = optim.MultiOptimizer((KERNELS, optim.Adam(0.1)), (REST, optim.Momentum(0.1)))
     optimizer = definition.create(PARAMS).apply_gradient(PARAMS)
     saved: Any = serialization.to_state_dict(optimizer)
-    states, step = saved["state"]["param_states"]["a"], saved["state"]["step"]
+    states, step = saved["state"]["param_states"], saved["state"]["step"]
     groups = {
-        str(number): {"step": step, "param_states": {"0": states[name]}}
-        for number, name in enumerate("kb")
+        "0": {"step": step, "param_states": {"0": states["a"]["k"]}},
+        "1": {"step": step, "param_states": {"0": states["a"]["b"], "1": states["c"]}},
     }
     return optimizer, {"target": saved["target"], "state": groups}
 
@@ -38,7 +38,7 @@ def test_a_state_for_each_group_is_read() -> None:
 @pytest.mark.parametrize(
     ("number", "part", "value", "message"),
     [
-        ("0", "param_states", {}, r"groups of \[1, 1\] leaves, found \[0, 1\]"),
+        ("0", "param_states", {}, r"groups of \[1, 2\] leaves, found \[0, 2\]"),
         ("1", "step", np.int32(2), r"one step for all groups, found \[1, 2\]"),
     ],
     ids=["leaves", "steps"],
