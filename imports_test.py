@@ -7,7 +7,7 @@ import pytest
 
 # Prints what importing every public name of the packages, and a step, changed.
 PROGRAM = """
-import gc, importlib, inspect, logging, os, pkgutil, sys, threading, types, warnings
+import gc, importlib, inspect, logging, os, pkgutil, signal, sys, threading, types, warnings
 
 import flax.linen, flax.nnx, flax.serialization, flax.training.checkpoints
 import flax.training.train_state, jax, jax.numpy as jnp, optax, orbax.checkpoint
@@ -24,6 +24,7 @@ def snapshot():
         "threading.excepthook": threading.excepthook,
         "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)),
         "os.environ": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "warnings.filters": list(warnings.filters),
         "absl's logger": (logging.getLogger("absl").level, logging.getLogger("absl").filters[:]),
         "the root logger": (logging.root.level, logging.root.handlers[:]),

