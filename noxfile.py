@@ -77,13 +77,6 @@ def tests_next(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
-def tests_full(session: nox.Session) -> None:
-    """Runs the tests with the products that are marked `full`."""
-    session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "-n", "auto", "--equivalence-full", *session.posargs)
-
-
-@nox.session(python=PYTHONS[0])
 def tests_torch(session: nox.Session) -> None:
     """Runs what the tests leave out where PyTorch is not installed."""
     session.install("-e", ".[test,torch]")

@@ -39,11 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         help="write index.html and report.json with every comparison into this folder",
     )
-    group.addoption(
-        "--equivalence-full",
-        action="store_true",
-        help="run every case of the matrix that comes with equivalence_tests, not a slice",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -92,10 +92,9 @@ APART = [
 
 @pytest.mark.parametrize("definition", APART, ids=lambda definition: type(definition).__name__)
 def test_where_a_claim_does_not_hold_the_two_do_part(
-    definition: legacy_optim.OptimizerDef, request: pytest.FixtureRequest
+    definition: legacy_optim.OptimizerDef,
 ):
     choice = choose_recipe(definition, "optax")
     assert not choice.dtypes.intersection(HALF_PRECISION)
-    full = request.config.getoption("--equivalence-full")
-    for dtype in HALF_PRECISION if full else ("bfloat16",):
+    for dtype in HALF_PRECISION:
         assert distance(definition, dtype) > HALF_BOUND
