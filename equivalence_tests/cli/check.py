@@ -1,7 +1,12 @@
-"""`optax-bridge check`: the suite on this machine."""
+"""`optax-bridge check`: the suite on this machine; what is identical, rounds or differs.
 
+What needs JAX is imported by the functions that need it: no help does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,7 +21,16 @@ from equivalence_tests.cli.options import (
 from optax_bridge.cli.app import STYLE
 from optax_bridge.cli.options import Devices
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from equivalence_tests.environment import Device
+    from equivalence_tests.report.outputs import Outputs
+    from equivalence_tests.recordings.format import Recording
+    from equivalence_tests.suite.case import Case, Result
+
 app = typer.Typer(**STYLE)
+FLAX = "flax"
 
 _ABOUT = f"""Train with the old API and with Optax, side by side, and compare at every step.
 
@@ -74,16 +88,15 @@ def check(
     ] = False,
 ) -> None:
     """See `_ABOUT`."""
-    from equivalence_tests import check as suite  # JAX, which no help needs
-    from equivalence_tests.report.outputs import Outputs
+    from equivalence_tests.report.outputs import Outputs  # JAX, which no help needs
     from equivalence_tests.suite.jobs import prepare_process
 
     if list_checks:
-        raise typer.Exit(suite.print_list(only or (), full, origin))
+        raise typer.Exit(print_list(only or (), full, origin))
     prepare_process(devices or (8 if full else None))
     outputs = Outputs(json, junit, report, svg, record)
     raise typer.Exit(
-        suite.check(
+        run_suite(
             only or (),
             outputs,
             platform=platform,
@@ -93,3 +106,203 @@ def check(
             origin=origin,
         )
     )
+
+
+def run_suite(
+    only: Sequence[str],
+    outputs: "Outputs",
+    *,
+    platform: str | None = None,
+    steps: int = 100,
+    full: bool = False,
+    against: Path | None = None,
+    origin: str = FLAX,
+) -> int:
+    """Runs the suite, prints its table, and returns the exit code."""
+    import jax
+
+    from equivalence_tests.environment import first_device
+    from equivalence_tests.report.outputs import MISUSE, NOT_RUN
+    from equivalence_tests.report.table import wide_console
+    from equivalence_tests.sides.programs import silence_deprecations
+    from equivalence_tests.suite.witness import STEPS
+    from optax_bridge.cli.terminal import plain_terminal
+
+    silence_deprecations()
+    console = wide_console()
+    try:
+        if steps < 1:
+            raise ValueError(f"--steps is {steps}; it must be at least 1")
+        device = first_device(platform)
+        outputs.check()
+        recorded = _load_recordings(against, steps)
+        cases = _select(only, full, origin)
+        if origin != FLAX and (full or against or outputs.record):
+            raise ValueError(
+                f"--from {origin}: it goes with none of --full, --record and --against"
+            )
+    except ValueError as error:
+        plain_terminal(stderr=True).print(str(error), markup=False)
+        return MISUSE
+    if device is None:
+        here = ", ".join(sorted({d.platform for d in jax.devices()}))
+        console.print(f"{platform}: not run, there is no such device here (there is {here})")
+        console.print("0 comparisons: not run")
+        content = {"platform": platform, "ran": False, "results": []}
+        return NOT_RUN if outputs.write(content) else MISUSE
+    steps = steps if origin == FLAX else STEPS
+    return _run(console, outputs, _Plan(cases, device, origin, steps, full, recorded))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The cases to run: of which library, on which device, and the recording to compare with."""
+
+    cases: "Sequence[Case]"
+    device: "Device"
+    origin: str
+    steps: int
+    full: bool
+    recorded: "Mapping[str, Recording] | None"
+
+    @property
+    def library(self) -> str:
+        """The package that the optimizers come from."""
+        from optax_bridge.correspondence import ORIGINS
+
+        return next(table.origin for table in ORIGINS if table.name == self.origin)
+
+
+def _run(console: "Console", outputs: "Outputs", plan: _Plan) -> int:
+    """Runs the cases, prints and writes their results, and returns the exit code."""
+    from equivalence_tests.environment import environment
+    from equivalence_tests.report import recording
+    from equivalence_tests.report import table as report
+    from equivalence_tests.report.item import of_result
+    from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
+    from equivalence_tests.suite.jobs import Compilations, run_all
+    from optax_bridge.correspondence import Verdict
+
+    compilations, recorded = Compilations(), plan.recorded
+
+    def print_result(result: "Result") -> None:
+        console.print(report.result_line(result), markup=False)
+
+    printer = None if console.is_terminal else print_result  # a terminal has the bar
+    keep = outputs.record is not None or recorded is not None
+    results = run_all(plan.cases, plan.device, plan.steps, printer, keep=keep)
+    ran = _facts(results, plan.steps, str(compilations) if plan.full else "")
+    table = report.table(
+        results, f"{plan.device.platform}, {plan.steps} steps each", console.width, plan.library
+    )
+    report.print_table(console, table)
+    report.print_reasons(console, results)
+    report.print_broken(console, results)
+    for line in _remarks(results, ran, plan):
+        console.print(line)
+    outcomes = [] if recorded is None else recording.against(results, recorded)
+    if recorded is not None:
+        report.print_against(console, outcomes, recorded)
+    here, closing = environment(plan.device), report.closing_line(results)
+    content = {
+        **here,
+        "ran": True,
+        "steps": plan.steps,
+        "compilations": compilations.count,
+        "parameters": ran.get("parameters", ""),
+        "results": report.rows(results),
+        "against": report.against_rows(outcomes),
+    }
+    written = outputs.write(
+        content,
+        list(map(of_result, results)) if outputs.junit or outputs.report else [],
+        title=f"{plan.library} against Optax on {plan.device.platform}",
+        about=here | ran,
+        headline=closing,
+        svg=report.drawn(table, closing) if outputs.svg else "",
+        record=lambda file: recording.save(file, results, here),
+    )
+    console.print(closing)
+    if not written:
+        return MISUSE
+    same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
+    return SAME if same and all(result.held for result in results) else DIFFERENT
+
+
+def _load_recordings(against: Path | None, steps: int) -> "Mapping[str, Recording] | None":
+    """Returns the recordings to compare with."""
+    if against is None:
+        return None
+    from equivalence_tests.report import recording
+
+    recorded = recording.load(against)
+    if {len(run.steps) for run in recorded.values()} != {steps}:
+        count = len(next(iter(recorded.values())).steps)
+        raise ValueError(f"--against {against}: it has {count} steps, not {steps}")
+    return recorded
+
+
+def _select(only: Sequence[str], full: bool, origin: str) -> "Sequence[Case]":
+    """Returns the cases that are asked for."""
+    from equivalence_tests.suite.jobs import select_cases
+    from equivalence_tests.suite.witness import witness_checks
+    from optax_bridge.correspondence import ORIGINS
+
+    tables = {table.name: table for table in ORIGINS}
+    try:
+        cases = select_cases(only, full) if origin == FLAX else witness_checks(tables[origin], only)
+    except ValueError as error:
+        raise ValueError(f"--only: {error}") from None
+    if not cases:
+        raise ValueError(f"--only {', '.join(only)}: nothing is all of these")
+    return cases
+
+
+def _facts(results: "Sequence[Result]", steps: int, compilations: str) -> dict[str, object]:
+    """Returns the facts of the runs, label -> text, for the terminal and the page."""
+    from equivalence_tests.compare.trees import shapes_text, signature
+    from equivalence_tests.report.table import RECIPES
+    from equivalence_tests.sides.inputs import problems
+    from equivalence_tests.suite.case import SYNTHETIC
+
+    facts: dict[str, object] = {"steps": steps, **RECIPES}
+    if compilations:
+        facts["compilations"] = compilations
+    if any(result.case.problem == SYNTHETIC for result in results):
+        tree = signature(problems.odd_tree(), "params")
+        facts["parameters"] = f"{shapes_text(tree.values())} (optax: float32 alone)"
+    pinned = next((result.extra["pinned"] for result in results if "pinned" in result.extra), "")
+    if pinned:
+        facts["in real training"] = pinned
+    return facts
+
+
+def _remarks(results: "Sequence[Result]", ran: Mapping[str, object], plan: _Plan) -> Iterator[str]:
+    """Yields the lines below the table."""
+    import jax
+
+    from equivalence_tests.report.table import natures_line
+
+    if natures := natures_line(results):
+        yield natures
+    if "parameters" in ran:
+        yield f"parameters of odd shapes: {ran['parameters']}"
+    if "in real training" in ran:
+        yield f"real training: float32, with {ran['in real training']}"
+    if "compilations" in ran:
+        yield f"{ran['compilations']}; {len(jax.devices(plan.device.platform))} devices"
+
+
+def print_list(only: Sequence[str], full: bool, origin: str) -> int:
+    """Prints the ids of the checks that `check` would run; returns the exit code."""
+    from equivalence_tests.report.outputs import MISUSE, SAME
+    from equivalence_tests.sides.programs import silence_deprecations
+    from optax_bridge.cli.terminal import plain_terminal
+
+    silence_deprecations()
+    try:
+        print(*_select(only, full, origin), sep="\n")
+    except ValueError as error:
+        plain_terminal(stderr=True).print(str(error), markup=False)
+        return MISUSE
+    return SAME

@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 import legacy_optim
-from equivalence_tests import check
+from equivalence_tests.cli.check import check, run_suite
+from equivalence_tests.report.outputs import Outputs
 from equivalence_tests.suite import case
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.jobs import cache_folder, select_cases
@@ -146,9 +147,7 @@ def test_a_claim_that_does_not_hold_is_reported_and_costs_the_exit_code(
 ):
     """A false claim: that Optax's Adagrad is the legacy one."""
     monkeypatch.setattr(case, "choose_recipe", _claiming(identical()))
-    assert (
-        check.check(["adagrad"], steps=20, outputs=check.Outputs(junit=tmp_path / "junit.xml")) == 1
-    )
+    assert run_suite(["adagrad"], Outputs(junit=tmp_path / "junit.xml"), steps=20) == 1
     printed = capsys.readouterr().out
     assert "NO" in printed
     assert "claimed: identical" in printed
@@ -175,7 +174,7 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
     whole = suite.sides.public_optax
     monkeypatch.setattr(suite.sides, "public_optax", raising)
     file = tmp_path / "junit.xml"
-    assert check.check(["sgd"], steps=2, outputs=check.Outputs(junit=file)) == 1
+    assert run_suite(["sgd"], Outputs(junit=file), steps=2) == 1
     printed = capsys.readouterr().out
     assert "RuntimeError: out of luck" in printed
     assert "1 claims did NOT hold" in printed
@@ -203,22 +202,17 @@ def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
         assert cache_folder() == tmp_path / folder
 
 
-def test_the_checks_against_pytorch_are_listed_by_its_optimizers(
-    capsys: pytest.CaptureFixture[str],
-):
-    from equivalence_tests.check import check, print_list
-
-    assert print_list(["AdamW", "torch.sgd"], full=False, origin="torch") == 0
-    listed = capsys.readouterr().out.split()
+def test_the_checks_against_pytorch_are_listed_by_its_optimizers(command: Command):
+    done = command("check", "--list", "--from", "torch", "--only", "AdamW", "--only", "torch.sgd")
+    assert done.code == 0
+    listed = done.out.split()
     assert "torch.adamw-0-bfloat16-recorded-exact" in listed
     assert {line.split("-")[0] for line in listed} == {"torch.adamw", "torch.sgd"}
-    assert check(["adamv"], origin="torch") == 2
-    assert check(["sgd"], origin="torch", full=True) == 2
+    assert command("check", "--from", "torch", "--only", "adamv").code == 2
+    assert run_suite(["sgd"], Outputs(), origin="torch", full=True) == 2
 
 
 def test_every_origin_can_be_checked():
-    from equivalence_tests.cli.check import check
-
     origin = typing.get_type_hints(check)["origin"]
     assert typing.get_args(origin) == tuple(table.name for table in ORIGINS)
 

@@ -124,6 +124,8 @@ def compare(
             with plain_terminal(stderr=True).status("runs, proof and, if they differ, why"):
                 evidence = _evidence(sides, numbers, params, stream, steps, device)
             print(evidence.text(histogram=histogram))
+            for name in [str(side) for side in sides if side.is_port]:
+                print(f"{name}: PyTorch is not installed, so this project's port of it ran instead")
             code = _write(evidence, device, outputs)
     except ValueError as error:
         code = outputs.write_error(f"{left} / {right}", error, _GROUP)
@@ -160,13 +162,11 @@ def _evidence(
 
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
-    from equivalence_tests.pair.explanation import explanation
-    from equivalence_tests.pair.known import known_recipe
+    from equivalence_tests.pair.explanation import explanation, known_recipe
     from equivalence_tests.sides.side import EquivalenceError
     from optax_bridge.correspondence import Verdict
 
     names = (str(sides[0]), str(sides[1]))
-    ports = [side for side in sides if side.is_port]
 
     def both() -> tuple["SideLike", "SideLike"]:  # again, as a run may leave its marks in Python
         pair = tuple(side.build() if numbers is None else side.value(numbers) for side in sides)
@@ -185,15 +185,12 @@ def _evidence(
             raise
         asked = both() if numbers is None else tuple(side.value for side in sides)
         proof, unproved = prove_sides(*asked, params=tree, hyper_params=numbers, names=names)
-        evidence = Evidence(runs, proof, unproved, notes=tuple(map(_PORT.format, ports)))
+        evidence = Evidence(runs, proof, unproved)
         if evidence.verdict is Verdict.DIFFERENT and numbers is None:
             different = runs.verdict is Verdict.DIFFERENT
             settings = explanation(sides[0], sides[1], compared) if different else None
             evidence = replace(evidence, explanation=str(settings or known_recipe(sides, tree)))
     return evidence
-
-
-_PORT = "{}: PyTorch is not installed, so this project's port of it ran in its place"
 
 
 def _write(evidence: "Evidence", device: "Device", outputs: "Outputs") -> int:

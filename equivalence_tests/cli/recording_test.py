@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from equivalence_tests.check import Outputs, check
+from equivalence_tests.cli.check import run_suite
 from equivalence_tests.compare.trees import leaf_name
+from equivalence_tests.report.outputs import Outputs
 from equivalence_tests.report.recording import NOT_RUN, against, load, save
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite import checks as suite
@@ -77,8 +78,8 @@ def test_runs_that_only_one_has_are_named(tmp_path: Path):
 
 def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file, output = tmp_path / "run.zip", tmp_path / "out.json"
-    assert check(["sgd"], steps=10, outputs=Outputs(record=file)) == 0
-    assert check(["sgd"], steps=10, against=file, outputs=Outputs(json=output)) == 0
+    assert run_suite(["sgd"], Outputs(record=file), steps=10) == 0
+    assert run_suite(["sgd"], Outputs(json=output), steps=10, against=file) == 0
     assert "against the recording from cpu" in capsys.readouterr().out
     rows = json.loads(output.read_text())["against"]
     assert {row["verdict"] for row in rows} == {"identical"}
@@ -90,7 +91,7 @@ def test_a_run_that_differs_from_the_recorded_one_costs_the_exit_code(
     still = {"params": {"w": np.zeros((2, 1), np.float32)}}
     runs = [Result(one, "", trajectory=still) for one in suite.checks() if one.entry == "sgd"]
     save(tmp_path / "run", runs, ENVIRONMENT)
-    assert check(["sgd"], steps=2, against=tmp_path / "run") == 1
+    assert run_suite(["sgd"], Outputs(), steps=2, against=tmp_path / "run") == 1
     assert "every claim held" in capsys.readouterr().out
 
 
@@ -113,7 +114,7 @@ def test_a_file_that_is_no_recording_is_misuse(
 ):
     file = tmp_path / "run.zip"
     file.write_bytes(content)
-    assert check(["sgd"], steps=2, against=file) == 2
+    assert run_suite(["sgd"], Outputs(), steps=2, against=file) == 2
     assert "expected a file written by" in capsys.readouterr().err
 
 
@@ -122,7 +123,7 @@ def test_other_steps_are_misuse_and_other_leaves_are_different(
 ):
     file = tmp_path / "run.zip"
     save(file, [result()], ENVIRONMENT)
-    assert check(["sgd"], steps=2, against=file) == 2
+    assert run_suite(["sgd"], Outputs(), steps=2, against=file) == 2
     assert "it has 3 steps, not 2" in capsys.readouterr().err
     other = result()
     other.trajectory = {"params": {"w": other.trajectory["params"]["w"]}}

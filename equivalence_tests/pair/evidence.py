@@ -24,7 +24,6 @@ class Evidence:
     proof: Proof | None
     unproved: str = ""
     explanation: str = ""
-    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -96,7 +95,7 @@ class Evidence:
 
     def text(self, *, histogram: bool = False) -> str:
         """The verdict, its explanation, the runs, the proof, and last the proof's assumptions."""
-        lines = [self.headline, *filter(None, [self.explanation]), *self.notes]
+        lines = [self.headline, *filter(None, [self.explanation])]
         if self.disagreement:
             lines.append(f"runs and proof disagree: {self.disagreement}")
         runs = self.runs.text(histogram=histogram)

@@ -203,7 +203,8 @@ def _function_of(name: str) -> tuple[object, bool, bool]:
 def _check(side: NamedSide) -> NamedSide:
     """Returns the side, if what it makes is one."""
     try:
-        as_side(side.build())
+        value = side.build()
+        as_side(value)
     except EquivalenceError as error:
         text = str(error)
         raise EquivalenceError(

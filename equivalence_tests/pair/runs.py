@@ -197,7 +197,7 @@ class _Checked:
 
         if not is_same_program(trace(self.plain), trace(lambda *args: self.plain(*args))):
             raise EquivalenceError(
-                f"{where}: {NOT_PURE}. Or hand in a pair of functions init(params) and "
+                f"{where}: {NOT_PURE}, or hand in a pair of functions init(params) and "
                 "step(grads, state, params), which run as they are"
             )
 

@@ -39,13 +39,6 @@ def as_side(side: SideLike) -> Side:
     if isinstance(side, Side):
         return side
     side = _made_by_config(side)
-    if isinstance(side, legacy_optim.OptimizerDef):
-        return _legacy(side, side.create)
-    if isinstance(side, legacy_optim.Optimizer):
-        return _legacy(
-            side.optimizer_def,
-            lambda params: side.replace(target=params, state=_like(side.state, params)),
-        )
     if isinstance(side, train_state.TrainState):
         return _train_state(side)
     if isinstance(side, optax.GradientTransformation):
@@ -55,6 +48,13 @@ def as_side(side: SideLike) -> Side:
         return _transformation(optax.GradientTransformationExtraArgs(side.init, side.update))
     if isinstance(side, tuple | list) and len(side) == 2 and all(map(callable, side)):
         return _functions(*side)
+    if isinstance(side, legacy_optim.OptimizerDef):
+        return _legacy(side, side.create)
+    if isinstance(side, legacy_optim.Optimizer):
+        return _legacy(
+            side.optimizer_def,
+            lambda params: side.replace(target=params, state=_like(side.state, params)),
+        )
     raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
 
 
@@ -92,12 +92,8 @@ def _description(side: SideLike) -> str:
 
 
 def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Params], PyTree]) -> Side:
-    return replace(
-        legacy(definition),
-        name=type(definition).__name__,
-        init=init,
-        source=_recipe(definition),
-    )
+    source = _recipe(definition)
+    return replace(legacy(definition), name=type(definition).__name__, init=init, source=source)
 
 
 def _train_state(state: train_state.TrainState) -> Side:

@@ -18,8 +18,8 @@ _ADDRESS = re.compile("0x[0-9a-f]+")
 
 # A step reads or writes something in Python that changes from call to call.
 NOT_PURE = (
-    "its step, traced twice, gives two programs; functions must be pure, as JAX asks: what changes "
-    "from call to call belongs in the state"
+    "its step, traced twice, gives two programs: functions must be pure, as JAX asks. Keep "
+    "everything that changes from call to call in the state"
 )
 
 

@@ -265,7 +265,7 @@ def _why_another_program(weak: Sequence[str]) -> str:
             f"the first step is another program than the next, since `{weak[0]}` is weakly typed "
             "before it, or after it, alone; start it as an array of its dtype"
         )
-    return f"{NOT_PURE}. Keep it in the state"
+    return NOT_PURE
 
 
 def _refuse_other_structure(where: str, seen: Mapping[str, Any]) -> None:
