@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -185,12 +184,12 @@ def _evidence(
             raise
         asked = both() if numbers is None else tuple(side.value for side in sides)
         proof, unproved = prove_sides(*asked, params=tree, hyper_params=numbers, names=names)
-        evidence = Evidence(runs, proof, unproved)
-        if evidence.verdict is Verdict.DIFFERENT and numbers is None:
+        why = ""
+        if numbers is None and Evidence(runs, proof, unproved).verdict is Verdict.DIFFERENT:
             different = runs.verdict is Verdict.DIFFERENT
             settings = explanation(sides[0], sides[1], compared) if different else None
-            evidence = replace(evidence, explanation=str(settings or known_recipe(sides, tree)))
-    return evidence
+            why = str(settings or known_recipe(sides, tree))
+    return Evidence(runs, proof, unproved, why)
 
 
 def _write(evidence: "Evidence", device: "Device", outputs: "Outputs") -> int:
@@ -247,17 +246,12 @@ def _params(text: str | None) -> "Params":
 
 
 def _numbers(text: str) -> dict[str, float]:
+    from equivalence_tests.pair.named import parsed_arguments
     from optax_bridge.cli.programs import load_object
 
     if ":" in text:
         return dict(load_object(text, make=True))
-    numbers = {}
-    for part in text.split(","):
-        name, _, number = part.partition("=")
-        try:
-            numbers[name.strip()] = float(number)
-        except ValueError:
-            raise ValueError(
-                f"--hyper-params {text}: expected name=number,..., or module:name; found {part!r}"
-            ) from None
-    return numbers
+    args, numbers = parsed_arguments(text, f"--hyper-params {text}")
+    if args or not all(type(number) in (int, float) for number in numbers.values()):
+        raise ValueError(f"--hyper-params {text}: expected name=number,..., or module:name")
+    return {name: float(number) for name, number in numbers.items()}

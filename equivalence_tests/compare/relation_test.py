@@ -94,6 +94,7 @@ def test_states_are_related_leaf_by_leaf_or_not_at_all():
         return None if found is None else relations_text(found)
 
     assert said() == said(mu=trace * np.float32(1 + 2e-7)) == ""
+    assert said(mu=trace * np.float32(1.004)) == "right = 1.004 x left at state['mu']"
     assert said(mu=-3 * trace, nu=10 * trace) == (
         "right = -3 x left at state['mu']; right = 10 x left at state['nu']"
     )

@@ -415,3 +415,9 @@ def test_parameters_that_no_step_moves_are_said(pattern: str, said: str | None):
     report = check_equivalence(left, right, PARAMS, gradients="normal", steps=3)
     assert report.verdict is Verdict.IDENTICAL
     assert (said or "") in str(report) and ("at rest" in str(report)) == (said is not None)
+
+
+def test_a_parameter_that_one_side_moves_is_not_at_rest():
+    frozen = optax_bridge.multi_optimizer(("*/b", optax.sgd(0.1)))
+    report = check_equivalence(frozen, optax.sgd(0.1), PARAMS, gradients="normal", steps=3)
+    assert (report.verdict, report.at_rest) == (Verdict.DIFFERENT, ())

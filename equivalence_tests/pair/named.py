@@ -12,13 +12,12 @@ from equivalence_tests.pair.settings import settings_of, with_settings
 from equivalence_tests.sides import frameworks
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, side_maker
 from equivalence_tests.sides.frameworks import arguments_text
-from equivalence_tests.sides.programs import side_or_function
 from optax_bridge._hyper_params import RATES
 from optax_bridge._literals import NO_LITERAL, expression, literal
 from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.errors import error_text
-from optax_bridge.cli.programs import in_program, with_own_arguments
+from optax_bridge.cli.programs import in_program, load_object, with_own_arguments
 from optax_bridge.correspondence import TORCH, entries_by_class
 from optax_bridge.correspondence.expression import ExpressionError
 from optax_bridge.correspondence.recipe import resolve
@@ -73,16 +72,22 @@ class NamedSide:
 
     def build(self, **changes: object) -> SideLike:
         """Returns the side, with some keyword arguments changed."""
-        if self.function is None:
-            return self._in_its_program(self.value)
         if changes:
             return replace(self, args=(), kwargs={**self.parameters, **changes}).build()
+        value = self.value if self.function is None else self._call()
+        try:
+            side = as_side(value)
+        except EquivalenceError as error:
+            raise EquivalenceError(f"{self}: {error}") from error
+        # As of PyTorch's own, whose state is in no layout of ours, the parameters are compared.
+        return self._in_its_program(replace(side, definition=None) if self.is_port else value)
+
+    def _call(self) -> SideLike:
+        """Returns what the function makes of its arguments."""
+        assert self.function is not None
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):
-                side = side_maker(self.function)(*self.args, **(self.kwargs or {}))
-            # As of PyTorch's own, whose state is in no layout of ours, the parameters are compared.
-            side = replace(as_side(side), definition=None) if self.is_port else side
-            return self._in_its_program(side)
+                return side_maker(self.function)(*self.args, **(self.kwargs or {}))
         except (Exception, SystemExit) as error:
             hint = ""
             if isinstance(error, TypeError) and not self.arguments:
@@ -179,8 +184,8 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
             f"Adam(1e-3) or optax.adamw(1e-3){is_meant}"
         )
     args, kwargs = parsed_arguments(arguments, f"--args {arguments!r} for {name}")
-    value, is_side, is_port = _function_of(name)
-    if not is_side:
+    value, is_port = _object_of(name)
+    if callable(value):
         return NamedSide(name, value, None, args, kwargs, is_port=is_port)
     if arguments.strip():
         raise EquivalenceError(
@@ -189,27 +194,20 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
     return NamedSide(name, None, value)
 
 
-def _function_of(name: str) -> tuple[object, bool, bool]:
-    """Returns what a name means, whether it is a side, and whether it is a port of PyTorch's."""
+def _object_of(name: str) -> tuple[object, bool]:
+    """Returns the object of a name, and True if it is this project's port of PyTorch's."""
     module, _, attribute = name.partition(":")
     if module.partition(".")[0] == "torch":
         entry = entries_by_class(TORCH).get(attribute) if module == TORCH.origin else None
         if entry is not None and importlib.util.find_spec("torch") is None:
-            return resolve(entry.legacy.dotted), False, True
+            return resolve(entry.legacy.dotted), True
         frameworks.import_torch(name)
-    return *side_or_function(name), False
+    return load_object(name), False
 
 
 def _check(side: NamedSide) -> NamedSide:
-    """Returns the side, if what it makes is one."""
-    try:
-        value = side.build()
-        as_side(value)
-    except EquivalenceError as error:
-        text = str(error)
-        raise EquivalenceError(
-            text if text.startswith(side.name) else f"{side}: {error}"
-        ) from error
+    """Returns the side, if it can be made."""
+    side.build()
     return side
 
 
@@ -257,8 +255,8 @@ def _library_side(call: ast.Call, text: str) -> NamedSide:
     """Returns the side of a library's constructor; calls of such are taken as arguments too."""
     module, _, attribute = ast.unparse(call.func).rpartition(".")
     name = f"{module}:{attribute}"
-    function, is_side, is_port = _function_of(name)
-    if is_side:
+    function, is_port = _object_of(name)
+    if not callable(function):
         raise EquivalenceError(f"{text}: {name} is a side already and is not called")
     try:
         args, kwargs = _literal_arguments(call, text)

@@ -51,10 +51,7 @@ def as_side(side: SideLike) -> Side:
     if isinstance(side, legacy_optim.OptimizerDef):
         return _legacy(side, side.create)
     if isinstance(side, legacy_optim.Optimizer):
-        return _legacy(
-            side.optimizer_def,
-            lambda params: side.replace(target=params, state=_like(side.state, params)),
-        )
+        return _legacy(side.optimizer_def, functools.partial(_taken_over, side))
     raise EquivalenceError(f"{EXPECTED}; found {_description(side)}")
 
 
@@ -94,6 +91,10 @@ def _description(side: SideLike) -> str:
 def _legacy(definition: legacy_optim.OptimizerDef, init: Callable[[Params], PyTree]) -> Side:
     source = _recipe(definition)
     return replace(legacy(definition), name=type(definition).__name__, init=init, source=source)
+
+
+def _taken_over(optimizer: legacy_optim.Optimizer, params: Params) -> legacy_optim.Optimizer:
+    return optimizer.replace(target=params, state=_like(optimizer.state, params))
 
 
 def _train_state(state: train_state.TrainState) -> Side:

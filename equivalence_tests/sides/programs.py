@@ -5,25 +5,10 @@ import contextlib
 import importlib.util
 import warnings
 from collections.abc import Generator
-from typing import Any
 
 import legacy_optim
-from equivalence_tests.sides.adapt import EXPECTED, EquivalenceError, as_side
-from optax_bridge.cli.programs import load_object, unknown_arguments
-
-
-def side_or_function(name: str) -> tuple[Any, bool]:
-    """Returns the object of a name, and True if it is a side; else it can be called to make one."""
-    value = load_object(name)
-    try:
-        as_side(value)
-        return value, True
-    except EquivalenceError:
-        if callable(value):
-            return value, False
-        raise EquivalenceError(
-            f"{name}: {EXPECTED}, or a function that makes one; found {type(value).__name__}"
-        ) from None
+from equivalence_tests.sides.adapt import EquivalenceError
+from optax_bridge.cli.programs import unknown_arguments
 
 
 def check_arguments() -> None:

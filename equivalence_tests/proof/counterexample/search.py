@@ -15,6 +15,7 @@ from equivalence_tests.proof.counterexample.candidates import (
     Grads,
     exact_values,
     of_sizes,
+    other_settings,
     simple,
     sizes,
 )
@@ -32,7 +33,13 @@ from equivalence_tests.proof.counterexample.runs import (
 )
 from equivalence_tests.proof.dtypes import Json
 from equivalence_tests.proof.errors import NoRule, ProofError, Unclear, Undefined
-from equivalence_tests.proof.reading.sides import Inputs, MakeSide, check_inputs, trace_side
+from equivalence_tests.proof.reading.sides import (
+    Inputs,
+    MakeSide,
+    Program,
+    check_inputs,
+    trace_side,
+)
 from equivalence_tests.sides.precision import float64
 
 # Rounding in float64 is 1e-16 of a number, and grows by what cancels.
@@ -319,6 +326,20 @@ class Search:
             float(values[1][index]),
             arithmetic,
         )
+
+
+def find_with_other_settings(
+    pair: tuple[MakeSide, MakeSide], inputs: Inputs, programs: tuple[Program, Program]
+) -> tuple[Counterexample | None, int]:
+    """Returns a counterexample with other hyper-parameters, and how many of these were tried."""
+    tried = 0
+    for numbers in other_settings(inputs.numbers, programs):
+        tried += 1
+        with contextlib.suppress(ProofError, NoRule):  # a side may refuse a number
+            example = Search(pair, replace(inputs, numbers=numbers)).find_quickly()
+            if example is not None:
+                return example, tried
+    return None, tried
 
 
 def _are_apart(pair: Pair, params: Arrays, grads: Grads) -> bool | None:
