@@ -81,11 +81,6 @@ class Comparison:
         return min((leaf.first for leaf in self.by_leaf), key=lambda each: each.step, default=None)
 
     @property
-    def of_one_element(self) -> bool:
-        """Whether leaves differ, and all that do have one element."""
-        return {leaf.elements for leaf in self.by_leaf} == {1}
-
-    @property
     def counts(self) -> str:
         """The histogram as text."""
         return ", ".join(f"{name}: {amount}" for name, amount in self.histogram.items())

@@ -4,7 +4,6 @@ import enum
 import math
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, VISIBLE, Comparison
@@ -22,13 +21,6 @@ _OF_A_CONSTANT = 2.0**-21
 
 _ANY = math.ulp(0.0)  # apart by anything, where a parameter is one of those
 _POISON = "a gradient that is not finite"
-
-
-# From this JAX on, XLA for CPUs may compile a loop that holds no matrix product of some size as one
-# function. What the operations on parameters of one element read is then loaded once for several,
-# by an order that the whole program decides, and by that order the compiler chooses which of two
-# products is fused with their sum. The other parameters have loops of their own, and their bits.
-ONE_FUNCTION_SINCE = (0, 11, 1)
 
 
 class Nature(enum.Enum):
@@ -148,22 +140,6 @@ class Judgement:
         shrank = extent is not None and usual.relative <= extent.relative * _HALFWAY
         is_few = usual.ulp <= self.wide.allowed(few)
         return math.isfinite(usual.relative) and (shrank or is_few)
-
-
-def loop_may_be_one_function() -> bool:
-    """True if parameters of one element may round with the rest of a compiled loop here."""
-    return jax.default_backend() == "cpu" and jax.__version_info__ >= ONE_FUNCTION_SINCE
-
-
-def one_function_remark(comparison: Comparison) -> str:
-    """A possible reason of what rounds; empty where another algorithm may be at work."""
-    if not (comparison.of_one_element and loop_may_be_one_function()):
-        return ""
-    return (
-        "only leaves of one element differ: from JAX 0.11.1 on, XLA for CPUs may compile a loop of "
-        "steps as one function, and such leaves round with the rest of it; outside of a loop they "
-        "may have the same bits"
-    )
 
 
 def _relative(comparison: Comparison, otherwise: float) -> float:

@@ -136,7 +136,6 @@ def _report(setup: Setup, params: Params, bound: float, decide: bool) -> Report:
         parameters=here.parameters,
         parameters_wide=there and there.parameters,
         relations=here.relations if related else {},
-        counts=here.counts,
         signature=signature(params, "params"),
     )
 

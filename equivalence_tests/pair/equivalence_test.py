@@ -15,7 +15,6 @@ from flax.training import train_state
 import legacy_optim
 import optax_bridge
 from equivalence_tests import EquivalenceError, Nature, Verdict, check_equivalence
-from equivalence_tests.compare import judgement
 
 PARAMS = {
     "a": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32),
@@ -252,12 +251,9 @@ def test_the_state_of_a_half_trained_side_is_kept():
 
 def test_a_rate_in_a_state_is_the_same_rate_in_float64():
     """Else 0.1 in float32 against 0.1 in float64 would pass for another algorithm."""
-    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1, momentum=0.9)
-    left, right = bridge_state(tx), bridge_state(optax.sgd(0.1, momentum=0.9))
-    left, right = (side.apply_gradients(grads=PARAMS) for side in (left, right))
-    report = check_equivalence(left, right, PARAMS, gradients="hostile", steps=STEPS)
-    assert report.verdict in (Verdict.IDENTICAL, Verdict.ROUNDING), report
-    assert report.nature in (Nature.NONE, Nature.ROUNDING), report
+    left = bridge_state(optax.inject_hyperparams(optax.adam)(learning_rate=0.1))
+    report = check_equivalence(left, bridge_state(optax_bridge.adam(0.1)), PARAMS, steps=STEPS)
+    assert (report.verdict, report.nature) == (Verdict.ROUNDING, Nature.ROUNDING), report
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.05])
@@ -366,39 +362,6 @@ def test_bad_input_names_side_step_and_leaf(name: str):
     given = {"left": optax.sgd(0.1), "right": optax.sgd(0.1), "params": PARAMS, **changes}
     with pytest.raises(EquivalenceError, match=message):
         check_equivalence(given.pop("left"), given.pop("right"), given.pop("params"), **given)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "said"),
-    [(jnp.bfloat16, "stands still at 256"), (jnp.uint8, "wraps round at 255"), (jnp.int32, "")],
-)
-def test_a_short_count_says_how_far_it_goes(dtype: Any, said: str):
-    def counting(dtype: Any) -> Any:
-        def update(updates: Any, state: Any, params: Any = None) -> Any:
-            rate = 0.1 / (1 + state.astype(jnp.float32))
-            return jax.tree.map(lambda g: -rate * g, updates), state + jnp.ones((), dtype)
-
-        return optax.GradientTransformation(lambda params: jnp.zeros((), dtype), update)
-
-    report = check_equivalence(counting(jnp.int32), counting(dtype), PARAMS, steps=STEPS)
-    assert report.verdict is Verdict.IDENTICAL
-    assert ("of the right side counts in" in str(report)) == bool(said)
-    assert said in str(report)
-
-
-def test_rounding_of_single_elements_is_laid_to_the_compiler_that_does_so(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    params = {"scalar": np.ones((), np.float32), "one": np.ones((1, 1), np.float32)}
-    pair = legacy_optim.Adam(0.1), optax.adam(0.1)
-    monkeypatch.setattr(judgement, "ONE_FUNCTION_SINCE", (99, 0, 0))
-    assert "as one function" not in str(check_equivalence(*pair, params, steps=20))
-    monkeypatch.setattr(judgement, "ONE_FUNCTION_SINCE", (0, 4, 0))
-    assert "as one function" in str(check_equivalence(*pair, params, steps=20))
-    more = params | {"two": np.ones(2, np.float32)}
-    assert "as one function" not in str(check_equivalence(*pair, more, steps=20))
-    other = str(check_equivalence(pair[0], optax.adam(0.2), params, steps=20))
-    assert "as one function" not in other
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Two sides stepped side by side: in their own dtypes, and in float64."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
@@ -11,7 +11,7 @@ from jax.extend import core
 
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.compare.relation import Relation, relations
-from equivalence_tests.compare.trees import first_mismatch, is_numeric, leaf_name, signature
+from equivalence_tests.compare.trees import first_mismatch, is_numeric, signature
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
 from equivalence_tests.sides.in_float64 import is_same_in_float64, wide
 from equivalence_tests.sides.inputs.gradients import Stream
@@ -52,7 +52,6 @@ class Outcome(NamedTuple):
     moved: float
     at_rest: frozenset[str]
     finite: int
-    counts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,40 +95,13 @@ def compare_sides(setup: Setup, params: Params, poisoned: Mapping[str, int]) -> 
     at_rest = _at_rest(params, [run["params"] for run in runs])
     finite = _finite([run["params"] for run in runs])
     if not comparable:
-        counts = [
-            text for run, name in zip(runs, names, strict=True) for text in _counts(run, name)
-        ]
-        return Outcome(parameters, parameters, False, {}, moved, at_rest, finite, tuple(counts))
+        return Outcome(parameters, parameters, False, {}, moved, at_rest, finite)
     # Only what comes before a number that is not finite can be related.
     until = _finite(runs)
     related = relations(*(jax.tree.map(lambda leaf: leaf[:until], run["state"]) for run in runs))
     return Outcome(
         compare(*runs, poisoned=poisoned), parameters, True, related or {}, moved, at_rest, finite
     )
-
-
-_FEW_BITS = 16
-
-
-def _counts(run: PyTree, name: str) -> Iterator[str]:
-    """Counts of steps that soon stand still or wrap round, and did not in this run."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path({"state": run["state"]}):
-        if leaf.ndim != 1 or not is_numeric(leaf.dtype) or leaf.dtype == np.bool_:
-            continue
-        increments = np.diff(leaf.astype(np.float64))
-        if not increments.size or increments[0] == 0 or (increments != increments[0]).any():
-            continue
-        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
-            info = jax.numpy.finfo(leaf.dtype)
-            most, ends = abs(increments[0]) * 2 ** (info.nmant + 1), "stands still"
-        else:
-            info = jax.numpy.iinfo(leaf.dtype)
-            most, ends = info.max, "wraps round"
-        if info.bits <= _FEW_BITS:
-            yield (
-                f"{leaf_name(path)} of the {name} side counts in {leaf.dtype}, which {ends} at "
-                f"{most:.0f}, after these steps"
-            )
 
 
 class _Checked:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import jax
 
 from equivalence_tests.compare.comparison import Comparison, Difference, as_data, as_json
-from equivalence_tests.compare.judgement import Judgement, Nature, one_function_remark
+from equivalence_tests.compare.judgement import Judgement, Nature
 from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
@@ -42,7 +42,6 @@ class Report:
       at_rest: paths of the parameters that no step moves on either side.
       finite: the number of steps until a parameter is not finite, where the gradients still are;
         None if there is no such step.
-      counts: counts of one side in a dtype in which they do not go far, in words.
       closed_loop: whether each side followed its own gradients.
       pinned: settings that were held fixed.
       signature: path of each parameter -> its shape and dtype.
@@ -66,7 +65,6 @@ class Report:
     parameters: Comparison | None = None
     parameters_wide: Comparison | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
-    counts: tuple[str, ...] = ()
     signature: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     @property
@@ -192,7 +190,6 @@ class Report:
             lines.append(f"  at rest on both sides: {self.about_rest}")
         if self.finite is not None:
             lines.append(f"  NaN or infinity from step {self.finite + 1} on, which hides the rest")
-        lines += [f"  {text}" for text in self.counts]
         if about := self.about_states:
             lines.append(f"  {about}")
         if comparison.first is not None:
@@ -204,8 +201,6 @@ class Report:
                 *(_distances(comparison.counts) if histogram else ()),
                 f"  nature: {judgement.explanation}",
             ]
-            if self.nature is Nature.ROUNDING and (why := one_function_remark(comparison)):
-                lines.append(f"  {why}")
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
@@ -242,7 +237,6 @@ class Report:
             "started": self.started,
             "at_rest": list(self.at_rest),
             "finite_steps": self.finite,
-            "counts": list(self.counts),
             "states": self.about_states,
             "state_factors": self.factors,
             "environment": environment(jax.devices()[0]),
