@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from equivalence_tests.environment import Device
-    from equivalence_tests.report.outputs import Outputs
     from equivalence_tests.recordings.format import Recording
+    from equivalence_tests.report.outputs import Outputs
     from equivalence_tests.suite.case import Case, Result
 
 app = typer.Typer(**STYLE)

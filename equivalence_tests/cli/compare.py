@@ -251,7 +251,8 @@ def _numbers(text: str) -> dict[str, float]:
 
     if ":" in text:
         return dict(load_object(text, make=True))
-    args, numbers = parsed_arguments(text, f"--hyper-params {text}")
+    where = f"--hyper-params {text}: expected name=number,..., or module:name"
+    args, numbers = parsed_arguments(text, where)
     if args or not all(type(number) in (int, float) for number in numbers.values()):
-        raise ValueError(f"--hyper-params {text}: expected name=number,..., or module:name")
+        raise ValueError(where)
     return {name: float(number) for name, number in numbers.items()}

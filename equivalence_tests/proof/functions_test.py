@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flint import arb
 
@@ -249,3 +250,23 @@ def test_an_example_that_runs_do_not_bear_out_is_none(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Pair, "last_exactly", last_exactly)
     left, right = map(direct, NOT_SEEN["a fill value"])
     assert prove_equivalence(left, right, {"k": jnp.zeros(3)}).verdict == "not decided"
+
+
+CONDITIONS = {
+    "twice a count": (lambda n: 2 * n > 3, lambda n: n >= 2),
+    "at most": (lambda n: n < 3, lambda n: n <= 2),
+    "between": (lambda n: (n > 3) & (n < 5), lambda n: n == 4),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_on_a_whole_number_has_one_form(name: str):
+    def side(condition: Callable[[Any], Any]) -> optax.GradientTransformation:
+        def update(grads: Any, count: Any, params: Any = None) -> Any:
+            rate = jnp.where(condition(count), 0.2, 0.1)
+            return jax.tree.map(lambda g: -rate * g, grads), count + 1
+
+        return optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), update)
+
+    left, right = map(side, CONDITIONS[name])
+    assert prove_equivalence(left, right, {"w": jnp.ones(2)}).verdict == REALS
