@@ -158,7 +158,7 @@ def _optimizer_items(
         yield from unpaired_items(((*path, "state", n) for n in others), Side.SURPLUS)
     steps = list(_step_items(template.step, states, path, home, scope))
     yield from steps
-    step = steps[-1].value() if isinstance(steps[-1], Move) else template.step
+    step = steps[-1].value() if isinstance(steps[-1], Move) else np.int32(0)  # an error by then
     target_path = (*path, "target")
     field_scope = replace(scope, owner="params", home=(target_path, (*home, "params")))
     types = parameter_types(template.params, saved["target"], target_path, field_scope)

@@ -5,9 +5,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import serialization
-from flax.training import checkpoints
+from flax.training import checkpoints, train_state
 
 import legacy_optim
 from optax_bridge import (
@@ -61,6 +63,36 @@ def test_a_state_of_another_optimizer_does_not_go_back() -> None:
             legacy_tree(params, state, 3, other)
 
 
+def test_a_number_among_the_parameters_does_not_go_back(tmp_path: Path) -> None:
+    tree = serialization.to_state_dict(fresh(from_legacy(legacy_optim.Adam(0.1))))
+    data = {**tree, "params": {**tree["params"], "scale": 3}}
+    (tmp_path / "new").write_bytes(serialization.msgpack_serialize(data))
+    with pytest.raises(
+        CheckpointError, match=r"\['params'\]\['scale'\]: expected an array, found 3"
+    ):
+        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
+
+
+def test_the_numbers_of_flax_s_own_state_from_orbax_are_looked_at(tmp_path: Path) -> None:
+    state = train_state.TrainState.create(
+        apply_fn=None, params={"w": jnp.ones(2)}, tx=optax.adam(0.1)
+    )
+    broken = state.replace(params={"w": jnp.array([1.0, jnp.nan])})
+    checkpoints.save_checkpoint(tmp_path, broken, 2, orbax_checkpointer=ocp.PyTreeCheckpointer())
+    with pytest.raises(CheckpointError, match=r"\['w'\]: expected finite numbers, found NaN"):
+        restore_checkpoint(tmp_path, state)
+
+
+def test_what_orbax_does_not_restore_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
+    saved = checkpoints.save_checkpoint(
+        tmp_path, fresh(), 2, orbax_checkpointer=ocp.PyTreeCheckpointer()
+    )
+    metadata = Path(saved) / "_METADATA"
+    metadata.write_text(metadata.read_text().replace('"key_type": 2', '"key_type": -1'))
+    with pytest.raises(CheckpointError, match=r"a checkpoint that Orbax restores.*KeyType"):
+        restore_checkpoint(tmp_path, fresh())
+
+
 @pytest.mark.parametrize("others", [{"a": 1}, {"a": {"b": 2}}, {"a": {"b": {}}}], ids=str)
 def test_nothing_is_put_where_something_else_stands(others: Any) -> None:
     with pytest.raises(CheckpointError, match=r"a place for the optimizer.*--part NAME"):
@@ -90,8 +122,6 @@ def test_only_who_has_the_dict_in_hand_is_told_what_to_take_out(tmp_path: Path) 
 
 @pytest.mark.parametrize("given", ["orbax_checkpointer", "orbax_transforms"])
 def test_what_is_given_for_orbax_reaches_it(given: str, tmp_path: Path) -> None:
-    import orbax.checkpoint as ocp
-
     taken = TrainState.from_legacy(trained(), exact=False)
     saver = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     saved = checkpoints.save_checkpoint(tmp_path, taken, 2, orbax_checkpointer=saver)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet_orbax
-from optax_bridge.checkpoints.errors import CheckpointError, Place
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.legacy_to_state import plan_like
 from optax_bridge.checkpoints.moves import Misfit, Plan, keeps
@@ -211,6 +211,9 @@ def _from_orbax(
         raise CheckpointError(
             f"{path}, {error.place}", error.expected, error.found, error.remedy
         ) from None
+    except (ValueError, KeyError) as error:  # of Orbax, about what it has written beside the arrays
+        found = f"{type(error).__name__}: {brief(str(error), 200)}"
+        raise CheckpointError(path, "a checkpoint that Orbax restores", found, DAMAGED) from error
 
 
 def _size_of(target: PyTree) -> int:

@@ -62,6 +62,11 @@ def halved(tree: Any) -> Any:
     return jnp.asarray(tree, jnp.bfloat16) if np.ndim(tree) else tree
 
 
+def with_step(step: Any) -> Any:
+    old = saved(trained())
+    return {**old, "state": {**old["state"], "step": step}}
+
+
 # Template, state dict, what the error says and what it does not.
 MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     "the other kind": (fresh, lambda: taken(exact=True), r"another --recipe", "replicat"),
@@ -88,6 +93,10 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         lambda: fresh(rngs={"a": jnp.zeros(2, jnp.uint32)}),
         lambda: taken(False) | {"rngs": {"a": np.zeros(2, np.uint32)}, "ema_params": np.ones(2)},
         r"\['ema_params'\] besides", "no [",
+    ),
+    "no step for shapes": (
+        lambda: jax.eval_shape(fresh), lambda: {"optimizer": with_step({}), "note": np.ones(1)},
+        r"\['optimizer'\]\['state'\]\['step'\].*one number of steps", "int()",
     ),
     "one moment for two places": (
         lambda: fresh(optax.chain(optax.scale_by_adam(), optax.scale_by_adam())),

@@ -140,6 +140,10 @@ def back(
         )  # fmt: skip
     state = _one_state(read, states[0])
     params, step = state["params"], state["step"]
+    for names, leaf in leaves(params):
+        if not is_array(leaf):
+            where = f"{read.path}, {leaf_name((*states[0], 'params', *names))}"
+            raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
     items: list[Item] = []
     if not may_count_steps(step):
         items.append(steps_misfit(step, (*states[0], "step")))
