@@ -45,7 +45,7 @@ def test_adafactor_comes_along(store: str, with_metadata: bool, tmp_path: Path) 
 
 
 def recorded(archive: str, name: str, folder: Path) -> Path:
-    """What the Orbax of that time wrote for T5X; see `testdata/record_t5x.py`."""
+    """What the Orbax of that time wrote for T5X; see `tools/record_t5x.py`."""
     with zipfile.ZipFile(FILES / f"{archive}.zip") as file:
         file.extractall(folder)
     return folder / name
