@@ -180,15 +180,13 @@ class _Request:
     def _convert_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
         """Puts a TrainState in place of each of a checkpoint's optimizers."""
         _check_names(read, [part.name for part in find_parts(read.tree, read.path)], definitions)
-        rest, each = read.tree, dict[str, Converted]()
+        tree, states = read.tree, dict[str, Converted]()
         for path, definition in definitions.items():
-            each[path] = self._convert(read, rest, definition, path)
-            rest = each[path].others
-        choices = {path: one.choice for path, one in each.items() if one.choice is not None}
-        moves = [
-            move for path, one in each.items() for move in _moved_to(one.layout.part, one.moves)
-        ]
-        tree = tree_of([*each.values()], read.path)
+            states[path] = self._convert(read, tree, definition, path)
+            tree = states[path].others
+        choices = {path: state.choice for path, state in states.items() if state.choice is not None}
+        moves = [m for state in states.values() for m in _moved_to(state.layout.part, state.moves)]
+        tree = tree_of([*states.values()], read.path)
         return Conversion(read, tree, definitions, choices=choices, moves=moves)
 
     def _back_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
