@@ -18,6 +18,7 @@ from jax import lax
 from equivalence_tests import ProofError, prove_equivalence
 from equivalence_tests.proof.algebra.algebra import Algebra
 from equivalence_tests.proof.bits.graph import Graph
+from equivalence_tests.proof.counterexample.runs import relative_distance
 from equivalence_tests.proof.dtypes import NO_OVERFLOW
 from equivalence_tests.proof.induction.equality import Comparer, Level
 from equivalence_tests.proof.reals import indexing
@@ -259,6 +260,13 @@ def test_an_element_that_is_undefined_hides_no_other(dtype: Any, rate: float):
 
     proof = prove_equivalence(side(0.1), side(rate), {"k": jnp.ones((2, 3), dtype)})
     assert proof.verdict == DIFFERENT, proof
+
+
+def test_a_nan_on_both_sides_is_no_difference_and_hides_none():
+    left = np.array([np.nan, 1.0])
+    assert relative_distance(left, left) == 0
+    assert relative_distance(left, np.array([np.nan, 2.0])) == 0.5
+    assert relative_distance(left, np.array([0.0, 1.0])) == np.inf
 
 
 def test_with_which_settings_a_counterexample_was_looked_for_is_said():
