@@ -60,8 +60,8 @@ def test_numbers_and_numpy_arrays(param: Any, grad: Any) -> None:
 
 
 def test_the_step_offset_is_the_step_at_which_the_decay_begins() -> None:
-    fresh = optim.Adafactor(0.1).create(jnp.full((4, 5), 0.1))
-    tuned = optim.Adafactor(0.1, step_offset=7).create(fresh.target)
+    fresh = optim.Adafactor(0.1, clipping_threshold=None).create(jnp.full((4, 5), 0.1))
+    tuned = optim.Adafactor(0.1, step_offset=7, clipping_threshold=None).create(fresh.target)
     tuned = tuned.replace(state=tuned.state.replace(step=7))
     for scale in (1.0, 2.0):
         grads = jnp.linspace(-scale, scale, 20).reshape(4, 5)

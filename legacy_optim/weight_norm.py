@@ -138,7 +138,7 @@ def _is_split(param: Array) -> bool:
     return len(shape) > 0 and math.prod(shape) > shape[-1]
 
 
-def _squared_norm(param: jax.Array) -> jax.Array:
+def _squared_norm(param: Array) -> jax.Array:
     return jnp.square(param).sum(tuple(range(param.ndim - 1)), keepdims=True)
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import legacy_optim
 from equivalence_tests.pair.settings import settings_of, with_settings
@@ -194,7 +195,7 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
     return NamedSide(name, None, value)
 
 
-def _object_of(name: str) -> tuple[object, bool]:
+def _object_of(name: str) -> tuple[Any, bool]:
     """Returns the object of a name, and True if it is this project's port of PyTorch's."""
     module, _, attribute = name.partition(":")
     if module.partition(".")[0] == "torch":

@@ -1,6 +1,6 @@
 """Which arguments a transformation takes per call, asked of real Optax transformations."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -111,8 +111,8 @@ def test_the_argument_arrives():
 def test_arguments_reach_what_multi_steps_accumulates_for(as_transformation: bool):
     inner = optax.chain(optax_bridge.adam(), optax.contrib.reduce_on_plateau(0.5, patience=1))
     steps = optax.MultiSteps(inner, 2)
-    tx = steps.gradient_transformation() if as_transformation else steps
-    params = jnp.ones(3)
+    tx = cast(Any, steps.gradient_transformation() if as_transformation else steps)
+    params = cast(Any, jnp.ones(3))
     state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
     opt_state = tx.init(params)
     for step in range(6):

@@ -332,7 +332,11 @@ def test_in_a_list_of_states_an_index_is_that_of_the_parameter():
     def init(params: Any) -> Any:
         return ([jnp.zeros_like(param) for param in params],)
 
-    tx = optax.GradientTransformation(init, lambda grads, state, params=None: (grads, state))
-    params = [nn.Partitioned(jnp.ones((4, 4)), names) for names in (("a", "b"), ("b", "a"))]
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, state
+
+    tx = optax.GradientTransformation(init, update)
+    params: Any = [nn.Partitioned(jnp.ones((4, 4)), names) for names in (("a", "b"), ("b", "a"))]
     state: Any = optax_bridge.with_axis_metadata(tx).init(params)
     assert [box.names for box in state[0]] == [("a", "b"), ("b", "a")]

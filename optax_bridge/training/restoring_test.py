@@ -8,7 +8,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -259,7 +259,7 @@ def test_the_state_of_a_named_chain_comes_back(by_position: bool) -> None:
     params = OrderedDict(b=jnp.ones(2), a=jnp.ones(3))
     fresh = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
     saved = fresh.apply_gradients(grads=params)
-    tree = serialization.msgpack_restore(serialization.to_bytes(saved))
+    tree = cast(Any, serialization.msgpack_restore(serialization.to_bytes(saved)))
     if by_position:
         adam = tree["opt_state"]["adam"]["0"]
         tree["opt_state"]["adam"]["0"] = {"0": adam["count"], "1": adam["mu"], "2": adam["nu"]}

@@ -47,7 +47,8 @@ def parse_value(text: str) -> FieldValue:
 
 
 def _call(node: ast.Call) -> object:
-    name, arguments = ast.unparse(node.func), [literal(arg, _NAMES, _call) for arg in node.args]
+    name = ast.unparse(node.func)
+    arguments: list[FieldValue] = [literal(arg, _NAMES, _call) for arg in node.args]
     if node.keywords:
         raise ValueError("an argument by name")
     if name in ("P", "PartitionSpec"):
