@@ -74,6 +74,9 @@ def test_around_parts_that_would_be_compiled_otherwise_all_are_exact():
     half = choose_recipe(wrapped, dtypes={"float16"})
     assert half.kind == "exact" and "WeightNorm" in half.reason
     assert choose_recipe(wrapped, dtypes={"bfloat16"}).kind == "optax"
+    exact_within = legacy_optim.WeightNorm(legacy_optim.GradientDescent(0.1))
+    assert "float16" in choose_recipe(exact_within.wrapped_optimizer, "optax").dtypes
+    assert "float16" not in choose_recipe(exact_within, "optax").dtypes
 
 
 def test_a_class_of_ones_own_is_wrapped_whatever_is_asked_for():

@@ -121,7 +121,7 @@ def test_arguments_reach_what_multi_steps_accumulates_for(as_transformation: boo
         params = optax.apply_updates(params, updates)
         state = state.apply_gradients(grads=grads, learning_rate=0.5, value=1.0)
     np.testing.assert_array_equal(state.params, params)
-    assert (params < 0.5).all()
+    assert np.all(np.asarray(params) < 0.5)
     with pytest.raises(TypeError, match="got learnig_rate, which is neither"):
         state.apply_gradients(grads=params, learning_rate=0.5, value=1.0, learnig_rate=0.5)
 

@@ -332,9 +332,9 @@ def test_in_a_list_of_states_an_index_is_that_of_the_parameter():
     def init(params: Any) -> Any:
         return ([jnp.zeros_like(param) for param in params],)
 
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
         del params
-        return grads, state
+        return updates, state
 
     tx = optax.GradientTransformation(init, update)
     params: Any = [nn.Partitioned(jnp.ones((4, 4)), names) for names in (("a", "b"), ("b", "a"))]
