@@ -120,6 +120,7 @@ REFUSED = [
     ("Adam(jnp.float32)", "a finite number"),
     ("Adam(beta1=2)", "beta1 is a number from 0 to below 1, .*; found 2"),
     ("Adam(beta2=1.0)", "beta2 is a number from 0 to below 1, .*; found 1.0"),
+    ("Adam(alpha=1e-3)", "no argument alpha; is learning_rate meant"),
     ("Adam(eps=-1)", "eps is a number, 0 or more"),
     ("Momentum(beta=1.5)", "beta is a number from 0 to 1"),
     ("Momentum(nesterov=1)", "nesterov is True or False"),
