@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from equivalence_tests.recordings.format import pack, read
+from equivalence_tests.recordings.format import Recording, pack, read
 
 _REFERENCE = Path(__file__).resolve().parents[1] / "equivalence_tests" / "reference"
 
@@ -17,7 +17,7 @@ _REFERENCE = Path(__file__).resolve().parents[1] / "equivalence_tests" / "refere
 def main() -> None:
     """Writes the files of the repository."""
     folder = Path(sys.argv[1])
-    files: dict[str, dict[str, object]] = {}
+    files: dict[str, dict[str, Recording]] = {}
     for path in sorted(path.parent for path in folder.rglob("case.json")):
         name, run = path.relative_to(folder).as_posix(), read(path)
         case = json.loads((path / "case.json").read_text())

@@ -153,9 +153,8 @@ def test_pytorch_is_recorded_in_mid_training(tmp_path: Path):
     run = read(tmp_path / "run.rec")
     assert run.first == 4 and len(run.steps) == 3
     assert dict(run.steps[0].rates) == {"0": 0.1, "bias": 0.02}
-    names = {
-        "names": {"weight": {"to": "params/weight", "as": "o i -> i o"}, "bias": "params/bias"}
-    }
+    kernel = {"to": "params/dense/kernel", "as": "o i -> i o"}
+    names = {"names": {"weight": kernel, "bias": "params/dense/bias"}}
     result = replay(run, optimizer=optax.adam(0.1), names=names)
     assert "rate['bias']: 0.02 there, 0.1 here: 5 times" in str(result), result
     assert result.explanation.startswith("with the recorded rates it is")

@@ -35,7 +35,7 @@ from equivalence_tests.recordings.stages import (
     fitted_factor,
     not_judged,
 )
-from equivalence_tests.report.recording import OPEN_LOOP
+from equivalence_tests.report.recording import OPEN_ULP
 from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.precision import float64
 from optax_bridge import TrainState
@@ -52,7 +52,7 @@ Factors = Sequence[
     Mapping[str, float]
 ]  # what brings the updates of each group to the recorded rate
 # In ULP: what a step alone and a whole run may round where float64 shows no more. Beyond that, four
-# times our own rounding is rounding too, as far as the bound of `OPEN_LOOP` goes; different is what
+# times our own rounding is rounding too, as far as the bound of `OPEN_ULP` goes; different is what
 # exceeds both, and what lies between is not decided.
 _ALONE, _WHOLE, _OWN = 4.0, 16.0, 4.0
 _FEW, _TRIES = 16, 48  # steps that tell most settings apart; settings that are tried
@@ -316,7 +316,7 @@ def _judge(stepper: Stepper, steps: int, factors: Factors) -> Stage:
     if all(comparison.identical for comparison in comparisons.values()):
         return Stage(NAME, Outcome.IDENTICAL, distance=distance)
     bounds = {True: _ALONE, False: _WHOLE}
-    most, own_rounding = whole.allowed(OPEN_LOOP.ulp), dict.fromkeys(kinds, 0.0)
+    most, own_rounding = whole.allowed(OPEN_ULP), dict.fromkeys(kinds, 0.0)
     if any(comparison.ulp > bounds[alone] for alone, comparison in comparisons.items()):
         for alone in kinds:
             own_rounding[alone] = _OWN * compared(own[alone], run(alone, True)).ulp

@@ -39,7 +39,7 @@ from equivalence_tests.recordings.stages import (
     not_judged,
     stage_of,
 )
-from equivalence_tests.report.recording import CLOSED_LOOP
+from equivalence_tests.report.recording import CLOSED_ULP
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.metadata.trees import PyTree
@@ -267,7 +267,7 @@ def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
         comparison = compared(*sides)
     except ValueError as error:
         return Stage(title, Outcome.DIFFERENT, str(error), both[0].first)
-    return stage_of(title, comparison, both[0].steps, CLOSED_LOOP.ulp)
+    return stage_of(title, comparison, both[0].steps, CLOSED_ULP)
 
 
 def _factors(stage: Stage, here: Recording, rates: Any) -> list[dict[str, float]]:

@@ -26,14 +26,14 @@ from equivalence_tests.recordings.format import (
     path_text,
 )
 from equivalence_tests.recordings.recorder import digest, leaves_of
-from equivalence_tests.report.recording import CLOSED_LOOP, OPEN_LOOP
+from equivalence_tests.report.recording import CLOSED_ULP, OPEN_ULP
 from equivalence_tests.sides.precision import pin_precision
 from optax_bridge._text import listing
 from optax_bridge.cli.errors import error_text
 from optax_bridge.correspondence import Verdict
 
-# Of a tensor's scale, in float32: what two frameworks' gradients may differ by, see `CLOSED_LOOP`.
-GRADIENTS = CLOSED_LOOP.ulp * 2.0**-23
+# Of a tensor's scale, in float32: what two frameworks' gradients may differ by, see `CLOSED_ULP`.
+GRADIENTS = CLOSED_ULP * 2.0**-23
 # A gradient that is so small a part of the largest one is rounding, as of a bias before BatchNorm.
 _NO_GRADIENT = 2.0**-17
 
@@ -301,10 +301,10 @@ def _judge_gradients(
         both = np.asarray(losses, coarsest)
         sides = [{"loss": both[:, n], **side} for n, side in enumerate(sides)]
     comparison = compared(*sides)
-    if comparison.within(CLOSED_LOOP.ulp) is not Verdict.DIFFERENT:
+    if comparison.within(CLOSED_ULP) is not Verdict.DIFFERENT:
         few = len(paths) - len(judged)
         remark = f"{few} of {len(paths)} leaves have no gradient but rounding" if few else ""
-        stage = stage_of(name, comparison, steps, CLOSED_LOOP.ulp)
+        stage = stage_of(name, comparison, steps, CLOSED_ULP)
         return _judge_model_state(name, steps, own) or replace(stage, text=remark or stage.text)
     if tree == "grads" and (clipped := _clipping(steps, left, right, judged)):
         return Stage(name, Outcome.ROUNDING, clipped, distance=[0.0] * len(steps))
@@ -318,7 +318,7 @@ def _judge_gradients(
             text = f"The loss is {there:.6g} there, {here:.6g} here. {text}".rstrip()
         return f"{by_scale(number, leaf, parted)}{text and f'. {text}'}"
 
-    return stage_of(name, comparison, steps, CLOSED_LOOP.ulp, cause)
+    return stage_of(name, comparison, steps, CLOSED_ULP, cause)
 
 
 def _input_cause(
@@ -379,7 +379,7 @@ def _gradient_cause(
     tree: str,
 ) -> str:
     """Words for what a difference of gradients looks like; empty if it looks like nothing known."""
-    there, here = (_vector([entry[n] for entry in pair]) for n in (1, 2))
+    there, here = _vector([old for _, old, _ in pair]), _vector([new for _, _, new in pair])
     factor = fitted_factor(there, here)
     if factor is not None and abs(factor - 1) > GRADIENTS:
         name = _factor_name(step, factor)
@@ -471,7 +471,7 @@ def judge_rates(recording: Recording, own: Sequence[Mapping[str, float]] | str) 
         values = f"{there[number]:.4g} there, {here[number]:.4g} here"
         return f": {values}{_rate_cause(there, here)}"
 
-    return stage_of(name, compared(*sides), steps, OPEN_LOOP.ulp, cause)
+    return stage_of(name, compared(*sides), steps, OPEN_ULP, cause)
 
 
 def _rate_cause(there: Sequence[float], here: Sequence[float]) -> str:

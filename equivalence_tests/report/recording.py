@@ -42,8 +42,9 @@ NOT_RUN = "recorded, but not run here"
 # (PyTorch's Adam, whose powers are float64, is 127 ULP from Optax's in float32.) With gradients of
 # their own, sides differed by up to 9 times what the same optimizer showed without: a model hands
 # the distance on through the next gradient, and 16 times is what it may add.
-OPEN_LOOP = rounding(256, "another platform's order of operations, powers and roots")
-CLOSED_LOOP = rounding(16 * 256, "the same, amplified by the model through the gradients")
+OPEN_ULP, CLOSED_ULP = 256.0, 16 * 256.0
+OPEN_LOOP = rounding(OPEN_ULP, "another platform's order of operations, powers and roots")
+CLOSED_LOOP = rounding(CLOSED_ULP, "the same, amplified by the model through the gradients")
 
 
 @dataclass(frozen=True)
