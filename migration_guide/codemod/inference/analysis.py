@@ -7,6 +7,7 @@ of that name.
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from migration_guide.codemod.inference.exports import module_exports
 from migration_guide.codemod.inference.expressions import Expressions
 from migration_guide.codemod.inference.facts import is_property, parameters
 from migration_guide.codemod.inference.kinds import NOTHING, Kind, item, join_kinds
-from migration_guide.codemod.inference.project import Project, merge_projects
+from migration_guide.codemod.inference.project import Project, changed_names, merge_projects
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.bindings import Scope
-from migration_guide.codemod.reading.tree import dotted_name
+from migration_guide.codemod.reading.tree import dotted_name, walk
 
+_WORD = re.compile(r"\w+")
 _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
 
@@ -34,12 +36,33 @@ class Analysis(Expressions):
         self.path = path
         self.key = path.parent.name if path.stem == "__init__" else path.stem
         super().__init__(module, project)
+        self._given = project
         self._infer()
 
     def infer(self, project: Project) -> None:
-        """Infers all kinds again, from other facts of other files."""
-        self.reset(project)
-        self._infer()
+        """Infers all kinds again, if other files say something else about what this one names."""
+        changed = changed_names(self._given, project)
+        self._given = project
+        if self._has_star or not changed.isdisjoint(self._concerns):
+            self.reset(project)
+            self._infer()
+        elif self.trains_with_jax:
+            self.project = project
+            self.program = merge_projects([project, self.shared])
+
+    @functools.cached_property
+    def _concerns(self) -> set[str]:
+        """All names in the module and words in its strings; facts that concern it without one."""
+        nodes = list(walk(self.module))
+        texts = " ".join(n.value for n in nodes if isinstance(n, cst.SimpleString))
+        facts = {"own_apply_gradient"} if self.uses_optim else {"own_apply_gradient", "uses_optim"}
+        names = {n.value for n in nodes if isinstance(n, cst.Name)}
+        return facts | names | set(_WORD.findall(texts))
+
+    @functools.cached_property
+    def _has_star(self) -> bool:
+        """True if the module has names of others that it does not write: of `import *`."""
+        return any(imports.star(node) for node in self.facts.imports)
 
     def line(self, node: cst.CSTNode) -> int:
         """The line on which a node begins, from 1."""

@@ -65,8 +65,8 @@ class Expressions(abc.ABC):
     def reset(self, project: Project) -> None:
         """Resets all kinds to the facts from other files."""
         self._known_modules = project.modules, project.jax_modules
-        trains_with_jax = not self._has_another_library or self.imports_jax
-        self.project = project if trains_with_jax else project.for_another_library()
+        self.trains_with_jax = not self._has_another_library or self.imports_jax
+        self.project = project if self.trains_with_jax else project.for_another_library()
         self.names.follow(self.project.aliases)
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}

@@ -64,6 +64,21 @@ def merge_projects(parts: Iterable[Project]) -> Project:
     return total
 
 
+def changed_names(old: Project, new: Project) -> set[str]:
+    """The names of which two programs' facts differ, and the facts that are not of names."""
+    changed: set[str] = set()
+    for fact, before in vars(old).items():
+        after = getattr(new, fact)
+        if isinstance(before, dict):
+            keys = before.keys() | after.keys()
+            changed |= {str(key) for key in keys if before.get(key) != after.get(key)}
+        elif isinstance(before, frozenset):
+            changed |= before ^ after
+        elif before != after:
+            changed.add(fact)
+    return {name.rpartition(".")[2] for name in changed}
+
+
 def _merge(first: Any, second: Any) -> Any:
     """Merges two facts of a type: either of them, their sum, or what both have."""
     match first:
