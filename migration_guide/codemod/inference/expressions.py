@@ -71,7 +71,8 @@ class Expressions(abc.ABC):
         self._variables: dict[tuple[int, str], Kind] = {}
         self.fields: dict[str, Kind] = {}
         self._returns: dict[cst.CSTNode, Kind] = {}
-        self._memo: dict[cst.CSTNode, Kind] = {}
+        # By `id`: LibCST's nodes hash in Python. The node stands beside its kind, to stay alive.
+        self._memo: dict[int, tuple[Kind, cst.CSTNode]] = {}
         self._array_target = False
         self._changed = False
         # Other libraries' optimizers move by the names of fields once all of ours are known: what
@@ -112,10 +113,11 @@ class Expressions(abc.ABC):
 
     def kind(self, node: cst.CSTNode) -> Kind:
         """Returns the kind of an expression of the original module."""
-        if node not in self._memo:
-            self._memo[node] = NOTHING  # an expression that contains itself adds nothing
-            self._memo[node] = self._kind(node)
-        return self._memo[node]
+        known = self._memo.get(id(node))
+        if known is None:
+            self._memo[id(node)] = NOTHING, node  # an expression that contains itself adds nothing
+            known = self._memo[id(node)] = self._kind(node), node
+        return known[0]
 
     def holds(self, node: cst.CSTNode, atom: str) -> bool:
         """True if an expression may hold such an object, and surely none of another library."""

@@ -69,12 +69,13 @@ class Names:
         self._stars = stars
         self._aliases: Mapping[str, str] = {}
         self._bound: dict[tuple[Scope, str], list[Assignment]] = {}
-        self._found: dict[cst.CSTNode, str | None] = {}
+        self._found: dict[int, tuple[str | None, cst.CSTNode]] = {}  # by `id`, as kinds are
 
     def follow(self, aliases: Mapping[str, str]) -> None:
         """Takes note of what other files import for others: `module.name` -> what it is."""
-        self._aliases = aliases
-        self._found.clear()
+        if aliases != self._aliases:
+            self._aliases = aliases
+            self._found.clear()
 
     @functools.cached_property
     def unclear_star(self) -> bool:
@@ -95,9 +96,10 @@ class Names:
 
     def of(self, node: cst.CSTNode) -> str | None:
         """The canonical dotted name that a name or a chain of attributes was imported as."""
-        if node not in self._found:
-            self._found[node] = self._resolve(node)
-        return self._found[node]
+        known = self._found.get(id(node))
+        if known is None:
+            known = self._found[id(node)] = self._resolve(node), node
+        return known[0]
 
     def entry(self, node: cst.CSTNode) -> Entry | None:
         """The entry of the legacy optimizer class that an expression names."""
