@@ -50,6 +50,11 @@ WRITTEN = {
         f"o = {STATE}.create(apply_fn=None, params=p, tx={INJECTED}(learning_rate=0.1))\n"
         "o = with_hyper_params(o, learning_rate=lr).apply_gradients(grads=g)",
     ),
+    "rate-per-call-given-first": (
+        "o = optim.Momentum(0.1).create(p)\no = o.apply_gradient(learning_rate=lr, grads=g)",
+        f"o = {STATE}.create(apply_fn=None, params=p, tx={INJECTED}(learning_rate=0.1))\n"
+        "o = with_hyper_params(o, learning_rate=lr).apply_gradients(grads=g)",
+    ),
     "rate-only-per-call": (
         "d = optim.Momentum()\no = d.create(p)\no.apply_gradient(g, learning_rate=lr)",
         f'd = {INJECTED}(learning_rate=float("nan"))\n'
