@@ -15,8 +15,8 @@ import pytest
 from equivalence_tests.output_files import why_not_writable, write_text
 
 if TYPE_CHECKING:
+    from equivalence_tests.pair.report import Report
     from equivalence_tests.proof.result import Proof
-    from equivalence_tests.report.pair import Report
     from equivalence_tests.sides.adapt import SideLike
     from optax_bridge.metadata.trees import Params
 

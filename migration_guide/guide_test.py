@@ -15,9 +15,9 @@ from migration_guide.docstrings import as_rest
 from migration_guide.generated import GROUP, PARTS, commands_markdown, filled_in, marks
 from migration_guide.rules_page import COLUMN
 from migration_guide.tables import optimizers_markdown, overview_markdown
-from optax_bridge import spmd
 from optax_bridge.correspondence import ENTRIES
 
+_TRAINER = "optax_bridge.spmd"
 PAGES = cells.pages()
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 _LINK = re.compile(r"\]\(([^)]+)\)")
@@ -127,9 +127,13 @@ def test_every_part_stands_on_a_page():
 
 def test_the_trainers_modules_are_in_the_reference():
     """A new module is either in the reference or named here."""
-    names = {path.stem for path in Path(spmd.__path__[0]).iterdir() if path.suffix in ("", ".py")}
+    names = {
+        path.stem
+        for path in Path(find_spec(_TRAINER).submodule_search_locations[0]).iterdir()
+        if path.suffix in ("", ".py")
+    }
     inner = {"__init__", "__pycache__", "_testing", "command", "terminal", "examples", "progress"}
-    public = {f"{spmd.__name__}.{name}" for name in names - inner if not name.endswith("_test")}
+    public = {f"{_TRAINER}.{name}" for name in names - inner if not name.endswith("_test")}
     assert public <= {page.stem for page in PAGES}
 
 

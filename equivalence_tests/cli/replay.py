@@ -167,7 +167,7 @@ def _draft(recording: Path, like: str) -> str:
 
 
 def _picture(result: "Replay") -> str:
-    from equivalence_tests.report.plot import stages_figure
+    from equivalence_tests.plot import stages_figure
 
     series = {stage.name: stage.distance for stage in result.stages if len(stage.distance)}
     first = result.first

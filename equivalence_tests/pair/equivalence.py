@@ -24,8 +24,8 @@ import numpy as np
 
 from equivalence_tests.compare.comparison import NOTICEABLE, Verdict
 from equivalence_tests.compare.trees import signature
+from equivalence_tests.pair.report import Report
 from equivalence_tests.pair.runs import Setup, compare_in_float64, compare_sides
-from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, on_host
 from equivalence_tests.sides.inputs import gradients as given_gradients
 from equivalence_tests.sides.inputs import problems

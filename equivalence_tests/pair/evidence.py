@@ -4,11 +4,11 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from equivalence_tests.pair.report import Report
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, Proof
 from equivalence_tests.proof.scope import ANY, ANY_SIZE
-from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import SideLike, as_side
 from equivalence_tests.sides.side import Side
 from optax_bridge.correspondence import Verdict

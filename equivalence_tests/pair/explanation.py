@@ -19,8 +19,8 @@ import optax
 from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.pair.named import NamedSide, ObjectSide
+from equivalence_tests.pair.report import Report
 from equivalence_tests.pair.settings import literals, settings_of
-from equivalence_tests.report.pair import Report
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike
 from optax_bridge._hyper_params import ALIKE, WEIGHT_DECAYS
 from optax_bridge.correspondence import TORCH, choose_recipe

@@ -14,6 +14,7 @@ from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.pair.explanation import Settings, search
 from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.pair.settings import members_of
+from equivalence_tests.recordings.bounds import OPEN_ULP
 from equivalence_tests.recordings.format import (
     Flat,
     Path_,
@@ -35,7 +36,6 @@ from equivalence_tests.recordings.stages import (
     fitted_factor,
     not_judged,
 )
-from equivalence_tests.report.recording import OPEN_ULP
 from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.precision import float64
 from optax_bridge import TrainState

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from equivalence_tests.compare.comparison import as_json
+from equivalence_tests.recordings.bounds import CLOSED_ULP
 from equivalence_tests.recordings.format import (
     Flat,
     Path_,
@@ -39,7 +40,6 @@ from equivalence_tests.recordings.stages import (
     not_judged,
     stage_of,
 )
-from equivalence_tests.report.recording import CLOSED_ULP
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.metadata.trees import PyTree

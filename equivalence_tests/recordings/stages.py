@@ -16,6 +16,7 @@ import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, LeafDistance, compare
 from equivalence_tests.compare.extent import relative_text
+from equivalence_tests.recordings.bounds import CLOSED_ULP, OPEN_ULP
 from equivalence_tests.recordings.format import (
     Flat,
     Path_,
@@ -26,7 +27,6 @@ from equivalence_tests.recordings.format import (
     path_text,
 )
 from equivalence_tests.recordings.recorder import digest, leaves_of
-from equivalence_tests.report.recording import CLOSED_ULP, OPEN_ULP
 from equivalence_tests.sides.precision import pin_precision
 from optax_bridge._text import listing
 from optax_bridge.cli.errors import error_text

@@ -11,8 +11,8 @@ from importlib import resources
 from pathlib import Path
 
 from equivalence_tests.output_files import write_text
+from equivalence_tests.plot import RULES
 from equivalence_tests.report.item import Item
-from equivalence_tests.report.plot import RULES
 
 NAME = "index.html"
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from equivalence_tests.compare.judgement import Judgement
-from equivalence_tests.report.pair import Report
-from equivalence_tests.report.plot import figure, loss_figure
+from equivalence_tests.pair.report import Report
+from equivalence_tests.plot import figure, loss_figure
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Claim, Verdict
 from optax_bridge.correspondence.claim import PROVED_FOR

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, compare
+from equivalence_tests.recordings.bounds import CLOSED_LOOP, OPEN_LOOP
 from equivalence_tests.recordings.format import (
     Recording,
     RecordingError,
@@ -21,30 +22,9 @@ from equivalence_tests.recordings.format import (
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.correspondence import Verdict
-from optax_bridge.correspondence.claim import rounding
 from optax_bridge.metadata.trees import PyTree
 
 NOT_RUN = "recorded, but not run here"
-
-# Each entry's own bound is for one platform; another one sums in another order, fuses elsewhere and
-# has other powers and roots. Measured over 100 steps, five optimizers and three models, in ULP at
-# the tensor's scale, against jax 0.10.2 on a CPU with AVX-512:
-#
-#                                recorded gradients     its own gradients
-#     jax 0.10.2, SSE4.2                         11                    40
-#     jax 0.10.2, AVX2                            0                    14
-#     jax 0.10.2, 8 CPU devices                   0                     0
-#     jax 0.12.0, AVX-512                         8                    19
-#
-# No GPU and no TPU is among them. What one more rounding can do at most is the bound for recorded
-# gradients: a beta2 of 0.999 makes an error of 2^-24 in its power a thousand times as large in the
-# bias correction 1 - beta2^t, and half of that comes through the root: 250 ULP of the first step.
-# (PyTorch's Adam, whose powers are float64, is 127 ULP from Optax's in float32.) With gradients of
-# their own, sides differed by up to 9 times what the same optimizer showed without: a model hands
-# the distance on through the next gradient, and 16 times is what it may add.
-OPEN_ULP, CLOSED_ULP = 256.0, 16 * 256.0
-OPEN_LOOP = rounding(OPEN_ULP, "another platform's order of operations, powers and roots")
-CLOSED_LOOP = rounding(CLOSED_ULP, "the same, amplified by the model through the gradients")
 
 
 @dataclass(frozen=True)

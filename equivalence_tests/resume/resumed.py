@@ -22,7 +22,7 @@ from jax.tree_util import KeyPath
 
 import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.report.pair import Report
+from equivalence_tests.pair.report import Report
 from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, on_host
 from equivalence_tests.sides.programs import old_names

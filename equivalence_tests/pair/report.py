@@ -14,7 +14,7 @@ from equivalence_tests.compare.judgement import Judgement, Nature
 from equivalence_tests.compare.relation import Relation, relations_text
 from equivalence_tests.compare.trees import shapes_text
 from equivalence_tests.environment import environment
-from equivalence_tests.report.plot import Svg, divergence
+from equivalence_tests.plot import Svg, divergence
 from optax_bridge.correspondence import Verdict
 
 
