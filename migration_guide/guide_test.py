@@ -127,11 +127,8 @@ def test_every_part_stands_on_a_page():
 
 def test_the_trainers_modules_are_in_the_reference():
     """A new module is either in the reference or named here."""
-    names = {
-        path.stem
-        for path in Path(find_spec(_TRAINER).submodule_search_locations[0]).iterdir()
-        if path.suffix in ("", ".py")
-    }
+    folder = Path(cells.SOURCE.parents[1], *_TRAINER.split("."))
+    names = {path.stem for path in folder.iterdir() if path.suffix in ("", ".py")}
     inner = {"__init__", "__pycache__", "_testing", "command", "terminal", "examples", "progress"}
     public = {f"{_TRAINER}.{name}" for name in names - inner if not name.endswith("_test")}
     assert public <= {page.stem for page in PAGES}
