@@ -1,4 +1,4 @@
-"""Checks of what a user hands in, with errors that name it, what is expected and the remedy."""
+"""Checks of a user's arguments; errors name the argument, the expectation and the remedy."""
 
 import sys
 from typing import Any, Literal
@@ -14,13 +14,13 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 def is_legacy(
     value: object, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
 ) -> bool:
-    """Whether something is an instance of a class of the old API, without importing the class."""
+    """True for an instance of a class of the old API, which need not be imported."""
     base = sys.modules.get("legacy_optim.base")  # what is not imported has no instances
     return base is not None and isinstance(value, getattr(base, kind))
 
 
 def check_definition(value: object, where: str, *, or_transformation: bool = False) -> None:
-    """Checks that this is a definition, an instance of a class such as `legacy_optim.Adam`."""
+    """Raises TypeError unless this is a definition, such as an instance of `legacy_optim.Adam`."""
     if is_legacy(value, "ReplicatedOptimizer"):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
@@ -51,7 +51,7 @@ def check_optimizer(value: Any) -> None:
 
 
 def check_transformation(tx: Any, where: str = "tx") -> None:
-    """Raises TypeError where this is no transformation, with the way to one from the old API."""
+    """Raises TypeError unless this is a transformation; of the old API, says how to get one."""
     if is_legacy(tx, "OptimizerDef"):
         raise TypeError(
             f"{where} is {type(tx).__name__}, a definition of the old API. Give "

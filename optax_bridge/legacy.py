@@ -24,7 +24,7 @@ from optax_bridge.states import extract, fill, rows_of, state_with
 def from_legacy(
     definition: legacy_optim.OptimizerDef, exact: bool = True
 ) -> optax.GradientTransformationExtraArgs:
-    """The Optax equal of a legacy optimizer definition.
+    """Returns the Optax equivalent of a legacy optimizer definition.
 
         >>> tx = from_legacy(legacy_optim.Adam(1e-3, weight_decay=0.1))
         >>> tx.hyper_params["weight_decay"]
@@ -80,7 +80,7 @@ def _with_checks(choice: Choice) -> Call:
 def only_in(
     tx: optax.GradientTransformation, dtypes: frozenset[str], reason: str
 ) -> optax.GradientTransformationExtraArgs:
-    """A transformation that refuses parameters in half precision, unless of some dtypes."""
+    """Wraps a transformation so that it refuses half-precision dtypes other than the given ones."""
     refused = set(HALF_PRECISION) - dtypes
 
     def check(tree: PyTree) -> None:
@@ -106,7 +106,7 @@ def only_in(
 
 
 def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformation:
-    """A transformation around a definition whose class has no entry: one of the user's own.
+    """Wraps a definition of the user's own class, which has no entry, as a transformation.
 
         >>> class Halving(legacy_optim.GradientDescent):
         ...     def apply_param_gradient(self, step, hyper_params, param, state, grad):
@@ -165,7 +165,7 @@ class _Wrapped:
 def to_optax(
     optimizer: legacy_optim.Optimizer, exact: bool = True
 ) -> tuple[optax.GradientTransformationExtraArgs, OptState]:
-    """The transformation of a legacy optimizer, and its state in mid-training."""
+    """Returns the transformation for a legacy optimizer, and its current state."""
     check_optimizer(optimizer)
     definition = optimizer.optimizer_def
     tx = from_legacy(definition, exact)
@@ -189,7 +189,7 @@ def to_optax(
 def to_legacy(
     definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState, step: Leaf
 ) -> legacy_optim.Optimizer:
-    """The legacy optimizer for a state of the transformation that corresponds to its definition."""
+    """Returns the legacy optimizer for a state of the transformation of its definition."""
     check_definition(definition, "definition")
     check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)

@@ -73,7 +73,7 @@ class _Holding:
 
 
 def slots(state: OptState, rows: Rows | None) -> list[Slot]:
-    """The leaves of an Optax state without boxes, in JAX's order, and what each is."""
+    """Classifies the leaves of an Optax state without boxes, in JAX's order."""
     return [_slot(state, path, leaf, rows) for path, leaf in leaves_with_path(state)]
 
 
@@ -138,7 +138,7 @@ def state_with(
 
 
 def unused_rows(rows: Rows, used: Collection[Names]) -> list[Names]:
-    """The keys of the arrays that no leaf of a state took, placeholders aside."""
+    """Returns the keys of rows that no leaf of a state used, placeholders excepted."""
     return [
         key
         for key, value in rows.items()
@@ -147,7 +147,7 @@ def unused_rows(rows: Rows, used: Collection[Names]) -> list[Names]:
 
 
 def is_placeholder(key: Names, rows: Rows) -> bool:
-    """True for what Adafactor has where it keeps nothing: one zero."""
+    """True for Adafactor's placeholder of an unused statistic: a single zero."""
     return _may_be_placeholder(key, rows) and not np.any(np.asarray(rows[key]))
 
 
@@ -234,7 +234,7 @@ def _has_array(rows: Rows, key: Names) -> bool:
 
 
 def count_like(step: Leaf, old: Leaf) -> Leaf:
-    """The number of steps as a count of a state has it."""
+    """Returns the number of steps in the dtype of a state's count."""
     if isinstance(step, jax.Array):
         return jnp.asarray(step, old.dtype)
     dtype = old.dtype if hasattr(old, "dtype") else np.int32

@@ -1,1 +1,1 @@
-"""The command `optax-bridge`: one file a command, and what all of them have in common."""
+"""The command `optax-bridge`: one file for each subcommand, and the parts they share."""

@@ -54,7 +54,7 @@ class Subcommands(TyperGroup):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command, list[str]]:
-        """Finds the subcommand of the arguments; of one that is not there says what is like it."""
+        """Finds the subcommand of the arguments; an unknown name is answered with similar ones."""
         if args and not args[0].startswith("-") and args[0] not in _entry_points():
             names = self.list_commands(ctx)
             near = did_you_mean(args[0], names) or f"; there are {', '.join(names)}"

@@ -1,5 +1,5 @@
 # pyright: strict
-"""`[tool.optax-bridge]` of a pyproject.toml: what commands do unless the command line says else.
+"""`[tool.optax-bridge]` of a pyproject.toml: defaults for the options of commands.
 
 [tool.optax-bridge]
 paths = ["src", "notebooks"]  # migrate: what to look at where no path is given
@@ -22,7 +22,7 @@ _KEYS = ("paths", "skip", "recipe")
 
 
 class ConfigurationError(ValueError):
-    """A setting, or a name on the command line, that cannot be meant; says what could be."""
+    """A setting, or a name on the command line, that is not valid; lists the valid ones."""
 
 
 @dataclass(frozen=True)

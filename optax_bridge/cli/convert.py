@@ -301,7 +301,7 @@ def _misuse(options: ConvertOptions) -> str:
 
 
 def nothing_there(path: Path) -> str:
-    """The error about a path at which there is nothing, which is misuse in every command."""
+    """Returns the error for a path that does not exist, which is misuse in every command."""
     return f"{path}: expected a checkpoint, found nothing of that name. Check the path."
 
 

@@ -35,7 +35,7 @@ def first_line_of(message: str) -> str:
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame of the user's own program, neither ours nor an installed package's."""
+    """Returns the innermost frame of the user's program, not of this or an installed package."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     return next((frame for frame in frames if _is_users(frame.filename)), None)
 

@@ -1,4 +1,4 @@
-"""`optax-bridge inspect`: what is in a checkpoint."""
+"""`optax-bridge inspect`: lists the contents of a checkpoint."""
 
 import os
 import traceback
@@ -226,7 +226,7 @@ def _array_facts(leaf: "Leaf") -> dict[str, object]:
 
 
 def description_of(part: "Part", place: Path) -> str:
-    """Returns what an optimizer looks like, its step and what is special about it, in one line."""
+    """Returns the likely kind of an optimizer, its step and its peculiarities, in one line."""
     from optax_bridge.checkpoints.locate import has_unmatched, looks_like
 
     looks = looks_like(part, place)
@@ -247,7 +247,7 @@ def description_of(part: "Part", place: Path) -> str:
 def print_outline(
     console: "Console", name: str, node: "PyTree", limit: int | None = AT_FIRST
 ) -> None:
-    """Prints a tree of a file, each level folded to so many lines, or whole."""
+    """Prints a tree, each level folded to at most so many lines, or whole."""
     from rich.tree import Tree
 
     from optax_bridge._text import brief

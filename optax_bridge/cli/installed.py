@@ -29,7 +29,7 @@ class MissingExtraError(ImportError):
 
 
 def versions() -> dict[str, str]:
-    """The versions of everything that decides bits, Python's included."""
+    """Returns the versions of Python and of the packages on which bits depend."""
     return {
         **{name: metadata.version(name) for name in DECIDE_BITS},
         "python": platform.python_version(),
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def release_warning(installed: Mapping[str, str] | None = None) -> str:
-    """Returns what to say of releases that are not supported, one sentence; "" if all are."""
+    """Returns a sentence that names releases that are not supported; "" if all are."""
     if installed is None:
         installed = {name: metadata.version(name) for name in NEWEST_TESTED}
     try:
@@ -67,7 +67,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def missing(extra: str) -> list[str]:
-    """The distributions of an extra, and of extras that it names, that are not installed."""
+    """Returns the distributions of an extra that are not installed, nested extras included."""
     absent = []
     try:
         requirements = metadata.requires(DISTRIBUTION) or ()
@@ -86,7 +86,7 @@ def missing(extra: str) -> list[str]:
 
 
 def require(extra: str, what: str) -> None:
-    """Refuses to go on without an extra."""
+    """Raises MissingExtraError if an extra is not installed."""
     if absent := missing(extra):
         raise MissingExtraError(
             f"{what} needs {' and '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not "

@@ -69,7 +69,7 @@ _used: list[_Program] = []  # since these arguments are given
 
 @contextlib.contextmanager
 def programs_given(arguments: Sequence[str]) -> Generator[None]:
-    """Within it the programs that are named have these arguments on their command lines."""
+    """Context in which named programs have these arguments on their command lines."""
     global _arguments
     before, _arguments = _arguments, tuple(arguments)
     _used.clear()
@@ -80,7 +80,7 @@ def programs_given(arguments: Sequence[str]) -> Generator[None]:
 
 
 def unknown_arguments() -> list[str]:
-    """Returns the arguments that no program has a flag for; none where one reads its own."""
+    """Returns the arguments for which no program has a flag; none if a program parses its own."""
     unknown = [program.unknown for program in _used]
     if not unknown or None in unknown:
         return []
@@ -89,7 +89,7 @@ def unknown_arguments() -> list[str]:
 
 @contextlib.contextmanager
 def with_own_arguments(name: str) -> Generator[None]:
-    """Within it a program sees its own command line, its own flags and its own modules."""
+    """Context in which a program sees its own command line, flags and modules."""
     program, before = _program(name), sys.argv
     sys.argv = [name, *_arguments]
     _enter(program, _absl_flags())

@@ -39,7 +39,7 @@ def misuse(options: ConvertOptions) -> str:
 
 
 def write_back(options: ConvertOptions, template: "PyTree") -> "Returned":
-    """Writes a file of PyTorch, for which `misuse` has found all that is needed."""
+    """Writes a file of PyTorch; `misuse` has checked the options."""
     from optax_bridge.torch.checkpoints.files import to_torch_file
 
     assert options.names is not None and options.base is not None
@@ -50,7 +50,7 @@ def write_back(options: ConvertOptions, template: "PyTree") -> "Returned":
 
 
 def report_returned(done: "Returned", options: ConvertOptions) -> None:
-    """Prints what was done, as a line or as JSON, and what is left to a person."""
+    """Prints the result, as a line or as JSON, and the steps that are left to do by hand."""
     from optax_bridge.cli.terminal import plain_terminal
 
     if options.json:

@@ -10,7 +10,7 @@ INTERRUPTED = 130  # the exit code of shells for it
 
 
 def end(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """Ends the process at once: threads of JAX crash where Python is taken apart."""
+    """Ends the process at once: threads of JAX crash while Python shuts down."""
     del number, frame
     print("interrupted", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)

@@ -12,7 +12,7 @@ from optax_bridge.cli.signals import end
 
 
 def main() -> None:
-    """Runs the command; 2 and how to install it where the packages for it are missing."""
+    """Runs the command; without its packages, says how to install them and returns 2."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in the background
         signal.signal(signal.SIGINT, end)
     # Only now, so that an interrupt is heard meanwhile.

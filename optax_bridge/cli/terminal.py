@@ -9,12 +9,12 @@ from rich.segment import Segment
 
 
 class Terminal(Console):
-    """A console for text that is not ours: control characters in it are shown, not obeyed."""
+    """A console for untrusted text: control characters are shown, not obeyed."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The parts of what is printed; only Rich's own may control the terminal."""
+        """Returns the segments to print; only Rich's own may control the terminal."""
         for part in super().render(renderable, options):
             is_plain = part.control is not None or part.text.isprintable()
             yield part if is_plain else Segment(printable(part.text), part.style)

@@ -57,7 +57,7 @@ def choose_recipe(
     recipe: RecipeKind = "auto",
     dtypes: Iterable[str] | None = None,
 ) -> Choice:
-    """Decides on the recipe for a legacy optimizer.
+    """Chooses the recipe for a legacy optimizer.
 
         >>> choose_recipe(legacy_optim.Adam(0.1), dtypes={"float32"}).call.target
         'optax.adam'

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Claims about recipes: how near one comes to the legacy optimizer, and in which dtypes.
+"""Claims about recipes: how close one is to the legacy optimizer, and in which dtypes.
 
 What the suite has measured of each is in `seen.json`, which `python -m tools.record_seen` writes; a
 test holds the suite to it.

@@ -65,7 +65,7 @@ class OptaxRecipe:
     when: Mapping[str, Node] = field(default_factory=dict[str, Node])
 
     def fits(self, settings: Mapping[str, Node]) -> bool:
-        """Whether the settings are known to be those of `when`."""
+        """True if the settings are known to match `when`."""
         return all(_same(settings[name], value) for name, value in self.when.items())
 
 
@@ -101,7 +101,7 @@ class UnsupportedSetting(ValueError):
 
 
 class LegacyClass:
-    """A class of a library that is left, by its dotted name: that library need not be there."""
+    """A class by its dotted name, of a library that need not be installed."""
 
     def __init__(self, dotted: str):
         self.dotted = dotted
@@ -132,7 +132,7 @@ class Parts(Protocol):
     example: str  # a constructor call, for messages
 
     def matches(self, kinds: Set[frozenset[str]], fields: frozenset[str]) -> bool:
-        """Whether a checkpoint may be of this optimizer."""
+        """True if a checkpoint may be of this optimizer."""
         ...
 
     def rows_within(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
@@ -245,7 +245,7 @@ class Entry:
         return any(hp.variadic for hp in self.hyper_params)
 
     def matches(self, kinds: Set[frozenset[str]]) -> bool:
-        """Whether a checkpoint may be of this optimizer.
+        """True if a checkpoint may be of this optimizer.
 
         Args:
           kinds: the different sets of fields that its parameters' states have; none: no fields.

@@ -17,7 +17,7 @@ MAX_LENGTH = 10_000
 
 
 class ExpressionError(ValueError):
-    """An expression that is not a legacy constructor call; says where, and what would be."""
+    """An expression that is not a legacy constructor call; names the place and an example."""
 
 
 def parse(expression: str, table: Table | None = None) -> Described:

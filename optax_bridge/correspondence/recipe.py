@@ -98,7 +98,7 @@ def substitute(node: Node, settings: Mapping[str, Node]) -> Node:
 
 
 def replace_nodes(node: Node, others: Mapping[int, Node]) -> Node:
-    """The recipe with other nodes in the places of some, which are given by their `id`."""
+    """Returns the recipe with some nodes, by their `id`, replaced."""
     if id(node) in others:
         return others[id(node)]
     if isinstance(node, Call):
@@ -176,7 +176,7 @@ def _infinite(value: float) -> str:
 
 
 def is_array(value: object) -> bool:
-    """Whether this is an array of NumPy or JAX, which need not be imported to tell."""
+    """True for an array of NumPy or JAX; imports neither."""
     return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "ndim")
 
 

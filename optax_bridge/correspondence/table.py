@@ -1,4 +1,4 @@
-"""The table of all entries, and what is asked of it: entry, description and recipe."""
+"""The table of all entries, with look-ups by class, by name and by settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Table(Mapping[str, Entry]):
         self.without_entry = without_entry or {}
 
     def is_home(self, module: str) -> bool:
-        """True if what stands before an optimizer's name means this origin."""
+        """True if the prefix of an optimizer's name means this origin."""
         return re.fullmatch(self._homes, module) is not None
 
     @property

@@ -1,5 +1,5 @@
 # pyright: strict
-"""The values that a hyper-parameter can take, and the one that another name means.
+"""The values that a hyper-parameter can take, and its names in other libraries.
 
 Only what is written out is looked at: a variable of the program may be anything.
 """
@@ -51,7 +51,7 @@ CORRECTED_DECAY = Range(least=0, below=1)
 
 
 def expectation(default: object, within: Range | OneOf, value: object) -> str:
-    """The values that a hyper-parameter takes, if a value is not among them, else ""."""
+    """Returns the values that a hyper-parameter takes if a value is none of them, else ""."""
     if isinstance(within, OneOf):
         return "" if value is None or value in within.texts else str(within)
     if isinstance(default, bool):
@@ -76,7 +76,7 @@ def _expected_tuple(default: tuple[Any, ...], within: Range | OneOf, value: Any)
 
 
 def meant(argument: str, names: dict[str, str]) -> str:
-    """The legacy name of a hyper-parameter that has another one elsewhere, or ""."""
+    """Returns the legacy name of a hyper-parameter from another or a misspelled one, or ""."""
     by_port = {port: legacy for legacy, port in names.items()}
     for name in (by_port.get(argument), other_name(argument, names), nearest(argument, names)):
         if name in names:

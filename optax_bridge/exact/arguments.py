@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def accepted_arguments(tx: optax.GradientTransformation) -> frozenset[str] | None:
-    """The extra keyword arguments that `tx.update` makes use of, by records and signatures.
+    """Returns the extra keyword arguments that `tx.update` uses, by records and signatures.
 
         >>> sorted(accepted_arguments(optax_bridge.adagrad(0.1)))
         ['eps', 'learning_rate']
@@ -55,7 +55,7 @@ def unused_arguments(
     params: Params,
     extra: Mapping[str, Extra],
 ) -> list[str]:
-    """Those of some extra arguments that have no part in a step."""
+    """Returns the extra arguments that a step does not use."""
     if not extra:
         return []
     accepted = accepted_arguments(tx)

@@ -1,4 +1,4 @@
-"""Any transformation on boxed parameters: boxes off, step, boxes on again with the right names."""
+"""Runs any transformation on boxed parameters: unboxes, steps, and boxes the results again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def with_axis_metadata(
     tx: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs: ...
 def with_axis_metadata(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Lets a transformation work on boxed parameters, `optax.adafactor` or `optax.sm3`, say.
+    """Wraps a transformation, such as `optax.adafactor`, to work on boxed parameters.
 
         >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
         >>> with_axis_metadata(optax.adafactor(0.1)).init(params)[0].v_row["w"].names
@@ -117,7 +117,7 @@ class _WithoutBoxes:
 
 
 def boxes_handled(tx: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The transformation, made to handle boxes if it is not one of this project's, which all do."""
+    """Wraps a transformation to handle boxes, unless it is of this project, which all do."""
     return tx if isinstance(tx, ExactTransformation) else with_axis_metadata(tx)
 
 

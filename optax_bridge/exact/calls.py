@@ -1,5 +1,5 @@
 # pyright: strict
-"""Calls of an optimizer that go wrong say the argument's name here, and what is expected of it."""
+"""Errors for wrong calls of an optimizer: they name the argument and its expected values."""
 
 import functools
 import inspect
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def explained(optimizer: Callable[P, R]) -> Callable[P, R]:
-    """The function that makes an optimizer, with errors for calls that cannot be meant."""
+    """Decorates the function that makes an optimizer with errors for wrong calls."""
 
     @functools.wraps(optimizer)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -209,7 +209,7 @@ def difference(new_params: Params, params: Params, grads: Updates) -> Updates:
 
 
 def is_zero(value: PyTree) -> bool:
-    """Whether a hyper-parameter is known to be zero or None; a traced value may be anything."""
+    """True if a hyper-parameter is known to be zero or None, which no traced value is."""
     if value is None:
         return True
     # By NumPy: while `jax.jit` traces, even a known array compared by JAX is a traced value.
@@ -231,7 +231,7 @@ def _zeros_like(count: int, param: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def direction(tx: ExactTransformation) -> optax.GradientTransformation:
-    """The piece of an optimizer that gives the direction, for a chain of the user's."""
+    """Returns the part of an optimizer that computes the direction, for use in `optax.chain`."""
     record: Any = tx.update
 
     def update(

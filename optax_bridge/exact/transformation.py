@@ -1,4 +1,4 @@
-"""Gradient transformations that can also hand over the new parameters themselves.
+"""Gradient transformations that can also return the new parameters.
 
 Optax's protocol returns an *update* that the caller adds to the parameters. Where a legacy
 optimizer touches a parameter twice (decoupled weight decay: ``(p - a) - b``), no update reproduces
@@ -202,7 +202,7 @@ def noted_update(
     params: Params,
     **extra: Extra,
 ) -> tuple[Updates, OptState, list[ExactCall]]:
-    """`tx.update(...)`, and the exact updates that it called."""
+    """Calls `tx.update`; returns its results and the exact updates that it called."""
     calls: list[ExactCall] = []
     with _noting(calls):
         updates, new_state = update_with_arguments(tx)(grads, state, params, **extra)

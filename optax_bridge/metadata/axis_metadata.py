@@ -1,4 +1,4 @@
-"""Boxes around arrays (FLIP 2434): reading them, taking them off, putting them on again.
+"""Reads, removes and restores boxes around arrays (FLIP 2434).
 
 A *box* is one of Flax's `AxisMetadata` (`nn.Partitioned`, `nn.LogicallyPartitioned`, a class of
 the user's) or an `nnx.Variable`. Optimizers compute on the arrays within; what they keep for a
@@ -34,7 +34,7 @@ class Reduced(NamedTuple):
 
 
 def is_box(node: PyTree) -> bool:
-    """Whether this is a box around one array; one around a `MaskedNode` is no leaf to anybody."""
+    """True if the node holds exactly one array; a box around a `MaskedNode` holds none."""
     if not isinstance(node, meta.AxisMetadata) and not is_variable(node):
         return False
     return len(jax.tree.leaves(node)) == 1
@@ -47,7 +47,7 @@ def is_variable(node: PyTree) -> bool:
 
 
 def has_boxes(tree: PyTree) -> bool:
-    """Whether there is a box anywhere in a tree."""
+    """True if a tree contains a box."""
     return any(is_box(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_box))
 
 
@@ -84,7 +84,7 @@ def shapes_of(tree: PyTree) -> PyTree:
 
 @contextlib.contextmanager
 def boxes_remembered(params: Params) -> Iterator[None]:
-    """Within it, `box_of` knows the boxes that these parameters are in."""
+    """Context in which `box_of` knows the boxes of these parameters."""
     boxes = {key_names(path): leaf for path, leaf in leaves_with_path(params) if is_box(leaf)}
     token = _REMEMBERED.set({**_REMEMBERED.get(), **boxes})
     try:
@@ -162,7 +162,7 @@ def with_axes(box: Leaf, reduced: Reduced, where: str = "") -> Leaf:
 
 
 def whole_or_nothing(value: Leaf, param: Leaf) -> Reduced:
-    """The axes of an array that is either as its parameter or has nothing to do with its axes."""
+    """Returns all axes for an array of its parameter's shape, none for any other."""
     rank = jnp.ndim(value)
     same = jnp.shape(value) == jnp.shape(value_of(param))
     return Reduced(value, tuple(range(rank)) if same else (None,) * rank)
@@ -199,7 +199,7 @@ def add_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
 
 
 def remove_axis(tree: PyTree, index: int, name: AxisName) -> PyTree:
-    """Takes an axis from every box of a tree.
+    """Removes an axis from every box of a tree.
 
     Args:
       tree: parameters or an optimizer's state, with boxes.

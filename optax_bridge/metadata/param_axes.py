@@ -21,7 +21,7 @@ _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "ker
 
 
 def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
-    """Puts each parameter in a `nn.LogicallyPartitioned` with the names of its axes.
+    """Boxes each parameter in `nn.LogicallyPartitioned` with the names of its axes.
 
         >>> from flax.linen.partitioning import AxisMetadata
         >>> params = {"kernel": jnp.ones((4, 6))}
@@ -63,7 +63,7 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
 
 
 def param_axes_from_boxes(params: Params) -> tuple[Params, dict[str, PyTree]]:
-    """The way back.
+    """Returns the `params_axes` collection for boxed parameters.
 
     Args:
       params: parameters in boxes with names.

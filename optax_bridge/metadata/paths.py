@@ -11,12 +11,12 @@ Names = tuple[str, ...]
 
 
 def keystr(path: Iterable[PathKey]) -> str:
-    """A path as it reads everywhere: `['dense']['kernel']`."""
+    """Returns a path as all messages write it: `['dense']['kernel']`."""
     return jax.tree_util.keystr(tuple(path))
 
 
 def leaf_name(path: Names) -> str:
-    """A path of names as it reads everywhere: `['target']['kernel']`."""
+    """Returns a path of names as all messages write it: `['target']['kernel']`."""
     return keystr(map(DictKey, path))
 
 

@@ -57,7 +57,7 @@ class Factors(NamedTuple):
     batch: tuple[int, ...] = ()
 
     def without(self, dropped: tuple[int, ...], rank: int) -> tuple[int, ...]:
-        """The axes that an array of this rank keeps when some are reduced."""
+        """Returns the axes that an array of this rank has left when some are reduced."""
         return tuple(axis for axis in range(rank) if axis not in dropped)
 
 
@@ -127,7 +127,7 @@ def with_roles(
 
 @dataclass(frozen=True)
 class Planner:
-    """Says for each parameter which axes are what."""
+    """Assigns a role to each axis of a parameter."""
 
     factored: bool
     min_dim_size_to_factor: int

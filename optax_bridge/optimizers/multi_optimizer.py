@@ -1,4 +1,4 @@
-"""Groups of leaves with a transformation each; what no group holds never moves and has no state."""
+"""Groups of leaves with a transformation each; leaves of no group stay fixed, without state."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Choosing leaves by globs, traversals, trees of booleans and functions on paths."""
+"""Selects leaves by globs, traversals, trees of booleans and functions on paths."""
 
 import fnmatch
 import functools
@@ -49,7 +49,7 @@ class ParamLeaves:
         ]
 
     def where(self, predicate: Callable[[str, Leaf], object]) -> list[bool]:
-        """Of which leaves it holds, by the '/'-joined path and the array."""
+        """Returns which leaves satisfy a condition on the '/'-joined path and the array."""
         return [_answer(predicate(path, value), path) for path, value in self._asked]
 
     def like(self, chosen: Sequence[bool]) -> PyTree:

@@ -1,4 +1,4 @@
-"""A training state with the fields that people add to theirs time and again."""
+"""A training state with the fields that programs often add to Flax's."""
 
 from collections.abc import Callable
 from typing import Never, Self
@@ -105,7 +105,7 @@ class FullTrainState(TrainState, kw_only=True):
         )
 
     def step_rngs(self) -> dict[str, jax.Array]:
-        """The keys of this step, for `apply_fn(..., rngs=...)`: pure, none is spent."""
+        """Returns the keys of this step, for `apply_fn(..., rngs=...)`; the state is unchanged."""
         count = calls_of(self)
         return {name: jax.random.fold_in(key, count) for name, key in (self.rngs or {}).items()}
 
@@ -179,7 +179,7 @@ def moving_average(decay: float, averages: Params, params: Params) -> Params:
 
 
 def calls_of(state: TrainState) -> int | jax.Array:
-    """The number of `apply_gradients` that a state has seen, which a key is folded with."""
+    """Returns how often `apply_gradients` was called on a state; keys are folded with it."""
     micro_step = getattr(state, "micro_step", None)
     if micro_step is None:
         return state.step

@@ -1,4 +1,4 @@
-"""Reading the learning rate of a training state, where something says what it is."""
+"""Reads the learning rate of a training state from its optimizer or its hyper-parameters."""
 
 import functools
 

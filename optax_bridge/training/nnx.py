@@ -85,7 +85,7 @@ class Optimizer(nnx.Optimizer[M]):
     ema_decay: float = 0.0
 
     def keep_average(self, model: M, ema_params: Params, decay: float) -> None:
-        """Goes on with an exponential moving average of a model's parameters."""
+        """Continues an exponential moving average of a model's parameters."""
         self.ema_decay = decay
         self.average = nnx.Optimizer(model, optax.ema(decay, debias=False), wrt=self.wrt)
         set_values(self.average.opt_state.ema, ema_params)
@@ -107,7 +107,7 @@ def hand_off(
     missing: str = "error",
     allow_nan: bool = False,
 ) -> nnx.Optimizer[M]:
-    """Takes a Linen training over: all variables into the module, the rest into an optimizer.
+    """Moves a Linen training to NNX: variables into the module, all else into an optimizer.
 
     Batch statistics and other collections among the state's fields go to the module's variables,
     its keys to the module's streams of the same name, each folded with the stream's number where

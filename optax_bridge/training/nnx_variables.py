@@ -29,7 +29,7 @@ def hand_over_collections(
     collections: Mapping[str, PyTree],
     keep: bool,
 ) -> list[str]:
-    """Puts batch statistics and the like into the module's variables."""
+    """Copies batch statistics and other collections into the module's variables."""
     passing = (nnx.Intermediate, nnx.RngState)  # of one call, or a stream of keys
     target = nnx.state(model, nnx.Not(nnx.Any(wrt, *passing)))
     places = {key_names(path): arrays(leaf) for path, leaf in leaves_with_path(target)}
@@ -76,7 +76,7 @@ def _rename(rename: Callable[[str], str], names: tuple[str, ...]) -> tuple[str, 
 
 
 def hand_over_keys(state: PyTree, model: nnx.Module) -> list[str]:
-    """Puts the state's keys into the module's streams of the same names."""
+    """Copies the state's keys into the module's streams of the same names."""
     rngs: dict[str, jax.Array] = dict(getattr(state, "rngs", None) or {})
     streams = nnx.state(model, nnx.RngState)
     flat = leaves_with_path(streams)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Names that an Optimizer of `flax.optim` had and a TrainState lacks: what to write today."""
+"""Errors for names of `flax.optim.Optimizer` that a TrainState lacks: each names its successor."""
 
 OLD_ATTRIBUTES = {
     "target": "the parameters are state.params",
@@ -38,7 +38,7 @@ OLD_ATTRIBUTES["compute_gradients"] = OLD_ATTRIBUTES["compute_gradient"]
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """The error for one of `OLD_ATTRIBUTES`, which says what took its place."""
+    """Returns the error for one of `OLD_ATTRIBUTES`, which names its successor."""
     return AttributeError(
         f"{type(owner).__name__!r} object has no attribute {name!r}, which an Optimizer of "
         f"flax.optim had: {OLD_ATTRIBUTES[name]}",
@@ -48,7 +48,7 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
 
 
 def misplaced_gradients(method: str, by_position: bool, kwargs: dict[str, object]) -> TypeError:
-    """The error for a step whose gradients are not given by `grads=`."""
+    """Returns the error for a step whose gradients are not passed as `grads=`."""
     other = next((name for name in kwargs if name.startswith("grad") or name == "updates"), "")
     given_by = f"{other}=" if other else "them by position" if by_position else "none"
     return TypeError(

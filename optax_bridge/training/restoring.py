@@ -1,4 +1,4 @@
-"""Restoring whole or not at all: what was saved, fitted leaf by leaf to what is there now.
+"""Restores a checkpoint into a state or parameters, leaf by leaf, whole or not at all.
 
 Every leaf of the template is in the checkpoint, or is named as missing; every leaf of the
 checkpoint is taken, or is named as left over. Boxes may come and go: a box is one level more in a
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def restored_into(template: T, saved: PyTree) -> T:
-    """Fits a checkpoint's tree into a state or parameters, whichever of both have boxes.
+    """Fits a checkpoint's tree into a state or parameters, with boxes on either side or none.
 
         >>> params = {"kernel": jnp.ones(3)}
         >>> state = optax_bridge.TrainState.create(None, params, optax_bridge.sgd(0.1))

@@ -63,7 +63,7 @@ def param_shardings(params: Params, mesh: Mesh, rules: Rules | None = None) -> P
 def opt_state_shardings(
     tx: optax.GradientTransformation, params: Params, mesh: Mesh, rules: Rules | None = None
 ) -> PyTree:
-    """Returns the sharding of each array of a transformation's state, whichever it is.
+    """Returns the sharding of each array of any transformation's state.
 
         >>> mesh = jax.make_mesh((1,), ("model",))
         >>> params = {"w": nn.Partitioned(jnp.ones((128, 256)), ("embed", "mlp"))}
@@ -84,7 +84,7 @@ def opt_state_shardings(
     """
 
     def add_box(path: KeyPath, leaf: Leaf) -> Leaf:
-        """A parameter without a box in one whose names are the axes of the mesh themselves."""
+        """Boxes a parameter that has no box, naming its axes after those of the mesh."""
         if is_box(leaf):
             return leaf
         return _Located(leaf, _names(path, leaf, mesh, rules))

@@ -211,7 +211,7 @@ class TrainState(train_state.TrainState):
         exact: bool = True,
         **kwargs: Extra,
     ) -> Self:
-        """Takes a legacy optimizer over, in the middle of its training.
+        """Takes over a legacy optimizer in the middle of its training.
 
         Args:
           optimizer: parameters, state and step are taken from it.
@@ -245,7 +245,7 @@ class TrainState(train_state.TrainState):
         )
 
     def to_legacy(self, definition: "legacy_optim.OptimizerDef") -> "legacy_optim.Optimizer":
-        """The legacy optimizer that goes on from here.
+        """Returns the legacy optimizer that continues this training.
 
         Args:
           definition: the definition that this state's transformation corresponds to.
@@ -273,7 +273,7 @@ class TrainState(train_state.TrainState):
         allow_nan: bool = False,
         **kwargs: Extra,
     ) -> Self:
-        """Takes over what `flax.optim` saved: parameters, moments and step.
+        """Takes over a checkpoint of `flax.optim`: parameters, moments and step.
 
         Args:
           path: a file or folder of any known format; see `optax-bridge inspect`.
@@ -331,7 +331,7 @@ class TrainState(train_state.TrainState):
         exact: bool = True,
         **kwargs: Extra,
     ) -> Self:
-        """Takes a model and an optimizer of PyTorch over: parameters, moments, step and groups.
+        """Takes over a model and an optimizer of PyTorch: parameters, moments, step and groups.
 
         Args:
           optimizer: of `torch.optim`; groups become those of an `optax_bridge.multi_optimizer`.
@@ -365,7 +365,7 @@ class TrainState(train_state.TrainState):
         part: str | None = None,
         force: bool = False,
     ) -> None:
-        """Saves what `flax.optim` would have saved, as Flax msgpack.
+        """Saves a checkpoint that programs of `flax.optim` restore, as Flax msgpack.
 
         Args:
           path: the file to write; it appears whole or not at all.
@@ -434,7 +434,7 @@ def _part_for_tx(tree: PyTree) -> Params:
 
 
 def strong(leaf: Leaf) -> Leaf:
-    """A number, or an array made of one, in the type that a step returns it in."""
+    """Returns a number or array as an array of strong type, as a step returns it."""
     if isinstance(leaf, bool | int | float | complex):
         return jnp.asarray(leaf, jnp.result_type(leaf))
     is_weak = isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False)
@@ -455,7 +455,7 @@ def _copied_where_shared(opt_state: OptState, params: Params) -> OptState:
 
 
 def check_gradients(grads: Updates, params: Params) -> None:
-    """Raises ValueError, naming the leaf, where gradients are not those of the parameters."""
+    """Raises ValueError, naming the leaf, where gradients do not match the parameters."""
     if isinstance(params, optax.LookaheadParams):
         params = params.fast  # the slow ones have no gradients
     if jax.tree.structure(grads) != jax.tree.structure(params):

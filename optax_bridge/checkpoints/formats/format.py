@@ -33,7 +33,19 @@ def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str)
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of checkpoint."""
+    """A kind of checkpoint.
+
+    Attributes:
+      name: how messages call it, such as "Flax msgpack".
+      option: how the command line calls it, such as "msgpack".
+      find: from a path to the file or folder of the checkpoint; None if it is of another format.
+      read: from that file or folder to the contents; arrays may stay on the disk until used.
+      write: writes a tree to a path; None if the format is only read. It calls `Written` with the
+        bytes so far; its last argument is the destination, for errors.
+      file_pattern: of a folder: a regular expression that all file names in it match.
+      level: the name under which every checkpoint of the format has its optimizer, if any.
+      is_general: True if other formats have the same outward form, and are tried before it.
+    """
 
     name: str
     option: str
