@@ -29,13 +29,13 @@ def atomic_write(path: Path) -> Generator[Path, None, None]:
         yield tmp_path
         _sync(tmp_path)
         _rename(tmp_path, path)
-    except BaseException:
+        _remove(tmp_dir)
+    except BaseException:  # an interrupt of the removal, too: it is finished
         _remove(tmp_dir)
         for parent in missing_parents:
             with contextlib.suppress(OSError):  # another process has put something into it
                 parent.rmdir()
         raise
-    _remove(tmp_dir)
     for written in (path, *missing_parents):
         _sync_folder(written.parent)
 

@@ -4,5 +4,5 @@ Read (`reading`: files, notebooks, scopes and names), infer (`inference`: which 
 optimizer, with what other files of the program say), rewrite (`dispatch` hands nodes to `rules`,
 which ask, say and add through `writing.context`), place (`writing.place`: imports and functions),
 write. `rewrite` takes a module through that and checks the result, `driver` goes over files, and
-`command` is `optax-bridge migrate`.
+`migration_guide.command` is `optax-bridge migrate`.
 """

@@ -71,6 +71,11 @@ QUIET = {
         "class A:\n    def __init__(self):\n        self.me = (self, 1)\n"
         "    def save(self): pickle.dump(self, f)\n"
     ),
+    "hold-each-other": (
+        "class A:\n    def __init__(self): self.b = B()\n"
+        "class B:\n    def __init__(self): self.a = A()\n"
+        "pickle.dump(A(), f)\n"
+    ),
 }
 
 
@@ -79,6 +84,7 @@ def test_what_holds_none_gets_no_comment(subtests: pytest.Subtests):
         with subtests.test(code):
             result = rewrite(f"{HEAD}{code}\n", Options())
             assert PREFIX not in result.code
+            assert result.refused == ""
             assert [m for m in result.messages if m.by_hand] == []
 
 

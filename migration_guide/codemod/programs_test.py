@@ -55,6 +55,15 @@ PROGRAMS = {
         },
         "tx=optax.adam(0.1)",
     ),
+    "result-through-two-stars": Program(
+        {
+            "made.py": MAKE,
+            "first.py": "import jax\nfrom made import *\n",
+            "second.py": "from first import *\n",
+            "main.py": "from second import make\nmake(p).target\n",
+        },
+        "make(p).params\n",
+    ),
     "module-imported-from-another-file": Program(
         {
             "compat.py": "from flax import optim\n",

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from migration_guide.codemod import command, driver
+from migration_guide import command
+from migration_guide.codemod import driver
 from migration_guide.codemod.reading import files
 from migration_guide.codemod.results import Options
 from optax_bridge._atomic import part_folder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from migration_guide.codemod import command
+from migration_guide import command
 
 OLD = "import jax\nfrom flax import optim\nd = optim.Adam(lr)\njax.tree_map(f, x)\n"
 
