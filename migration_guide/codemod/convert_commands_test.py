@@ -146,7 +146,61 @@ def test_a_checkpoint_in_sight_is_checked_next_with_the_program_s_own_rate(
     start = ["optax-bridge", "check-resume", "run", "--program", "train.py:make", "--optimizer"]
     assert list(map(shlex.split, resuming)) == ([[*start, MAKERS[maker]]] if MAKERS[maker] else [])
     text = summary.summary(report, Options(), written=True)
-    assert ("train.py:FUNCTION --old OLD_PROGRAM:FUNCTION" in text) == (not MAKERS[maker])
+    known = "check-resume run --program train.py:make --old OLD_PROGRAM:make, where OLD_PROGRAM is"
+    assert (known in text) == (not MAKERS[maker])
+    assert "FUNCTION" not in text
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_folder_that_a_flag_names_is_filled_in_and_the_function_is_not(
+    maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
+    path.write_text(
+        f"{HEAD}{maker}\ndef main():\n    o = make()\n"
+        "    o = checkpoints.restore_checkpoint(FLAGS.workdir, o)\n"
+    )
+    text = summary.summary(driver.migrate([path], Options()), Options(), written=True)
+    assert "optax-bridge check-resume CHECKPOINT --program train.py:make --" in text
+    assert "  optax-bridge convert OLD NEW/checkpoint_STEP --optimizer 'Adam(learn" in text
+    assert "FUNCTION" not in text and "is imported" not in text
+
+
+def test_a_function_that_the_program_gives_arguments_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without them it may make another optimizer."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
+    path.write_text(
+        f"{HEAD}def make(eps=1e-8):\n    return optim.Adam(0.1, eps=eps).create(p)\n"
+        "def main(d):\n    checkpoints.restore_checkpoint(d, make(1e-6))\n"
+    )
+    text = summary.summary(driver.migrate([path], Options()), Options(), written=True)
+    assert "train.py:make" not in text and "train.py:FUNCTION" in text
+
+
+ON_IMPORT = {
+    "{}": True,
+    "for i in range(3):\n    {}": True,
+    "if steps:\n    {}": True,
+    "if __name__ == '__main__':\n    {}": False,
+    "def main():\n    {}": False,
+}
+
+
+@pytest.mark.parametrize("place", ON_IMPORT)
+def test_a_program_that_trains_when_it_is_imported_is_named(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The commands import it: they would train, and write into the run's own folder."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
+    restore = place.format("o = checkpoints.restore_checkpoint('run', o)")
+    path.write_text(f"{HEAD}o = optim.Adam(0.1).create(p)\n{restore}\n")
+    text = summary.summary(driver.migrate([path], Options()), Options())
+    assert ("whenever the program is imported" in text) == ON_IMPORT[place]
 
 
 def test_where_the_source_does_not_say_what_is_restored_into_a_person_names_it(
@@ -162,7 +216,7 @@ def test_where_the_source_does_not_say_what_is_restored_into_a_person_names_it(
     text = summary.summary(report, Options(), written=True)
     assert "check-resume CHECKPOINT --program train.py:FUNCTION --old OLD_PROGRAM" in text
     assert "takes its place" not in text
-    assert "check-resume" not in summary.summary(report, Options())
+    assert "optax-bridge check-resume" not in summary.summary(report, Options())
 
 
 def _migrated(case: str, recipe: str) -> list[str]:

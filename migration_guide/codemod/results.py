@@ -6,6 +6,7 @@ from pathlib import Path
 
 UNKNOWN_TEMPLATE = "FUNCTION"  # to be filled in
 UNKNOWN_PATH = "OLD"
+UNKNOWN_CHECKPOINT = "CHECKPOINT"  # the same of `check-resume`, which only reads
 UNKNOWN_RATE = "RATE"  # that the program computes
 SOME_RATE = "0.1"  # in its place, where that plays no part
 
@@ -59,6 +60,11 @@ class Restored:
     recipe: str = ""
     format: str = ""
     prefix: str = "checkpoint_"
+
+    @property
+    def checkpoint(self) -> str:
+        """The path for `check-resume`."""
+        return UNKNOWN_CHECKPOINT if self.path == UNKNOWN_PATH else self.path
 
     @property
     def is_to_be_filled_in(self) -> bool:

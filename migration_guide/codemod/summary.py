@@ -9,10 +9,12 @@ from pathlib import Path
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.results import (
     SOME_RATE,
+    UNKNOWN_PATH,
     UNKNOWN_TEMPLATE,
     Message,
     Options,
     Report,
+    Restored,
 )
 from migration_guide.codemod.rules.restoring import FILL_IN
 from migration_guide.codemod.writing import random_numbers
@@ -31,12 +33,16 @@ _NEXT = "Next, see that the new optimizers take the same steps as the old ones"
 _COMPUTED = f" (where the program computes a learning rate, {SOME_RATE} takes its place)"
 _RESUMING = (
     "Where it restores a checkpoint, see as well that it goes on as before: optax-bridge "
-    "check-resume CHECKPOINT --program {program}:{function} --old OLD_PROGRAM:{function}, "
-    "{fill_in}. If that takes arguments in both programs, add to them\n"
-    "  def {function}():\n"
+    "check-resume {checkpoint} --program {program}:{function} --old OLD_PROGRAM:{function}, "
+    "{fill_in}"
+)
+_WITHOUT_ARGUMENTS = (
+    f"{FILL_IN}. If that takes arguments in both programs, add to them\n"
+    f"  def {UNKNOWN_TEMPLATE}():\n"
     '      """Returns what a checkpoint is restored into."""\n'
     "      return ...(...)  # the program's own call, its arguments written out"
 )
+_OLD_PROGRAM = "where OLD_PROGRAM is the file as it was"
 
 
 def summary(report: Report, options: Options, written: bool = False) -> str:
@@ -132,7 +138,7 @@ def next_commands(report: Report) -> list[str]:
         for restored in result.checkpoints:
             if restored.is_known:
                 program = f"{short_path(result.path)}:{restored.template}"
-                parts = ["optax-bridge", "check-resume", restored.path, "--program", program]
+                parts = ["optax-bridge", "check-resume", restored.checkpoint, "--program", program]
                 commands[shlex.join([*parts, *restored.options()])] = None
     return list(commands)
 
@@ -140,17 +146,21 @@ def next_commands(report: Report) -> list[str]:
 def _resuming(report: Report) -> Iterator[str]:
     """Yields how to check what is restored into where the source does not say how it is made."""
     restoring = [
-        result.path
+        result
         for result in report.changed_files
         if dict(result.counts).get("restoring")
         and not any(restored.is_known for restored in result.checkpoints)
     ]
-    if restoring:
-        yield _RESUMING.format(
-            program=short_path(restoring[0]) if len(restoring) == 1 else "PROGRAM",
-            function=UNKNOWN_TEMPLATE,
-            fill_in=FILL_IN,
-        )
+    if not restoring:
+        return
+    shown = [restored for restored in restoring[0].checkpoints if restored.template]
+    only = shown[0] if len(restoring) == len(shown) == 1 else Restored(UNKNOWN_PATH)
+    yield _RESUMING.format(
+        checkpoint=shlex.quote(only.checkpoint),
+        program=short_path(restoring[0].path) if len(restoring) == 1 else "PROGRAM",
+        function=only.template or UNKNOWN_TEMPLATE,
+        fill_in=_OLD_PROGRAM if only.template else _WITHOUT_ARGUMENTS,
+    )
 
 
 def _assumed(report: Report) -> list[str]:
@@ -168,13 +178,14 @@ def _draws(report: Report) -> bool:
 
 
 def convert_commands(report: Report) -> list[str]:
-    """Commands that convert the checkpoints whose paths the programs have written out."""
+    """Commands that convert the checkpoints that programs restore, as far as the source shows."""
     commands: dict[str, str] = {}
     for result in report.results:
         for restored in result.checkpoints:
             near = result.path.resolve().is_relative_to(Path.cwd())
             file = short_path(result.path) if near else str(result.path)
-            commands.setdefault(restored.path, restored.command(file))
+            unnamed = f"{file}:{restored.template}" if restored.path == UNKNOWN_PATH else ""
+            commands.setdefault(unnamed or restored.path, restored.command(file))
     return list(commands.values())
 
 

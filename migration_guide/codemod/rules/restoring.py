@@ -24,7 +24,7 @@ import libcst as cst
 
 from migration_guide.codemod.inference.facts import parameters
 from migration_guide.codemod.inference.kinds import OPTIMIZER, within
-from migration_guide.codemod.reading.tree import argument, last_name
+from migration_guide.codemod.reading.tree import argument, last_name, walk
 from migration_guide.codemod.results import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Restored
 from migration_guide.codemod.writing import constants, definitions, public_optax
 from migration_guide.codemod.writing.context import Context, Expression, New
@@ -44,6 +44,10 @@ _NO_TEMPLATE = (
     "without a template this returns what is in the file: TrainStates have params, step and "
     "opt_state there, what flax.optim wrote has target and state"
 )
+_ON_IMPORT = (
+    "this runs whenever the program is imported, as `check-resume` and `convert --like` do: "
+    'put the training below `if __name__ == "__main__"` first'
+)
 # What is read of optimizers and states, and is no optimizer.
 _PARTS = ("target", "params", "model_state", "batch_stats", "step", "opt_state")
 
@@ -56,6 +60,8 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
         return None
     if call is not None:
         _see(context, name, call)
+        if _runs_on_import(context, call):
+            context.note(original, _ON_IMPORT)
     if reads_nothing_old(context):
         context.remark(original, needs_converting(context, call, name), CONVERTING)
         return None
@@ -144,10 +150,25 @@ def _is_none(node: cst.BaseExpression) -> bool:
 
 
 def _see(context: Context, name: str, call: cst.Call) -> None:
-    """Notes the file that a call reads, where its path is written out."""
+    """Notes the file that a call reads, where its path or its template is written out."""
     restored = _restored_file(context, name, call)
     if restored.path != UNKNOWN_PATH:
         context.checkpoints.setdefault(restored.path, restored)
+    elif restored.template:
+        context.checkpoints.setdefault(f"{restored.path} {restored.template}", restored)
+
+
+def _runs_on_import(context: Context, call: cst.Call) -> bool:
+    """True if importing the module makes a call."""
+    return context.analysis.path.suffix == ".py" and not any(
+        isinstance(node, cst.FunctionDef | cst.Lambda)
+        or (isinstance(node, cst.If) and any(map(_is_name, walk(node.test))))
+        for node in context.ancestors(call)
+    )
+
+
+def _is_name(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and node.value == "__name__"
 
 
 def _restored_file(context: Context, name: str, call: cst.Call | None) -> Restored:
@@ -179,12 +200,12 @@ def _only_definition(context: Context) -> dict[str, str]:
 
 
 def _function(context: Context, template: cst.BaseExpression) -> str:
-    """The function of the module that makes a template without arguments, or ""."""
+    """The function of the module that the program calls without arguments, or ""."""
     try:
         call = definitions.origin(context.analysis, template)
     except definitions.Unknown:
         return ""
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or call.args:
         return ""
     bound = context.analysis.names.assignments(call.func)
     node = getattr(bound[0], "node", None) if len(bound) == 1 else None
