@@ -18,7 +18,7 @@ from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import ExactTransformation, update_with_arguments
 from optax_bridge.metadata.axis_metadata import shapes_of, unboxed
 from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
-from optax_bridge.states import extract, fill, rows_of, state_with
+from optax_bridge.states import Slot, field_slots, fill, rows_of, state_with
 
 
 def from_legacy(
@@ -193,20 +193,30 @@ def to_legacy(
     check_definition(definition, "definition")
     check_one_copy(step)
     step = jnp.asarray(step, jnp.int32)
+    template, fields = legacy_fields(definition, params, opt_state)
+    if template is opt_state:
+        return legacy_optim.Optimizer(definition, opt_state, params)
+    rows = {slot.row: slot.apply_sign(slot.leaf) for slot in fields}
+    return legacy_optim.Optimizer(definition, state_with(template, rows, step, params), params)
+
+
+def legacy_fields(
+    definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState
+) -> tuple[PyTree, list[Slot]]:
+    """The shapes of a legacy state, and the leaves that are its fields; one's own as it is."""
     if entry_of(definition) is None:
         kind = _state_class(definition, params)
         if not isinstance(opt_state, kind):
             raise _not_its_state(
                 definition, f"expected {kind.__name__}, found {type(opt_state).__name__}"
             )
-        return legacy_optim.Optimizer(definition, opt_state, params)
+        return opt_state, []
     shapes = shapes_of(unboxed(params))
     template = jax.eval_shape(definition.init_state, shapes)
     try:
-        rows = extract(opt_state, rows_of(template, shapes))
+        return template, field_slots(opt_state, rows_of(template, shapes))
     except ValueError as error:
         raise _not_its_state(definition, str(error)) from None
-    return legacy_optim.Optimizer(definition, state_with(template, rows, step, params), params)
 
 
 def _state_class(definition: legacy_optim.OptimizerDef, params: Params) -> type:

@@ -93,13 +93,15 @@ def fill(template: OptState, rows: Rows, step: Leaf) -> OptState:
 
 def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
     """The rows of a legacy state from an Optax state, the inverse of `fill`."""
-    rows: dict[Names, Leaf] = {}
-    others: list[Names] = []
-    for slot in slots(unboxed(state), fields):
-        if slot.kind is Kind.FIELD:
-            rows[slot.row] = slot.apply_sign(slot.leaf)
-        elif slot.kind is Kind.UNKNOWN and np.ndim(slot.leaf):
-            others.append(slot.path)
+    return {slot.row: slot.apply_sign(slot.leaf) for slot in field_slots(state, fields)}
+
+
+def field_slots(state: OptState, fields: Rows | None) -> list[Slot]:
+    """The leaves of an Optax state that are fields of a legacy one, which must be all of it."""
+    slots_of_state = slots(unboxed(state), fields)
+    present = [slot for slot in slots_of_state if slot.kind is Kind.FIELD]
+    others = [s.path for s in slots_of_state if s.kind is Kind.UNKNOWN and np.ndim(s.leaf)]
+    rows = {slot.row for slot in present}
     missing = [
         key
         for key, field in (fields or {}).items()
@@ -109,7 +111,7 @@ def extract(state: OptState, fields: Rows | None) -> dict[Names, Leaf]:
         problems = [f"no {_list_of(missing)}"] if missing else []
         problems += [f"{_list_of(others)} besides"] if others else []
         raise ValueError(f"found {', '.join(problems)}")
-    return rows
+    return present
 
 
 def rows_of(state: PyTree, params: Params) -> dict[Names, PyTree]:

@@ -20,10 +20,10 @@ from optax_bridge.checkpoints.locate import (
     find_states,
     select_paths,
 )
-from optax_bridge.checkpoints.moves import Move, Plan
+from optax_bridge.checkpoints.moves import Move, Plan, moved_to
 from optax_bridge.checkpoints.read import Read, read_checkpoint, written_as
 from optax_bridge.checkpoints.restore import apply_plan, plan_restore
-from optax_bridge.checkpoints.same_names import Scope, trained_items
+from optax_bridge.checkpoints.same_names import Paths, trained_items
 from optax_bridge.checkpoints.to_legacy import back
 from optax_bridge.checkpoints.to_train_state import Converted, convert_tree, tree_of
 from optax_bridge.checkpoints.trees import is_state, plain, state_dict
@@ -174,7 +174,7 @@ class _Request:
         if of_level:
             del tree[LAYOUT]
         choices = {"": converted.choice} if converted.choice else {}
-        moves = _moved_to(() if flat else converted.layout.part, converted.moves)
+        moves = moved_to(() if flat else converted.layout.part, converted.moves)
         return Conversion(read, tree, converted.definition, int(converted.step), choices, moves)
 
     def _convert_each(self, read: Read, definitions: Mapping[str, Definition]) -> Conversion:
@@ -185,7 +185,7 @@ class _Request:
             states[path] = self._convert(read, tree, definition, path)
             tree = states[path].others
         choices = {path: state.choice for path, state in states.items() if state.choice is not None}
-        moves = [m for state in states.values() for m in _moved_to(state.layout.part, state.moves)]
+        moves = [m for state in states.values() for m in moved_to(state.layout.part, state.moves)]
         tree = tree_of([*states.values()], read.path)
         return Conversion(read, tree, definitions, choices=choices, moves=moves)
 
@@ -205,11 +205,6 @@ class _Request:
             tree, definition, recipe=self.recipe, part=part, allow_nan=self.allow_nan,
             place=read.path,
         )  # fmt: skip
-
-
-def _moved_to(home: Names, moves: Sequence[Move]) -> list[Move]:
-    """The moves of a state that goes to a place of its own."""
-    return [replace(move, target=(*home, *move.target)) for move in moves]
 
 
 def _check_names(read: Read, names: Iterable[str], definitions: Mapping[str, Definition]) -> None:
@@ -250,6 +245,6 @@ def _parameters(read: Read, part: str | None, allow_nan: bool) -> PyTree:
     else:
         chosen = choose_part(plain(read.tree), read.path, part)
         params, params_path = chosen.target, (*chosen.path, "target")
-    items = trained_items(params, params_path, Scope(read.path, "params"))
+    items = trained_items(params, Paths(params_path))
     Plan(read.path, tuple(items)).check(allow_nan=allow_nan)
     return params

@@ -239,7 +239,15 @@ LEAVES = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(),
     st.sampled_from([np.ones((2, 2), np.float32), np.int32(3), np.zeros(0), 1j]),
 )  # fmt: skip
-TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.dictionaries(NAMES, inner, max_size=4),
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+    ),
+    max_leaves=12,
+)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True, database=None)

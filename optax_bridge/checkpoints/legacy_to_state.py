@@ -32,6 +32,7 @@ from optax_bridge.checkpoints.moves import (
 from optax_bridge.checkpoints.same_names import (
     LEVEL,
     OWNERS,
+    Paths,
     Scope,
     dtype_items,
     leaf_items,
@@ -99,35 +100,37 @@ def plan_like(
         remedy = _TAKE_OUT.format(brief(sorted(others))) if others else remedy
     copies = _copies(outline, saved) or (None, None)
     scope = Scope(place, "program", keep, remedy, copies=copies, state=_state_items)
-    return Plan(place, tuple(same_names(outline, saved, (), scope)), remedy)
+    items = tuple(same_names(outline, saved, Paths(), scope))
+    return Plan(place, items, remedy, changes_copies=copies[0] != copies[1])
 
 
 def _is_new(saved: PyTree) -> bool:
     return isinstance(saved, Mapping) and {"params", "opt_state"} <= set(saved)
 
 
-def _state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+def _state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a `TrainState`, from a legacy optimizer in its place or within that."""
     places = [()] if _has_own_state(template, saved) else [*optimizers(saved)]
     if len(places) != 1 or (places[0] and _is_new(saved)):
-        yield from state_items(template, saved, path, scope)
+        yield from state_items(template, saved, paths, scope)
         return
     (within,) = places
     optimizer, scope = at_path(saved, within), replace(scope, owner="state")
-    step = yield from _optimizer_items(template, optimizer, (*path, *within), path, scope)
+    optimizer_paths = replace(paths, source=(*paths.source, *within))
+    step = yield from _optimizer_items(template, optimizer, optimizer_paths, scope)
     if step is None:
         return
     outline, values = outline_of(template), dict[str, PyTree]()
     if within:
         entries = entries_around(saved, within)
         values, unused = _fields_around(outline, entries, optimizer["target"], step)
-        yield from unpaired_items(((*path, *names) for names in unused), Side.UNUSED)
+        yield from unpaired_items(((*paths.source, *names) for names in unused), Side.UNUSED)
     for name, value in outline.items():
-        at, field_scope = (*path, name), replace(scope, owner=OWNERS.get(name, "state"))
+        field_scope = replace(scope, owner=OWNERS.get(name, "state"))
         if name in values:
-            yield from same_names(value, values[name], at, field_scope)
+            yield from same_names(value, values[name], paths / name, field_scope)
         elif name not in OF_THE_OPTIMIZER:
-            yield from missing_items(value, at)
+            yield from missing_items(value, paths / name)
 
 
 def _fields_around(
@@ -143,25 +146,28 @@ def _fields_around(
 
 
 def _optimizer_items(
-    template: PyTree, saved: PyTree, path: Names, home: Names, scope: Scope
+    template: PyTree, saved: PyTree, paths: Paths, scope: Scope
 ) -> Generator[Item, None, int | None]:
     """Yields the items of a legacy optimizer; returns its step, None if its parameters differ."""
+    path, home = paths.source, paths.target
     is_own = _has_own_state(template, saved)
     states: PyTree = [saved["state"]] if is_own else legacy_states(saved)
     for state in states:
         refuse_older(state.get("param_states"), path, scope.place)
     beside = scope if path else replace(scope, owner="program")
     for name in saved.keys() - {"target", "state"}:
-        yield from surplus_items(saved[name], (*path, name), beside)
+        yield from surplus_items(saved[name], paths / name, beside)
     for state in states if not is_own else ():
         others = (n for n in state if n not in ("step", "param_states"))
         yield from unpaired_items(((*path, "state", n) for n in others), Side.SURPLUS)
-    steps = list(_step_items(template.step, states, path, home, scope))
+    steps = list(_step_items(template.step, states, paths, scope))
     yield from steps
     step = steps[-1].value() if isinstance(steps[-1], Move) else np.int32(0)  # an error by then
     target_path = (*path, "target")
-    field_scope = replace(scope, owner="params", home=(target_path, (*home, "params")))
-    types = parameter_types(template.params, saved["target"], target_path, field_scope)
+    params_paths = Paths(target_path, (*home, "params"))
+    types = parameter_types(
+        template.params, saved["target"], params_paths, replace(scope, owner="params")
+    )
     if any(
         isinstance(item, Misfit) or (isinstance(item, Unpaired) and not scope.keep)
         for item in types.items
@@ -172,11 +178,9 @@ def _optimizer_items(
     opt_state = types.retyped_state(template)
     yield from types.retyped(opt_state, home)
     if is_own:  # of a definition of the user's own, field by field
-        state_path = (*path, "state")
-        field_scope = replace(
-            scope, owner="opt_state", home=(state_path, (*home, "opt_state")), lifted=types.lifted
-        )
-        yield from same_names(state_dict_of(opt_state), saved["state"], state_path, field_scope)
+        state_paths = Paths((*path, "state"), (*home, "opt_state"))
+        field_scope = replace(scope, owner="opt_state", lifted=types.lifted)
+        yield from same_names(state_dict_of(opt_state), saved["state"], state_paths, field_scope)
     else:
         params = template.params if types.params is None else types.params
         yield from _recipe_items(opt_state, params, (*path, "opt_state"))
@@ -188,7 +192,7 @@ def _optimizer_items(
             )
         fields = ((names, row) for names, _, row in rows(part, scope.place, groups))
         field_scope = replace(scope, lifted=types.lifted)
-        yield from moment_items(opt_state, template.params, fields, step, path, home, field_scope)
+        yield from moment_items(opt_state, template.params, fields, step, paths, field_scope)
     return int(np.ravel(np.asarray(step))[0])
 
 
@@ -207,17 +211,16 @@ def _with_level_named(items: Sequence[Item], target_path: Names) -> Iterator[Ite
 
 
 def _step_items(
-    expected: PyTree, states: Sequence[Mapping[str, PyTree]], path: Names, home: Names, scope: Scope
+    expected: PyTree, states: Sequence[Mapping[str, PyTree]], paths: Paths, scope: Scope
 ) -> Iterator[Item]:
     steps = [np.asarray(state["step"]) for state in states]
-    at = (*path, "state", "step")
+    at = (*paths.source, "state", "step")
     if steps[0].dtype.kind not in "iu" or any(not np.array_equal(s, steps[0]) for s in steps):
         yield Misfit(at, "one number of steps", brief([s.tolist() for s in steps]))
     elif not may_count_steps(steps[0]):
         yield steps_misfit(steps[0], at)
     else:
-        scope = replace(scope, home=(at, (*home, "step")))
-        yield from leaf_items(expected, steps[0], at, scope)
+        yield from leaf_items(expected, steps[0], Paths(at, (*paths.target, "step")), scope)
 
 
 def _groups(template: PyTree, opt_state: OptState, count: int, place: str) -> list[list[Names]]:
@@ -249,21 +252,21 @@ def moment_items(
     params: Params,
     fields: Iterable[tuple[Names, PyTree]],
     step: Leaf,
-    path: Names,
-    home: Names,
+    paths: Paths,
     scope: Scope,
     *,
     by_definition: bool = False,
 ) -> Iterator[Item]:
     """Yields the items of a transformation's state from the fields of a legacy optimizer."""
+    path = paths.source
     values, places = _rows(params, fields, path)
     used: set[Names] = set()
     targets = paths_in_state_dict(template)
     for slot, names in zip(slots(unboxed(template), values), targets, strict=True):
-        target, at = (*home, "opt_state", *names), (*path, "opt_state", *slot.path)
+        target, at = (*paths.target, "opt_state", *names), (*path, "opt_state", *slot.path)
         if slot.kind is Kind.COUNT:
             count = count_like(step, slot.leaf)
-            yield Move((*path, "state", "step"), target, leaf=count, is_plain=False)
+            yield Move((*path, "state", "step"), target, leaf=count)
         elif slot.kind is Kind.UNCERTAIN_SIGN:
             yield Misfit(at, *UNCERTAIN_SIGN)
         elif slot.kind is Kind.FIELD:
@@ -271,10 +274,8 @@ def moment_items(
             if slot.row in used:
                 yield Misfit(at, "one place in the new state", "several")
             used.add(slot.row)
-            field_scope = replace(
-                scope, owner="opt_state", home=(at, target), ranges={at: slot.within}
-            )
-            for item in _moment(slot.leaf, value, at, field_scope):
+            field_scope = replace(scope, owner="opt_state", ranges={target: slot.within})
+            for item in _moment(slot.leaf, value, Paths(at, target), field_scope):
                 is_negated = slot.sign == -1 and isinstance(item, Move)
                 yield replace(item, negate=True) if is_negated else item
         elif slot.kind is Kind.UNKNOWN:
@@ -285,16 +286,16 @@ def moment_items(
     yield from unpaired_items(unused, Side.SURPLUS, OTHER_OPTIMIZER)
 
 
-def _moment(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:
+def _moment(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a field of a parameter's state."""
-    new = with_copies(saved, np.shape(expected), scope.copies)
+    path, new = paths.source, with_copies(saved, np.shape(expected), scope.copies)
     if isinstance(new, Misfit):
         yield replace(new, path=path)
     elif new is None:
         remedy = _BY_AXIS if path[-1] in ("v_row", "v_col", "v") else OTHER_OPTIMIZER
         yield Misfit(path, kind(expected), kind(saved), remedy)
     else:
-        yield from dtype_items(expected, new, path, scope)
+        yield from dtype_items(expected, new, paths, scope)
 
 
 def _rows(

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from flax import serialization
 
 from optax_bridge.checkpoints import (
     CheckpointError,
@@ -34,15 +33,6 @@ def test_what_is_neither_file_nor_folder_is_a_clear_error(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match="expected a file or a folder, found neither"):
         read_checkpoint(tmp_path / "pipe")
-
-
-@pytest.mark.parametrize("tree", [[1, [np.ones(2, np.int8)], {"a": (2.0, None)}], (), {"x": []}])
-def test_lists_are_written_and_read_back(tree: Any) -> None:
-    file = io.BytesIO()
-    write_msgpack(file, tree)
-    read = decode(file.getvalue(), "file")
-    expected = serialization.msgpack_restore(file.getvalue())
-    assert repr(read) == repr(expected)
 
 
 def test_only_what_numpy_takes_is_a_shape() -> None:

@@ -8,7 +8,7 @@ written once, from the finished plan.
 import enum
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import jax
@@ -64,7 +64,6 @@ class Move:
     leaf: Leaf = field(default=None, repr=False, compare=False)
     template: Leaf = field(default=None, repr=False, compare=False)  # what the target has there
     within: Range | None = None  # of its numbers, which are then finite
-    is_plain: bool = True  # the target has the same leaf at the same place
 
     def __str__(self) -> str:
         notes = [str(self.layout)] if self.layout else []
@@ -72,6 +71,14 @@ class Move:
         notes += ["negated"] if self.negate else []
         note = f" ({', '.join(notes)})" if notes else ""
         return f"{leaf_name(self.source)} -> {leaf_name(self.target)}{note}"
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the target has a leaf of this type and shape at the same place."""
+        if self.template is None or self.cast or self.source != self.target:
+            return False
+        is_free = not is_array(self.template) or is_key(self.template)
+        return is_free or np.shape(self.leaf) == np.shape(self.template)
 
     def facts(self) -> dict[str, object]:
         """The move as JSON has it."""
@@ -144,7 +151,7 @@ class Unpaired:
 
 @dataclass(frozen=True)
 class Retyped:
-    """A leaf of the target that gets another type, and nothing of the checkpoint."""
+    """A leaf of the target that changes, and gets nothing of the checkpoint."""
 
     target: Names
     leaf: Leaf
@@ -169,6 +176,7 @@ class Plan:
     remedy: str = SAME_MAKE
     requirement: str = "every leaf of what is restored, and no other"
     if_missing: str = "optax_bridge.checkpoints restores in part by missing='keep'."
+    changes_copies: bool = False  # one side is replicated, or each has other copies
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
@@ -184,7 +192,8 @@ class Plan:
     @property
     def is_exact(self) -> bool:
         """True if template and checkpoint have the same leaves, and none is converted."""
-        return all(isinstance(item, Move) and item.is_plain for item in self.items)
+        are_exact = (isinstance(item, Move) and item.is_exact for item in self.items)
+        return not self.changes_copies and all(are_exact)
 
     def check(self, *, keep: bool = False, allow_nan: bool = False) -> None:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
@@ -281,6 +290,11 @@ def cast_of(before: Leaf, after: Leaf) -> tuple[str, str] | None:
     """The dtypes of two leaves, None if they are the same."""
     dtypes = str(dtype_of(before)), str(dtype_of(after))
     return dtypes if dtypes[0] != dtypes[1] else None
+
+
+def moved_to(home: Names, moves: Iterable[Move]) -> list[Move]:
+    """The moves of a state that goes to a place of its own."""
+    return [replace(move, target=(*home, *move.target)) for move in moves]
 
 
 def leaves_of_training(params: Params, opt_state: OptState) -> dict[Names, Leaf]:

@@ -14,7 +14,7 @@ from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.legacy_to_state import plan_like
 from optax_bridge.checkpoints.moves import Misfit, Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
-from optax_bridge.checkpoints.same_names import Scope, same_names
+from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
 from optax_bridge.checkpoints.trees import (
     fill_outline,
     has_states,
@@ -309,7 +309,7 @@ def apply_plan(plan: Plan, target: T, put: Callable[[PyTree], PyTree] = lambda l
 def _check_finite(restored: PyTree, target: PyTree, place: Place) -> None:
     """Checks the numbers of the states that Orbax has restored."""
     saved = plain(state_dict(restored))
-    items = same_names(state_dict_of(target), saved, (), Scope(place, "program"))
+    items = same_names(state_dict_of(target), saved, Paths(), Scope(place, "program"))
     plan = Plan(place, tuple(items))
     steps = (item for item in plan.items if isinstance(item, Misfit) and item.expected == STEPS)
     Plan(place, (*plan.faults(), *steps)).check()

@@ -250,30 +250,6 @@ def test_groups_of_before_flax_0_3_3() -> None:
     same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
 
 
-WRONG = {
-    "another optimizer": (lambda: fresh(optax.sgd(0.1, momentum=0.9)), r"trace.*grad_ema.*another"),
-    "other parameters": (
-        lambda: fresh(params={**PARAMS, "more": jnp.ones(2)}),
-        r"no \['target'\]\['more'\]",
-    ),
-    "another shape": (
-        lambda: fresh(params={"dense": {**PARAMS["dense"], "bias": jnp.ones(4)}}),
-        r"\['target'\]\['dense'\]\['bias'\].*float32\[4\].*float32\[3\]",
-    ),
-    "a trace that nothing scales": (
-        lambda: fresh(optax.chain(optax.scale(-0.1), optax.trace(0.9))),
-        r"trace",
-    ),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_of_another_make_is_refused_by_name(wrong: str) -> None:
-    make, message = WRONG[wrong]
-    with pytest.raises(CheckpointError, match=message):
-        from_state_dict(make(), serialization.to_state_dict(trained()))
-
-
 def test_a_trace_after_the_scaling_is_not_taken_for_the_momentum() -> None:
     optimizer = optim.Momentum(0.1).create(PARAMS).apply_gradient(GRADS)
     for tx in (optax.chain(optax.scale(-0.1), optax.trace(0.9)), optax.trace(0.9)):

@@ -89,6 +89,18 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
+class Paths:
+    """A place in a checkpoint, and the one in the target that corresponds to it."""
+
+    source: Names = ()
+    target: Names = ()
+
+    def __truediv__(self, name: str) -> "Paths":
+        """The place of this name below, on both sides."""
+        return Paths((*self.source, name), (*self.target, name))
+
+
+@dataclass(frozen=True)
 class Scope:
     """What is known about all leaves of a tree, and about those of the state they are in."""
 
@@ -96,78 +108,74 @@ class Scope:
     owner: Owner = "state"
     keep: bool = False  # what is missing stays as the template has it
     remedy: str = SAME_MAKE  # where a state is expected, and something else is there
-    home: tuple[Names, Names] = ((), ())  # a level of the checkpoint, and of the target
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
     lifted: frozenset[np.dtype] = frozenset()  # types that a step made float32, and float32
     copies: tuple[int | None, int | None] = (None, None)  # leading axes of what is replicated
-    state: "Callable[[PyTree, PyTree, Names, Scope], Iterator[Item]] | None" = None
+    state: "Callable[[PyTree, PyTree, Paths, Scope], Iterator[Item]] | None" = None
 
     @property
     def in_state(self) -> bool:
         """True within a `TrainState`."""
         return self.owner != "program"
 
-    def move(self, path: Names, leaf: Leaf, template: Leaf, *, is_cast: bool = False) -> Move:
+    def move(self, paths: Paths, leaf: Leaf, template: Leaf, *, is_cast: bool = False) -> Move:
         """The move of a leaf, whose numbers are checked if they are trained."""
-        before, after = self.home
-        target = (*after, *path[len(before) :])
         is_trained = self.owner in ("params", "opt_state")
-        is_plain = template is not None and not is_cast and target == path
         return Move(
-            path, target, cast_of(leaf, template) if is_cast else None, leaf=leaf,
-            template=template, is_plain=is_plain,
-            within=self.ranges.get(path, FINITE) if is_trained else None,
+            paths.source, paths.target, cast_of(leaf, template) if is_cast else None, leaf=leaf,
+            template=template,
+            within=self.ranges.get(paths.target, FINITE) if is_trained else None,
         )  # fmt: skip
 
 
-def same_names(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+def same_names(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a part, a state dict whose `TrainState`s are objects."""
     if is_state(expected):
-        yield from (scope.state or state_items)(expected, saved, path, scope)
+        yield from (scope.state or state_items)(expected, saved, paths, scope)
     elif isinstance(expected, Mapping):
-        yield from _level(expected, saved, path, scope)
+        yield from _level(expected, saved, paths, scope)
     elif isinstance(saved, Mapping):
-        yield from _unbox(expected, saved, path, scope)
+        yield from _unbox(expected, saved, paths, scope)
     else:
-        yield from leaf_items(expected, saved, path, scope)
+        yield from leaf_items(expected, saved, paths, scope)
 
 
-def state_items(template: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+def state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a `TrainState`; raises if the checkpoint has something else there."""
     expected = f"a {type(template).__name__}: step, params, opt_state"
     if legacy_states(saved) is not None:
         found = "an Optimizer: target, state"
-        raise CheckpointError(place_of(scope.place, path), expected, found, REMEDY)
+        raise CheckpointError(place_of(scope.place, paths.source), expected, found, REMEDY)
     if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
         remedy = REMEDY if any(True for _ in optimizers(saved)) else scope.remedy
-        raise CheckpointError(place_of(scope.place, path), expected, kind(saved), remedy)
+        raise CheckpointError(place_of(scope.place, paths.source), expected, kind(saved), remedy)
     saved = {name: value for name, value in saved.items() if name != LAYOUT}
     scope = replace(scope, owner="state")
     for name in sorted(saved.keys() - set(fields_of(template))):
-        yield from surplus_items(saved[name], (*path, name), scope)
+        yield from surplus_items(saved[name], paths / name, scope)
     types = ParameterTypes()
     for name in sorted(fields_of(template), key=lambda name: name != "params"):
-        field_path, value = (*path, name), getattr(template, name)
+        field_paths, value = paths / name, getattr(template, name)
         field_scope = replace(scope, owner=OWNERS.get(name, "state"))
         if name not in saved:
-            yield from missing_items(state_dict_of(value), field_path)
+            yield from missing_items(state_dict_of(value), field_paths)
             continue
         if name == "params":
-            types = parameter_types(value, saved[name], field_path, field_scope)
+            types = parameter_types(value, saved[name], field_paths, field_scope)
             yield from types.items
             continue
         if name == "opt_state":
             value = types.retyped_state(template)
-            yield from types.retyped(value, path)
+            yield from types.retyped(value, paths.target)
             field_scope = replace(
-                field_scope, ranges=ranges_of(value, field_path), lifted=types.lifted
+                field_scope, ranges=ranges_of(value, field_paths.target), lifted=types.lifted
             )
             if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
                 saved[name] = named_by_fields(value, saved[name])
         if name == "step" and not may_count_steps(saved[name]):
-            yield steps_misfit(saved[name], field_path)
+            yield steps_misfit(saved[name], field_paths.source)
         else:
-            yield from same_names(state_dict_of(value), saved[name], field_path, field_scope)
+            yield from same_names(state_dict_of(value), saved[name], field_paths, field_scope)
 
 
 @dataclass(frozen=True)
@@ -203,19 +211,18 @@ class ParameterTypes:
                 yield Retyped((*home, "opt_state", *path), leaf)
 
 
-def parameter_types(params: Params, saved: PyTree, path: Names, scope: Scope) -> ParameterTypes:
+def parameter_types(params: Params, saved: PyTree, paths: Paths, scope: Scope) -> ParameterTypes:
     """Plans the parameters of a state, all of which may have another type in floating point."""
     outline = state_dict_of(params)
-    items, lifted = judge_types(same_names(outline, saved, path, scope), path)
+    items, lifted = judge_types(same_names(outline, saved, paths, scope), paths.source)
     new = None
     is_wrong = any(
         isinstance(item, Misfit) or (isinstance(item, Unpaired) and item.side is Side.MISSING)
         for item in items
     )
     if any(isinstance(item, Converted) for item in items) and not is_wrong:
-        before, after = scope.home
         values = {item.target: item.leaf for item in items if isinstance(item, Move)}
-        new = refill(params, fill_outline(outline, values, (*after, *path[len(before) :])))
+        new = refill(params, fill_outline(outline, values, paths.target))
     return ParameterTypes(tuple(items), lifted, new)
 
 
@@ -246,115 +253,110 @@ def judge_types(items: Iterable[Item], path: Names) -> tuple[list[Item], frozens
 
 
 def _level(
-    expected: Mapping[str, PyTree], saved: PyTree, path: Names, scope: Scope
+    expected: Mapping[str, PyTree], saved: PyTree, paths: Paths, scope: Scope
 ) -> Iterator[Item]:
     if not isinstance(saved, Mapping):
-        if set(expected) == {LEVEL} and saved is not None:  # a box in the template unpaired_items
-            boxed = same_names(expected[LEVEL], saved, (*path, LEVEL), scope)
-            yield from map(_in_other_box, boxed)
+        if set(expected) == {LEVEL} and saved is not None:  # a box in the template alone
+            within = replace(paths, target=(*paths.target, LEVEL))
+            yield from same_names(expected[LEVEL], saved, within, scope)
             return
         if saved is not None and any(True for _ in leaves(expected)):
-            yield Misfit(path, f"a level with {brief(sorted(expected))}", kind(saved))
+            yield Misfit(paths.source, f"a level with {brief(sorted(expected))}", kind(saved))
             return
-        yield from surplus_items(saved, path, scope)
+        yield from surplus_items(saved, paths, scope)
         saved = {}
     if set(saved) == _NAMED_TUPLE != set(expected):
         saved = _of_named_tuple(saved)
     for name in saved:
         if name not in expected:
-            yield from surplus_items(saved[name], (*path, name), scope)
+            yield from surplus_items(saved[name], paths / name, scope)
     for name, value in expected.items():
         if name in saved:
-            yield from same_names(value, saved[name], (*path, name), scope)
+            yield from same_names(value, saved[name], paths / name, scope)
         else:
-            yield from missing_items(value, (*path, name))
+            yield from missing_items(value, paths / name)
 
 
 def _unbox(
-    expected: PyTree, saved: Mapping[str, PyTree], path: Names, scope: Scope
+    expected: PyTree, saved: Mapping[str, PyTree], paths: Paths, scope: Scope
 ) -> Iterator[Item]:
     if set(saved) == {LEVEL} and (scope.in_state or array_like(expected)):
-        yield from map(_in_other_box, same_names(expected, saved[LEVEL], path, scope))
+        within = replace(paths, source=(*paths.source, LEVEL))
+        yield from same_names(expected, saved[LEVEL], within, scope)
     elif expected is None and scope.in_state:
-        yield from surplus_items(saved, path, scope)
+        yield from surplus_items(saved, paths, scope)
     elif not array_like(expected) and not scope.in_state:  # Flax has nothing to compare it with
-        yield scope.move(path, saved, expected)
+        yield scope.move(paths, saved, expected)
     else:
         yield Misfit(
-            path, f"{kind(expected)} (is it in a box of its own class?)",
+            paths.source, f"{kind(expected)} (is it in a box of its own class?)",
             f"a level with {brief(sorted(saved))}",
         )  # fmt: skip
 
 
-def _in_other_box(item: Item) -> Item:
-    return replace(item, is_plain=False) if isinstance(item, Move) else item
-
-
-def leaf_items(expected: PyTree, saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a leaf."""
     if expected is None:
         if scope.in_state:
-            yield from surplus_items(saved, path, scope)
+            yield from surplus_items(saved, paths, scope)
         elif saved is not None:
-            yield scope.move(path, saved, None)
+            yield scope.move(paths, saved, None)
         return
     if saved is None:
-        yield from missing_items(expected, path)
+        yield from missing_items(expected, paths)
         return
     if scope.copies[0] != scope.copies[1] and hasattr(saved, "shape"):
         array = with_copies(saved, np.shape(expected), scope.copies)
         if isinstance(array, Misfit):
-            yield replace(array, path=path)
+            yield replace(array, path=paths.source)
             return
-        if array is not None and array is not saved:
-            scope = replace(scope, copies=(None, None))
-            yield from map(_in_other_box, leaf_items(expected, array, path, scope))
-            return
+        saved = saved if array is None else array
     if is_key(expected):
         bits = jax.eval_shape(jax.random.key_data, expected)
         if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:
-            yield scope.move(path, saved, expected)
+            yield scope.move(paths, saved, expected)
         else:
-            yield Misfit(path, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved))
+            yield Misfit(paths.source, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved))
         return
     both_arrays = array_like(expected) and array_like(saved)
     if both_arrays and np.shape(expected) == np.shape(saved):
-        yield from dtype_items(expected, saved, path, scope)
+        yield from dtype_items(expected, saved, paths, scope)
         return
     if both_arrays and not scope.in_state and _grows(expected, saved):
         if is_floating(dtype_of(expected)) and is_floating(dtype_of(saved)):
-            yield replace(scope.move(path, saved, expected), is_plain=False)
+            yield scope.move(paths, saved, expected)
         else:
-            yield from map(_in_other_box, dtype_items(expected, saved, path, scope))
+            yield from dtype_items(expected, saved, paths, scope)
         return
     if not array_like(expected) and (
         not scope.in_state or isinstance(expected, str | bytes) == isinstance(saved, str | bytes)
     ):
-        yield scope.move(path, saved, expected)
+        yield scope.move(paths, saved, expected)
         return
     hint = "" if scope.in_state else _BESIDE if both_arrays else _OTHER_KIND
     is_copied = both_arrays and _is_copied(expected, saved)
-    yield Misfit(path, kind(expected), kind(saved), hint=hint, is_copied=is_copied)
+    yield Misfit(paths.source, kind(expected), kind(saved), hint=hint, is_copied=is_copied)
 
 
-def dtype_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Iterator[Item]:
+def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a leaf of the template's shape, which may have another type."""
+    path = paths.source
     if not hasattr(expected, "dtype"):  # a number of Python
         kinds = {dtype_of(expected).kind, dtype_of(saved).kind}
         if len(kinds) > 1 and kinds & {"b", "c"}:
             yield Misfit(path, kind(expected), kind(saved))
         else:
-            yield scope.move(path, saved, expected)
+            yield scope.move(paths, saved, expected)
         return
     dtype, saved_dtype, is_moment = expected.dtype, dtype_of(saved), scope.owner == "opt_state"
     is_same, both_float = dtype == saved_dtype, is_floating(dtype) and is_floating(saved_dtype)
     if is_moment and path[-1] in COUNTS and is_same and not may_count_steps(saved):
         yield steps_misfit(saved, path)
     elif is_same or (scope.owner == "params" and both_float):
-        yield scope.move(path, saved, expected)
+        yield scope.move(paths, saved, expected)
     elif is_moment and {dtype, saved_dtype} <= scope.lifted:
         yield Converted(path, str(dtype), str(saved_dtype))
-        yield scope.move(path, saved, expected)
+        yield scope.move(paths, saved, expected)
     elif is_moment and both_float:
         expectation = f"{dtype}, which the new state keeps"
         yield Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
@@ -365,7 +367,7 @@ def dtype_items(expected: Leaf, saved: Leaf, path: Names, scope: Scope) -> Itera
     else:
         if both_float and hasattr(saved, "dtype"):
             yield Converted(path, str(saved_dtype), str(dtype))
-        yield scope.move(path, saved, expected, is_cast=True)
+        yield scope.move(paths, saved, expected, is_cast=True)
 
 
 def _keeps(saved: Leaf, dtype: np.dtype) -> bool:
@@ -405,21 +407,23 @@ def steps_misfit(step: Leaf, path: Names) -> Misfit:
     return Misfit(path, STEPS, brief(np.asarray(step).tolist()), _NO_STEPS)
 
 
-def trained_items(tree: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
-    """Yields the moves of a tree whose numbers are checked and which has no template."""
+def trained_items(tree: PyTree, paths: Paths) -> Iterator[Item]:
+    """Yields the moves of a tree whose numbers are finite and which has no template."""
     for names, leaf in leaves(tree):
-        yield scope.move((*path, *names), leaf, None)
+        source, target = (*paths.source, *names), (*paths.target, *names)
+        yield Move(source, target, leaf=leaf, within=FINITE)
 
 
-def missing_items(expected: PyTree, path: Names) -> Iterator[Item]:
+def missing_items(expected: PyTree, paths: Paths) -> Iterator[Item]:
     """Yields what the checkpoint lacks; a whole state is named once."""
+    path = paths.source
     return unpaired_items([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
 
 
-def surplus_items(saved: PyTree, path: Names, scope: Scope) -> Iterator[Item]:
+def surplus_items(saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields what the target has no place for."""
     side = Side.SURPLUS if scope.in_state else Side.UNUSED
-    return unpaired_items(paths_of(saved, path), side)
+    return unpaired_items(paths_of(saved, paths.source), side)
 
 
 def with_copies(

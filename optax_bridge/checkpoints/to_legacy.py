@@ -1,10 +1,11 @@
 """From a `TrainState`, in memory or read, to the legacy optimizer that it corresponds to."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import serialization
@@ -18,7 +19,7 @@ from optax_bridge.checkpoints.definitions import (
     params_held,
     shape_of_state,
 )
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
@@ -31,56 +32,94 @@ from optax_bridge.checkpoints.layout import (
 )
 from optax_bridge.checkpoints.legacy_to_state import OTHER_OPTIMIZER
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
-from optax_bridge.checkpoints.moves import Item, Move, Plan
+from optax_bridge.checkpoints.moves import Item, Move, Plan, Retyped, moved_to
 from optax_bridge.checkpoints.read import Read
-from optax_bridge.checkpoints.same_names import (
-    Scope,
-    may_count_steps,
-    ranges_of,
-    steps_misfit,
-    trained_items,
+from optax_bridge.checkpoints.same_names import Paths, may_count_steps, steps_misfit, trained_items
+from optax_bridge.checkpoints.trees import (
+    array_like,
+    fields_of,
+    fill_outline,
+    is_array,
+    plain,
+    refill,
+    state_dict,
 )
-from optax_bridge.checkpoints.trees import fields_of, is_array, plain, refill, state_dict
 from optax_bridge.checkpoints.write import write
 from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RECIPES
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.legacy import to_legacy
+from optax_bridge.legacy import legacy_fields
 from optax_bridge.metadata.axis_metadata import unboxed
 from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import Kind, extract, slots
+from optax_bridge.states import Slot, field_slots
 
 
 def legacy_tree(
     params: Params, opt_state: OptState, step: Leaf, definition: Definition
 ) -> dict[str, PyTree]:
     """The state dict of the legacy optimizer for a new state, the layout of its checkpoints."""
+    plan, outline = state_to_legacy(params, opt_state, step, definition)
+    plan.check(allow_nan=True)
+    return fill_outline(outline, plan.apply())
+
+
+def state_to_legacy(
+    params: Params,
+    opt_state: OptState,
+    step: Leaf,
+    definition: Definition,
+    place: Place = "state",
+    path: Names = (),
+) -> tuple[Plan, dict[str, PyTree]]:
+    """The plan from a TrainState at a path to a legacy optimizer, and the outline of that."""
     check_definition(definition, "optimizer_def", or_transformation=True)
     check_one_copy(step)
-    if not is_transformation(definition):
+    target = unboxed(params)
+    if is_transformation(definition):
+        state, fields = _fields_by_parameter(definition, opt_state, params)
+        outline = serialization.to_state_dict({"target": target, "state": state})
+    else:
         try:
-            optimizer = to_legacy(definition, unboxed(params), unboxed(opt_state), step)
+            state, fields = legacy_fields(definition, target, unboxed(opt_state))
+            outline = definition.state_dict(target, state)
         except (ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 "opt_state", f"the state of {type(definition).__name__}'s transformation",
                 str(error).removesuffix("."), OTHER_OPTIMIZER,
             ) from error  # fmt: skip
-        return serialization.to_state_dict(optimizer)
-    fields = _fields_by_parameter(definition, opt_state, params)
-    state = {"step": np.asarray(step, np.int32), "param_states": fields}
-    return serialization.to_state_dict({"target": unboxed(params), "state": state})
+    states_path = ("state", "param_states")
+    step_path, is_number = (*path, "step"), array_like(step) and may_count_steps(step)
+    items: list[Item] = [
+        Move(step_path, ("state", "step"), leaf=jnp.asarray(step, jnp.int32))
+        if is_number else steps_misfit(step, step_path)
+    ]  # fmt: skip
+    items += trained_items(outline["target"], Paths((*path, "params"), ("target",)))
+    items += [
+        Move(
+            (*path, "opt_state", *slot.path), (*states_path, *slot.row),
+            negate=slot.sign == -1, leaf=slot.leaf, within=slot.within,
+        )
+        for slot in fields
+    ]  # fmt: skip
+    rows = {slot.row for slot in fields}
+    items += [
+        Retyped((*states_path, *row), jnp.zeros(leaf.shape, leaf.dtype))
+        for row, leaf in leaves(outline["state"].get("param_states", {}))
+        if row not in rows and isinstance(leaf, jax.ShapeDtypeStruct)
+    ]
+    return Plan(place, tuple(items)), outline
 
 
 def _fields_by_parameter(
     tx: optax.GradientTransformation, opt_state: OptState, params: Params
-) -> PyTree:
+) -> tuple[legacy_optim.OptimizerState, list[Slot]]:
     """The legacy layout of a transformation's state: fields for each parameter, None for none."""
     _check_is_of(tx, opt_state, params)
     try:
-        values = extract(opt_state, None)
+        fields = field_slots(opt_state, None)
         check_axes_of_t5x(tx, opt_state, params, "opt_state")
         paths = params_held(tx, unboxed(opt_state), unboxed(params))
     except (ValueError, AttributeError) as error:
@@ -92,12 +131,14 @@ def _fields_by_parameter(
         ) from error  # fmt: skip
 
     by_parameter: dict[Names, dict[str, PyTree]] = {names: {} for names in paths}
-    for key, value in values.items():
-        length = next(n for n in range(len(key) - 1, -1, -1) if key[:n] in paths)
-        put(by_parameter[key[:length]], key[length:], value, "opt_state")
-    return jax.tree_util.tree_map_with_path(
+    for slot in fields:
+        row = slot.row
+        length = next(n for n in range(len(row) - 1, -1, -1) if row[:n] in paths)
+        put(by_parameter[row[:length]], row[length:], slot.leaf, "opt_state")
+    states = jax.tree_util.tree_map_with_path(
         lambda path, _: by_parameter.get(key_names(path)), unboxed(params)
     )
+    return legacy_optim.OptimizerState(None, states), fields
 
 
 def _check_is_of(tx: optax.GradientTransformation, opt_state: OptState, params: Params) -> None:
@@ -120,7 +161,7 @@ def back(
     definition: legacy_optim.OptimizerDef | None,
     part: str | None = None,
     allow_nan: bool = False,
-) -> tuple[PyTree, int, list[Move]]:
+) -> tuple[PyTree, int, Sequence[Move]]:
     """The legacy tree for a TrainState's checkpoint, its step, and where each leaf goes."""
     states = select_paths(find_states(read.tree), part)
     if len(states) > 1:
@@ -144,19 +185,12 @@ def back(
         if not is_array(leaf):
             where = f"{read.path}, {leaf_name((*states[0], 'params', *names))}"
             raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
-    items: list[Item] = []
-    if not may_count_steps(step):
-        items.append(steps_misfit(step, (*states[0], "step")))
-    scope, state_path = Scope(read.path, "params"), (*states[0], "opt_state")
-    items += trained_items(params, (*states[0], "params"), scope)
     opt_state = _state_of(state["opt_state"], definition, params, read.path)
-    scope = Scope(read.path, "opt_state", ranges=ranges_of(opt_state, state_path))
-    items += trained_items(state["opt_state"], state_path, scope)
-    Plan(read.path, tuple(items)).check(allow_nan=allow_nan)
-    number = int(np.asarray(step))
-    tree = legacy_tree(params, opt_state, step, definition)
+    plan, outline = state_to_legacy(params, opt_state, step, definition, read.path, states[0])
+    plan.check(allow_nan=allow_nan)
+    tree, number = fill_outline(outline, plan.apply()), int(np.asarray(step))
     if states[0]:
-        return _replace(read.tree, states[0], tree), number, _moves(states[0], tree, opt_state)
+        return _replace(read.tree, states[0], tree), number, moved_to(states[0], plan.moves)
     others = {
         original_name(name): value
         for name, value in read.tree.items()
@@ -164,30 +198,10 @@ def back(
     }
     layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
     if not others and not layout.part and part is None:
-        return tree, number, _moves((), tree, opt_state)
+        return tree, number, plan.moves
     path = tuple(part.strip("/").split("/")) if part else layout.part or likely_path(others)
-    moves = _moves((), tree, opt_state, path)
-    return add_optimizer(others | layout.steps_at(step), path, tree, read.path), number, moves
-
-
-def _moves(
-    state: Names, tree: PyTree, opt_state: OptState, home: Names | None = None
-) -> list[Move]:
-    """Where the leaves of a TrainState go in the tree of a legacy optimizer."""
-    home = state if home is None else home
-    moves = [Move((*state, "step"), (*home, "state", "step"))]
-    moves += [
-        Move((*state, "params", *names), (*home, "target", *names))
-        for names, _ in leaves(plain(tree["target"]))
-    ]
-    fields = dict(leaves(plain(tree["state"]["param_states"])))
-    return moves + [
-        Move(
-            (*state, "opt_state", *slot.path), (*home, "state", "param_states", *slot.row),
-            negate=slot.sign == -1,
-        )
-        for slot in slots(unboxed(opt_state), fields) if slot.kind is Kind.FIELD
-    ]  # fmt: skip
+    tree = add_optimizer(others | layout.steps_at(step), path, tree, read.path)
+    return tree, number, moved_to(path, plan.moves)
 
 
 def _one_state(read: Read, path: Names) -> PyTree:
@@ -220,7 +234,7 @@ def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path
         plain = state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
-            return refill(template, _fill_gaps(plain, saved))
+            return refill(template, fill_outline(plain, dict(leaves(saved))))
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
         f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
@@ -241,14 +255,6 @@ def _transformations(definition: Definition) -> Iterator[optax.GradientTransform
 
 def _name(definition: Definition) -> str:
     return "the transformation" if is_transformation(definition) else type(definition).__name__
-
-
-def _fill_gaps(plain: PyTree, saved: PyTree) -> PyTree:
-    """The saved leaves in the structure of a state dict, with the empty nodes that Orbax drops."""
-    if isinstance(plain, Mapping):
-        saved = with_indices(saved) or {}
-        return {k: _fill_gaps(v, saved.get(k)) for k, v in plain.items()}
-    return saved
 
 
 def to_legacy_checkpoint(

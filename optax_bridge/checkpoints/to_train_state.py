@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +45,7 @@ from optax_bridge.checkpoints.locate import (
 )
 from optax_bridge.checkpoints.moves import Item, Move, Plan
 from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.same_names import Scope, trained_items
+from optax_bridge.checkpoints.same_names import Paths, Scope, trained_items
 from optax_bridge.checkpoints.trees import (
     fill_outline,
     is_state,
@@ -161,12 +161,10 @@ def _convert(
     if choice is None:
         check_axes_of_t5x(tx, template, part.target, place)
     step, each = np.asarray(part.step, np.int32), ((names, row) for names, _, row in fields)
-    scope, target_path = Scope(place), (*part.path, "target")
     items: list[Item] = [Move((*part.path, "state", "step"), ("step",), leaf=step)]
-    params_scope = replace(scope, owner="params", home=(target_path, ("params",)))
-    items += trained_items(part.target, target_path, params_scope)
+    items += trained_items(part.target, Paths((*part.path, "target"), ("params",)))
     items += moment_items(
-        template, part.target, each, step, part.path, (), scope, by_definition=True
+        template, part.target, each, step, Paths(part.path), Scope(place), by_definition=True
     )
     plan = Plan(place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="")
     plan.check(allow_nan=allow_nan)

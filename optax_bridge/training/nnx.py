@@ -9,13 +9,15 @@ import optax
 from flax import nnx
 
 from optax_bridge.checkpoints.moves import (
+    Move,
     Plan,
     keeps,
     leaves_of_training,
     rename_items,
     with_renamed_parameters,
 )
-from optax_bridge.checkpoints.same_names import Scope, judge_types, leaf_items, ranges_of
+from optax_bridge.checkpoints.same_names import Paths, Scope, judge_types, leaf_items, ranges_of
+from optax_bridge.correspondence.values import FINITE
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
@@ -195,11 +197,13 @@ def _check_numbers(
     items = [
         item
         for path, leaf in expected.items()
-        for item in leaf_items(leaf, params[path], ("params", *path), scope)
+        for item in leaf_items(leaf, params[path], Paths(("params", *path)), scope)
     ]
     items, _ = judge_types(items, ("params",))
     ranges = ranges_of(state.opt_state, ("opt_state",))
-    scope = Scope("hand_off", "opt_state", ranges=ranges)
     moments = leaves_of_training({}, state.opt_state)
-    items += [scope.move(path, leaf, None) for path, leaf in moments.items()]
+    items += [
+        Move(path, path, leaf=leaf, within=ranges.get(path, FINITE))
+        for path, leaf in moments.items()
+    ]
     Plan("hand_off", tuple(items)).check(allow_nan=allow_nan)

@@ -55,9 +55,9 @@ def _fill_checked(outline: PyTree, saved: PyTree, name: str) -> PyTree:
     """A template's state dict with the leaves of a checkpoint's, checked."""
     # The correspondence comes along, which no step needs.
     from optax_bridge.checkpoints.moves import Plan
-    from optax_bridge.checkpoints.same_names import Scope, same_names
+    from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
 
-    plan = Plan(name, tuple(same_names(outline, saved, (), Scope(name))))
+    plan = Plan(name, tuple(same_names(outline, saved, Paths(), Scope(name))))
     plan.check()
     return fill_outline(outline, plan.apply())
 
