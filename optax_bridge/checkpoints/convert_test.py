@@ -115,30 +115,6 @@ def test_way_there_and_back_gives_the_same_bytes(
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["adam", "multi_optimizer", "weight_norm"])
-def test_orbax_restores_into_a_train_state(name: str, tmp_path: Path) -> None:
-    definition = parse_definition(OPTIMIZERS[name])
-    source = FILES / f"{name}.msgpack"
-    convert_file(source, tmp_path / "new", definition, recipe="exact")
-    expected: Any = TrainState.from_legacy_checkpoint(source, optimizer_def=definition)
-    empty = jax.eval_shape(
-        lambda: TrainState.create(apply_fn=None, params=expected.params, tx=from_legacy(definition))
-    )
-    template = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        ),
-        empty,
-    )
-    with ocp.StandardCheckpointer() as checkpointer:
-        restored = checkpointer.restore(tmp_path / "new", template)
-    assert type(restored.opt_state) is type(expected.opt_state)
-    same_bits(
-        (restored.step, restored.params, restored.opt_state),
-        (expected.step, expected.params, expected.opt_state),
-    )
-
-
 @pytest.mark.parametrize("name", ["adadelta", "adagrad", "gradient_descent", "rmsprop_centered"])
 def test_optimizer_is_read_from_the_state_where_it_is_clear(name: str) -> None:
     state: Any = TrainState.from_legacy_checkpoint(FILES / f"{name}.msgpack")
@@ -320,23 +296,6 @@ def test_layout_of_multi_optimizer_up_to_0_3_2() -> None:
         convert_state({"target": tree["target"], "state": old}, definition).opt_state,
         convert_state(tree, definition).opt_state,
     )
-
-
-def test_one_optimizer_over_states_of_that_layout_is_of_all_leaves() -> None:
-    tree: Any = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
-    states, step = tree["state"]["param_states"], tree["state"]["step"]
-    ordered = dict(sorted(leaves(tree["target"])))
-    flat = {}
-    for number, path in enumerate(ordered):
-        flat[str(number)] = functools.reduce(lambda node, name: node[name], path, states)
-    old = {"target": tree["target"], "state": {"0": {"step": step, "param_states": flat}}}
-    definition = parse_definition(OPTIMIZERS["adam"])
-    group = legacy_optim.MultiOptimizer(
-        (legacy_optim.ModelParamTraversal(lambda *_: True), definition)
-    )
-    found: Any = convert_state(old, group).opt_state
-    expected: Any = convert_state(tree, definition).opt_state
-    same_bits(found.inner[0].mu, expected.mu)
 
 
 def test_focus_is_read_from_the_state() -> None:

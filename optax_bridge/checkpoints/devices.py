@@ -8,8 +8,9 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
-from optax_bridge.checkpoints.trees import is_array, is_key
+from optax_bridge.checkpoints.trees import is_array, is_key, is_state
 from optax_bridge.checkpoints.values import fault_in
 from optax_bridge.metadata.trees import Leaf, PyTree
 
@@ -29,6 +30,26 @@ def on_device(leaf: Leaf, sharding: PyTree = None) -> Leaf:
         return jax.block_until_ready(placed)
     # A copy, as a view of the mapped file must not be donated to a step.
     return jax.device_put(np.asarray(leaf), sharding, may_alias=False)
+
+
+def placed(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
+    """The fields of a state with their leaves on devices, one after another."""
+    if is_state(sharding):
+        fields = {name: getattr(sharding, name) for name in tree}
+        flat, treedef = jax.tree.flatten(tree)
+        each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes
+        if len(each) != len(flat):
+            raise CheckpointError(
+                "sharding", f"a state with {len(flat)} shardings, as the checkpoint has leaves",
+                f"{len(each)}", "Make it by state_shardings of a state of the same optimizer.",
+            )  # fmt: skip
+        return treedef.unflatten(map(on_device, flat, each))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: on_device(
+            leaf, sharding(path, leaf) if callable(sharding) else sharding
+        ),
+        tree,
+    )
 
 
 def outline_on_host(target: T) -> T:

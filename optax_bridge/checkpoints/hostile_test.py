@@ -241,11 +241,7 @@ LEAVES = st.one_of(
 )  # fmt: skip
 TREES = st.recursive(
     LEAVES,
-    lambda inner: st.one_of(
-        st.dictionaries(NAMES, inner, max_size=4),
-        st.lists(inner, max_size=3),
-        st.lists(inner, max_size=3).map(tuple),
-    ),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=4) | st.lists(inner, max_size=3),
     max_leaves=12,
 )
 

@@ -1,6 +1,6 @@
 """The planner from a legacy optimizer to a `TrainState`: parameters, moments and step."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import jax
@@ -13,6 +13,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.layout import LAYOUT, entries_around, match_fields
 from optax_bridge.checkpoints.locate import (
     Part,
+    Row,
     at_path,
     legacy_states,
     optimizers,
@@ -43,6 +44,7 @@ from optax_bridge.checkpoints.same_names import (
     state_items,
     steps_misfit,
     surplus_items,
+    trained_items,
     with_copies,
 )
 from optax_bridge.checkpoints.trees import (
@@ -190,9 +192,9 @@ def _optimizer_items(
             groups = _groups(
                 template, opt_state, len(states), place_of(scope.place, (*path, "state"))
             )
-        fields = ((names, row) for names, _, row in rows(part, scope.place, groups))
+        fields = rows(part, scope.place, groups)
         field_scope = replace(scope, lifted=types.lifted)
-        yield from moment_items(opt_state, template.params, fields, step, paths, field_scope)
+        yield from _moment_items(opt_state, template.params, fields, step, paths, field_scope)
     return int(np.ravel(np.asarray(step))[0])
 
 
@@ -247,10 +249,24 @@ def _recipe_items(template: OptState, params: Params, path: Names) -> Iterator[I
         yield Misfit(path, "the state of an exact transformation", actual, _NOT_OPTAX)
 
 
-def moment_items(
+def plan_of_part(
+    part: Part, fields: Sequence[Row], template: OptState, place: Place, name: str
+) -> Plan:
+    """The plan from an optimizer to the state that a transformation of some name makes."""
+    step, paths = np.asarray(part.step, np.int32), Paths(part.path)
+    items: list[Item] = [Move((*part.path, "state", "step"), ("step",), leaf=step)]
+    items += trained_items(part.target, Paths((*part.path, "target"), ("params",)))
+    items += _moment_items(
+        template, part.target, fields, step, paths, Scope(place), by_definition=True
+    )
+    requirement = f"the state of {name}"
+    return Plan(place, tuple(items), OTHER_OPTIMIZER, requirement, if_missing="")
+
+
+def _moment_items(
     template: OptState,
     params: Params,
-    fields: Iterable[tuple[Names, PyTree]],
+    fields: Sequence[Row],
     step: Leaf,
     paths: Paths,
     scope: Scope,
@@ -299,7 +315,7 @@ def _moment(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator
 
 
 def _rows(
-    params: Params, fields: Iterable[tuple[Names, PyTree]], path: Names
+    params: Params, fields: Sequence[Row], path: Names
 ) -> tuple[dict[Names, PyTree], dict[Names, Names]]:
     """The rows of the checkpoint by the paths of the template's parameters."""
     params = unboxed(params)
@@ -307,7 +323,7 @@ def _rows(
     template_names = dict(zip(paths_in_state_dict(params), names_in_jax, strict=True))
     values: dict[Names, PyTree] = {}
     places: dict[Names, Names] = {}
-    for names, row in fields:
+    for names, _, row in fields:
         is_boxed = names not in template_names and names[-1:] == (LEVEL,)
         parameter = template_names.get(names[:-1] if is_boxed else names)
         if parameter is None:

@@ -4,10 +4,8 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -22,7 +20,7 @@ from optax_bridge.checkpoints.definitions import (
     is_transformation,
     shape_of_state,
 )
-from optax_bridge.checkpoints.devices import on_device
+from optax_bridge.checkpoints.devices import placed
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
@@ -34,7 +32,7 @@ from optax_bridge.checkpoints.layout import (
     rest_of,
     with_lists,
 )
-from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER, moment_items
+from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, plan_of_part
 from optax_bridge.checkpoints.locate import (
     Part,
     choose_part,
@@ -43,9 +41,7 @@ from optax_bridge.checkpoints.locate import (
     refuse_older,
     rows,
 )
-from optax_bridge.checkpoints.moves import Item, Move, Plan
-from optax_bridge.checkpoints.read import read_checkpoint
-from optax_bridge.checkpoints.same_names import Paths, Scope, trained_items
+from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.trees import (
     fill_outline,
     is_state,
@@ -160,39 +156,14 @@ def _convert(
     template = shape_of_state(tx.init, part.target, place, name)
     if choice is None:
         check_axes_of_t5x(tx, template, part.target, place)
-    step, each = np.asarray(part.step, np.int32), ((names, row) for names, _, row in fields)
-    items: list[Item] = [Move((*part.path, "state", "step"), ("step",), leaf=step)]
-    items += trained_items(part.target, Paths((*part.path, "target"), ("params",)))
-    items += moment_items(
-        template, part.target, each, step, Paths(part.path), Scope(place), by_definition=True
-    )
-    plan = Plan(place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="")
+    plan = plan_of_part(part, fields, template, place, name)
     plan.check(allow_nan=allow_nan)
     opt_state = refill(template, fill_outline(state_dict(template), plan.apply(), ("opt_state",)))
     others, layout = rest_of(tree, part)
+    step = np.asarray(part.step, np.int32)
     return Converted(
         definition, tx, choice, part.target, opt_state, step, others, layout, plan.moves
     )
-
-
-def from_legacy_checkpoint(
-    cls: type[State],
-    path: Path | str,
-    optimizer_def: Definition | None,
-    apply_fn: Callable[..., Any] | None,
-    *,
-    exact: bool,
-    part: str | None,
-    sharding: PyTree,
-    allow_nan: bool,
-    fields: dict[str, PyTree],
-) -> State:
-    """See `TrainState.from_legacy_checkpoint`."""
-    read = read_checkpoint(path)
-    converted = convert_tree(
-        read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
-    )
-    return train_state(cls, converted, apply_fn, sharding, fields, part, read.path)
 
 
 def train_state(
@@ -212,7 +183,7 @@ def train_state(
     own_scale = fields.get("dynamic_scale")
     scale = values.pop("dynamic_scale", None)
     tree |= {name: value for name, value in values.items() if name not in fields}
-    placed = _place(tree, sharding)
+    arrays = placed(tree, sharding)
     if scale is not None:
         fields = fields | {"dynamic_scale": _scale(own_scale, scale)}
     if "ema_params" in tree and fields.get("ema_decay") is None:
@@ -229,7 +200,7 @@ def train_state(
             "field of that name has any other.",
         )
     step = jnp.asarray(converted.step, jnp.int32)
-    return state_class.create(apply_fn=apply_fn, tx=converted.tx, step=step, **(placed | fields))
+    return state_class.create(apply_fn=apply_fn, tx=converted.tx, step=step, **(arrays | fields))
 
 
 def _collections(
@@ -252,24 +223,4 @@ def _scale(scale: PyTree, saved: Mapping[str, PyTree]) -> PyTree:
 
 
 def _say_left(place: Place, text: str) -> None:
-    warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=5)
-
-
-def _place(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
-    """The fields of a state with their leaves on devices, one after another."""
-    if is_state(sharding):
-        fields = {name: getattr(sharding, name) for name in tree}
-        flat, treedef = jax.tree.flatten(tree)
-        each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes
-        if len(each) != len(flat):
-            raise CheckpointError(
-                "sharding", f"a state with {len(flat)} shardings, as the checkpoint has leaves",
-                f"{len(each)}", "Make it by state_shardings of a state of the same optimizer.",
-            )  # fmt: skip
-        return treedef.unflatten(map(on_device, flat, each))
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: on_device(
-            leaf, sharding(path, leaf) if callable(sharding) else sharding
-        ),
-        tree,
-    )
+    warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=4)

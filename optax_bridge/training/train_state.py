@@ -304,19 +304,14 @@ class TrainState(train_state.TrainState):
           LeftOverWarning: the checkpoint has something that there is no field for.
         """
         # Formats of checkpoints, which few programs need.
-        from optax_bridge.checkpoints.to_train_state import from_legacy_checkpoint
+        from optax_bridge.checkpoints.read import read_checkpoint
+        from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 
-        return from_legacy_checkpoint(
-            cls,
-            path,
-            optimizer_def,
-            apply_fn,
-            exact=exact,
-            part=part,
-            sharding=sharding,
-            allow_nan=allow_nan,
-            fields=kwargs,
+        read = read_checkpoint(path)
+        converted = convert_tree(
+            read.tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan, place=read.path
         )
+        return train_state(cls, converted, apply_fn, sharding, kwargs, part, read.path)
 
     @classmethod
     def from_torch(
