@@ -1,4 +1,4 @@
-"""Everything that decides bits here: versions, devices and flags."""
+"""The versions, devices and flags on which bits depend."""
 
 import os
 from typing import Any, Protocol

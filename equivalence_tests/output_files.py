@@ -1,4 +1,4 @@
-"""Files that are either written whole or not at all."""
+"""Writes files whole or not at all."""
 
 import contextlib
 import tempfile

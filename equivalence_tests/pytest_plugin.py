@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Finds out before the first test whether the report can be written."""
+    """Checks before the first test that the report can be written."""
     config.stash[_REPORTS] = {}
     folder = config.getoption("--equivalence-report")
     if folder is None:

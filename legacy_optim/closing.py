@@ -121,7 +121,7 @@ def _advice(files: list[str], folder: str) -> list[str]:
     )
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return [f"  (what migrate would do could not be found out: {reason})"]
+        return [f"  (optax-bridge migrate failed to list its rewrites: {reason})"]
     return done.stdout.splitlines()
 
 

@@ -66,7 +66,7 @@ def test_what_migrate_would_do_comes_from_a_process_of_its_own(
     )
     monkeypatch.setenv(settings.ADVICE, "advising:advice")
     last = _summary(tmp_path, 2, 1).splitlines()[-1]
-    expected = "  (what migrate would do could not be found out: nothing to say)"
+    expected = "  (optax-bridge migrate failed to list its rewrites: nothing to say)"
     assert last == (expected if fails else f"2 in {tmp_path.name}")
 
 

@@ -10,8 +10,8 @@ from legacy_optim.typing import Params, PyTree, StateDict
 
 OLDER_WEIGHT_NORM = (
     "Up to 0.3.6 WeightNorm kept a `mult` in place of direction and scale, and took other steps: "
-    "no later release goes on from it. Its parameters are as good as ever: restore those, and "
-    "start with a fresh state, create(parameters)."
+    "no later release continues from it. Restore the parameters alone, and start with a fresh "
+    "state, create(parameters)."
 )
 
 

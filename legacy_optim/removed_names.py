@@ -86,8 +86,8 @@ def _xla_computation(function: Callable[..., PyTree], **kwargs: PyTree) -> Calla
     unknown = sorted(kwargs.keys() - options.keys())
     if unknown:
         raise TypeError(
-            f"jax.xla_computation({', '.join(unknown)}=...): jax.xla_computation is gone, and what "
-            "answers for it takes static_argnums alone. Use jax.jit(f).lower(*args) instead"
+            f"jax.xla_computation({', '.join(unknown)}=...): jax.xla_computation is gone, and its "
+            "stand-in takes static_argnums alone. Use jax.jit(f).lower(*args) instead"
         )
 
     @functools.wraps(function)
@@ -117,8 +117,8 @@ class _DeviceArrayMeta(type):
 
     def __call__(cls, *args: PyTree, **kwargs: PyTree) -> PyTree:
         raise TypeError(
-            "jax.interpreters.xla._DeviceArray(...) is gone: jax.Array is abstract, so nothing "
-            "makes one from a buffer. Use jax.numpy.asarray, or jax.device_put"
+            "jax.interpreters.xla._DeviceArray(...) is gone: jax.Array is abstract and "
+            "cannot be made from a buffer. Use jax.numpy.asarray, or jax.device_put"
         )
 
 
@@ -165,8 +165,8 @@ def _id_tap(
     """Calls `tap_func(arg, transforms)` on the host while the program runs."""
     if tap_with_device:
         raise TypeError(
-            "host_callback.id_tap(tap_with_device=True): host_callback is gone, and what answers "
-            "for it knows no devices. Use jax.debug.callback instead"
+            "host_callback.id_tap(tap_with_device=True): host_callback is gone, and its "
+            "stand-in knows no devices. Use jax.debug.callback instead"
         )
     jax.debug.callback(lambda value: tap_func(value, (), **kwargs), arg)
     return arg if result is None else result

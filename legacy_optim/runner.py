@@ -57,8 +57,8 @@ def _problem_of_python() -> str:
     """Returns why this interpreter cannot run old programs, or the empty text."""
     if sys.flags.ignore_environment or sys.flags.no_site:
         return (
-            "python was started with -I, -E or -S, with which the old names cannot be there "
-            "before the program: start it without"
+            "python was started with -I, -E or -S, so the old names cannot be installed before the "
+            "program: leave these flags out"
         )
     return ""
 
@@ -67,17 +67,17 @@ def _problem_of_program(program: str) -> str:
     """Returns why a path cannot be run and what to do instead, or the empty text."""
     if program.lower().endswith(".ipynb"):
         return (
-            f"{program}: expected a script, found a notebook, which python takes for a dict and "
-            "does nothing with. Put `import legacy_optim; legacy_optim.install()` into its first "
-            f"cell and run it in Jupyter, or run what `jupyter nbconvert --to script {program}` "
-            f"makes of it. To move it to Optax: optax-bridge migrate --write {program}"
+            f"{program}: expected a script, found a notebook, which python reads as a dict and "
+            "ignores. Put `import legacy_optim; legacy_optim.install()` into its first cell and "
+            f"run it in Jupyter, or run the script that `jupyter nbconvert --to script {program}` "
+            f"writes. To move it to Optax: optax-bridge migrate --write {program}"
         )
     if program == "-":
         return ""
     if not os.path.exists(program):
         return (
             f"{program}: expected a script, or a folder with __main__.py, found nothing of that "
-            "name. Check the path; a module's name goes behind -m"
+            "name. Check the path; a module's name goes after -m"
         )
     if os.path.isdir(program) and not os.path.exists(os.path.join(program, "__main__.py")):
         return f"{program}: expected a script, found a folder without __main__.py. Name its script"

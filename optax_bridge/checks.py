@@ -24,7 +24,7 @@ def check_definition(value: object, where: str, *, or_transformation: bool = Fal
     if is_legacy(value, "ReplicatedOptimizer"):
         raise ValueError(
             "the optimizer is replicated over devices: call optimizer.unreplicate() first, and "
-            "average the gradients in the step with jax.lax.pmean, which replicate() did by "
+            "average the gradients in the step with jax.lax.pmean, as replicate() did by "
             "itself"
         )
     if is_legacy(value, "OptimizerDef") or (or_transformation and _is_transformation(value)):

@@ -1,4 +1,4 @@
-"""`optax-bridge check-resume`: whether the migrated optimizer goes on from an old checkpoint."""
+"""`optax-bridge check-resume`: checks that the migrated optimizer continues an old checkpoint."""
 
 from pathlib import Path
 from typing import Annotated

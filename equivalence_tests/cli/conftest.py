@@ -26,7 +26,7 @@ class Done(NamedTuple):
 def command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Callable[..., Done]]:
-    """Calls `optax-bridge` in an empty folder; what it sets for a process is put back."""
+    """Calls `optax-bridge` in an empty folder, and restores the process's settings."""
     names = ("persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))

@@ -1,4 +1,4 @@
-"""`optax-bridge prove`: what the correspondence claims, proved for all inputs."""
+"""`optax-bridge prove`: proves the claims of the correspondence for all inputs."""
 
 import time
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`optax-bridge replay`: where a training run parts from a recorded one."""
+"""`optax-bridge replay`: finds where a training run diverges from a recorded one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""`check_equivalence`: are two optimizers the same? For anyone's pair, at the desk and in CI.
+"""`check_equivalence`: runs any two optimizers side by side and compares them.
 
 A side from another version of Optax, installed with `pip install --target older optax==0.2.5
 --no-deps`: import it with the present one put aside.

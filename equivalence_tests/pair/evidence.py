@@ -1,4 +1,4 @@
-"""Evidence on two optimizers: the runs and the proof, as one verdict."""
+"""The runs of two optimizers and the proof, combined into one verdict."""
 
 import textwrap
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _PROVED = (IDENTICAL, REALS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The runs of two sides and the proof, and what both come to."""
+    """The runs of two sides and the proof, with their common verdict."""
 
     runs: Report
     proof: Proof | None
@@ -27,7 +27,7 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict:
-        """The weaker of what the runs show and what the proof says, if it decides."""
+        """The weaker of the runs' verdict and, if it decides, the proof's."""
         proved = None if self.proof is None else self.proof.verdict
         if self.runs.verdict is Verdict.DIFFERENT or proved == DIFFERENT:
             return Verdict.DIFFERENT
@@ -116,7 +116,7 @@ class Evidence:
 
 
 def prove_sides(*sides: SideLike, **options: Any) -> tuple[Proof | None, str]:
-    """Returns the proof of two sides, or None and why none can be tried."""
+    """Returns the proof of two sides, or None and the reason why none can be attempted."""
     if options.get("hyper_params") is None:
         for side in sides:
             if runs_outside(side):

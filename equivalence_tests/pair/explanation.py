@@ -88,7 +88,7 @@ def explanation(
 def of_objects(
     left: SideLike, right: SideLike, params: Params, options: Mapping[str, Any], steps: int
 ) -> Explanation | None:
-    """Returns what explains the difference of two sides that `check_equivalence` was given."""
+    """Returns the explanation of the difference between the two sides of `check_equivalence`."""
     names = options.get("names", ("left", "right"))
 
     def compare(one: SideLike, other: SideLike, **few: Any) -> Report:
@@ -99,7 +99,7 @@ def of_objects(
 
 
 def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
-    """Returns what a legacy side, or one of PyTorch, is in Optax; empty where none is."""
+    """Returns the Optax recipe of a legacy side or one of PyTorch; "" if neither is one."""
     dtypes = {jnp.result_type(leaf).name for leaf in jax.tree.leaves(params)}
     for side in sides:
         if side.name.partition(":")[0] not in ("legacy_optim", TORCH.origin):
@@ -124,7 +124,7 @@ def _readable(side: Settings) -> Settings:
 def search(
     fixed: Settings, varied: Settings, judge: Callable[[SideLike], str | None], tries: int
 ) -> Explanation | None:
-    """Returns settings of one side, by those of the other, that a judge has a verdict for."""
+    """Searches settings of one side, with values of the other, that a judge accepts."""
     changes = list(_changes(fixed, varied))
     for some in itertools.islice(_combinations(changes), tries):
         if verdict := _verdict_with(varied, some, judge):

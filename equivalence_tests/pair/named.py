@@ -122,7 +122,7 @@ class NamedSide:
 
 @dataclass(frozen=True)
 class ObjectSide:
-    """A side that is there already: a definition, a transformation, a pair of functions."""
+    """A side that is an object: a definition, a transformation, a pair of functions."""
 
     name: str
     value: object
@@ -134,7 +134,7 @@ class ObjectSide:
 
     @property
     def takes(self) -> list[str]:
-        """The names of these."""
+        """The names of its parameters."""
         return list(self.parameters)
 
     def build(self, **changes: object) -> SideLike:

@@ -83,7 +83,7 @@ def is_in_range(number: int, dtype: DTypeLike) -> bool:
 
 
 def wrapped(number: int, dtype: DTypeLike) -> int:
-    """The number of an integer dtype that arithmetic makes of a whole number."""
+    """Returns a whole number wrapped around to an integer dtype."""
     info = jnp.iinfo(dtype)
     return (number - int(info.min)) % 2**info.bits + int(info.min)
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Errors: a proof that cannot be tried, and what keeps one from being finished."""
+"""Errors: a proof that cannot be attempted, and one that cannot be finished."""
 
 from equivalence_tests.proof.interpreter.balls import NoRule as NoRule
 from equivalence_tests.proof.interpreter.balls import Unclear as Unclear
@@ -12,4 +12,4 @@ class ProofError(EquivalenceError):
 
 
 class Undecided(Exception):
-    """The prover does not know; says what stopped it."""
+    """The prover cannot decide; the message says why."""

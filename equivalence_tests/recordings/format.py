@@ -45,7 +45,7 @@ _UNREADABLE = (
 
 
 class RecordingError(ValueError):
-    """A recording that cannot be read, or not be used for what it was meant; says why."""
+    """A recording that cannot be read or used; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recording:
-    """The steps of a training run, and what was said of it."""
+    """The steps of a training run, and notes on it."""
 
     place: str
     index: Mapping[str, Any]
@@ -147,7 +147,7 @@ def nest(flat: Mapping[Path_, Any]) -> PyTree:
 
 
 def path_text(path: Path_, tree: str = "params") -> str:
-    """A leaf's path as in messages: `params['dense']['kernel']`."""
+    """Returns a leaf's path as messages write it: `params['dense']['kernel']`."""
     return tree + "".join(f"[{key!r}]" for key in path)
 
 

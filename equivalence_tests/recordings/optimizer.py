@@ -375,7 +375,7 @@ def _cause(
 
 
 def explain(stepper: Stepper, settings: Settings, steps: int, factors: Factors) -> str:
-    """Settings with which the program no longer parts from the recording, in words."""
+    """Returns settings with which the program follows the recording, in words."""
     settings_there = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in stepper.recording.index.get("settings", {}).items()

@@ -1,4 +1,4 @@
-"""Records a training run, for `optax-bridge replay` to find where another one parts from it.
+"""Records a training run; `optax-bridge replay` finds where another run leaves it.
 
 This file needs NumPy alone, and Python 3.6 or later: copy it beside the training program.
 
@@ -44,7 +44,7 @@ _FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch", "tensorflow", "keras",
 
 
 class RecorderError(ValueError):
-    """Something that cannot be recorded; says which leaf, and what to do."""
+    """A value that cannot be recorded; the message names the leaf and the remedy."""
 
 
 class Recorder:
@@ -241,7 +241,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def flax(self, optim=None):
-        """Within it every `Optimizer.apply_gradient` of flax.optim is recorded.
+        """Context in which every `Optimizer.apply_gradient` of flax.optim is recorded.
 
         `optim` is the module, `flax.optim` unless given. Inside of jit and pmap nothing can be
         recorded: return the gradients from the step and call `step()`.

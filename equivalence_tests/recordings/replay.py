@@ -1,4 +1,4 @@
-"""The replay of a recording by today's program: the first stage, step and leaf that part."""
+"""Replays a recording by today's program: finds the first stage, step and leaf that diverge."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ _OF_PARAMS = ("params", "half_params", "raw_grads", "grads", "new_params")
 
 @dataclass(frozen=True)
 class Replay:
-    """The stages of a replay in their order, and what explains where they part.
+    """The stages of a replay in their order, and the explanation where they diverge.
 
     Attributes:
       stages: each with its `name`, `outcome`, `text`, and the first `step` and `leaf` that part.
@@ -120,7 +120,7 @@ def replay(
     names: Path | str | Mapping[str, PyTree] | None = None,
     steps: int | None = None,
 ) -> Replay:
-    """Replays a recorded training run by today's program and says where the two part.
+    """Replays a recorded training run by today's program and finds where they diverge.
 
         result = replay("run.rec", optimizer=optax.adamw(1e-3), loss=loss)
         print(result)
@@ -197,7 +197,7 @@ def _title(recording: Recording) -> str:
 
 
 def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
-    """Raises an AssertionError if a program parts from a recording, or nothing can be judged.
+    """Raises AssertionError if a program diverges from a recording, or nothing can be judged.
 
     Args:
       recording: see `replay`.
@@ -217,7 +217,7 @@ def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
 
 
 def beside(left: Recording, right: Recording) -> Replay:
-    """Compares two recordings of one training run: where they part first, and in what."""
+    """Compares two recordings of one training run: the first step and stage that diverge."""
     steps = min(len(left.steps), len(right.steps))
     if left.first != right.first:
         raise RecordingError(
@@ -324,7 +324,7 @@ def _names(names: Path | str | Mapping[str, PyTree]) -> NamesFile:
 
 
 def in_flax(recording: Recording, file: NamesFile) -> Recording:
-    """A recording with the names and the layout that a names file says."""
+    """Returns a recording with the names and the layout of a names file."""
     first = recording.steps[0]
     tensors = [
         "/".join(map(str, p)) for t in ("params", "model_state") for p in first.trees.get(t, {})

@@ -70,7 +70,7 @@ class Stage:
 
 
 def not_judged(name: str, why: str, *, asked: bool = False) -> Stage:
-    """A stage that cannot be judged; where it was asked for, nothing else makes up for it."""
+    """Returns a stage that cannot be judged; if it was requested, the replay is not judged."""
     return Stage(name, Outcome.NOT_JUDGED, why, asked=asked)
 
 

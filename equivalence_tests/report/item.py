@@ -145,7 +145,7 @@ def claim_text(claim: Claim) -> str:
 
 
 def broken_lines(result: Result) -> list[str]:
-    """Lines that say of a claim that did not hold what was claimed and what was found."""
+    """Returns lines on a claim that did not hold: the claim, the difference and its nature."""
     lines, judgement = [], result.judgement
     if result.failed:
         lines = [result.note]

@@ -28,7 +28,7 @@ class Outputs:
     shows_traceback: bool = False
 
     def check(self) -> None:
-        """Finds out before a long run whether all can be written."""
+        """Checks before a long run that every file can be written."""
         if self.report is not None and (why := why_not_writable(self.report)):
             raise ValueError(f"--report {why}")
         for option in ("json", "svg", "junit", "record"):  # which may go into that folder

@@ -15,7 +15,7 @@ _COLOURS = {"identical": "green", "equal over the reals": "cyan", "different": "
 
 
 def print_rows(console: Console, rows: Sequence[Outcome], seconds: float) -> None:
-    """Prints the table, what is not as claimed, and the count."""
+    """Prints the table, the claims that do not hold, and the count."""
     console.print(table(rows))
     for row in rows:
         if not row.held:

@@ -150,7 +150,7 @@ def _detail(verdict: Verdict, results: Sequence[Result]) -> str:
 
 
 def print_reasons(console: Console, results: Sequence[Result]) -> None:
-    """Says why recipes differ, where the correspondence knows it."""
+    """Prints why recipes differ, where the correspondence has a reason."""
     reasons = [
         (result.case.entry, result.case.recipe, result.claim.why)
         for result in results
@@ -172,7 +172,7 @@ def drawn(shown: RenderableType, closing: str, title: str = "optax-bridge check"
 
 
 def print_broken(console: Console, results: Sequence[Result]) -> None:
-    """Says of every claim that did not hold what was claimed and what was found."""
+    """Prints each claim that did not hold, with the difference and its nature."""
     for result in results:
         if not result.held:
             text = f"{result.case} ({result.case.recipe}): {escape(result.settings)}"
@@ -184,7 +184,7 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
 def print_against(
     console: Console, outcomes: Sequence[Against], recorded: Mapping[str, Recording]
 ) -> None:
-    """Says how the runs here compare with the recorded ones."""
+    """Prints how this machine's runs compare with the recorded ones."""
     about = next(iter(recorded.values())).index
     missing = sum(outcome.note == NOT_RUN for outcome in outcomes)
     if missing:

@@ -47,7 +47,7 @@ def old_checkpoint(checkpoint: Path) -> Read:
 
 
 def restored_by_flax(read: Read, wanted: PyTree) -> PyTree:
-    """Restores as the legacy program does: by Flax; formats that Flax does not read, by ours."""
+    """Restores as the legacy program does, by Flax; other formats by this project's reader."""
     by_flax = functools.partial(flax_checkpoints.restore_checkpoint, str(read.path))
     is_within = isinstance(wanted, legacy_optim.Optimizer) and legacy_states(read.tree) is None
     if read.format in _OF_FLAX and not is_within:
@@ -76,7 +76,7 @@ def _held_by(folder: Path) -> str:
 def each_pair(
     legacy: Mapping[str, PyTree], states: Mapping[str, PyTree], name: str
 ) -> Iterator[tuple[str, PyTree, PyTree]]:
-    """Each old optimizer with the new state: of copies for devices one, of a population all."""
+    """Yields each old optimizer and its new state: each of a population, one of device copies."""
     for path, one in _pair_up(legacy, states, name):
         optimizer, state = _in_dicts(one), _in_dicts(states[path])
         sizes = [np.shape(optimizer.state.step), np.shape(state.step)]

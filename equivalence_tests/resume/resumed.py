@@ -1,4 +1,4 @@
-"""An old checkpoint goes on: restored by the old program, and by the migrated one.
+"""Resumes an old checkpoint by the old program and by the migrated one, and compares.
 
 The old checkpoint is restored twice: by Flax into the legacy optimizers that wrote it, and by this
 package into the states of the migrated program. Both sides then take steps on the same gradients.
@@ -58,7 +58,7 @@ class Resumed:
 
     @property
     def verdict(self) -> Verdict:
-        """That of the optimizer that is farthest apart; different if anything else is."""
+        """The verdict of the optimizer that is farthest apart; different if any other leaf is."""
         order = list(Verdict)
         verdicts = [report.verdict for report in self.reports.values()]
         return Verdict.DIFFERENT if self.other_differences else max(verdicts, key=order.index)

@@ -1,4 +1,4 @@
-"""Anything that a user may hand in as a side, turned into one."""
+"""Makes a side of any object that a user may pass as one."""
 
 import functools
 import inspect

@@ -24,7 +24,7 @@ def arguments_text(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
 
 
 def torch_side(optimizer: Callable[..., object], /, *args: object, **kwargs: object) -> Side:
-    """A side that steps an optimizer of PyTorch, on the CPU.
+    """Returns a side that steps an optimizer of PyTorch, on the CPU.
 
         check_equivalence(torch_side(torch.optim.AdamW, lr=1e-3), optax.adamw(1e-3), params)
 
@@ -101,7 +101,7 @@ def is_torch_optimizer(value: object) -> bool:
 
 
 def import_torch(where: str) -> ModuleType:
-    """PyTorch; `where` begins the message of the error without it."""
+    """Returns PyTorch; if it is missing, raises an error that begins with `where`."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:

@@ -13,13 +13,13 @@ MATMUL_PRECISION = "highest"
 
 @contextlib.contextmanager
 def float64(allowed: bool = True) -> Generator[None, None, None]:
-    """Within it, arrays of this thread may be float64, or may not."""
+    """Context in which float64 is enabled, or disabled, for this thread."""
     with jax.enable_x64(allowed):
         yield
 
 
 @contextlib.contextmanager
 def pin_precision() -> Generator[str, None, None]:
-    """Within it, products of matrices are computed in full precision."""
+    """Context in which products of matrices are computed in full precision."""
     with jax.default_matmul_precision(MATMUL_PRECISION):
         yield f"matmul precision {MATMUL_PRECISION}"

@@ -21,7 +21,7 @@ def check_arguments() -> None:
 
 @contextlib.contextmanager
 def old_names() -> Generator[None]:
-    """Within it `from flax import optim` works, as in the programs that people come from."""
+    """Context in which `from flax import optim` works, as in old programs."""
     if importlib.util.find_spec("flax.optim") is not None:
         yield
         return
@@ -33,6 +33,6 @@ def old_names() -> Generator[None]:
 
 
 def silence_deprecations() -> None:
-    """Silences what the old API tells programs: commands make old optimizers by the dozen."""
+    """Silences the old API's deprecations: commands make old optimizers by the dozen."""
     for message in ("flax.optim was removed", "Optimizer.replicate"):
         warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)

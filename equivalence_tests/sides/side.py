@@ -1,4 +1,4 @@
-"""A side of a comparison: how it makes a state, takes a step, and shows what it has.
+"""A side of a comparison: its initial state, its step and the view of its state.
 
 Sides of the suite show their optimizer state in the legacy layout, so that any two of them can be
 compared leaf by leaf.
@@ -19,7 +19,7 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 
 class EquivalenceError(ValueError):
-    """Something that keeps two sides from being compared; says which side, step and leaf."""
+    """Two sides cannot be compared; the message names the side, step and leaf."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def public_optax(definition: legacy_optim.OptimizerDef, recipe: Call) -> Side:
 
 
 def in_legacy_layout(side: Side, definition: legacy_optim.OptimizerDef) -> Side:
-    """The side with its optimizer state in the layout of a definition, None if it has no such."""
+    """Returns the side with its state in the layout of a definition, None if that is impossible."""
 
     def view(state: PyTree) -> dict[str, PyTree]:
         seen = side.view(state)

@@ -1,4 +1,4 @@
-"""The trajectory of a side: what it shows after every step, under one of the ways to take steps.
+"""The trajectory of a side: its view after every step, under one of the ways to take steps.
 
 Every comparison of this package is one of two trajectories that are made here. (The reference's
 replay stands apart: it also runs on Python 3.10 with the genuine flax 0.5.3.)

@@ -1,4 +1,4 @@
-"""A case of the suite, and what running it gives."""
+"""A case of the suite, and its result."""
 
 import contextlib
 import itertools
@@ -142,7 +142,7 @@ def call_text(entry: Entry, setting: Setting) -> str:
 
 
 def prove(result: Result, setting: int) -> None:
-    """Puts into a result what is proved of its recipe, for one of the entry's cases."""
+    """Adds the proof of a recipe to its result, for one of the entry's cases."""
     if result.claim is None:
         return
     row = prove_task(Task(result.case.entry, setting, result.case.recipe, "float32"), details=False)
@@ -151,7 +151,7 @@ def prove(result: Result, setting: int) -> None:
 
 @contextlib.contextmanager
 def record_run(result: Result) -> Generator[None]:
-    """Within it a case runs: its time, and the error that stops it, are put into the result."""
+    """Context in which a case runs; records its time and its error in the result."""
     started = time.perf_counter()
     try:
         yield

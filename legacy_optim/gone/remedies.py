@@ -230,8 +230,8 @@ _PRE_LINEN = (
     "has them. Its optimizers can move on their own"
 )
 _INTERNAL = (
-    "it was a part of JAX's inside; what is public of it today is in jax.extend and jax.core, and "
-    "what computes gradients, batches or lowers is reached through jax.grad, jax.vmap and jax.jit"
+    "it was internal to JAX: its public parts are in jax.extend and jax.core today; for "
+    "gradients, batches and lowering use jax.grad, jax.vmap and jax.jit"
 )
 _OMNISTAGING = "remove the call: omnistaging has been on always since jax 0.2.12"
 # Calls without effect today: a statement of one goes.
@@ -280,8 +280,8 @@ TEXTS: dict[str, str] = {
     "jax.experimental.loops": "use jax.lax.fori_loop, while_loop and scan",
     "jax.experimental.maps": "use jax.shard_map or jax.vmap with axis_name; `with mesh:` takes a "
     "jax.sharding.Mesh",
-    "jax.experimental.optix": "it became optax, whose names and signs are the same; what learns "
-    "from noise has other numbers",
+    "jax.experimental.optix": "it became optax, whose names and signs are the same; optimizers "
+    "that add noise draw other numbers",
     "jax.experimental.optix.add_noise": "optax.add_noise(eta**2, 2 * gamma, key=seed): optix took "
     "eta / (1 + count)**gamma for the standard deviation, Optax takes it for the variance. The "
     "random numbers are others",

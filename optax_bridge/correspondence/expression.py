@@ -94,7 +94,7 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
         )
     if not isinstance(node, ast.Call):
         raise ExpressionError(
-            f"{_text(node, text)!r} is a name, no call: write {entry.legacy.__name__}(), or "
+            f"{_text(node, text)!r} is a name, not a call: write {entry.legacy.__name__}(), or "
             f"{entry.legacy.__name__}(...) with the arguments that the program gives"
         )
     settings, extra_arguments = _arguments(node, entry, text, table)
@@ -192,7 +192,7 @@ def _parameters(node: ast.expr, text: str, name: str) -> str:
     if isinstance(node, ast.List) and any(isinstance(item, ast.Dict) for item in node.elts):
         raise ExpressionError(
             f"{_cut(source)}: groups of parameters have settings of their own. Write one call for "
-            "each group, and put what they give into optax_bridge.multi_optimizer or "
+            "each group, and combine the recipes by optax_bridge.multi_optimizer or "
             "optax.partition"
         )
     return source

@@ -103,7 +103,7 @@ def test_parsing_fills_in_the_defaults(subtests: pytest.Subtests):
 REFUSED = [
     ("Adam(", "not a Python expression: .* at column 5"),
     ("", "not a Python expression"),
-    ("Adam", r"is a name, no call: write Adam\(\)"),
+    ("Adam", r"is a name, not a call: write Adam\(\)"),
     ("Adm(0.1)", "is Adam meant"),
     ("AdamW(lr=0.1)", "is torch.optim.AdamW meant"),
     ("[1, 2]", "no call of a legacy optimizer. Expected one of AdaBelief"),

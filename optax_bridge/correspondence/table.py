@@ -111,14 +111,15 @@ TORCH = Table(
     proved=("float32",),
     without_entry=dict.fromkeys(
         _TORCH_SCHEDULERS,
-        "it is a scheduler, no optimizer. Give its call to optax_bridge.torch.from_torch_schedule, "
-        'e.g. from_torch_schedule("StepLR(step_size=30)", lr=0.1): that makes a schedule, which is '
-        "the learning rate of an optimizer, or says what to write instead",
+        "it is a scheduler, not an optimizer. Pass its call to "
+        'optax_bridge.torch.from_torch_schedule, e.g. from_torch_schedule("StepLR(step_size=30)", '
+        "lr=0.1): that makes a schedule, for the learning rate of an optimizer, or says what to "
+        "write instead",
     )
     | {
-        "LBFGS": "it calls the loss several times a step, which no recipe of a gradient can stand "
-        "for. optax.lbfgs() is the same method with a line search of its own: pass value=, grad= "
-        "and value_fn= to its update. What it keeps is not taken over; start with a fresh state",
+        "LBFGS": "it calls the loss several times a step, which no recipe does. optax.lbfgs() is "
+        "the same method with another line search: pass value=, grad= and value_fn= to its "
+        "update. Its state cannot be converted; start with a fresh one",
         "SparseAdam": "it updates the rows of an embedding that a gradient names, and JAX has "
         "dense gradients. torch.optim.Adam(...) is the same where every row has a gradient; "
         "elsewhere its moments decay at every step, SparseAdam's do not",

@@ -137,9 +137,7 @@ ENTRY = Entry(
                 eps=s("eps"),
                 weight_decay=s("weight_decay"),
             ),
-            different(
-                "a tensor that starts at zero never moves here, and does in Optax: unbounded"
-            ),
+            different("a tensor that starts at zero never moves here, but does in Optax: no bound"),
         ),
     ),
     cases=(

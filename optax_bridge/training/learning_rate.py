@@ -125,8 +125,8 @@ def _are_equal(a: Rate, b: Rate) -> bool:
 
 def _not_known(actual: str) -> ValueError:
     return ValueError(
-        "the learning rate is not known: expected one that the state or an optimizer of "
-        f"optax_bridge keeps, found {actual}. Optax's aliases do not say theirs: take "
-        "optax.inject_hyperparams(optax.adam)(learning_rate=...), or optax_bridge.adam(...); of "
-        "several groups, multi_optimizer gives each its own."
+        "the learning rate is not known: expected one rate, in the state or in an optimizer of "
+        f"optax_bridge, found {actual}. Optax's aliases do not store theirs: use "
+        "optax.inject_hyperparams(optax.adam)(learning_rate=...), or optax_bridge.adam(...); with "
+        "several groups, optax_bridge.multi_optimizer, which has a rate for each."
     )

@@ -24,7 +24,7 @@ OLD_ATTRIBUTES = {
     ),
     "replicate": (
         "write flax.jax_utils.replicate(state), and average the gradients in the step with "
-        "jax.lax.pmean, which replicate() did by itself"
+        "jax.lax.pmean, as replicate() did by itself"
     ),
     "unreplicate": "write flax.jax_utils.unreplicate(state)",
     "state_dict": "write flax.serialization.to_state_dict(state)",

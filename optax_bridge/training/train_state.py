@@ -410,7 +410,7 @@ class TrainState(train_state.TrainState):
             raise TypeError(
                 f"apply_gradients got {', '.join(unused)}, which is neither a field of "
                 f"{type(self).__name__} ({', '.join(fields)}) nor an argument that the "
-                f"transformation makes use of per call ({taken}){takes_rate}"
+                f"transformation takes per call ({taken}){takes_rate}"
             )
         return replaced, extra
 

@@ -26,7 +26,7 @@ class Unclear(Exception):
 
 
 class Undefined(Unclear):
-    """A comparison with what is no number: something was divided by 0."""
+    """A comparison with an undefined value, such as a quotient by 0."""
 
 
 def precise(bits: int = 200) -> Any:

@@ -1,4 +1,4 @@
-"""Tables of the functions that primitives compute, of numbers and of balls, and of their moves."""
+"""Tables of the functions that primitives compute, on numbers and on balls."""
 
 import functools
 import operator
@@ -18,7 +18,7 @@ Aval = jax.ShapeDtypeStruct  # the shape and dtype of a variable
 
 
 def is_kind(aval: Any, kind: Any) -> bool:
-    """Returns whether a dtype is of a kind."""
+    """True if a dtype is of a kind."""
     return _is_subdtype(aval.dtype, kind)
 
 
@@ -114,7 +114,7 @@ def _select(params: Params, out: Aval, which: Array, *cases: Array) -> Array:
 
 
 def convert(params: Params, out: Aval, x: Array) -> Array:
-    """Returns what another dtype makes of numbers or of balls."""
+    """Converts numbers or balls to another dtype."""
     if x.dtype != object or is_kind(out, jnp.floating):
         return x
     if out.dtype == np.bool_:
@@ -191,7 +191,7 @@ _OVER_AXES: dict[str, tuple[Rule, str]] = {  # what meets along which axes
 
 
 def compute(name: str, params: Params, out: Aval, args: Sequence[Array]) -> Any:
-    """Returns what a primitive makes of numbers or of balls; None without a rule for these."""
+    """Returns the value of a primitive on numbers or on balls; None if it has no rule for them."""
     if name in _MOVES:
         return _MOVES[name](params, out, *args)
     of_balls = any(arg.dtype == object for arg in args)

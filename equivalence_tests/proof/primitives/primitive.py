@@ -152,7 +152,20 @@ Rewrite = Callable[[Site], Node | None]
 
 @dataclass(frozen=True)
 class Primitive:
-    """The semantics of one primitive; None where they are not known."""
+    """The semantics of one primitive; None where they are not known.
+
+    Attributes:
+      name: the name in JAX.
+      reals: its value over the reals, in the algebra, from those of its operands.
+      signs: True if no entry is negative, from the node and the same truth of each operand.
+      rewrite: another node of the same bits, None where no rule applies.
+      elementwise: an entry of the result depends on the same entry of each operand alone.
+      commutative: True if the order of the operands decides no bit; "whole" if that holds of
+        integers alone.
+      folds: a NumPy function of its operands, by which constants are computed.
+      folds_floats: True if `folds` has JAX's bits on floating-point numbers too.
+      of_complex: True if `reals` holds of complex numbers as well.
+    """
 
     name: str
     reals: OnReals | None = None

@@ -1,4 +1,4 @@
-"""Gradients as a user may hand them in, as a function of the step and the parameters."""
+"""Converts a user's gradients into a function of the step and the parameters."""
 
 import itertools
 import operator

@@ -33,7 +33,7 @@ _ORDERS = tuple(itertools.permutations((np.inf, -np.inf, np.nan)))
 
 
 def description(stream: str, steps: int) -> str:
-    """Returns what the gradients of a stream are in that many steps."""
+    """Returns a description of the first steps of a stream of gradients."""
     hostile = ", ".join(list(_FACTORS)[:steps])
     if stream == "poisoned" and steps > 1:
         return f"normal; in the second half {_POISON}"
@@ -46,7 +46,7 @@ def description(stream: str, steps: int) -> str:
 
 
 def usual_params() -> dict[str, np.ndarray]:
-    """Parameters where none are named: two matrices, of which Adafactor factors the first alone."""
+    """Returns the default parameters: two matrices, of which Adafactor factors only the first."""
     rng = np.random.default_rng(0)
     shapes = {"square": (128, 128), "kernel": (129, 3), "bias": (3,), "rank3": (2, 3, 4)}
     tree = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
