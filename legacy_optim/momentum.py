@@ -26,7 +26,7 @@ class Momentum(OptimizerDef):
 
     Args:
       learning_rate: step size; None if every call gives it.
-      beta: what is kept of the momentum at each step.
+      beta: factor by which the momentum decays at each step.
       weight_decay: multiple of the parameter that joins the gradient, before the momentum.
       nesterov: looks one step ahead.
     """

@@ -47,7 +47,7 @@ def part_folder(folder: Path) -> Path:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes what killed processes of this host left in a folder, and logs it."""
+    """Removes files that killed processes of this host left in a folder, and logs it."""
     for part in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _PART.fullmatch(part.name)
         if match is None or part.is_symlink() or not part.is_dir():

@@ -63,7 +63,7 @@ def _require(name: str, feature: str) -> Any:
 
 
 def trace_state() -> object:
-    """Returns what JAX traces now, which differs within `jax.jit` or `jax.lax.cond`."""
+    """Returns JAX's current trace, which differs within `jax.jit` or `jax.lax.cond`."""
     feature = "an exact transformation within another transformation, such as optax.chain"
     return _require("trace_state", feature)()
 

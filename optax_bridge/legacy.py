@@ -133,7 +133,7 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
 
 
 def _hyper_param_values(hyper_params: object) -> dict[str, Extra]:
-    """Returns what a step may override, by name; None for what each group has a value of."""
+    """Returns the hyper-parameters that a step may override; None as the value for groups."""
     if isinstance(hyper_params, list | tuple):
         names = dict.fromkeys(name for group in hyper_params for name in _hyper_param_values(group))
         return {**names, "hyper_params": hyper_params}

@@ -260,7 +260,7 @@ UNCERTAIN_SIGN = ("a trace before the step is scaled", "one after it, at the end
 
 @cache
 def _holdings() -> dict[str, _Holding]:
-    """`Type.field` of the Optax states -> what it may hold."""
+    """`Type.field` of the Optax states -> the legacy fields that it may hold."""
     fields = [field for entry in all_entries().values() for field in entry.state]
     pairs = [(field.exact, field, 1) for field in fields]
     pairs += [(key, field, field.optax_sign) for field in fields for key in field.optax]

@@ -36,7 +36,7 @@ DONE, FAILED, MISUSE = 0, 1, 2
 _Source = Annotated[
     Path, typer.Argument(metavar="SOURCE", help="A checkpoint, or a folder of numbered ones.")
 ]
-_Destination = Annotated[Path, typer.Argument(metavar="DESTINATION", help="What to write.")]
+_Destination = Annotated[Path, typer.Argument(metavar="DESTINATION", help="The path to write.")]
 _Optimizers = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,7 +71,7 @@ _Recipe = Annotated[
 ]
 _Layout = Annotated[
     Layout,
-    typer.Option(help="`keep`: what is around the optimizer stays there; `flat`: one TrainState."),
+    typer.Option(help="`keep`: entries around the optimizer stay there; `flat`: one TrainState."),
 ]
 _Like = Annotated[
     str | None,
@@ -117,7 +117,7 @@ _DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Write nothing; print where each leaf goes."),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def convert(
@@ -183,7 +183,7 @@ _UNSUPPORTED = (
 
 
 def _run(options: ConvertOptions) -> int:
-    """Does what was asked for, and prints it."""
+    """Converts, and prints the result or the error; returns the exit code."""
     # JAX and Orbax, which no help needs
     from optax_bridge.checkpoints.convert import Conversion
     from optax_bridge.checkpoints.errors import CheckpointError
@@ -271,7 +271,7 @@ def _as_call(optimizer: "Node") -> "Node":
 
 
 def _misuse(options: ConvertOptions) -> str:
-    """Says which options do not go together, or what cannot be read of them; "" if nothing."""
+    """Returns the fault of the options, such as two that do not go together; "" if none."""
     from optax_bridge.checkpoints.definitions import parse_definitions
     from optax_bridge.correspondence.expression import ExpressionError
 
@@ -308,7 +308,7 @@ def nothing_there(path: Path) -> str:
 def _convert(
     options: ConvertOptions, recipe: str, progress: "Progress | None"
 ) -> "Conversion | Returned":
-    """Writes the destination; returns what was done."""
+    """Writes the destination; returns the conversion."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
     from optax_bridge.checkpoints.devices import without_memory
@@ -403,7 +403,7 @@ def _print_moves(done: "Conversion", as_json: bool) -> None:
 
 
 def _report(done: "Conversion", options: ConvertOptions) -> None:
-    """Prints what was done, as a line or as JSON."""
+    """Prints the result, as a line or as JSON."""
     from flax.serialization import to_state_dict
 
     from optax_bridge.checkpoints.read import count_of_series

@@ -31,7 +31,7 @@ def inspect(
         Path,
         typer.Argument(metavar="CHECKPOINT", help="A checkpoint, or a folder of numbered ones."),
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print what is in it as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the contents as JSON.")] = False,
     everything: Annotated[
         bool,
         typer.Option("--all", help="List every leaf, not only the first twenty of each level."),
@@ -60,7 +60,7 @@ def inspect(
     ] = None,
     shows_traceback: ShowsTraceback = False,
 ) -> None:
-    """Say what a checkpoint is and list what is in it.
+    """Identify a checkpoint and list its contents.
 
     | exit code | means |
     |---|---|

@@ -36,7 +36,7 @@ class Target(enum.StrEnum):
 
 
 class Layout(enum.StrEnum):
-    """Whether what stood around an optimizer stays there."""
+    """Where the entries around an optimizer go: they stay, or join one TrainState."""
 
     KEEP = "keep"
     FLAT = "flat"

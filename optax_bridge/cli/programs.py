@@ -139,7 +139,7 @@ def module_named(name: str) -> ModuleType:
 
 @describing()
 def load_object(name: str, *, make: bool = False) -> Any:
-    """Returns the object of a name, `module:name` or `file.py:name`, or what it makes if called."""
+    """Returns the object of a name, `module:name` or `file.py:name`, or the result of its call."""
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise ProgramError(
@@ -292,7 +292,7 @@ def _keep_flags(program: _Program, flags: Flags, before: set[str]) -> None:
 
 
 def _parse_flags(program: _Program) -> None:
-    """Gives a program's flags their defaults, or what stands on its command line."""
+    """Sets a program's flags to the values of its command line, else their defaults."""
     if program not in _used:
         _used.append(program)
     flags = _absl_flags()

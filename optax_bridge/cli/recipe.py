@@ -133,7 +133,7 @@ def _print_public(console: Console, described: Described, dtypes: Sequence[str])
 def _print_choice(
     console: Console, heading: str, described: Described, choice: Choice, prefix: str = ""
 ) -> None:
-    """Prints a recipe as source, with what it is worth and where the state's fields are."""
+    """Prints a recipe as source, with its verdict and the places of the state's fields."""
     from optax_bridge.correspondence.recipe import imports, render
 
     claim = described.entry.exactness if choice.kind == "exact" else choice.claim
@@ -155,7 +155,7 @@ def _print_choice(
             _print_prose(
                 console,
                 f"{entry.port} stays in it: public Optax has no equal of {entry.legacy.__name__}. "
-                "What is public are the optimizers within.",
+                "Only the optimizers within are public.",
             )
 
 
@@ -183,7 +183,7 @@ def _scope(choice: Choice) -> str:
 
 
 def _print_fields(console: Console, described: Described, choice: Choice) -> None:
-    """Prints what the fields of a legacy parameter's state are called in the recipe's state."""
+    """Prints the names of a legacy parameter's state fields in the recipe's state."""
     fields = [field for entry in _entries(described) for field in entry.state]
     names: dict[str, str] = {}
     for field in fields:
@@ -199,7 +199,7 @@ def _print_fields(console: Console, described: Described, choice: Choice) -> Non
 
 
 def _print_source(console: Console, lines: Sequence[str]) -> None:
-    """Prints source, never broken, so that it can be pasted: the terminal wraps what is longer."""
+    """Prints source without line breaks, so that it can be pasted; the terminal wraps it."""
     from rich.syntax import Syntax
 
     syntax = Syntax("\n".join(lines), "python", background_color="default", word_wrap=False)

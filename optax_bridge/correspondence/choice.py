@@ -26,7 +26,7 @@ from optax_bridge.correspondence.table import Described, describe, with_inner
 RecipeKind = Literal["auto", "exact", "optax"]
 RECIPES: tuple[RecipeKind, ...] = get_args(RecipeKind)
 
-# What parameters may be where nothing is known of them.
+# The dtypes that parameters may have where nothing is known of them.
 ANY_DTYPE = frozenset({"float32", *HALF_PRECISION})
 
 
@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
       call: the recipe, ready for `recipe.build` and `recipe.render`.
-      claim: what it earns; for wrapped and grouped optimizers what the weakest part does.
+      claim: the recipe's claim; of wrapped and grouped optimizers the weakest one.
       kind: "optax" where it is public Optax, or some part of it is, else "exact".
       dtypes: the dtypes of parameters in which it is identical or differs by rounding alone.
       reason: one sentence: why public Optax is not its equal, or, where it is taken

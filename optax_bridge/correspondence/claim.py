@@ -35,7 +35,7 @@ class Verdict(enum.Enum):
     DIFFERENT = "different"
 
 
-# Dtypes in which every claim holds: what rounds, rounds finely.
+# Dtypes in which every claim holds: they round finely.
 FULL_PRECISION = frozenset({"float32", "float64"})
 HALF_PRECISION = ("bfloat16", "float16")
 # The parameters of which `optax-bridge prove` proves the claims, and for what it does.
@@ -124,7 +124,7 @@ class Claim:
 
     @property
     def reason(self) -> str:
-        """`why`, and for rounding what was measured."""
+        """`why`, and for rounding the measured distance."""
         ulp = self.measured_ulp
         measured = "" if ulp is None else f"{ulp:g} ULP measured"
         return "; ".join(filter(None, (self.why, measured)))

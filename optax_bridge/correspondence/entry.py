@@ -154,8 +154,8 @@ class Entry:
       state: the legacy parameter state, field by field.
       optax: variants of the recipe of public Optax, the most special first.
       unsupported: settings that no recipe of public Optax expresses.
-      cases: what the suite runs; together they move every hyper-parameter off its default.
-      notes: for the guide: what to know when moving.
+      cases: the suite's cases; together they move every hyper-parameter off its default.
+      notes: advice for moving, printed by the guide and by `recipe`.
       sources: its name in the original library, and papers.
       renamed: argument of the legacy constructor -> of the port, where they have different names.
       within: argument of the legacy constructor -> the numbers that it makes sense with; it may
@@ -284,7 +284,7 @@ class Entry:
         return Call(self.port, args, kwargs)
 
     def optax_recipe(self, settings: Mapping[str, Node]) -> tuple[Call, Claim]:
-        """The recipe of public Optax, and what it earns.
+        """Returns the recipe of public Optax and its claim.
 
         Args:
           settings: legacy name -> value, for every hyper-parameter.

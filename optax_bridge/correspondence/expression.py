@@ -56,7 +56,7 @@ def _tree(expression: str) -> ast.expr:
 
 
 def _check_depth(tree: ast.AST, text: str) -> None:
-    """Checks the depth without recursion, so that what follows may recurse."""
+    """Checks the depth without recursion; later functions recurse."""
     nodes = [(tree, 0)]
     while nodes:
         node, depth = nodes.pop()
@@ -129,7 +129,7 @@ def _home(node: ast.expr, text: str) -> str:
 def _arguments(
     node: ast.Call, entry: Entry, text: str, table: Table
 ) -> tuple[dict[str, Node], dict[str, str]]:
-    """The settings of a call, and what else it gives."""
+    """Returns the settings of a call, and its other arguments."""
     name = entry.legacy.__name__
     hyper_params = {hp.legacy: hp for hp in entry.hyper_params}
     names = list(hyper_params)

@@ -23,7 +23,7 @@ Node = Any
 
 @dataclass(frozen=True)
 class Call:
-    """A call of what a dotted name refers to.
+    """A call of the object that a dotted name refers to.
 
     Attributes:
       target: e.g. `"optax.adamw"`.

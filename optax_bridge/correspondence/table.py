@@ -22,7 +22,7 @@ class Table(Mapping[str, Entry]):
     They are imported when the first is asked for: an optimizer's module itself needs this package.
 
     Attributes:
-      name: what commands call it: `torch`.
+      name: its name in commands: `torch`.
       origin: the module of its optimizers: `torch.optim`.
       title: the library, for messages: `PyTorch`.
       package: of this project, with its definitions and transformations.
@@ -41,7 +41,7 @@ class Table(Mapping[str, Entry]):
         proved: Sequence[str] = ("float32", *HALF_PRECISION),
         without_entry: Mapping[str, str] | None = None,
     ):
-        """The table; `homes` is a pattern of what stands before the names of its optimizers."""
+        """Makes the table; `homes` is a pattern of the prefixes of its optimizers' names."""
         self.name, self.origin, self.title, self.package = name, origin, title, package
         self._homes, self.proved = homes, tuple(proved)
         self.without_entry = without_entry or {}

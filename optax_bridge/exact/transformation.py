@@ -107,7 +107,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
       step: `step(grads, state, params, **extra) -> (new_params, new_state)`.
       hyper_params: name -> value as given to the constructor; each can be overridden per call, by a
         keyword argument of `update` and `step`.
-      inner: the transformations that this one is made of; what they take per call, it takes.
+      inner: the transformations that this one is made of; it takes their arguments per call.
       parts: `parts(state, params)` gives each of these with its own state and parameters.
     """
 

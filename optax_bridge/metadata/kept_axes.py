@@ -73,7 +73,7 @@ def _settle(
     owners: list[tuple[int, Axes] | None],
     unclear: dict[int, list[Axes]],
 ) -> None:
-    """Fills in what follows for unclear leaves, and takes them from `unclear`."""
+    """Infers the axes of unclear leaves, and removes these leaves from `unclear`."""
     # Of axes equally long either the last or the first is made the longest: a transformation that
     # chooses axes by their length would choose others, and then only a step of it tells.
     if_last_longest, if_first_longest = (
@@ -184,7 +184,7 @@ def _told_apart(shape: tuple[int, ...], last_is_longest: bool) -> tuple[int, ...
 def _axes_seen_in_a_trace(
     tx: optax.GradientTransformation, params: Params, leaves: int
 ) -> list[Axes | None]:
-    """The axes of a state's arrays by what flows into them during a step, from types alone."""
+    """Returns the axes of a state's arrays from the data flow of a step, by types alone."""
     rank = max((jnp.ndim(leaf) for leaf in jax.tree.leaves(params)), default=0)
     names = tuple(f"axis{index}" for index in range(rank))
     mesh = AbstractMesh((1,) * rank, names, axis_types=(AxisType.Explicit,) * rank)

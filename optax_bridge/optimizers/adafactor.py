@@ -133,7 +133,7 @@ def _momentum_dtype(dtype: PyTree) -> DTypeLike:
 
 @dataclass(frozen=True)
 class _Arithmetic:
-    """The settings that are no numbers, and what is computed with them."""
+    """The settings that are not numbers, and values computed from them."""
 
     multiply_by_parameter_scale: bool
     has_momentum: bool

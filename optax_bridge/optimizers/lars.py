@@ -51,7 +51,7 @@ def lars(
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.
-      momentum: what is kept of the trace at each step.
+      momentum: factor by which the trace decays at each step.
       weight_decay: multiple of the parameter that is added to the gradient.
       trust_coefficient: factor of the trust ratio.
       eps: added to the denominator of the trust ratio.

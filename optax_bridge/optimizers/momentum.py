@@ -40,7 +40,7 @@ def momentum(
 
     Args:
       learning_rate: a number, a schedule, or None if every call gives it.
-      decay: what is kept of the trace at each step.
+      decay: factor by which the trace decays at each step.
       weight_decay: multiple of the parameter that is added to the gradient.
       nesterov: looks one step ahead (Sutskever et al. 2013).
 

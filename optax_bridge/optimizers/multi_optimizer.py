@@ -198,7 +198,7 @@ def frozen(
 
     Args:
       selector: the leaves to freeze.
-      tx: what moves the others, clipping included.
+      tx: the transformation of all other leaves, clipping included.
       strict: a selector that holds no parameter is an error, not a warning.
 
     Returns:
@@ -321,7 +321,7 @@ ENTRY = Entry(
     sources=("flax.optim.base",),
     parts=_Parts(),
     excluded={
-        "per-group": "it is what the others are wrapped in to have groups",
+        "per-group": "it wraps the other optimizers to give them groups",
         "list": _NO_DICT,
         "namedtuple": _NO_DICT,
         "nnx": _NO_DICT,

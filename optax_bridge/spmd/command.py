@@ -327,7 +327,7 @@ def _log_messages(console: Terminal) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask for a stop; a second one does what it always did."""
+    """Ctrl-C and SIGTERM request a stop; a second one has its usual effect."""
     import jax
 
     def handle(number: int, frame: object) -> None:

@@ -16,7 +16,7 @@ from optax_bridge.training.train_state import NOT_GIVEN, TrainState, strong
 class FullTrainState(TrainState, kw_only=True):
     """`TrainState` with mutable collections, keys, averages, accumulation and loss scaling.
 
-    What is not asked for stays None and costs nothing.
+    A field that is not used stays None and costs nothing.
 
         >>> state = FullTrainState.create(
         ...     apply_fn=None, params=jnp.ones(2), tx=optax_bridge.sgd(0.5), ema_decay=0.75,

@@ -64,7 +64,7 @@ class Optimizer(nnx.Optimizer[M]):
           **kwargs: arguments of the transformation, such as `learning_rate=`.
 
         Returns:
-          What the step added to the parameters, up to rounding, as Flax's.
+          The update that the step added to the parameters, up to rounding, as Flax's.
         """
         grads = arrays(nnx.state(grads, self.wrt))
         params = arrays(nnx.state(model, self.wrt))

@@ -106,7 +106,7 @@ def _as_typed_key(key: jax.Array) -> jax.Array:
 
 
 def say_left(remaining: list[str]) -> None:
-    """Warns of what was not handed over."""
+    """Warns of parts of the state that were not handed over."""
     if remaining:
         warnings.warn(
             f"hand_off: {listing(remaining)} left over: neither the module nor the optimizer has a "

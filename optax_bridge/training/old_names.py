@@ -6,7 +6,7 @@ OLD_ATTRIBUTES = {
     "state": (
         "state.state.step is state.step, and state.state.param_states is state.opt_state, where "
         "optax.tree.get(state.opt_state, name) finds the moments by the names that `optax-bridge "
-        "recipe` tells; what a definition of your own keeps is state.opt_state itself"
+        "recipe` tells; the state of a definition of your own is state.opt_state itself"
     ),
     "optimizer_def": "the transformation is state.tx",
     "hyper_params": "those of this project's transformations are state.tx.hyper_params",

@@ -80,7 +80,7 @@ def opt_state_shardings(
 
     Returns:
       A tree like `tx.init(params)` with a `NamedSharding` for each array. An array that keeps some
-      of its parameter's axes is sharded like them; what belongs to no parameter is everywhere.
+      of its parameter's axes is sharded like them; one without a parameter is replicated.
     """
 
     def add_box(path: KeyPath, leaf: Leaf) -> Leaf:

@@ -67,7 +67,7 @@ class TrainState(train_state.TrainState):
     if not TYPE_CHECKING:  # checkers are to know of no further attributes
 
         def __getattr__(self, name: str) -> Any:
-            """Raises an error that says what took the place of an attribute of the old API."""
+            """Raises an error that names the successor of an attribute of the old API."""
             if name in OLD_ATTRIBUTES and not hasattr(type(self), name):
                 raise missing_attribute(self, name)
             return object.__getattribute__(self, name)  # raises as ever
@@ -481,7 +481,7 @@ def check_gradients(grads: Updates, params: Params) -> None:
 
 
 def _why_not(grads: Updates, params: Params) -> str:
-    """Returns what to do where gradients have other shapes than parameters."""
+    """Returns the remedy for gradients whose shapes differ from the parameters'."""
     pairs = zip(jax.tree.leaves(grads), jax.tree.leaves(params), strict=True)
     if all(jnp.ndim(grad) and jnp.shape(grad)[1:] == jnp.shape(param) for grad, param in pairs):
         return (

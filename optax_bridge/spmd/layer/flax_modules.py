@@ -178,7 +178,7 @@ def _sharded_later() -> contextlib.AbstractContextManager[object]:
 
 
 def _with_intermediates(fn: Method) -> Callable[..., tuple[PyTree, dict[Path, Leaf]]]:
-    """The method, returning also what it sows; older versions of Flax leave that in the module."""
+    """Wraps a method to return also the values it sows; older Flax leaves them in the module."""
 
     def call(*args: PyTree, **kwargs: PyTree) -> tuple[PyTree, dict[Path, Leaf]]:
         capture = getattr(nnx, "capture", None)

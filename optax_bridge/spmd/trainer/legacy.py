@@ -39,7 +39,7 @@ def legacy_checkpoint(
     new: Sequence[str] = (),
     allow_nan: bool = False,
 ) -> StateBuilder:
-    """The first state of a trainer from what `flax.optim` saved, for `init_state_builder`.
+    """The first state of a trainer from a checkpoint of `flax.optim`, for `init_state_builder`.
 
         cfg.init_state_builder = config_for_function(legacy_checkpoint).set(
             path="old/checkpoint_100", optimizer="Adam(learning_rate=1e-3)", below="net/params"
@@ -106,7 +106,7 @@ def plan_of(
     names: Mapping[Names, Names],
     new: Sequence[str],
 ) -> Plan:
-    """The plan from a checkpoint to a trainer's state, without what is to begin anew."""
+    """Returns the plan from a checkpoint to a trainer's state, without the fresh leaves."""
 
     def begins_anew(where: Names) -> bool:
         return where == ("prng_key",) or any(

@@ -170,7 +170,7 @@ class RMSprop(TorchOptimizer):
       alpha: decay of the averages.
       eps: added to the root of the second moment.
       weight_decay: multiple of the parameter that is added to the gradient.
-      momentum: what is kept of the buffer, to which the scaled gradient is added.
+      momentum: factor by which the buffer decays before the scaled gradient is added.
       centered: divides by the variance rather than by the second moment.
       maximize: climbs instead.
     """

@@ -29,7 +29,7 @@ class SGD(TorchOptimizer):
 
     Attributes:
       lr: step size.
-      momentum: what is kept of the buffer at each step.
+      momentum: factor by which the buffer decays at each step.
       dampening: the buffer takes `1 - dampening` of the gradient, from the second step on.
       weight_decay: multiple of the parameter that is added to the gradient.
       nesterov: looks one step ahead.
