@@ -11,7 +11,7 @@ import io
 import json as json_module
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -113,7 +113,7 @@ def migrate(
 
 
 @contextlib.contextmanager
-def _without_warnings_of_programs() -> Iterator[None]:
+def _without_warnings_of_programs() -> Generator[None]:
     """Keeps quiet what Python warns of when it parses a program: a backslash, a comparison."""
     with warnings.catch_warnings():
         for category in (DeprecationWarning, SyntaxWarning):

@@ -35,6 +35,6 @@ _PERHAPS = {
 
 def other_name(name: str, names: Container[str]) -> str:
     """The first of an optimizer's names that a name from elsewhere may stand for, or ""."""
-    groups = [[each.partition("[")[0] for each in group] for group in ALIKE]
-    alike = (each for group in groups if name in group for each in group)
-    return next((each for each in (*_PERHAPS.get(name, ()), *alike) if each in names), "")
+    groups = [[synonym.partition("[")[0] for synonym in group] for group in ALIKE]
+    alike = (synonym for group in groups if name in group for synonym in group)
+    return next((n for n in (*_PERHAPS.get(name, ()), *alike) if n in names), "")

@@ -117,10 +117,10 @@ def field_slots(state: OptState, fields: Rows | None) -> list[Slot]:
 def rows_of(state: PyTree, params: Params) -> dict[Names, PyTree]:
     """The rows of a legacy optimizer's state in memory."""
     paths = [key_names(path) for path, _ in leaves_with_path(params)]
-    each = jax.tree.structure(params).flatten_up_to(state.param_states)
+    param_states = jax.tree.structure(params).flatten_up_to(state.param_states)
     return {
         (*path, *names): leaf
-        for path, fields in zip(paths, each, strict=True)
+        for path, fields in zip(paths, param_states, strict=True)
         for names, leaf in leaves(serialization.to_state_dict(fields))
     }
 
@@ -135,8 +135,8 @@ def state_with(
         return jnp.zeros(shape.shape, shape.dtype) if value is None else value
 
     states = jax.tree_util.tree_map_with_path(leaf, template.param_states)
-    each = jax.tree.structure(unboxed(params)).flatten_up_to(states)
-    return legacy_optim.OptimizerState(step, jax.tree.structure(params).unflatten(each))
+    param_states = jax.tree.structure(unboxed(params)).flatten_up_to(states)
+    return legacy_optim.OptimizerState(step, jax.tree.structure(params).unflatten(param_states))
 
 
 def unused_rows(rows: Rows, used: Collection[Names]) -> list[Names]:
@@ -167,10 +167,10 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
     names = key_names(path)
     node, wrapped, is_last, sign = state, 0, True, None
     for depth, (key, name) in enumerate(zip(path, names, strict=True)):
-        rest = names[depth + 1 :]
+        below = names[depth + 1 :]
         if isinstance(node, legacy_optim.OptimizerState):  # of a definition of the program's own
-            kind = Kind.FIELD if rows and _has_array(rows, rest) else Kind.UNKNOWN
-            return Slot(names, leaf, Kind.COUNT if name == "step" else kind, rest)
+            kind = Kind.FIELD if rows and _has_array(rows, below) else Kind.UNKNOWN
+            return Slot(names, leaf, Kind.COUNT if name == "step" else kind, below)
         if isinstance(node, tuple) and hasattr(node, "_fields"):
             field = f"{type(node).__name__}.{name}"
             if name in COUNTS:
@@ -178,7 +178,7 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
             if name == _SETTINGS:
                 return Slot(names, leaf, Kind.SETTING)
             if holding := _holdings().get(field):
-                possible = _possible(holding, rest, wrapped, rows)
+                possible = _possible(holding, below, wrapped, rows)
                 slot = _field_slot(names, leaf, possible, sign, is_last)
                 return replace(slot, within=holding.within)
             wrapped += field == _WRAPPED
@@ -197,18 +197,18 @@ def _slot(state: OptState, path: KeyPath, leaf: Leaf, rows: Rows | None) -> Slot
 
 
 def _possible(
-    holding: _Holding, rest: Names, wrapped: int, rows: Rows | None
+    holding: _Holding, below: Names, wrapped: int, rows: Rows | None
 ) -> dict[Names, tuple[set[int], bool]]:
     """The keys of the rows that a field may hold, with their signs and presence."""
-    parts, parameter = rest[:wrapped], rest[wrapped:]
-    below = tuple(f"{part}_state" for part in reversed(parts))
+    wrappers, parameter = below[:wrapped], below[wrapped:]
+    states = tuple(f"{name}_state" for name in reversed(wrappers))
     fields = holding.signs
     if rows is None:  # this project's own fields alone
         fields = {holding.exact: {1}} if holding.exact else {}
     return {
-        (*parameter, *below, legacy): (
+        (*parameter, *states, legacy): (
             signs,
-            rows is None or _has_array(rows, (*parameter, *below, legacy)),
+            rows is None or _has_array(rows, (*parameter, *states, legacy)),
         )
         for legacy, signs in fields.items()
     }

@@ -133,7 +133,7 @@ def test_a_copy_of_an_object_with_other_settings_leaves_it_as_it_is():
 
 
 def test_a_setting_that_explains_the_first_steps_alone_explains_nothing():
-    late = optax.sgd(lambda count: jnp.where(count < 20, 0.1, 0.2))
+    late = optax.sgd(lambda count: jnp.where(jnp.less(count, 20), 0.1, 0.2))
     sides = ObjectSide("late", late), *named_pair(("optax.sgd(0.3)", ""), ("optax.sgd(0.3)", ""))
     assert explanation(*sides[:2], compared) is None
 

@@ -38,6 +38,7 @@ def assert_runs_agree(left: SideLike, right: SideLike) -> None:
     rng = np.random.default_rng(0)
     grads = {k: rng.normal(size=(8, *p.shape)).astype(np.float32) for k, p in PARAMS.items()}
     report = check_equivalence(left, right, PARAMS, gradients=grads, decide=False)
+    assert report.parameters is not None
     assert report.parameters.within(report.bound) is not Verdict.DIFFERENT, report
 
 

@@ -248,7 +248,8 @@ def own_rates(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
     if len(held) == 1 and is_alike:
         number, own = stepper.recording.first, []
         for step, rates in zip(stepper.recording.steps, recorded, strict=False):
-            value = held[0](number) if callable(held[0]) else held[0]
+            rate = held[0]
+            value = rate(number) if callable(rate) else rate
             own.append(dict.fromkeys(rates, abs(float(value))))
             number += not step.skipped
         return own
@@ -266,7 +267,7 @@ def _held(value: Any, seen: set[int], depth: int, names: Sequence[str]) -> Itera
             yield from _held(member, seen, depth + 1, names)
 
 
-def _unique(values: Iterator[Any]) -> list[Any]:
+def _unique(values: Iterator[Any]) -> list[float | Callable[[int], Any]]:
     return list({v if callable(v) else abs(v): v for v in values}.values())
 
 

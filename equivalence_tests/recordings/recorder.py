@@ -16,6 +16,7 @@ A recording is a folder: `index.json`, and one `.npz` a step, each written whole
 import contextlib
 import copy
 import hashlib
+import importlib
 import json
 import os
 import platform
@@ -225,7 +226,9 @@ class Recorder:
         def after(stepped, args, kwargs):
             if not taken:
                 return
-            fields = dict(taken, new_params=named, model_state=taken_buffers["before"] or None)
+            fields: dict = dict(
+                taken, new_params=named, model_state=taken_buffers["before"] or None
+            )
             fields.update(self._noted)
             self._noted.clear()
             taken.clear()
@@ -247,7 +250,7 @@ class Recorder:
         recorded: return the gradients from the step and call `step()`.
         """
         if optim is None:
-            from flax import optim
+            optim = importlib.import_module("flax.optim")
         cls, apply = optim.Optimizer, optim.Optimizer.apply_gradient
 
         def apply_gradient(optimizer, grads, *args, **kwargs):
@@ -260,7 +263,7 @@ class Recorder:
                 self._settings = dict(_settings_of(definition), **dict(names, **self._settings))
                 self._groups = _flax_groups(definition, optimizer.target)
                 self.first = self.first or int(_step_of(optimizer.state))
-            fields = dict(
+            fields: dict = dict(
                 params=optimizer.target,
                 grads=grads,
                 new_params=new.target,

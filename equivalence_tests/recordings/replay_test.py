@@ -121,9 +121,9 @@ def late(eps: float = 1e-2) -> optax.GradientTransformation:
 
 
 def uncorrected() -> optax.GradientTransformation:
-    def update(grads: Any, state: Any, params: Any) -> Any:
-        mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state[0], grads)
-        nu = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state[1], grads)
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state[0], updates)
+        nu = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state[1], updates)
         steps = jax.tree.map(lambda m, v: -0.1 * m / (jnp.sqrt(v) + 1e-2), mu, nu)
         return steps, (mu, nu)
 

@@ -1,6 +1,7 @@
 """The ways to take steps do what they are called."""
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
@@ -11,7 +12,7 @@ from equivalence_tests.sides.trajectory import per_device, trajectory
 
 @flax.struct.dataclass
 class _Count:
-    value: int
+    value: jax.Array
 
 
 # A state that its bytes do not hold: restored, it is as it was made.

@@ -417,7 +417,9 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     size = sum(leaf.nbytes for leaf in arrays)
     recipes = {path: choice.kind for path, choice in done.choices.items()}
     definitions = done.definition if isinstance(done.definition, dict) else {"": done.definition}
-    classes = {path: type(each).__name__ for path, each in definitions.items() if each is not None}
+    classes = {
+        path: type(value).__name__ for path, value in definitions.items() if value is not None
+    }
     if options.like:
         classes = {} if is_torch(read) else _classes_by_place(done)
 

@@ -153,7 +153,7 @@ def print_checkpoint(
     parts, lines, states, problem = [], [], {}, None
     try:
         parts = find_parts(read.tree, read.path)
-        lines = [description_of(each, read.path) for each in parts]
+        lines = [description_of(optimizer, read.path) for optimizer in parts]
         if is_torch(read):
             lines = pytorch.torch_lines(read, part)
         states = {path: _step(read, path) for path in find_states(read.tree)}

@@ -174,7 +174,7 @@ def _attribute(module: str, name: str) -> Any:
     try:
         return getattr(program, name)
     except AttributeError:
-        near = did_you_mean(name, [each for each in dir(program) if not each.startswith("_")])
+        near = did_you_mean(name, [public for public in dir(program) if not public.startswith("_")])
         raise AttributeError(f"{module} has nothing called {name!r}{near}") from None
 
 

@@ -189,10 +189,10 @@ def _print_fields(console: Console, described: Described, choice: Choice) -> Non
     for field in fields:
         public = [place for place in field.optax if choice.kind == "optax"]
         places = public if choice.kind == "optax" else [field.exact]
-        here = " or ".join(dict.fromkeys(place.rpartition(".")[2] for place in places))
-        if here:
+        fields_today = " or ".join(dict.fromkeys(place.rpartition(".")[2] for place in places))
+        if fields_today:
             negated = " negated" if public and field.optax_sign < 0 else ""
-            names[field.legacy] = f"{field.legacy} is {here}{negated}"
+            names[field.legacy] = f"{field.legacy} is {fields_today}{negated}"
     if names:
         access = "optax.tree.get(opt_state, name) and optax.tree.set(opt_state, name=value)"
         _print_prose(console, f"{', '.join(names.values())}: {access}\n", "state")

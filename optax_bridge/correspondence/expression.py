@@ -27,7 +27,7 @@ def parse(expression: str, table: Table | None = None) -> Described:
     home = _home(named, expression)
     is_of_model = isinstance(tree, ast.Call) and any(map(_is_of_model, tree.args))
     origins = (TORCH,) if is_of_model and TORCH.is_home(home or "optim") else ORIGINS
-    tables = [table] if table else [each for each in origins if each.is_home(home)] or [origins[0]]
+    tables = [table] if table else [t for t in origins if t.is_home(home)] or [origins[0]]
     name = _class_name(named)
     so_spelt = (t for t in tables if name in entries_by_class(t) or name in t.without_entry)
     return _optimizer(tree, expression, next(so_spelt, tables[0]))
@@ -35,8 +35,8 @@ def parse(expression: str, table: Table | None = None) -> Described:
 
 def _is_of_model(argument: ast.expr) -> bool:
     """True of `model.parameters()`, which PyTorch's constructors are given, and no other's."""
-    calls = [each.func for each in ast.walk(argument) if isinstance(each, ast.Call)]
-    names = [each.attr for each in calls if isinstance(each, ast.Attribute)]
+    functions = [node.func for node in ast.walk(argument) if isinstance(node, ast.Call)]
+    names = [node.attr for node in functions if isinstance(node, ast.Attribute)]
     return not {"parameters", "named_parameters"}.isdisjoint(names)
 
 
@@ -79,10 +79,10 @@ def _optimizer(node: ast.expr, text: str, table: Table) -> Described:
     classes = entries_by_class(table)
     if entry is None:
         name = _class_name(named) or ""
-        others = [each for each in ORIGINS if name in entries_by_class(each)]
+        others = [t for t in ORIGINS if name in entries_by_class(t)]
         # A name alone may be of any origin.
         tables = (table,) if others or _home(named, text) else (table, *ORIGINS)
-        if known := next((each for each in tables if name in each.without_entry), None):
+        if known := next((t for t in tables if name in t.without_entry), None):
             raise ExpressionError(f"{known.origin}.{name}: {known.without_entry[name]}")
         is_meant = did_you_mean(name, classes) or "."
         if others:

@@ -153,15 +153,15 @@ def entries_by_class(table: Table = ENTRIES) -> dict[str, Entry]:
     return {entry.legacy.__name__: entry for entry in table.values()}
 
 
-def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[str]:
-    """Names as the table has them: of entries, by theirs or by the class's, and of other things.
+def names_of_entries(names: Iterable[str], others: Iterable[str] = ()) -> list[str]:
+    """Returns names as the table spells them: of entries, or of their classes, and other names.
 
     Args:
-      asked: what a user typed, in any case: `Adam`, `adam`, `torch.AdamW`, `torch.optim.AdamW`.
+      names: a user's, in any case: `Adam`, `adam`, `torch.AdamW`, `torch.optim.AdamW`.
       others: further names that are known.
 
     Returns:
-      The names; what is not known stays unchanged.
+      The names; unknown ones unchanged.
     """
     by_lower_case = {name.lower(): name for name in others}
     by_lower_case |= {entry.legacy.__name__.lower(): name for name, entry in ENTRIES.items()}
@@ -171,7 +171,7 @@ def names_of_entries(asked: Iterable[str], others: Iterable[str] = ()) -> list[s
             for name, entry in table.items()
             for key in (name, f"{table.origin}.{entry.legacy.__name__}")
         }
-    return [by_lower_case.get(name.lower(), name) for name in asked]
+    return [by_lower_case.get(name.lower(), name) for name in names]
 
 
 @dataclass(frozen=True)

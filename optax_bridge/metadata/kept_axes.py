@@ -156,17 +156,17 @@ def _axes_at_other_lengths(
     flat = leaves_with_path(params)
     shapes = [_told_apart(jnp.shape(leaf), last_is_longest) for _, leaf in flat]
     pairs = zip(flat, shapes, strict=True)
-    others = [jax.ShapeDtypeStruct(s, jnp.result_type(leaf)) for (_, leaf), s in pairs]
+    unlike = [jax.ShapeDtypeStruct(s, jnp.result_type(leaf)) for (_, leaf), s in pairs]
     treedef = jax.tree.structure(params)
-    boxed = [boxed_like(box_of(*leaf), other) for leaf, other in zip(flat, others, strict=True)]
+    boxed = [boxed_like(box_of(*leaf), value) for leaf, value in zip(flat, unlike, strict=True)]
     with boxes_remembered(treedef.unflatten(boxed)):
-        state = jax.tree.leaves(unboxed(jax.eval_shape(tx.init, treedef.unflatten(others))))
+        state = jax.tree.leaves(unboxed(jax.eval_shape(tx.init, treedef.unflatten(unlike))))
     if len(state) != len(leaves):
         return [None] * len(leaves)
     axes: list[Axes | None] = []
-    for leaf, other, owner in zip(leaves, state, owners, strict=True):
-        choices = [] if owner is None else _embeddings(other.shape, shapes[owner[0]])
-        fits = len(choices) == 1 and other.ndim == jnp.ndim(leaf)
+    for leaf, array, owner in zip(leaves, state, owners, strict=True):
+        choices = [] if owner is None else _embeddings(array.shape, shapes[owner[0]])
+        fits = len(choices) == 1 and array.ndim == jnp.ndim(leaf)
         axes.append(choices[0] if fits else None)
     return axes
 

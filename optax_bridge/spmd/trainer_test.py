@@ -99,7 +99,7 @@ class KeysOfAStep(Learner):
         return super().forward_and_backward(fn=fn, inputs=inputs, opt_params=opt_params)
 
 
-seen: dict[str, list[jax.Array]] = {}
+seen: dict[str, list[Any]] = {}
 
 
 def test_the_key_of_a_step_is_split_for_state_noise_forward_pass_and_learner(tmp_path):

@@ -49,8 +49,8 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
 
 def misplaced_gradients(method: str, by_position: bool, kwargs: dict[str, object]) -> TypeError:
     """Returns the error for a step whose gradients are not passed as `grads=`."""
-    other = next((name for name in kwargs if name.startswith("grad") or name == "updates"), "")
-    given_by = f"{other}=" if other else "them by position" if by_position else "none"
+    argument = next((name for name in kwargs if name.startswith("grad") or name == "updates"), "")
+    given_by = f"{argument}=" if argument else "them by position" if by_position else "none"
     return TypeError(
         f"{method} takes the gradients by keyword, state.{method.rpartition('.')[2]}(grads=...), "
         f"found {given_by}"

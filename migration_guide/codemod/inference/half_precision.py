@@ -33,8 +33,10 @@ def signs(sources: Mapping[Path, str]) -> dict[Path, Sign]:
     programs = _programs(sources) if own else []
     deciding: dict[Path, Sign] = {}
     for program in programs:
-        first = min((own[path] for path in program & own.keys()), default=None)
-        for path in program if first is not None else ():
+        if program.isdisjoint(own):
+            continue
+        first = min(own[path] for path in program & own.keys())
+        for path in program:
             deciding.setdefault(path, own.get(path, first))
     return deciding
 

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +27,7 @@ from optax_bridge.spmd.trainer.loop import TrainingLoop
 from optax_bridge.spmd.trainer.state import TrainerState
 from optax_bridge.spmd.trees import flatten_items
 
-fcntl: Any = None
-with contextlib.suppress(ImportError):  # not on Windows
+if sys.platform != "win32":
     import fcntl
 
 _log = logging.getLogger(__name__)
@@ -38,24 +36,25 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[bool]:
-    """Locks a folder; gives False if another run has it, True also where there are no locks."""
-    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    """Locks a folder; yields False if another run has it, True also where there are no locks."""
+    if sys.platform == "win32":
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     is_free = True
     try:
-        if descriptor is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                is_free = False
-            except OSError:  # the file system knows no locks
-                pass
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        except OSError:  # the file system knows no locks
+            pass
         yield is_free
     finally:
-        if descriptor is not None:
-            if is_free:  # also for a worker that was forked meanwhile and lives longer
-                with contextlib.suppress(OSError):
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        if is_free:  # also for a worker that was forked meanwhile and lives longer
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
