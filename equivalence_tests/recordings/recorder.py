@@ -1,4 +1,4 @@
-"""Records a training run; `optax-bridge replay` finds where another run leaves it.
+"""Records a training run, for `optax-bridge replay` to find where another one parts from it.
 
 This file needs NumPy alone, and Python 3.6 or later: copy it beside the training program.
 
@@ -16,7 +16,6 @@ A recording is a folder: `index.json`, and one `.npz` a step, each written whole
 import contextlib
 import copy
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -45,7 +44,7 @@ _FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch", "tensorflow", "keras",
 
 
 class RecorderError(ValueError):
-    """A value that cannot be recorded; the message names the leaf and the remedy."""
+    """Something that cannot be recorded; says which leaf, and what to do."""
 
 
 class Recorder:
@@ -226,9 +225,7 @@ class Recorder:
         def after(stepped, args, kwargs):
             if not taken:
                 return
-            fields: dict = dict(
-                taken, new_params=named, model_state=taken_buffers["before"] or None
-            )
+            fields = dict(taken, new_params=named, model_state=taken_buffers["before"] or None)
             fields.update(self._noted)
             self._noted.clear()
             taken.clear()
@@ -244,13 +241,13 @@ class Recorder:
 
     @contextlib.contextmanager
     def flax(self, optim=None):
-        """Context in which every `Optimizer.apply_gradient` of flax.optim is recorded.
+        """Within it every `Optimizer.apply_gradient` of flax.optim is recorded.
 
         `optim` is the module, `flax.optim` unless given. Inside of jit and pmap nothing can be
         recorded: return the gradients from the step and call `step()`.
         """
         if optim is None:
-            optim = importlib.import_module("flax.optim")
+            from flax import optim
         cls, apply = optim.Optimizer, optim.Optimizer.apply_gradient
 
         def apply_gradient(optimizer, grads, *args, **kwargs):
@@ -263,7 +260,7 @@ class Recorder:
                 self._settings = dict(_settings_of(definition), **dict(names, **self._settings))
                 self._groups = _flax_groups(definition, optimizer.target)
                 self.first = self.first or int(_step_of(optimizer.state))
-            fields: dict = dict(
+            fields = dict(
                 params=optimizer.target,
                 grads=grads,
                 new_params=new.target,
