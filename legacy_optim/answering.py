@@ -62,7 +62,7 @@ def member(module: str, path: str) -> Any:
 
 
 def value(dotted: str) -> Any:
-    """Returns what a dotted name, or the name of a builtin, refers to, or raises KeyError."""
+    """Returns the object of a dotted name or of a builtin's name, or raises KeyError."""
     module, _, path = dotted.rpartition(".")
     while module:
         try:

@@ -166,7 +166,7 @@ class OptimizerDef:
     def restore_state(
         self, opt_target: Params, opt_state: OptimizerState, state_dict: StateDict
     ) -> tuple[Params, PyTree]:
-        """Target and state from what `state_dict` made.
+        """Returns target and state from a dict of `state_dict`.
 
         Args:
           opt_target: a target of the right structure.
@@ -207,7 +207,7 @@ class Optimizer(struct.PyTreeNode):
     target: Params = struct.field(pytree_node=True)
 
     def __getattr__(self, name: str) -> Any:
-        """Raises an error that says what flax.optim has in place of a TrainState's attribute."""
+        """Raises an error that names flax.optim's equivalent of a TrainState's attribute."""
         if name in ATTRIBUTES and not hasattr(type(self), name):
             message = (
                 f"{type(self).__name__!r} object has no attribute {name!r}, which a TrainState "
@@ -310,7 +310,7 @@ class Optimizer(struct.PyTreeNode):
         return self.optimizer_def.state_dict(self.target, self.state)
 
     def restore_state(self, state: StateDict) -> "Optimizer":
-        """This optimizer with target and state from what `state_dict` made."""
+        """Returns this optimizer with target and state from a dict of `state_dict`."""
         target, new_state = self.optimizer_def.restore_state(self.target, self.state, state)
         return self.replace(target=target, state=new_state)
 

@@ -31,7 +31,7 @@ def close(folder: str) -> None:
 
 
 def summary(uses: Iterable[Use], folder: str) -> list[str]:
-    """The closing lines: the old names, where, what to do about them, and the defaults."""
+    """Returns the closing lines: the old names, their places, the remedy, and the defaults."""
     uses = sorted(uses)
     own_uses = [use for use in uses if not _is_library(use.file)]
     lines = _names(own_uses, len(uses) - len(own_uses), folder) if uses else []

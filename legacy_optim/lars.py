@@ -28,7 +28,7 @@ class LARS(OptimizerDef):
 
     Args:
       learning_rate: step size; None if every call gives it.
-      beta: what is kept of the momentum at each step.
+      beta: factor by which the momentum decays at each step.
       weight_decay: multiple of the parameter that joins the gradient; it counts in the ratio of
         norms as well.
       trust_coefficient: factor of that ratio.

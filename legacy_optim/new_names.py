@@ -28,7 +28,7 @@ _CLASSES = {
 
 
 def missing_class(name: str) -> str:
-    """What flax.optim has in place of a class that it lacks, as the end of an error's text."""
+    """Returns flax.optim's equivalent of a class that it lacks, as the end of an error."""
     import legacy_optim
 
     names = {known.lower(): known for known in legacy_optim.__all__}

@@ -44,7 +44,7 @@ def environment(
 
 
 def without_settings(environment: "Mapping[str, str]") -> dict[str, str]:
-    """Returns an environment without what `run` added."""
+    """Returns an environment without the additions of `run`."""
     plain = {key: value for key, value in environment.items() if key not in _ALL}
     path = plain.pop("PYTHONPATH", "")
     rest = "" if path == STARTUP else path.removeprefix(STARTUP + os.pathsep)

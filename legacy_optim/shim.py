@@ -175,7 +175,7 @@ def _after_import(module: "ModuleType", old_defaults: bool) -> None:
 
 
 def _stand_in(name: str) -> "ModuleSpec | None":
-    """Returns what is loaded in place of a module that exists but cannot be imported."""
+    """Returns the stand-in for a module that exists but cannot be imported."""
     if name != "flax.metrics.tensorboard":
         return None
     from importlib.util import find_spec, spec_from_file_location  # not at every start
@@ -223,7 +223,7 @@ def _add_module(name: str) -> None:
 
 
 def _answer(owner: str, name: str) -> "Any":
-    """Returns what answers for a name of a module or an object, or raises KeyError."""
+    """Returns the stand-in for a name of a module or an object, or raises KeyError."""
     from legacy_optim import answering, gone  # not at every start
 
     full = f"{owner}.{name}"

@@ -20,11 +20,11 @@ class SummaryWriter:
         self._auto_flush = auto_flush
 
     def close(self) -> None:
-        """Writes what is left and closes the file."""
+        """Writes the remaining events and closes the file."""
         self._writer.close()
 
     def flush(self) -> None:
-        """Writes what is left."""
+        """Writes the remaining events."""
         self._writer.flush()
 
     def scalar(self, tag: str, value: ArrayLike, step: int) -> None:

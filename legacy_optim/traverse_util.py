@@ -95,7 +95,7 @@ t_identity = TraverseId()
 
 
 class TraverseMerge(Traversal):
-    """Selects what several traversals select, one after another."""
+    """Selects the leaves of several traversals, one traversal after another."""
 
     def __init__(self, *traversals: Traversal):
         self._traversals = traversals

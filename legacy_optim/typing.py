@@ -1,4 +1,4 @@
-"""Names for what goes in and out of optimizers."""
+"""Names for the arguments and results of optimizers."""
 
 from collections.abc import Callable
 from typing import Any

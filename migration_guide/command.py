@@ -1,5 +1,5 @@
 # pyright: strict
-"""`optax-bridge migrate`: what is looked at, written and printed, and the exit code.
+"""`optax-bridge migrate`: reads, rewrites and reports on programs.
 
 LibCST is imported by the functions that need it: no help does.
 """
@@ -114,7 +114,7 @@ def migrate(
 
 @contextlib.contextmanager
 def _without_warnings_of_programs() -> Generator[None]:
-    """Keeps quiet what Python warns of when it parses a program: a backslash, a comparison."""
+    """Silences warnings of Python's parser about a program: a backslash, a comparison."""
     with warnings.catch_warnings():
         for category in (DeprecationWarning, SyntaxWarning):
             warnings.simplefilter("ignore", category)
@@ -133,7 +133,7 @@ def run(
     old_random_numbers: bool = False,
     json: bool = False,
 ) -> int:
-    """Rewrites programs, or shows what would change."""
+    """Rewrites programs, or shows the diff."""
     from migration_guide.codemod import summary
     from migration_guide.codemod.registry import RULES
 
@@ -177,7 +177,7 @@ def run(
 
 
 def print_rules() -> int:
-    """Prints the rules and what each is for."""
+    """Prints each rule with its purpose."""
     from migration_guide.codemod.registry import RULES
 
     console = plain_terminal()
@@ -254,7 +254,7 @@ def _no_file(paths: Sequence[Path]) -> str:
 
 
 def _save(report: Report, saved: list[Path]) -> Report:
-    """Writes the changed files; the report has what could not be written as refused."""
+    """Writes the changed files; the report has files that cannot be written as refused."""
     from migration_guide.codemod import driver
 
     failed = driver.save(report.results, saved)

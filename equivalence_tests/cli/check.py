@@ -1,4 +1,4 @@
-"""`optax-bridge check`: the suite on this machine; what is identical, rounds or differs.
+"""`optax-bridge check`: runs the suite on this machine.
 
 What needs JAX is imported by the functions that need it: no help does.
 """

@@ -12,7 +12,7 @@ _HELD = """
 |---|---|
 | 0 | the same, or rounding only; every claim held |
 | 1 | different; a claim did not hold |
-| 2 | misuse: what was asked for could not be done |
+| 2 | misuse: the command could not run |
 """
 _NOT_RUN = "| 3 | not run: the platform of --platform is not there |\n"
 _INTERRUPTED = "| 130 | interrupted |\n"
@@ -22,7 +22,7 @@ EXIT_CODES_ON_PLATFORM = _HELD + _NOT_RUN + _INTERRUPTED
 WHICH_COMMAND = """
 Five commands answer whether something is the same:
 
-| is it the same? | command | what was seen |
+| is it the same? | command | seen |
 |---|---|---|
 | the old optimizers and this package, on this machine | `optax-bridge check` | hostile \
 gradients (zero, tiny, huge, infinite, NaN), and the training of real models |

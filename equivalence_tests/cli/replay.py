@@ -61,7 +61,7 @@ def replay(
         typer.Option(help="`file.py:name` of a function of (params, batch, model_state, rng)."),
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(help="`file.py:name` of what yields this program's batches.")
+        str | None, typer.Option(help="`file.py:name` of an iterable of this program's batches.")
     ] = None,
     names: Annotated[
         Path | None, typer.Option(help="`names.toml`: where PyTorch's tensors are in Flax.")

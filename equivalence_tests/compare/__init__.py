@@ -1,1 +1,1 @@
-"""Comparing trajectories: distances, verdicts, and what a difference is made of."""
+"""Compares trajectories: distances, verdicts, and the nature of a difference."""

@@ -1,4 +1,4 @@
-"""The judgement on a comparison: rounding or another algorithm, and in a line what differs."""
+"""Judges a comparison: rounding or another algorithm, with a headline of the difference."""
 
 import enum
 import math
@@ -33,7 +33,7 @@ class Nature(enum.Enum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A comparison, its verdict, and what decides whether a difference is rounding."""
+    """A comparison, its verdict, and the evidence on whether a difference is rounding."""
 
     comparison: Comparison
     verdict: Verdict
@@ -66,7 +66,7 @@ class Judgement:
 
     @property
     def headline(self) -> str:
-        """The line that a reader sees first: the verdict, what differs, from when, by how much."""
+        """The first line of a report: the verdict, the leaf that differs, its step and distance."""
         if self.verdict is Verdict.IDENTICAL:
             return "identical at every step"
         above = NOTICEABLE if self.bound is None else self.bound
@@ -106,7 +106,7 @@ class Judgement:
 
     @property
     def explanation(self) -> str:
-        """The nature with what decided it."""
+        """The nature with its grounds."""
         nature, wide = self.nature, self.wide
         remark = f" ({self.about_wide})" if self.about_wide else ""
         if wide is None and self.about_wide:
@@ -132,7 +132,7 @@ class Judgement:
         )
 
     def _is_rounding_before_poison(self, few: float) -> bool:
-        """True if what is apart on finite inputs is as little in float64 as rounding is."""
+        """True if the difference on finite inputs is, in float64, as small as rounding."""
         assert self.wide is not None
         extent, usual = extent_before_poison(self.comparison), extent_before_poison(self.wide)
         if usual is None:

@@ -84,7 +84,7 @@ class NamedSide:
         return self._in_its_program(replace(side, definition=None) if self.is_port else value)
 
     def _call(self) -> SideLike:
-        """Returns what the function makes of its arguments."""
+        """Calls the function with its arguments."""
         assert self.function is not None
         try:
             with with_own_arguments(self.name.rpartition(":")[0]):

@@ -1,4 +1,4 @@
-"""The report of one pair: what it prints, its verdict, its picture."""
+"""The report of one pair: its text, its verdict, its picture."""
 
 import html
 import json
@@ -69,7 +69,7 @@ class Report:
 
     @property
     def judgement(self) -> Judgement:
-        """The verdict and what decides it.
+        """The verdict and its grounds.
 
         Within the bound, what float64 shows to be another algorithm is different still.
         """

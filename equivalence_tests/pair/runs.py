@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """Two sides and what they are given."""
+    """Two sides and their inputs."""
 
     sides: Sequence[Side]
     names: tuple[str, str]

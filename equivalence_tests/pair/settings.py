@@ -91,7 +91,7 @@ def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, o
 
 
 def members_of(value: object) -> Iterator[tuple[str, object]]:
-    """Yields what an object holds, by name; of a function's globals, the numbers."""
+    """Yields the members of an object by name; of a function's globals, only numbers."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             if _is_filled(cell):
@@ -128,7 +128,7 @@ def _defaults(function: types.FunctionType) -> dict[str, object]:
 
 
 class _Copy:
-    """Copies objects with some of their settings changed; what holds none of them stays itself."""
+    """Copies objects with some of their settings changed; objects without them are not copied."""
 
     def __init__(self, change: Change):
         self.change = change

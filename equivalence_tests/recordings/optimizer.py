@@ -348,7 +348,7 @@ def _judge(stepper: Stepper, steps: int, factors: Factors) -> Stage:
 def _cause(
     stepper: Stepper, step: Step, own: Mapping[str, np.ndarray], parted: set[str], leaf: str
 ) -> str:
-    """Words for what the first parting step looks like; empty if it looks like nothing known."""
+    """Returns the likely cause of the first diverging step, in words; empty if unknown."""
     paths = {path_text(path): path for path in step.trees["params"]}
     rows = {
         name: [np.asarray(leaf, np.float64).ravel() for leaf in (

@@ -55,7 +55,7 @@ class Replay:
 
     Attributes:
       stages: each with its `name`, `outcome`, `text`, and the first `step` and `leaf` that part.
-      remarks: what of the recording was not judged, and why.
+      remarks: parts of the recording that were not judged, and why.
       explanation: the settings with which the program no longer parts; empty if none is known.
     """
 
@@ -131,7 +131,7 @@ def replay(
         function's arguments are tried where the two part.
       loss: `loss(params, batch, model_state, rng)`, or a function of the first two or three of
         these, that returns the loss, or the loss and the model's new state.
-      batches: what yields the program's batches in their order.
+      batches: an iterable of the program's batches in their order.
       names: a names file, or what it says as nested dicts, where PyTorch's tensors have other
         names or shapes here.
       steps: how many of the recorded steps are replayed; all unless given.
@@ -271,7 +271,7 @@ def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
 
 
 def _factors(stage: Stage, here: Recording, rates: Any) -> list[dict[str, float]]:
-    """What brings our updates to the recorded rates, where these differ; else nothing."""
+    """Returns the factors from our rates to the recorded ones, where these differ."""
     if not stage.parts or isinstance(rates, str):
         return []
     return [
@@ -281,7 +281,7 @@ def _factors(stage: Stage, here: Recording, rates: Any) -> list[dict[str, float]
 
 
 def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
-    """The recording up to the first step that is not finite, and what is to be said of it."""
+    """Returns the recording up to its first step that cannot be judged, and remarks on it."""
     remarks = [recording.remark] if recording.remark else []
     for number, step in enumerate(recording.steps):
         for tree in ("grads", "new_params"):

@@ -324,7 +324,7 @@ def _judge_gradients(
 def _input_cause(
     gradient: _Gradient, step: Step, pair: Sequence[tuple[Path_, np.ndarray, np.ndarray]]
 ) -> str:
-    """Words for what another input of the loss does about the difference."""
+    """Returns the effect of another input of the loss on the difference, in words."""
     recorded = {path: grad for path, grad, _ in pair}
     for path, leaf in step.trees["params"].items():
         if leaf.ndim == 2 and leaf.shape == leaf.shape[::-1]:
@@ -378,7 +378,7 @@ def _gradient_cause(
     losses: tuple[float | None, float],
     tree: str,
 ) -> str:
-    """Words for what a difference of gradients looks like; empty if it looks like nothing known."""
+    """Returns the likely cause of a difference of gradients, in words; empty if unknown."""
     there, here = _vector([old for _, old, _ in pair]), _vector([new for _, _, new in pair])
     factor = fitted_factor(there, here)
     if factor is not None and abs(factor - 1) > GRADIENTS:

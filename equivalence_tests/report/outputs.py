@@ -47,7 +47,7 @@ class Outputs:
         svg: str = "",
         record: Callable[[Path], None] | None = None,
     ) -> bool:
-        """Writes what is wanted; standard error says which files, or what failed."""
+        """Writes the requested files; standard error names them, or the failure."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
         writers: list[tuple[Path | None, Callable[[Path], object]]] = [
             (self.record if record else None, record or (lambda file: None)),

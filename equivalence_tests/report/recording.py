@@ -50,7 +50,7 @@ def save(file: Path, results: Sequence[Result], environment: Mapping[str, object
 
 
 def load(file: Path) -> dict[str, Recording]:
-    """Reads what `save` wrote."""
+    """Reads a file of `save`."""
     try:
         if not (recordings := read_packed(file)):
             raise RecordingError("Nothing is recorded in it")

@@ -161,7 +161,7 @@ def print_reasons(console: Console, results: Sequence[Result]) -> None:
 
 
 def drawn(shown: RenderableType, closing: str, title: str = "optax-bridge check") -> str:
-    """Returns what a command prints, and the last line of it, as an SVG picture."""
+    """Returns the output of a command, and its last line, as an SVG picture."""
     canvas = Console(width=110, record=True, file=io.StringIO(), force_terminal=True)
     canvas.print(shown)
     canvas.print(closing, highlight=False)
@@ -255,7 +255,7 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
 
 
 def natures_line(results: Sequence[Result]) -> str:
-    """Returns the nature of the differences, and what decided it; empty where all is identical."""
+    """Returns the nature of the differences, with its grounds; empty where all is identical."""
     judgements = [result.judgement for result in results if result.judgement is not None]
     numbers = Counter(
         (judgement.nature, judgement.wide is not None)

@@ -185,7 +185,7 @@ def _compare_restored(
     compared: Callable[..., Report],
     name: str,
 ) -> Resumed:
-    """Returns the comparison of what both sides restored, and of the steps that they take."""
+    """Compares the restored states of both sides, and the steps that they take."""
     states = _those(new, train_state.TrainState)
     legacy = _those(before, legacy_optim.Optimizer)
     reports, taken, unequal = {}, {}, []

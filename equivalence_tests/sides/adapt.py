@@ -56,7 +56,7 @@ def as_side(side: SideLike) -> Side:
 
 
 def side_maker(function: Callable[..., object]) -> Callable[..., SideLike]:
-    """Returns the function itself, or what makes a side of another framework's class."""
+    """Returns the function itself, or for another framework's class one that makes a side."""
     if is_torch_optimizer(function):
         return functools.partial(torch_side, function)
     return function

@@ -1,5 +1,5 @@
 # pyright: strict
-"""The floating-point settings of a run: float64 on demand, and what is pinned."""
+"""The floating-point settings of a run: float64 on demand, and the pinned ones."""
 
 import contextlib
 from collections.abc import Generator

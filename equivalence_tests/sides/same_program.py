@@ -64,7 +64,7 @@ def _near(array: np.ndarray) -> object:
 
 
 def _digest(array: np.ndarray) -> str:
-    """Returns what identifies an array's numbers."""
+    """Returns a key that identifies an array's numbers."""
     numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return f"{array.dtype}{list(array.shape)} {zlib.crc32(numbers.data):x}"
 

@@ -35,7 +35,7 @@ Program = Callable[..., tuple[PyTree, PyTree]]  # (state, ...) -> (state, views)
 
 @dataclass(frozen=True)
 class Driven:
-    """A side under a drive; what is compiled is kept for the next trajectory."""
+    """A side under a drive, with its compiled programs for the next trajectory."""
 
     init: Callable[[Params], PyTree]
     steps: Callable[[PyTree, Inputs, int, int], tuple[PyTree, PyTree]]

@@ -1,4 +1,4 @@
-"""Running many checks: two at a time, with a bar, counting what was compiled."""
+"""Runs many checks, two at a time, with a bar; counts compiled programs."""
 
 import gc
 import os
@@ -148,7 +148,7 @@ def prepare_process(devices: int | None) -> None:
 
 
 def cache_folder() -> Path:
-    """Returns where a user's programs keep what can be made again."""
+    """Returns the folder of the user's caches."""
     if "XDG_CACHE_HOME" in os.environ:
         return Path(os.environ["XDG_CACHE_HOME"])
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")

@@ -197,7 +197,7 @@ def ours(side: Side, run: Recording, drive: str = "jit", only: Sequence[str] = (
 
 @functools.cache
 def recordings() -> Mapping[str, Recording]:
-    """What PyTorch did, by `case_name` and `schedule-3`."""
+    """PyTorch's recorded steps, by `case_name` and `schedule-3`."""
     return read_packed(Path(str(resources.files("equivalence_tests.reference").joinpath(FILE))))
 
 
@@ -284,7 +284,7 @@ def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:
 
 
 def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
-    """Settings drawn at random, each within what the library takes."""
+    """Returns settings drawn at random, each within the range that the library takes."""
     rng = np.random.default_rng([seed, *entry.name.encode()])
 
     def below(most: float) -> float:

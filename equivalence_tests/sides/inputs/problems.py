@@ -102,7 +102,7 @@ def gradients(params: Params, steps: int, stream: str, seed: int = 1) -> Updates
 
 
 def _poison(flat: np.ndarray, steps: tuple[int, ...], first: int) -> None:
-    """Puts what is not finite into the first elements at some steps, an order for each element."""
+    """Puts NaN and infinities into the first elements at some steps, an order for each element."""
     size = flat.shape[1]  # of several, one stays finite
     for element in range(min(size if size < 2 else size - 1, len(_ORDERS))):
         flat[list(steps), element] = _ORDERS[(first + element) % len(_ORDERS)]
