@@ -4,7 +4,6 @@ A table for `legacy_optim.shim`, which imports it after JAX: nothing here change
 """
 
 import functools
-import math
 import sys
 import types
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
+from legacy_optim.gone import remedies
 from legacy_optim.typing import PyTree
 
 
@@ -72,12 +72,6 @@ def _tie_in(x: PyTree, y: PyTree) -> PyTree:
 
 def _curry(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return functools.partial(functools.partial, function)
-
-
-def _tree_multimap(
-    function: Callable[..., PyTree], tree: PyTree, *rest: PyTree, **kwargs: PyTree
-) -> PyTree:
-    return jax.tree.map(function, tree, *rest, **kwargs)
 
 
 def _xla_computation(function: Callable[..., PyTree], **kwargs: PyTree) -> Callable[..., PyTree]:
@@ -208,21 +202,14 @@ _PXLA = types.SimpleNamespace(ShardedDeviceArray=_ShardedDeviceArray)
 # of today is known to `legacy_optim.gone`.
 NAMES: dict[str, dict[str, PyTree]] = {
     "jax": {
-        "tree_multimap": _tree_multimap,
-        "tree_reduce": jax.tree_util.tree_reduce,
-        "tree_all": jax.tree_util.tree_all,
         "xla": _XLA,
         "pxla": _PXLA,
-        "host_id": jax.process_index,
-        "host_count": jax.process_count,
-        "host_ids": lambda: list(range(jax.process_count())),
         "device_put_replicated": _device_put_replicated,
         "device_put_sharded": _device_put_sharded,
         "curry": _curry,
         "xla_computation": _xla_computation,
     },
     "jax.api": {
-        "tree_multimap": _tree_multimap,
         "xla_computation": _xla_computation,
         "device_put_replicated": _device_put_replicated,
         "device_put_sharded": _device_put_sharded,
@@ -235,22 +222,16 @@ NAMES: dict[str, dict[str, PyTree]] = {
         "FLAGS": jax.config,
         "flags": types.SimpleNamespace(FLAGS=jax.config),
     },
-    "jax.tree_util": {"tree_multimap": _tree_multimap},
     "jax.test_util": {"check_eq": _check_eq},
     "jax.util": {
         "safe_map": _safe_map,
         "safe_zip": _safe_zip,
         "unzip2": _unzip2,
         "unzip3": _unzip3,
-        "prod": math.prod,
     },
     "jax.ops": {
         "index": _Index(),
-        "index_update": _updater("set"),
-        "index_add": _updater("add"),
-        "index_mul": _updater("multiply"),
-        "index_min": _updater("min"),
-        "index_max": _updater("max"),
+        **{name.rpartition(".")[2]: _updater(method) for name, method in remedies.INDEXED.items()},
     },
     "jax.numpy": {
         "DeviceArray": _ARRAY,

@@ -188,7 +188,6 @@ OLD_NAMES = {
     "__import__('jax.test_util').test_util.check_eq([x], [x])": "None",
     "jax.api.device_put_sharded([x], jax.devices()[:1]).shape": "(1, 1)",
     "jnp.product(jnp.arange(1, 4)).tolist()": "6",
-    "jax.host_count()": "1",
     "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
     "jax.device_put_replicated(jnp.ones(1), jax.local_devices()[:1]).shape": "(1, 1)",
     "jax.device_put_sharded([jnp.ones(1)], jax.local_devices()[:1]).shape": "(1, 1)",

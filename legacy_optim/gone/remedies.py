@@ -145,6 +145,22 @@ RENAMED: dict[str, str] = {
     "jax.interpreters.xla.ad": "jax.interpreters.ad",
 }
 
+# JAX has these still, and warns that they end: `migrate` writes the new name.
+DEPRECATED: dict[str, str] = {
+    "jax.host_count": "jax.process_count",
+    "jax.host_id": "jax.process_index",
+    "jax.host_ids": "jax.process_indices",
+}
+
+# Functions of x, index and value -> the method of `x.at[index]` that does the same.
+INDEXED: dict[str, str] = {
+    "jax.ops.index_add": "add",
+    "jax.ops.index_max": "max",
+    "jax.ops.index_min": "min",
+    "jax.ops.index_mul": "multiply",
+    "jax.ops.index_update": "set",
+}
+
 # Where to look for a name under its own old name, in this order. What is found is in `names.json`.
 MOVED: dict[str, tuple[str, ...]] = {
     "jax": ("jax.core", "jax.stages", "jax.extend", "jax.tree_util"),
@@ -308,11 +324,7 @@ TEXTS: dict[str, str] = {
     "jax.numpy.in1d": "jnp.isin(jnp.ravel(x), values)",
     "jax.numpy.issubsctype": "use jnp.issubdtype",
     "jax.numpy.msort": "jnp.sort(x, axis=0)",
-    "jax.ops.index_add": "x.at[index].add(value)",
-    "jax.ops.index_max": "x.at[index].max(value)",
-    "jax.ops.index_min": "x.at[index].min(value)",
-    "jax.ops.index_mul": "x.at[index].multiply(value)",
-    "jax.ops.index_update": "x.at[index].set(value)",
+    **{name: f"x.at[index].{method}(value)" for name, method in INDEXED.items()},
     "jax.sharding.GSPMDSharding": "use jax.sharding.NamedSharding",
     "jax.sharding.OpShardingSharding": "use jax.sharding.NamedSharding",
     "jax.sharding.PmapSharding": "use jax.sharding.NamedSharding",

@@ -15,7 +15,6 @@ import optax_bridge.checkpoints
 from migration_guide.codemod.rules import (
     comments,
     frozen_dict,
-    gone_names,
     optimize,
     optimizer_def,
     unclear,
@@ -74,7 +73,6 @@ ADVICE = [
         "{cell}(features=size, parent=None).initialize_carry(rng, (*batch_dims, 1))",
         "cell(features=4, parent=None).initialize_carry(rng, (*batch_dims, 1))",
     ),
-    (gone_names.HOST_IDS, "list(range(jax.process_count()))", ""),
     (unclear.EITHER, "optax_bridge.checkpoints.from_state_dict(state, saved)", ""),
     (unclear.EITHER, "flax.serialization.to_state_dict(state.to_legacy(definition))", ""),
     (

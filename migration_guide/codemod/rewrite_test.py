@@ -269,7 +269,7 @@ REWRITES = {
         "from jax.numpy import trapz\nimport jax.numpy as jnp\ntrapz(x), jnp.trapz(x)",
         "jax.numpy.trapezoid(x), jnp.trapezoid(x)",
     ),
-    "host": ("jax.host_id()", "jax.process_index()"),
+    "host": ("jax.host_id(), jax.host_ids()", "jax.process_index(), jax.process_indices()"),
     "init-state": ("s = d.init_state(p)", "s = d.init(p)"),
     "class-in-an-annotation": (
         "def f(d: optim.Adam): return d",

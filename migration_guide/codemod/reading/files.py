@@ -27,10 +27,8 @@ _IMPORTS = re.compile(
 )
 # Other files of such a program: these always matter, ...
 _WEAK = re.compile(
-    rb"\.apply_gradient\(|\btree_multimap\b|\bjax\.(?:tree_(?:map|leaves|flatten|unflatten|structure"
-    rb"|transpose|reduce)|treedef_is_leaf|ops|host_|config)|\bDeviceArray\b|\bimport[ (]+tree_"
-    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bdef +apply_gradient\("
-    rb"|\ba_m(?:in|ax) *=|\.(?:itemset|newbyteorder|ptp|tostring)\(|\bsave_checkpoint"
+    rb"\.apply_gradient\(|\bdef +apply_gradient\(|\.(?:itemset|newbyteorder|ptp|tostring)\("
+    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bsave_checkpoint"
     rb"|\b(?:c?[pP]ickle|cloudpickle|dill|joblib)\b"
     rb"|\b(?:msgpack_restore|to_state_dict|savez)"
 )

@@ -48,15 +48,7 @@ _TAKEN_APART = frozenset(
 REMOVES = [n for n in gone.names() if n in _TAKEN_APART or getattr(gone.find(n), "new", None)]
 REMOVES += [f"{module}.{n}" for module in _TAKEN_APART for n in gone.names_with_an_equal(module)]
 REMOVES += ["jax.config"]  # an object today, which `import jax` brings
-# Gone before the first release that the inventory knows.
-_OLDER = {
-    "jax.host_count": "jax.process_count",
-    "jax.host_id": "jax.process_index",
-    "jax.tree_all": "jax.tree.all",
-    "jax.tree_reduce": "jax.tree.reduce",
-}
-REMOVES += [*_OLDER, *remedies.WITHOUT_EFFECT]
-HOST_IDS = "JAX has removed jax.host_ids: list(range(jax.process_count()))"
+REMOVES += [*remedies.DEPRECATED, *remedies.WITHOUT_EFFECT]
 # Modules and classes, of which a variable may hold one.
 _OWNERS = frozenset(name.rpartition(".")[0] for name in gone.names())
 # What has a new name in one of these is an object, and keeps its attributes: jax.config.update.
@@ -76,8 +68,6 @@ _NOT_IMPORTED = (
 def rewrite_reference(context: Context, original: Expression, updated: Expression) -> New:
     """A use of a name that is gone."""
     name = context.name(original)
-    if name == "jax.host_ids":
-        context.by_hand(original, HOST_IDS)
     entry = _entry(context, name)
     if entry is None or _is_within_another(context, original):
         return None
@@ -250,8 +240,8 @@ def _looked_up(context: Context, call: cst.Call) -> None:
 
 def _entry(context: Context, name: str) -> gone.Gone | None:
     """The inventory's entry, unless a rule of its own is there for the name."""
-    if name in _OLDER:
-        return gone.Gone(name, "jax", "", "", _OLDER[name], "")
+    if name in remedies.DEPRECATED:
+        return gone.Gone(name, "jax", "", "", remedies.DEPRECATED[name], "")
     entry = gone.find(name) if name and not _is_elsewhere(context, name) else None
     if entry is None or entry.new is not None:
         return entry

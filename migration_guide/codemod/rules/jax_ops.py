@@ -18,24 +18,17 @@ JAX removed the functions in favour of the property.
 
 import libcst as cst
 
+from legacy_optim.gone import remedies
 from migration_guide.codemod.reading.tree import attribute, dotted_name, index_of
 from migration_guide.codemod.writing.context import Context, Expression, New
 
-_METHODS = {
-    "jax.ops.index_update": "set",
-    "jax.ops.index_add": "add",
-    "jax.ops.index_mul": "multiply",
-    "jax.ops.index_min": "min",
-    "jax.ops.index_max": "max",
-}
-
 IN_DEFINITIONS = True
-REMOVES = ANSWERS_FOR = frozenset(_METHODS)
+REMOVES = ANSWERS_FOR = frozenset(remedies.INDEXED)
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
     """See the module."""
-    method = _METHODS.get(context.name(original.func))
+    method = remedies.INDEXED.get(context.name(original.func))
     if method is None:
         return None
     if len(original.args) != 3 or any(arg.keyword is not None or arg.star for arg in original.args):
@@ -84,6 +77,6 @@ def _is_axis(element: cst.BaseElement) -> bool:
 
 def rewrite_reference(context: Context, original: Expression, _: Expression) -> None:
     """A function that is not called, but given on."""
-    method = _METHODS.get(context.name(original))
+    method = remedies.INDEXED.get(context.name(original))
     if method is not None and context.call_of(original) is None:
         context.by_hand(original, f"lambda x, index, value: x.at[index].{method}(value)")
