@@ -3,8 +3,8 @@
 
 The tokens of a program, and of the files below the migrated folders that it imports, are looked
 through for a word of half precision, and for a `dtype=` or `.astype(` whose argument is neither a
-full-precision, whole-number or bool name nor another array's `.dtype`. A `.dtype` of something named
-like settings (`cfg.dtype`, `flags.dtype`) comes from a file or a flag, and is looked at as open.
+full-precision, whole-number or bool name nor another array's `.dtype`. The `.dtype` of something
+named like settings (`cfg.dtype`, `flags.dtype`) is no array's: it comes from a file or a flag.
 """
 
 import io

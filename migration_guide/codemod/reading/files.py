@@ -28,7 +28,7 @@ _IMPORTS = re.compile(
 # Other files of such a program: these always matter, ...
 _WEAK = re.compile(
     rb"\.apply_gradient\(|\bdef +apply_gradient\(|\.(?:itemset|newbyteorder|ptp|tostring)\("
-    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bsave_checkpoint"
+    rb"|\b(?:restore_checkpoint|from_bytes|from_state_dict)\b|\bsave_checkpoint|\ba_m(?:in|ax) *="
     rb"|\b(?:c?[pP]ickle|cloudpickle|dill|joblib)\b"
     rb"|\b(?:msgpack_restore|to_state_dict|savez)"
 )
