@@ -180,7 +180,7 @@ def _evidence(
             runs = compared(*both())
         except EquivalenceError as error:
             if params is None and error.__cause__ is not None:  # a side raised it
-                raise EquivalenceError(f"{error}. {_CHOSEN}") from error
+                raise EquivalenceError(f"{str(error).rstrip('.')}. {_CHOSEN}") from error
             raise
         asked = both() if numbers is None else tuple(side.value for side in sides)
         proof, unproved = prove_sides(*asked, params=tree, hyper_params=numbers, names=names)
@@ -216,7 +216,7 @@ def _write(evidence: "Evidence", device: "Device", outputs: "Outputs") -> int:
 
 _CHOSEN = (
     "The parameters were chosen: a scalar, and arrays of one to three axes. For others, name them, "
-    "as --params w=4x3,b=3"
+    "as --params w=4x3,b=3. A state that has parameters is compared by optax-bridge check-resume"
 )
 _SHAPE = re.compile(r"(?P<name>[^=]+)=(?P<sizes>(?:\d{1,9}(?:x\d{1,9})*)?)", re.ASCII)
 

@@ -254,6 +254,13 @@ def test_an_optimizer_of_pytorch_has_one_answer_with_pytorch_and_without(
     assert "disagree" not in done.out
 
 
+def test_a_file_that_is_refused_is_not_written_with_the_error(tmp_path: Path, command: Command):
+    done = command("compare", "my_pair:adam", "my_pair:adam", *SHORT, "--json", "nowhere/pair.json")
+    folder = (tmp_path / "nowhere").resolve()
+    assert done.err == f"--json nowhere/pair.json: the folder {folder} does not exist\n"
+    assert (done.code, folder.exists()) == (2, False)
+
+
 def test_what_cannot_be_written_after_all_costs_the_exit_code(command: Command):
     """The device is there, and full."""
     done = command("compare", "my_pair:adam", "my_pair:adam", *SHORT, "--json", "/dev/full")

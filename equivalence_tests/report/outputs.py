@@ -76,6 +76,10 @@ class Outputs:
         if self.shows_traceback:
             traceback.print_exception(error)
         print(message, file=sys.stderr)
+        try:
+            self.check()
+        except ValueError:  # as a rule this error itself: one file is refused, so none is written
+            return MISUSE
         content = {"verdict": "error", "error": message}
         self.write(content, [of_message(name, message, group)], title=name)
         return MISUSE
