@@ -20,7 +20,7 @@ EXIT_CODES = _HELD + _INTERRUPTED
 EXIT_CODES_ON_PLATFORM = _HELD + _NOT_RUN + _INTERRUPTED
 
 WHICH_COMMAND = """
-Five commands answer whether something is the same:
+Six commands answer whether something is the same:
 
 | is it the same? | command | seen |
 |---|---|---|
@@ -32,6 +32,8 @@ run/checkpoint_100 --program new.py:make --old old.py:make` | that checkpoint, h
 | the claims of this package, for all inputs | `optax-bridge prove --only adam` | a proof alone |
 | an old optimizer and Optax's of the same name | `optax-bridge recipe "Adam(1e-3)"` | nothing on \
 this machine: the verdicts of check and prove |
+| a run of yours and the old one | `optax-bridge replay run.rec --optimizer new.py:make_tx` | the \
+recorded batches, gradients and steps |
 
 | verdict | means |
 |---|---|
@@ -41,7 +43,7 @@ this machine: the verdicts of check and prove |
 | different | another algorithm: a step of the runs, or an input of the proof, shows it |
 | not decided | the proof neither closed nor found such an input; there are the runs alone |
 """
-# The pointer of the four other commands to this table.
+# The pointer of the other commands to this table.
 SEE_WHICH_COMMAND = (
     "Which command answers which question, and the meaning of the verdicts: "
     "`optax-bridge compare --help`."
