@@ -202,7 +202,7 @@ def test_a_class_of_the_program_s_own_needs_a_template(
     report = driver.migrate([path], Options())
     (said,) = summary.convert_commands(report)
     assert said == "optax-bridge convert own own_new --like train.py:FUNCTION"
-    assert "where FUNCTION makes, without arguments, what is restored into" in (
+    assert "where FUNCTION takes no arguments and returns what is restored into" in (
         summary.summary(report, Options())
     )
 

@@ -37,7 +37,7 @@ _RESUMING = (
     "{fill_in}"
 )
 _WITHOUT_ARGUMENTS = (
-    f"{FILL_IN}. If that takes arguments in both programs, add to them\n"
+    f"{FILL_IN}. If the programs have no such function, add to both\n"
     f"  def {UNKNOWN_TEMPLATE}():\n"
     '      """Returns what a checkpoint is restored into."""\n'
     "      return ...(...)  # the program's own call, its arguments written out"

@@ -285,8 +285,9 @@ def _misuse(options: ConvertOptions) -> str:
         options.optimizers or alone or flat or legacy or options.recipe
     ):
         return (
-            "--like says what everything becomes: leave --optimizer, --to legacy, --params-only, "
-            "--part, --layout flat and --recipe out"
+            "--like says what everything becomes, so --optimizer, --to legacy, --params-only, "
+            "--part, --layout flat and --recipe do not go with it. Leave them out, or --like: "
+            "--to legacy goes with --optimizer 'Adam(learning_rate=1e-3)'"
         )
     try:
         named = parse_definitions(options.optimizers)

@@ -39,7 +39,7 @@ FUNCTIONS = {
 _HOME = "optax_bridge.checkpoints"
 _REPLICATE = "flax.jax_utils.replicate"
 CONVERTING = "files written before need converting"
-FILL_IN = f"where {UNKNOWN_TEMPLATE} makes, without arguments, what is restored into"
+FILL_IN = f"where {UNKNOWN_TEMPLATE} takes no arguments and returns what is restored into"
 _NO_TEMPLATE = (
     "without a template this returns what is in the file: TrainStates have params, step and "
     "opt_state there, what flax.optim wrote has target and state"
