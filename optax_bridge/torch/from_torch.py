@@ -73,7 +73,8 @@ def torch_definition(
 ) -> legacy_optim.OptimizerDef:
     """The definition of an optimizer of `torch.optim`; the arguments are those of `from_torch`."""
     if isinstance(optimizer, TorchOptimizer):
-        optimizer = Described(*_entry_and_settings(optimizer))
+        entry = entries_by_class(TORCH)[type(optimizer).__name__]
+        optimizer = Described(entry, entry.settings(optimizer))
     described = _from_text(optimizer) if isinstance(optimizer, str) else optimizer
     each = [described] if isinstance(described, Described) else _from_object(described)
     _check_schedulers(getattr(optimizer, "param_groups", ()), lr is not None)
@@ -81,7 +82,8 @@ def torch_definition(
     if len(rates) != len(each):
         raise ValueError(f"lr: expected one for each of {len(each)} groups, found {len(rates)}")
     definitions = [_definition(group, rate) for group, rate in zip(each, rates, strict=True)]
-    differing = _differing(each, rates)
+    first, *others = (each[0].entry.settings(definition) for definition in definitions)
+    differing = [name for name in first if any(other[name] != first[name] for other in others)]
     if not differing and groups is None:
         return definitions[0]
     if groups is None or len(groups) != len(each):
@@ -113,11 +115,6 @@ def _check_schedulers(groups: Sequence[Mapping[str, Any]], has_rate: bool) -> No
             "the count, optax_bridge.torch.sgd(lr=..., momentum=function), or betas=function, "
             "which returns both, of Adam and its kin"
         )
-
-
-def _entry_and_settings(definition: TorchOptimizer) -> tuple[Any, dict[str, Any]]:
-    entry = entries_by_class(TORCH)[type(definition).__name__]
-    return entry, entry.settings(definition)
 
 
 def _from_text(text: str) -> Described:
@@ -160,17 +157,6 @@ def _definition(described: Described, lr: Any) -> TorchOptimizer:
         warnings.warn(remark, stacklevel=4)
     rate = {} if lr is None else {described.entry.rate: lr}
     return described.entry.legacy(**{**described.settings, **rate})
-
-
-def _differing(each: Sequence[Described], rates: Sequence[Any]) -> list[str]:
-    """The names of the settings in which groups differ."""
-    all_settings: list[Mapping[str, Any]] = [
-        {**group.settings, **({} if rate is None else {group.entry.rate: rate})}
-        for group, rate in zip(each, rates, strict=True)
-    ]
-    return [
-        key for key in all_settings[0] if any(s[key] != all_settings[0][key] for s in all_settings)
-    ]
 
 
 def _plain(value: Any) -> Any:

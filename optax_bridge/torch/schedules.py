@@ -25,6 +25,8 @@ Epoch = jax.Array  # in float64
 Rate = Callable[[Epoch], Any]  # at an epoch
 Maker = Callable[..., Rate]
 
+_IGNORED = ("optimizer", "last_epoch", "verbose")  # arguments that no rate depends on
+
 _OTHERWISE = {
     "ReduceLROnPlateau": (
         "it depends on a metric, which no schedule of the count does. Put "
@@ -283,20 +285,14 @@ def _from_call(node: ast.expr, text: str, lr: float) -> Rate:
     name = ast.unparse(node.func).rpartition(".")[2]
     maker = _maker(name)
     args = node.args[1:] if node.args and isinstance(node.args[0], ast.Name) else node.args
-    names = [*inspect.signature(maker).parameters][1:]
-    nodes = {**dict(zip(names, args, strict=False)), **{k.arg: k.value for k in node.keywords}}
-    for ignored in ("optimizer", "last_epoch", "verbose"):
-        nodes.pop(ignored, None)
-    unknown = [key for key in nodes if key not in names]
-    if unknown or len(args) > len(names):
-        excess = ", ".join(map(str, unknown)) or f"{len(args)} of them"
-        raise ExpressionError(f"{text[:100]!r}: {name} takes {', '.join(names)}, found {excess}")
-    settings = {str(key): _value(value, text, lr) for key, value in nodes.items()}
+    keywords = {str(k.arg): k.value for k in node.keywords if k.arg not in _IGNORED}
+    signature = inspect.signature(maker)
     try:
-        return maker(lr, **settings)
+        _, *bound = signature.bind(lr, *args, **keywords).arguments.items()
     except TypeError as error:
-        missing = str(error).rpartition(": ")[2]
-        raise ExpressionError(f"{text[:100]!r}: {name} needs {missing}") from None
+        names = ", ".join([*signature.parameters][1:])
+        raise ExpressionError(f"{text[:100]!r}: {name} takes {names}: {error}") from None
+    return maker(lr, **{key: _value(value, text, lr) for key, value in bound})
 
 
 def _value(node: ast.expr, text: str, lr: float) -> Any:

@@ -173,7 +173,8 @@ def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, 
     while sole is not None:
         waiting = [tensor for tensor in tensors if tensor.name not in lines]
         choices = {tensor.name: options(tensor) for tensor in waiting}
-        sole = next((tensor for tensor in waiting if _is_sole(tensor, choices)), None)
+        fitting_some = (tensor for tensor in waiting if choices[tensor.name])
+        sole = next((tensor for tensor in fitting_some if not _doubt(tensor, choices)), None)
         if sole is not None:
             take(sole, choices[sole.name][0])
     for tensor in tensors:
@@ -184,23 +185,18 @@ def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, 
     return lines
 
 
-def _is_sole(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> bool:
-    """True if a tensor fits one place alone, and no other tensor fits there."""
-    return len(choices[tensor.name]) == 1 and not _rivals(tensor, choices)
-
-
-def _rivals(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> list[str]:
-    """The other tensors that fit where this one does."""
-    paths = {path for line in choices[tensor.name] for path in line.target.paths}
-    others = ((name, lines) for name, lines in choices.items() if name != tensor.name)
-    return [n for n, lines in others if any(paths.intersection(x.target.paths) for x in lines)]
-
-
 def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
+    """The other places and tensors that fit; "" if a tensor fits one place, and no other there."""
     places = len(choices[tensor.name])
-    rivals = _rivals(tensor, choices)
-    also = f", as does {rivals[0]}" if len(rivals) == 1 else f", as do {len(rivals)} more tensors"
-    return f"fits {places} place{'s' * (places > 1)}{also * bool(rivals)}"
+    paths = {path for line in choices[tensor.name] for path in line.target.paths}
+    rivals = sum(
+        any(paths.intersection(line.target.paths) for line in lines)
+        for name, lines in choices.items()
+        if name != tensor.name
+    )
+    if places == 1 and not rivals:
+        return ""
+    return f"fits {places} place{'s' * (places > 1)}, as {rivals} other tensors do"
 
 
 def _shared(modules: Sequence[Names]) -> int:

@@ -13,7 +13,7 @@ from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
-from optax_bridge.checkpoints.write import same
+from optax_bridge.checkpoints.write import compare
 from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import (
@@ -96,11 +96,7 @@ def to_torch_file(
         import torch
 
         torch.save(saved, path)
-        written = dict(leaves(pytorch.as_tree(pytorch.load(path), str(destination))))
-        if any(not same(leaf, written.get(at)) for at, leaf in leaves(tree)):
-            raise CheckpointError(
-                destination, "what was written", "something else", "Is the disk full or failing?"
-            )
+        compare(path, tree, destination, pytorch.FORMAT, lambda *progress: None)
     arrays = [leaf for _, leaf in leaves(tree) if hasattr(leaf, "nbytes")]
     size = sum(leaf.nbytes for leaf in arrays)
     step = int(np.asarray(state.step))

@@ -1,7 +1,7 @@
 """Finds the model and the optimizer in a file of PyTorch, and which tensor has which state."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.
 # Buffers by the names that PyTorch's own modules give them; a file does not say what is one.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _SORTED = "tensors by the alphabet, as in safetensors files, which is not the model's order"
+_Test = Callable[[Mapping[str, PyTree]], bool]
 _OF_STATISTICS = ("row_var", "col_var")  # of Adafactor, which have other shapes than the parameter
 
 
@@ -97,7 +98,7 @@ class TorchCheckpoint:
                 "alike. Those that have no gradient in some steps need an optimizer of their own.",
             )  # fmt: skip
         number = step if step is not None else next(iter(steps.values()), None)
-        if number is None and not self.is_stepped and not self._may_have_no_state:
+        if number is None and not self.is_stepped and not self.stateless:
             number = 0
         if number is None:
             raise CheckpointError(
@@ -111,45 +112,40 @@ class TorchCheckpoint:
             )  # fmt: skip
         return int(number)
 
-    @property
-    def _may_have_no_state(self) -> bool:
-        """True if this may be SGD, which has no state without momentum."""
-        return any("dampening" in group.settings for group in self.groups)
-
 
 def is_buffer(name: str) -> bool:
     """True for the statistics of BatchNorm and the like."""
     return name.rpartition(".")[2] in _BUFFERS
 
 
-def model_paths(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+def model_paths(tree: PyTree) -> Iterator[Names]:
     """Yields the paths of what may be a model's state dict: arrays by name, and nothing else."""
-    tree = with_indices(tree)
-    if not isinstance(tree, Mapping) or _is_optimizer(tree):
-        return
-    values = list(tree.values())
-    if values and all(map(is_array, values)):
-        if any(is_floating(value.dtype) and value.ndim for value in values):
-            yield path
-        return
-    for name, value in tree.items():
-        yield from model_paths(value, (*path, str(name)))
+    return _paths(tree, _is_model)
 
 
-def optimizer_paths(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+def optimizer_paths(tree: PyTree) -> Iterator[Names]:
     """Yields the paths of the state dicts of optimizers."""
+    return _paths(tree, _is_optimizer)
+
+
+def _paths(tree: PyTree, is_wanted: _Test, path: Names = ()) -> Iterator[Names]:
     tree = with_indices(tree)
     if not isinstance(tree, Mapping):
         return
-    if _is_optimizer(tree):
+    if is_wanted(tree):
         yield path
-        return
-    for name, value in tree.items():
-        yield from optimizer_paths(value, (*path, str(name)))
+    elif not _is_optimizer(tree):
+        for name, value in tree.items():
+            yield from _paths(value, is_wanted, (*path, str(name)))
 
 
-def _is_optimizer(tree: PyTree) -> bool:
-    return isinstance(tree, Mapping) and {"state", "param_groups"} <= set(tree)
+def _is_model(tree: Mapping[str, PyTree]) -> bool:
+    values = tree.values()
+    return all(map(is_array, values)) and any(is_floating(v.dtype) and v.ndim for v in values)
+
+
+def _is_optimizer(tree: Mapping[str, PyTree]) -> bool:
+    return {"state", "param_groups"} <= tree.keys()
 
 
 def torch_checkpoint(

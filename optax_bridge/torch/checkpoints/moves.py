@@ -198,12 +198,6 @@ def back(base: PyTree, state: PyTree, names: NamesFile, place: Place) -> list[st
     """Puts parameters, moments and step of a state into what `torch.load` returned."""
     checkpoint = torch_checkpoint(as_tree(base, str(place)), place, names.model, names.optimizer)
     rules = names.rules(list(checkpoint.tensors))
-    has_state = checkpoint.is_stepped or checkpoint.stateless.issuperset(checkpoint.indices)
-    if checkpoint.groups and not has_state:
-        raise CheckpointError(
-            place, "an optimizer after a step, whose fields are filled", "one without a state",
-            "Take a step in PyTorch before saving it, with any gradients.",
-        )  # fmt: skip
     order = _certain_order(checkpoint, names) if checkpoint.groups else None
     forward = plan_from_torch(checkpoint, rules, names.path, order)
     forward.check()
@@ -277,7 +271,7 @@ def _values(state: PyTree, forward: Plan, has_moments: bool) -> dict[Names, Leaf
     except ValueError as error:
         raise CheckpointError(
             "opt_state", "the state of the base's optimizer", str(error).removeprefix("found "),
-            "Give the template of the state, and the base of the same optimizer.",
+            "Give the template of the state, and a base of the same optimizer after a step.",
         ) from None  # fmt: skip
     return values | {(_STATES, *row): leaf for row, leaf in rows.items()}
 

@@ -159,20 +159,17 @@ def test_an_optimizer_before_its_first_step_brings_parameters_alone(folder):
     assert not np.any(state.opt_state[1][0].mu["fc"]["kernel"])
 
 
-def test_amsgrad_and_momentum_have_their_fields(folder):
-    model, optimizer = trained(lambda p: torch.optim.Adam(p, amsgrad=True))
-    state = move(
-        folder, saved_of(model, optimizer), template(optax_bridge.torch.adam(amsgrad=True))
-    )
-    expected = optimizer.state[model.fc.weight]["max_exp_avg_sq"].numpy().T
-    np.testing.assert_array_equal(state.opt_state.max_exp_avg_sq["fc"]["kernel"], expected)
+def test_momentum_needs_the_step_once_it_has_a_buffer(folder):
     sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
     like = template(optax.sgd(0.1, momentum=0.9))
     with pytest.raises(CheckpointError, match="--step N"):
         move(folder, saved_of(*sgd), like)
-    (folder / "again").mkdir()
-    (folder / "again" / "names.toml").write_text(NAMES)
-    assert int(move(folder / "again", saved_of(*sgd), like, step=3).step) == 3
+    assert int(move(folder, saved_of(*sgd), like, step=3).step) == 3
+
+
+def test_momentum_before_its_first_step_has_taken_none(folder):
+    sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), count=0)
+    assert int(move(folder, saved_of(*sgd), template(optax.sgd(0.1, momentum=0.9))).step) == 0
 
 
 def refused(folder, saved: Any, expected: str, **options: Any) -> None:
@@ -206,16 +203,11 @@ def test_the_state_of_adamax_does_not_become_that_of_adam(folder):
     assert int(move(folder, saved, exact).step) == 3
 
 
-def test_two_groups_of_equal_shapes_need_their_order(folder):
+def test_names_by_the_alphabet_are_doubted_and_those_of_an_optimizer_decide(folder):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    optimizer = torch.optim.Adam(
-        [{"params": m.parameters(), "lr": lr} for m, lr in zip(model, (1, 2), strict=True)]
-    )
+    optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    found = torch_checkpoint(read_saved(folder, saved_of(model, optimizer)), "file")
-    assert "several" in found.order().doubt
-    assert not found.order(["0.weight", "0.bias", "1.weight", "1.bias"]).doubt
     by_alphabet = dict(sorted(model.state_dict().items()))
     saved = {"model": by_alphabet, "optimizer": optimizer.state_dict()}
     assert "by the alphabet" in torch_checkpoint(read_saved(folder, saved), "file").order().doubt
@@ -243,10 +235,9 @@ def test_damaged_files_and_files_with_code_are_refused(folder):
         read_checkpoint(folder / "p.pt")
     torch.save(saved_of(*trained()), folder / "a.pt")
     whole = (folder / "a.pt").read_bytes()
-    for size in (40, 1000, len(whole) // 2, len(whole) - 1):
-        (folder / "a.pt").write_bytes(whole[:size])
-        with pytest.raises(CheckpointError):
-            read_checkpoint(folder / "a.pt")
+    (folder / "a.pt").write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=r"a file that torch\.save wrote"):
+        read_checkpoint(folder / "a.pt")
     expanded = {"w": torch.ones(1).expand(2**20)}
     torch.save(expanded, folder / "a.pt")
     with pytest.raises(CheckpointError, match="contiguous"):
@@ -309,12 +300,10 @@ def test_a_prefix_of_all_names_is_left_out_of_the_comparison(folder):
 def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
     model, optimizer = trained()
     state = FullTrainState.from_torch(optimizer, params=wrapper(model), names=folder / "names.toml")
-    grads = {"fc": {"kernel": np.ones((3, 4)), "bias": np.ones(4)}, "bn": {"scale": np.ones(4)}}
-    grads["bn"]["bias"] = np.ones(4)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     for _ in range(3):
-        state = state.apply_gradients(grads=jnp_tree(grads))
+        state = state.apply_gradients(grads=jax.tree.map(jnp.ones_like, state.params))
         optimizer.step()
     kernel = model.fc.weight.detach().numpy().T
     np.testing.assert_array_equal(state.params["fc"]["kernel"], kernel)  # which alone decays
@@ -453,7 +442,3 @@ def test_a_tied_tensor_goes_back_with_the_first_or_on_its_own(is_listed, folder)
     )
     np.testing.assert_array_equal(back["first.weight"], first)
     np.testing.assert_array_equal(back["second.weight"], second)
-
-
-def jnp_tree(tree):
-    return {k: jnp_tree(v) if isinstance(v, dict) else jnp.float32(v) for k, v in tree.items()}

@@ -23,17 +23,6 @@ def rules(tmp_path, text, names=NAMES):
     return read_names(file).rules(names)
 
 
-def test_a_list_takes_an_array_apart(tmp_path):
-    text = '[names]\n"qkv" = { to = ["params/q", "params/k"], as = "(n d) i -> n i d" }'
-    (rule,) = rules(tmp_path, text, ["qkv"])
-    array = np.arange(12.0).reshape(4, 3)
-    parts = rule.to_flax(array)
-    np.testing.assert_array_equal(parts["params", "k"], array[2:].T)
-    (layout, _) = rule.layouts().values()
-    assert layout is not None
-    np.testing.assert_array_equal(layout.inverse(np.stack([*parts.values()])), array)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

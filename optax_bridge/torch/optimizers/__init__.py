@@ -1,1 +1,1 @@
-"""The optimizers of `torch.optim`, one file each: class, transformation and entry."""
+"""The optimizers of `torch.optim`, by family: class, transformation and entry of each."""

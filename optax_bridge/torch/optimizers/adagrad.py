@@ -6,13 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import (
-    Case,
-    Entry,
-    StateField,
-    Unsupported,
-    squares,
-)
+from optax_bridge.correspondence.entry import Case, Entry, StateField, Unsupported, squares
 from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
