@@ -329,7 +329,8 @@ class TrainState(train_state.TrainState):
         """Takes over a model and an optimizer of PyTorch: parameters, moments, step and groups.
 
         Args:
-          optimizer: of `torch.optim`; groups become those of an `optax_bridge.multi_optimizer`.
+          optimizer: of `torch.optim`; groups become those of an `optax_bridge.multi_optimizer`. A
+            parameter in none of them stays as it is, as in PyTorch.
           params: the module that it trains, or its `state_dict()`.
           names: where each tensor goes in Flax: a names file, or what one says as nested dicts.
           apply_fn: usually `model.apply`.

@@ -159,12 +159,13 @@ def test_an_optimizer_before_its_first_step_brings_parameters_alone(folder):
     assert not np.any(state.opt_state[1][0].mu["fc"]["kernel"])
 
 
-def test_momentum_needs_the_step_once_it_has_a_buffer(folder):
-    sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
-    like = template(optax.sgd(0.1, momentum=0.9))
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_does_not_say_its_step(momentum, folder):
+    saved = saved_of(*trained(lambda p: torch.optim.SGD(p, lr=0.1, momentum=momentum)))
+    like = template(optax.sgd(0.1, momentum=momentum or None))
     with pytest.raises(CheckpointError, match="--step N"):
-        move(folder, saved_of(*sgd), like)
-    assert int(move(folder, saved_of(*sgd), like, step=3).step) == 3
+        move(folder, saved, like)
+    assert int(move(folder, saved, like, step=3).step) == 3
 
 
 def test_momentum_before_its_first_step_has_taken_none(folder):
