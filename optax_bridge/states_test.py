@@ -50,17 +50,6 @@ def test_a_state_becomes_rows_and_back(tx: Any):
     assert (("frozen",) in params_held(tx, state, PARAMS)) == (tx is not GROUPS)
 
 
-def test_the_rows_are_those_of_flax_optim():
-    definition = legacy_optim.Adafactor(0.1, min_dim_size_to_factor=2)
-    optimizer = definition.create(PARAMS).apply_gradient(GRADS)
-    tx: Any = optax_bridge.from_legacy(definition)
-    _, state = tx.step(GRADS, tx.init(PARAMS), PARAMS)
-    rows, expected = extract(state, None), rows_of(optimizer.state, PARAMS)
-    assert rows.keys() == expected.keys()
-    for key, row in rows.items():
-        np.testing.assert_array_equal(row, expected[key])
-
-
 def test_what_has_no_rows_is_refused():
     tx = optax.chain(optax.scale_by_adam(), optax.ema(0.9))
     with pytest.raises(ValueError, match=r"\['0'\]\['mu'\].*besides"):

@@ -38,23 +38,6 @@ def test_a_chain_sees_the_clipped_gradient(make: Any):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-@two_makers
-def test_a_mask_leaves_the_other_leaves_to_the_next_transformation(make: Any):
-    mask = {"kernel": True, "bias": False}
-    tx = optax.chain(
-        optax.masked(make(0.1), mask),
-        optax.masked(optax.set_to_zero(), {"kernel": False, "bias": True}),
-    )
-    new, _ = take_step(tx, GRADS, tx.init(PARAMS), PARAMS)
-    alone = make(0.1)
-    expected: Any
-    kernel = {"kernel": PARAMS["kernel"]}
-    updates, _ = alone.update({"kernel": GRADS["kernel"]}, alone.init(kernel), kernel)
-    expected = optax.apply_updates(kernel, updates)
-    np.testing.assert_array_equal(new["bias"], PARAMS["bias"])
-    np.testing.assert_array_equal(new["kernel"], expected["kernel"])
-
-
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_schedule_gives_what_the_same_rates_per_call_give(make: Any):
     rates = jnp.asarray([0.1, 0.02, 0.3])
@@ -206,13 +189,6 @@ def test_parameters_and_state_are_donated_in_a_bare_loop(tx: Any):
     for _ in range(2):
         params, state = take(state, params)
     assert jax.tree.all(jax.tree.map(lambda p: bool(jnp.isfinite(p).all()), params))
-
-
-@pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
-def test_every_optimizer_can_be_pickled(tx: Any):
-    again = pickle.loads(pickle.dumps(tx))
-    left, right = (take_step(t, GRADS, t.init(PARAMS), PARAMS) for t in (tx, again))
-    jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
 def test_it_unpacks_and_compares_like_optaxs_own():

@@ -189,28 +189,3 @@ def test_map_params_get_and_set(optimizer: str):
         np.testing.assert_array_equal(changed, leaf - 1 if is_count else leaf + 1)
     changed = optax.tree.set(state, count=7)
     assert 7 in [value for _, value in optax.tree.get_all_with_path(changed, "count")]
-
-
-# What the functions of `optax.tree` take, by the names of their arguments.
-TREES = {"tree", "tree_x", "tree_y", "a", "b", "target_tree", "input_tree", "other_tree"}
-TREES |= {"updates", "moments"}
-OTHERS: dict[str, Any] = {"scalar": 2.0, "dtype": jnp.float32, "fill_value": 0, "condition": True}
-OTHERS |= {"decay": 0.9, "order": 2, "eps": 1e-8, "rng_key": jax.random.key(0)}
-NOT_HERE = ("get", "get_all_with_path", "map_params", "set")  # above
-NOT_HERE += ("dtype", "random_like")  # of trees of one dtype; a state counts as well
-
-
-@pytest.mark.parametrize("optimizer", ["adafactor with momentum", "weight_norm", "multi_optimizer"])
-def test_the_tree_functions_of_optax_take_its_state(optimizer: str):
-    def all_of_them(state: Any) -> None:
-        for name, function in inspect.getmembers(optax.tree, inspect.isfunction):
-            required = [
-                p.name
-                for p in inspect.signature(function).parameters.values()
-                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-            ]
-            if name not in NOT_HERE:
-                function(**{name: state if name in TREES else OTHERS[name] for name in required})
-
-    tx = optax.chain(optax.clip(1.0), OPTIMIZERS[optimizer](0.1))
-    jax.eval_shape(lambda: all_of_them(tx.init(PARAMS)))

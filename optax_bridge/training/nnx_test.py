@@ -123,24 +123,6 @@ def test_update_returns_what_it_added():
     jax.tree.map(np.testing.assert_array_equal, nnx.to_pure_dict(updates), added)
 
 
-def test_groups_by_path_traversal_and_static_dict():
-    for selector in (
-        optax_bridge.path_mask(lambda path, _: path == "/hidden/kernel"),
-        legacy_optim.ModelParamTraversal(lambda path, _: path == "/hidden/kernel"),
-        {"hidden": {"kernel": True, "bias": False}, "out": False},
-    ):
-        model = Nnx()
-        before = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-        tx = optax_bridge.multi_optimizer((selector, optax_bridge.adam(0.1)))
-        nnx_step(model, nnx_optimizer.Optimizer(model, tx, wrt=nnx.Param))
-        after = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-        moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), before, after)
-        assert moved == {
-            "hidden": {"kernel": True, "bias": False},
-            "out": {"kernel": False, "bias": False},
-        }
-
-
 def test_another_module_names_what_differs():
     with pytest.raises(ValueError, match=r"\['Dense_0'\]\['bias'\].*rename="):
         nnx_optimizer.hand_off(linen_state(optax_bridge.sgd(0.1)), Nnx())

@@ -1,13 +1,11 @@
 """What a TrainState says of names and calls that an Optimizer of flax.optim had."""
 
 import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 
 import legacy_optim
@@ -80,20 +78,6 @@ def test_copies_and_trees_are_not_disturbed(copied: Callable[[Any], Any]):
     state = STATES["TrainState"]
     assert _is_the_same(copied(state))
     assert _is_the_same(jax.jit(lambda s: s)(state))
-
-
-def test_what_can_be_pickled_still_can():
-    tx = optax.GradientTransformation(_init, _update)
-    state = optax_bridge.TrainState.create(apply_fn=None, params={"w": 1.0}, tx=tx)
-    assert pickle.loads(pickle.dumps(state)).params == {"w": 1.0}
-
-
-def _init(params: Any) -> Any:
-    return optax.EmptyState()
-
-
-def _update(updates: Any, state: Any, params: Any = None) -> Any:
-    return updates, state
 
 
 CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {

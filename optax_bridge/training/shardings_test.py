@@ -106,11 +106,6 @@ def test_an_axis_that_comes_and_goes_leaves_the_others_where_they_were():
         assert box.remove_axis(index, {}).add_axis(index, {}).remove_axis(index, {}).spec == left
 
 
-def test_a_box_gives_what_is_in_it_and_takes_another():
-    box = _Located(1, ("a",)).replace_boxed(2)
-    assert (box, box.unbox()) == (_Located(2, ("a",)), 2)
-
-
 def test_an_axis_of_the_mesh_is_used_once_in_an_array():
     """As `nn.logical_to_mesh_axes` does: the next rule for the name, else not sharded."""
     where = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
