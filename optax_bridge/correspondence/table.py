@@ -16,6 +16,7 @@ from optax_bridge.correspondence.entry import Entry
 from optax_bridge.correspondence.recipe import Node
 
 
+@dataclass(frozen=True, eq=False)
 class Table(Mapping[str, Entry]):
     """An origin: name -> entry, of each module of a package that defines `ENTRY` or `ENTRIES`.
 
@@ -26,29 +27,20 @@ class Table(Mapping[str, Entry]):
       origin: the module of its optimizers: `torch.optim`.
       title: the library, for messages: `PyTorch`.
       package: of this project, with its definitions and transformations.
+      homes: a pattern of the prefixes that its optimizers' names have.
       proved: the dtypes in which `optax-bridge prove` decides its claims.
-      without_entry: its optimizers that have none, its schedules -> what to do instead.
     """
 
-    def __init__(
-        self,
-        name: str,
-        origin: str,
-        title: str,
-        package: str,
-        homes: str,
-        *,
-        proved: Sequence[str] = ("float32", *HALF_PRECISION),
-        without_entry: Mapping[str, str] | None = None,
-    ):
-        """Makes the table; `homes` is a pattern of the prefixes of its optimizers' names."""
-        self.name, self.origin, self.title, self.package = name, origin, title, package
-        self._homes, self.proved = homes, tuple(proved)
-        self.without_entry = without_entry or {}
+    name: str
+    origin: str
+    title: str
+    package: str
+    homes: str
+    proved: Sequence[str] = ("float32", *HALF_PRECISION)
 
     def is_home(self, module: str) -> bool:
         """True if the prefix of an optimizer's name means this origin."""
-        return re.fullmatch(self._homes, module) is not None
+        return re.fullmatch(self.homes, module) is not None
 
     @property
     def example(self) -> str:
@@ -56,6 +48,12 @@ class Table(Mapping[str, Entry]):
         entry = next(e for n, e in entries_by_class(self).items() if n.lower() == "adam")
         prefix = "" if self is ENTRIES else f"{self.origin}."
         return f"{prefix}{entry.legacy.__name__}({entry.rate}=1e-3)"
+
+    @property
+    def without_entry(self) -> Mapping[str, str]:
+        """Its optimizers and schedules that have no entry -> what to do instead."""
+        package = importlib.import_module(f"{self.package}.optimizers")
+        return getattr(package, "WITHOUT_ENTRY", {})
 
     @functools.cached_property
     def _entries(self) -> dict[str, Entry]:
@@ -85,23 +83,6 @@ class Table(Mapping[str, Entry]):
 ENTRIES = Table(
     "flax", "flax.optim", "flax.optim", "optax_bridge", r"(flax\.)?(legacy_)?optim(\..*)?"
 )
-_TORCH_SCHEDULERS = (
-    "ChainedScheduler",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "MultiplicativeLR",
-    "OneCycleLR",
-    "PolynomialLR",
-    "ReduceLROnPlateau",
-    "SequentialLR",
-    "StepLR",
-)
 TORCH = Table(
     "torch",
     "torch.optim",
@@ -109,21 +90,6 @@ TORCH = Table(
     "optax_bridge.torch",
     r"(torch\.)?optim(\.\w+)?|torch|lr_scheduler|optax_bridge\.torch",
     proved=("float32",),
-    without_entry=dict.fromkeys(
-        _TORCH_SCHEDULERS,
-        "it is a scheduler, not an optimizer. Pass its call to "
-        'optax_bridge.torch.from_torch_schedule, e.g. from_torch_schedule("StepLR(step_size=30)", '
-        "lr=0.1): that makes a schedule, for the learning rate of an optimizer, or says what to "
-        "write instead",
-    )
-    | {
-        "LBFGS": "it calls the loss several times a step, which no recipe does. optax.lbfgs() is "
-        "the same method with another line search: pass value=, grad= and value_fn= to its "
-        "update. Its state cannot be converted; start with a fresh one",
-        "SparseAdam": "it updates the rows of an embedding that a gradient names, and JAX has "
-        "dense gradients. torch.optim.Adam(...) is the same where every row has a gradient; "
-        "elsewhere its moments decay at every step, SparseAdam's do not",
-    },
 )
 
 # Whose optimizers are known. Where a name fits several, the first that has it so spelt is meant.

@@ -27,7 +27,7 @@ Maker = Callable[..., Rate]
 
 _IGNORED = ("optimizer", "last_epoch", "verbose")  # arguments that no rate depends on
 
-_OTHERWISE = {
+OTHERWISE = {
     "ReduceLROnPlateau": (
         "it depends on a metric, which no schedule of the count does. Put "
         "optax.contrib.reduce_on_plateau(factor=..., patience=P + 1, rtol=threshold, "
@@ -257,8 +257,8 @@ SCHEDULERS: Mapping[str, Maker] = {
 
 
 def _maker(name: str) -> Maker:
-    if name in _OTHERWISE:
-        raise ValueError(f"{name}: {_OTHERWISE[name]}")
+    if name in OTHERWISE:
+        raise ValueError(f"{name}: {OTHERWISE[name]}")
     if name not in SCHEDULERS:
         near = did_you_mean(name, SCHEDULERS) or "."
         raise ExpressionError(
@@ -311,8 +311,8 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     name = type(scheduler).__name__
     if not type(scheduler).__module__.startswith("torch.optim"):
         raise TypeError(f"expected a scheduler of torch.optim, or text, found {name}")
-    if name in _OTHERWISE and name != "LambdaLR":
-        raise ValueError(f"{name}: {_OTHERWISE[name]}")
+    if name in OTHERWISE and name != "LambdaLR":
+        raise ValueError(f"{name}: {OTHERWISE[name]}")
     inner = getattr(scheduler, "_schedulers", ())
     rates = (inner[0] if inner else scheduler).base_lrs
     if lr is None and len({*map(float, rates)}) > 1:
