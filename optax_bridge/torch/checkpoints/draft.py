@@ -189,14 +189,11 @@ def _doubt(tensor: _Tensor, choices: Mapping[str, Sequence[_Line]]) -> str:
     """The other places and tensors that fit; "" if a tensor fits one place, and no other there."""
     places = len(choices[tensor.name])
     paths = {path for line in choices[tensor.name] for path in line.target.paths}
-    rivals = sum(
-        any(paths.intersection(line.target.paths) for line in lines)
-        for name, lines in choices.items()
-        if name != tensor.name
-    )
-    if places == 1 and not rivals:
+    others = [line for name, lines in choices.items() if name != tensor.name for line in lines]
+    has_rivals = any(paths.intersection(line.target.paths) for line in others)
+    if places == 1 and not has_rivals:
         return ""
-    return f"fits {places} place{'s' * (places > 1)}, as {rivals} other tensors do"
+    return f"fits {places} place{'s' * (places > 1)}{', as others do' * has_rivals}"
 
 
 def _shared(modules: Sequence[Names]) -> int:

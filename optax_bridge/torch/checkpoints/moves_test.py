@@ -282,6 +282,8 @@ def test_a_draft_marks_what_shapes_do_not_settle(folder):
     assert "o (c s) -> (s c) o" in by_name["2.weight"] and "unsure" in by_name["2.weight"]
     assert "Dense_1/kernel" in by_name["3.weight"] and "fits 2 places" in by_name["3.weight"]
     assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]
+    fewer = like.replace(params={name: params[name] for name in ("Conv_0", "Dense_0", "Dense_1")})
+    assert 'unsure = "fits 1 place, as others do"' in draft_names(found, fewer)
 
 
 def test_a_prefix_of_all_names_is_left_out_of_the_comparison(folder):
