@@ -15,7 +15,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import is_array, is_key, paths_of
 from optax_bridge.checkpoints.values import one_copy
-from optax_bridge.metadata.paths import Names, leaf_name, leaves, with_indices
+from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
@@ -77,18 +77,17 @@ def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:
 def read_layout(saved: PyTree, place: Place) -> Layout:
     """The layout that a checkpoint remembers."""
     part, steps = (saved.get(k) for k in ("part", "steps")) if is_layout(saved) else (None, None)
-    numbers = [str(index) for index in range(len(part))] if isinstance(part, Mapping) else None
-    texts = isinstance(part, Mapping) and all(isinstance(name, str) for name in part.values())
+    names = by_index(part) if isinstance(part, Mapping) else None
     kinds = isinstance(steps, Mapping) and all(
         isinstance(kind, str) and _KIND.fullmatch(kind) for kind in steps.values()
     )
-    if numbers is None or sorted(part or ()) != sorted(numbers) or not texts or not kinds:
+    if names is None or not all(isinstance(name, str) for name in names) or not kinds:
         raise CheckpointError(
             f"{place}, {leaf_name((LAYOUT,))}", "where the optimizer stood, and the steps beside "
             "it", brief(saved), "It is damaged: convert the legacy checkpoint again.",
         )  # fmt: skip
-    assert part is not None and steps is not None
-    return Layout(tuple(part[number] for number in numbers), dict(steps))
+    assert steps is not None
+    return Layout(tuple(names), dict(steps))
 
 
 def is_layout(tree: PyTree) -> bool:
@@ -120,7 +119,7 @@ def legacy_name(name: str) -> str:
 
 
 def original_name(name: str) -> str:
-    """The inverse of `renamed`."""
+    """The inverse of `legacy_name`."""
     is_renamed = name.startswith("legacy_") and _TAKEN.fullmatch(name)
     return name.removeprefix("legacy_") if is_renamed else name
 
@@ -142,8 +141,7 @@ def with_lists(tree: PyTree) -> PyTree:
     if not isinstance(tree, dict) or is_train_state(tree):
         return tree
     new = {name: with_lists(value) for name, value in tree.items()}
-    numbers = [str(index) for index in range(len(new))]
-    return [new[number] for number in numbers] if new and sorted(new) == sorted(numbers) else new
+    return by_index(new) or new
 
 
 def likely_path(others: Mapping[str, PyTree]) -> Names:

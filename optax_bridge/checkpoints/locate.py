@@ -15,7 +15,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.trees import is_array, is_floating, plain
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
-from optax_bridge.metadata.paths import Names, leaf_name, leaves
+from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _PUT_IN = (
@@ -95,12 +95,9 @@ def legacy_states(tree: PyTree) -> list[Mapping[str, PyTree]] | None:
     state = tree.get("state") if isinstance(tree, Mapping) and "target" in tree else None
     if isinstance(state, Mapping) and {"step", "param_states"} <= set(state):
         return [state]
-    if isinstance(state, Mapping) and state and set(state) == {str(i) for i in range(len(state))}:
-        state = [state[str(index)] for index in range(len(state))]
-    if not isinstance(state, list) or not state:
-        return None
-    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in state)
-    return state if fits else None
+    states = by_index(state) or []
+    fits = all(isinstance(s, Mapping) and {"step", "param_states"} <= set(s) for s in states)
+    return states if states and fits else None
 
 
 def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:

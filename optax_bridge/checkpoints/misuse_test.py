@@ -1,5 +1,7 @@
 """What cannot be meant is said before anything is written, and what is given arrives."""
 
+import functools
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +65,24 @@ def test_a_state_of_another_optimizer_does_not_go_back() -> None:
             legacy_tree(params, state, 3, other)
 
 
-def test_a_number_among_the_parameters_does_not_go_back(tmp_path: Path) -> None:
-    tree = serialization.to_state_dict(fresh(from_legacy(legacy_optim.Adam(0.1))))
-    data = {**tree, "params": {**tree["params"], "scale": 3}}
-    (tmp_path / "new").write_bytes(serialization.msgpack_serialize(data))
-    with pytest.raises(
-        CheckpointError, match=r"\['params'\]\['scale'\]: expected an array, found 3"
-    ):
+@pytest.mark.parametrize(
+    ("path", "leaf", "message"),
+    [
+        (("params", "scale"), 3, r"\['params'\]\['scale'\]: expected an array, found 3"),
+        (("params", "dense", "bias"), np.full(3, np.nan, np.float32), r"finite numbers, found NaN"),
+        (("opt_state", "nu", "dense", "bias"), -np.ones(3, np.float32), r"numbers of 0 or more"),
+        (("step",), np.int32(-1), r"\['step'\]: expected the number of steps.*found -1"),
+        (("step",), "four", r"\['step'\]: expected the number of steps.*found 'four'"),
+    ],
+    ids=["number", "NaN", "negative", "step below 0", "step of text"],
+)
+def test_a_damaged_state_does_not_go_back(
+    path: tuple[str, ...], leaf: Any, message: str, tmp_path: Path
+) -> None:
+    tree: Any = serialization.to_state_dict(fresh(from_legacy(legacy_optim.Adam(0.1))))
+    functools.reduce(operator.getitem, path[:-1], tree)[path[-1]] = leaf
+    (tmp_path / "new").write_bytes(serialization.msgpack_serialize(tree))
+    with pytest.raises(CheckpointError, match=message):
         convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
 
 

@@ -48,6 +48,15 @@ def with_indices(tree: PyTree) -> PyTree:
     return tree
 
 
+def by_index(tree: PyTree) -> list[PyTree] | None:
+    """Returns a list, also from a dict by index, as state dicts have it; None for anything else."""
+    if isinstance(tree, list):
+        return tree
+    if not isinstance(tree, Mapping) or set(tree) != {str(index) for index in range(len(tree))}:
+        return None
+    return [tree[str(index)] for index in range(len(tree))]
+
+
 def leaves(tree: PyTree, path: Names = ()) -> Iterator[tuple[Names, Leaf]]:
     """The leaves of nested dicts and lists with their paths; empty dicts have none."""
     tree = with_indices(tree)

@@ -13,7 +13,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief
 from optax_bridge.checkpoints.lazy import ChunkedArray, is_shape
-from optax_bridge.metadata.paths import leaf_name
+from optax_bridge.metadata.paths import by_index, leaf_name
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 MAX_DEPTH = 100
@@ -194,7 +194,7 @@ class _Decoder:
 
     def join(self, tree: dict[str, PyTree], path: tuple[str, ...]) -> PyTree:
         """Flax cuts arrays of more than 1 GiB into pieces."""
-        shape, chunks = (_values_by_number(tree.get(key)) for key in ("shape", "chunks"))
+        shape, chunks = (by_index(tree.get(key)) for key in ("shape", "chunks"))
         pieces_fit = chunks and all(isinstance(c, np.ndarray) and c.ndim == 1 for c in chunks)
         if shape is None or not pieces_fit or len({c.dtype for c in chunks or ()}) != 1:
             raise self.error(path, "a chunked array: its shape, its pieces", brief(list(tree)))
@@ -206,12 +206,3 @@ class _Decoder:
             raise self.error(path, f"{total} elements for shape {shape}", f"{size} in the pieces")
         place = f"{self.place}, {leaf_name(path)}"
         return ChunkedArray(place, tuple(shape), chunks[0].dtype, chunks)
-
-
-def _values_by_number(node: PyTree) -> list[PyTree] | None:
-    """The values of `{'0': a, '1': b}`, or None if that is not what it is."""
-    if isinstance(node, list):
-        return node
-    if not isinstance(node, dict) or set(node) != {str(i) for i in range(len(node))}:
-        return None
-    return [node[str(index)] for index in range(len(node))]
