@@ -324,6 +324,7 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "text for number": (1, "u", True, 1, {"wrong": [(("a",), "1", "'u'")]}),
     "number for number": (1, 2, True, 2, {}),
     "other shape": (OLD, LONG, False, OLD, {"wrong": [(("a",), "float64[2]", "float64[3]")]}),
+    "array for an empty one": (np.zeros(0), NEW, False, NEW, {"changed": True}),
     "nothing for empty level": ({}, None, True, {}, {}),
     "array for empty level": ({}, NEW, True, {}, {"surplus": [("a",)]}),
     "array for level": (
