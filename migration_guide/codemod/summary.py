@@ -26,7 +26,7 @@ _RANDOM_NUMBERS = (
     f"{random_numbers.LINE} behind the imports. `optax-bridge run` does it by itself."
 )
 _FLOAT32 = (
-    "Written for float32: {}. No word of half precision is in the program and in what it imports."
+    "Written for float32: {}. Neither the program nor what it imports has a word of half precision."
 )
 
 _NEXT = "Next, see that the new optimizers take the same steps as the old ones"
