@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from equivalence_tests.output_files import write_text
+
 
 def recorder(
     output: Annotated[
@@ -25,4 +27,4 @@ def recorder(
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)

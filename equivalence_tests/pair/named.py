@@ -15,7 +15,6 @@ from equivalence_tests.sides.adapt import EquivalenceError, SideLike, as_side, s
 from equivalence_tests.sides.frameworks import arguments_text
 from optax_bridge._hyper_params import RATES
 from optax_bridge._literals import NO_LITERAL, expression, literal
-from optax_bridge._text import nearest
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.cli.errors import error_text
 from optax_bridge.cli.programs import in_program, load_object, with_own_arguments
@@ -171,19 +170,12 @@ def _with_rate_of(side: NamedSide, other: NamedSide) -> NamedSide:
 
 
 def _unchecked_side(name: str, arguments: str) -> NamedSide:
-    if "(" in name:
+    if "(" in name or ":" not in name:
         if arguments.strip():
             raise EquivalenceError(
                 f"{name}: expected its arguments in its brackets, found --args {arguments!r}"
             )
         return _call_side(name)
-    if ":" not in name:
-        near = nearest(name, entries_by_class())
-        is_meant = f"; is {near}(...) meant?" if near else ""
-        raise EquivalenceError(
-            f"{name}: expected module:name, file.py:name, or a constructor call such as "
-            f"Adam(1e-3) or optax.adamw(1e-3){is_meant}"
-        )
     args, kwargs = parsed_arguments(arguments, f"--args {arguments!r} for {name}")
     value, is_port = _object_of(name)
     if callable(value):
@@ -198,11 +190,9 @@ def _unchecked_side(name: str, arguments: str) -> NamedSide:
 def _object_of(name: str) -> tuple[Any, bool]:
     """Returns the object of a name, and True if it is this project's port of PyTorch's."""
     module, _, attribute = name.partition(":")
-    if module.partition(".")[0] == "torch":
-        entry = entries_by_class(TORCH).get(attribute) if module == TORCH.origin else None
-        if entry is not None and importlib.util.find_spec("torch") is None:
-            return resolve(entry.legacy.dotted), True
-        frameworks.import_torch(name)
+    entry = entries_by_class(TORCH).get(attribute) if module == TORCH.origin else None
+    if entry is not None and importlib.util.find_spec("torch") is None:
+        return resolve(entry.legacy.dotted), True
     return load_object(name), False
 
 
@@ -221,11 +211,8 @@ def _call_side(text: str) -> NamedSide:
             f"{text}: expected module:name, or a constructor call such as Adam(1e-3) or "
             f"optax.adamw(1e-3); {error}"
         ) from None
-    if not isinstance(call, ast.Call):
-        raise EquivalenceError(f"{text}: expected one constructor call, e.g. optax.adamw(1e-3)")
-    if _library(ast.unparse(call.func)):
+    if isinstance(call, ast.Call) and _library(ast.unparse(call.func)):
         return _library_side(call, text)
-    head = ast.unparse(call.func)
     try:
         definition = parse_definition(text)
     except ExpressionError as error:
@@ -234,6 +221,8 @@ def _call_side(text: str) -> NamedSide:
             "anything else as module:name, with --args LEFT RIGHT"
         ) from None
     name = type(definition).__name__
+    assert isinstance(call, ast.Call)  # nothing but a call makes a definition
+    head = ast.unparse(call.func)
     if head.rpartition(".")[2] != name:
         raise EquivalenceError(
             f"{text}: expected {name}(...), which is flax.optim's, or the library's name in front, "

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from equivalence_tests.proof.counterexample.example import Counterexample
 from equivalence_tests.proof.counterexample.search import Search, find_with_other_settings
-from equivalence_tests.proof.errors import NoRule, Unclear
+from equivalence_tests.proof.errors import NoRule, ProofError, Unclear
 from equivalence_tests.proof.induction import induction
 from equivalence_tests.proof.induction.equality import Level
 from equivalence_tests.proof.induction.guessed_relations import Fits
@@ -16,7 +16,6 @@ from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,
-    as_functions,
     check_inputs,
 )
 from equivalence_tests.proof.reading.symbols import NotASymbol
@@ -70,7 +69,7 @@ def prove_equivalence(
     Raises:
       ProofError: something does not fit or cannot be traced; the message names side and place.
     """
-    pair = as_functions((left, right), hyper_params, names)
+    pair = _as_functions((left, right), hyper_params, names)
     relate = None if relation is None else (lambda hp, state: relation(state))
     inputs, started = check_inputs(params, hyper_params), time.perf_counter()
     notes: dict[str, str] = {}
@@ -91,6 +90,24 @@ def prove_equivalence(
         notes=tuple(notes.values()),
         sides=pair,
     )
+
+
+def _as_functions(
+    pair: tuple[SideLike | MakeSide, SideLike | MakeSide],
+    hyper_params: Mapping[str, float] | None,
+    names: tuple[str, str] = ("left", "right"),
+) -> tuple[MakeSide, MakeSide]:
+    """Returns both sides as functions of hyper-parameters, which they are where there are some."""
+    lhs, rhs = pair
+    if hyper_params is None:
+        return (lambda hp: lhs), (lambda hp: rhs)
+    for name, side in zip(names, pair, strict=True):
+        if not callable(side):
+            raise ProofError(
+                f"{name} side: with hyper_params it has to be a function of them; found "
+                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
+            )
+    return lhs, rhs  # pyright: ignore[reportReturnType]
 
 
 def _prove_case(pair: tuple[MakeSide, MakeSide], case: Case) -> CaseProof:

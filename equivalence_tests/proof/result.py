@@ -3,7 +3,8 @@
 
 import functools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import jax
@@ -181,9 +182,10 @@ class Proof:
                 numbers = [f"{name} = {value:g}" for name, value in case.fixed.items()]
                 lines.append(f"  case {', '.join([*numbers, *case.excluded])}: {case.verdict}")
         if proved:
-            lines += ["assumptions:", *(f"- {text}" for text in self.assumptions[:_MOST_SHOWN])]
-            if len(self.assumptions) > _MOST_SHOWN:
-                more = len(self.assumptions) - _MOST_SHOWN
+            assumed = _once_for_all_leaves(self.assumptions, self.scope.leaves)
+            lines += ["assumptions:", *(f"- {text}" for text in assumed[:_MOST_SHOWN])]
+            if len(assumed) > _MOST_SHOWN:
+                more = len(assumed) - _MOST_SHOWN
                 lines.append(f"- and {more} more of this kind; `assumptions` has all")
         if self.counterexample is not None:
             lines.append(str(self.counterexample))
@@ -194,6 +196,25 @@ class Proof:
                 distinct = {each.nodes: each for each in reversed(case.open)}
                 lines += [_left_open(each) for each in list(distinct.values())[::-1][:3]]
         return "\n".join(lines)
+
+
+def _once_for_all_leaves(assumptions: Iterable[str], paths: Iterable[str]) -> list[str]:
+    """Returns the assumptions, those that are alike but for the leaf as one."""
+    leaves = filter(None, (path.removeprefix("params") for path in paths))
+    leaf = re.compile("|".join(map(re.escape, leaves)) or "(?!)")
+    alike: dict[str, list[str]] = {}
+    for text in assumptions:
+        named: set[str] = set(leaf.findall(text))
+        is_of_one = len(named) == 1
+        key = re.sub(r"\[_(, _)*\]", "", leaf.sub("", text)) if is_of_one else text
+        if key in alike:
+            alike[key] += named
+        else:
+            alike[key] = [text]
+    return [
+        f"{text}; the same for {', '.join(others)}" if others else text
+        for text, *others in alike.values()
+    ]
 
 
 def _left_open(obligation: Obligation) -> str:

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,7 +36,6 @@ from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,
-    check_inputs,
     trace_side,
 )
 from equivalence_tests.sides.precision import float64
@@ -63,13 +61,11 @@ class Search:
     def __init__(self, sides: tuple[MakeSide, MakeSide], inputs: Inputs):
         """Traces both sides."""
         self.numbers = {**inputs.numbers, **inputs.fixed}
-        self.inputs, self.tried = check_inputs(inputs.params, {}, self.numbers), 0
+        self.inputs, self.tried = replace(inputs, numbers={}, fixed=self.numbers), 0
         self._sides = sides
-        wide = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), inputs.params)
         try:
             with float64():
-                there = check_inputs(wide, {}, self.numbers)
-                self.pair = self._trace(there, CLEAR, FAINT, "float64", float64)
+                self.pair = self._trace(self.inputs.wide, CLEAR, FAINT, "float64", float64)
         except ProofError:
             clear = _HOPELESS * self._precision
             self.pair = replace(self.native, clear=clear, faint=clear)

@@ -1,8 +1,7 @@
 """The cases of a proof: both sides traced, once for each number that Python asks about."""
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -15,7 +14,6 @@ from equivalence_tests.proof.reading.sides import (
     MakeSide,
     Program,
     Relate,
-    check_inputs,
     trace_relation,
     trace_side,
 )
@@ -55,7 +53,7 @@ def read_cases(
         if len(cases) == _MOST_CASES:
             raise ProofError(f"the sides distinguish more than {_MOST_CASES} cases in Python")
         symbols = {name: value for name, value in inputs.numbers.items() if name not in numbers}
-        case_inputs = check_inputs(inputs.params, symbols, {**inputs.fixed, **numbers})
+        case_inputs = replace(inputs, numbers=symbols, fixed={**inputs.fixed, **numbers})
         left, right = (trace_side(m, case_inputs, n) for m, n in zip(pair, names, strict=True))
         for make, program in zip(pair, (left, right), strict=True):
             check_numbers(make, program, case_inputs)
@@ -74,12 +72,15 @@ def _relation(
     relate: Relate | None,
 ) -> AnyJaxpr | None:
     """Returns the relation that is given or known of the states, as a program; else None."""
-    if relate is not None:
-        return trace_relation(relate, pair[0], inputs, programs[1])
-    if (known := _correspondence_of(pair, inputs, programs)) is not None:
-        with contextlib.suppress(ProofError):  # of other settings, which hold something else
-            return trace_relation(known, pair[0], inputs, programs[1])
-    return None
+    known = relate or _correspondence_of(pair, inputs, programs)
+    if known is None:
+        return None
+    try:
+        return trace_relation(known, pair[0], inputs, programs[1])
+    except ProofError:
+        if relate is not None:
+            raise
+        return None  # of other settings, which hold something else
 
 
 def _correspondence_of(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +14,6 @@ from equivalence_tests.proof.reading.sides import (
     Inputs,
     MakeSide,
     Program,
-    check_inputs,
     trace_side,
 )
 from equivalence_tests.sides.precision import float64
@@ -30,8 +28,7 @@ def check_numbers(make: MakeSide, program: Program, inputs: Inputs) -> None:
     inputs = _beside(program, inputs)
     if not inputs.numbers or _agree(make, program, inputs, _ROUNDING):
         return
-    wide = jax.tree.map(_float64, inputs.params)
-    there = check_inputs(wide, inputs.numbers, inputs.fixed)
+    there = inputs.wide
     with float64():
         try:
             same = _agree(make, trace_side(make, there, program.name), there, _ROUNDING_64)
@@ -57,7 +54,7 @@ def _beside(program: Program, inputs: Inputs) -> Inputs:
 
 def _agree(make: MakeSide, program: Program, inputs: Inputs, rounding: float) -> bool:
     """True if a side computes the same, rounding aside, with symbols and with numbers."""
-    numbers = check_inputs(inputs.params, {}, {**inputs.numbers, **inputs.fixed})
+    numbers = replace(inputs, numbers={}, fixed={**inputs.numbers, **inputs.fixed})
     concrete = trace_side(make, numbers, program.name)
     if concrete.paths != program.paths:
         return False
@@ -93,10 +90,6 @@ def _is_near(one: np.ndarray, other: np.ndarray, rounding: float) -> bool:
         (abs(number) for number in rhs.reshape(-1).tolist() if math.isfinite(number)), default=0
     )
     return bool(np.allclose(lhs, rhs, rtol=0, atol=rounding * scale, equal_nan=True))
-
-
-def _float64(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, np.float64)
 
 
 def _text(inputs: Inputs) -> str:

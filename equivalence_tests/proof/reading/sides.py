@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -71,12 +71,14 @@ class Inputs:
         """The parameters' leaves."""
         return jax.tree.leaves(self.params)
 
+    @property
+    def wide(self) -> "Inputs":
+        """The same in float64."""
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, np.float64) for leaf in self.shapes]
+        return replace(self, params=jax.tree.unflatten(jax.tree.structure(self.params), shapes))
 
-def check_inputs(
-    params: Params,
-    hyper_params: Mapping[str, float] | None,
-    fixed: Mapping[str, float] | None = None,
-) -> Inputs:
+
+def check_inputs(params: Params, hyper_params: Mapping[str, float] | None) -> Inputs:
     """Checks parameters and hyper-parameters."""
     rows = jax.tree_util.tree_leaves_with_path(params)
     if not rows:
@@ -120,27 +122,8 @@ def check_inputs(
         dtype = getattr(leaf, "dtype", None) or jnp.result_type(leaf)
         return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype)
 
-    fixed = dict(fixed or {})
-    free = {name: float(v) for name, v in (hyper_params or {}).items() if name not in fixed}
-    return Inputs(jax.tree.map(shape_and_dtype, params), paths, free, fixed)
-
-
-def as_functions(
-    pair: tuple[SideLike | MakeSide, SideLike | MakeSide],
-    hyper_params: Mapping[str, float] | None,
-    names: tuple[str, str] = ("left", "right"),
-) -> tuple[MakeSide, MakeSide]:
-    """Returns both sides as functions of hyper-parameters, which they are where there are some."""
-    lhs, rhs = pair
-    if hyper_params is None:
-        return (lambda hp: lhs), (lambda hp: rhs)
-    for name, side in zip(names, pair, strict=True):
-        if not callable(side):
-            raise ProofError(
-                f"{name} side: with hyper_params it has to be a function of them; found "
-                f"{type(side).__name__}. Write lambda hp: ...(hp['learning_rate'])"
-            )
-    return lhs, rhs  # pyright: ignore[reportReturnType]
+    numbers = {name: float(value) for name, value in (hyper_params or {}).items()}
+    return Inputs(jax.tree.map(shape_and_dtype, params), paths, numbers, {})
 
 
 @dataclass(frozen=True)
