@@ -41,7 +41,6 @@ FILE = "torch.npz"
 DTYPES = ("float32", "bfloat16")
 STEPS = 12
 RECORDED, LIVE = "recorded", "live"
-_DRAWN = 2  # settings of each optimizer that `check` draws
 
 # PyTorch rounds the last elements of a tensor in half precision otherwise, those that fill no whole
 # vector register: sizes are multiples of 32 there.
@@ -131,9 +130,8 @@ def _checks_of(table: Table, name: str) -> Iterator[WitnessCheck]:
     for index in range(len(table[name].cases)):
         yield from (WitnessCheck(name, index, dtype, "exact", RECORDED) for dtype in DTYPES)
         yield WitnessCheck(name, index, "float32", "optax", RECORDED)
-    if is_installed(table):
-        for seed in range(_DRAWN):
-            yield WitnessCheck(name, len(table[name].cases) + seed, "float32", "exact", LIVE)
+        if is_installed(table):
+            yield WitnessCheck(name, index, "float32", "exact", LIVE)
 
 
 def problem(entry: Entry, dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -237,13 +235,6 @@ def rates(run: Recording) -> list[float]:
     return [rate for step in run.steps for rate in step.rates.values()]
 
 
-def check_settings(check: WitnessCheck) -> dict[str, Any]:
-    """The settings of a check: those of a case, or drawn ones."""
-    entry = all_entries()[check.entry]
-    is_case = check.setting < len(entry.cases)
-    return (case_settings if is_case else drawn_settings)(entry, check.setting)
-
-
 def case_settings(entry: Entry, setting: int) -> dict[str, Any]:
     """The settings of a case, its rate included."""
     case = entry.cases[setting]
@@ -252,13 +243,14 @@ def case_settings(entry: Entry, setting: int) -> dict[str, Any]:
 
 def run_witness(check: WitnessCheck) -> Result:
     """Runs one check; an error is in its result."""
-    entry, settings = all_entries()[check.entry], check_settings(check)
+    entry = all_entries()[check.entry]
+    settings = case_settings(entry, check.setting)
 
     def compare_with(result: Result, recipe: Call) -> None:
         result.comparison = comparison_of(entry, settings, check, recipe)
 
     result = measure(check, text_of(entry, settings), entry.legacy(**settings), compare_with)
-    if check.setting < len(entry.cases) and check.problem == "float32":
+    if check.problem == "float32" and check.rate == RECORDED:
         prove(result, check.setting)
     return result
 
@@ -281,40 +273,3 @@ def comparison_of(
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:
     """The constructor call of the library."""
     return render(Call(entry.sources[0], (), dict(settings)))
-
-
-def drawn_settings(entry: Entry, seed: int) -> dict[str, Any]:
-    """Returns settings drawn at random, each within the range that the library takes."""
-    rng = np.random.default_rng([seed, *entry.name.encode()])
-
-    def below(most: float) -> float:
-        return float(rng.uniform(0, most))
-
-    def small(least: float) -> float:
-        return float(10 ** rng.uniform(least, -1))
-
-    def maybe(value: float) -> float:
-        return value if rng.random() < 0.6 else 0.0
-
-    drawn: dict[str, Any] = {
-        "lr": small(-4), "betas": (below(0.99), 1 - small(-4)), "eps": small(-9),
-        "weight_decay": maybe(below(0.3)), "momentum": maybe(below(0.99)), "alpha": below(0.999),
-        "dampening": maybe(below(0.9)), "momentum_decay": maybe(small(-3)), "rho": below(0.999),
-        "lr_decay": maybe(below(0.5)), "initial_accumulator_value": maybe(below(0.5)),
-        "etas": (0.05 + below(0.9), 1.01 + below(1.0)), "step_sizes": (small(-7), 1 + below(50)),
-        "lambd": small(-5), "t0": float(rng.integers(0, 20)), "beta2_decay": -below(1.5),
-        "d": 1 + below(2), "ns_steps": int(rng.integers(1, 7)), "adjust_lr_fn": None,
-        # Others may diverge: then it is overflow that decides.
-        "ns_coefficients": tuple(c * (1 + below(0.01)) for c in (3.4445, -4.775, 2.0315)),
-    }  # fmt: skip
-    if isinstance(entry.defaults().get("eps"), tuple):
-        drawn["eps"] = (None if rng.random() < 0.5 else small(-6), small(-4))
-    settings: dict[str, Any] = {}
-    for hp in entry.hyper_params:
-        is_switch = isinstance(hp.default, bool)
-        settings[hp.legacy] = bool(rng.random() < 0.4) if is_switch else drawn[hp.legacy]
-    if entry.name == "torch.sgd" and settings["nesterov"]:
-        settings |= {"momentum": 0.1 + below(0.8), "dampening": 0.0}
-    if rng.random() < 0.5 and "adjust_lr_fn" in settings:
-        settings["adjust_lr_fn"] = "match_rms_adamw"
-    return settings

@@ -12,8 +12,6 @@ from optax_bridge.correspondence import TORCH, Verdict, all_entries, choose_reci
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.torch import from_torch_schedule
 
-_DRAWN = 2
-
 _LIVE = [*TORCH] if witness.is_installed(TORCH) else []
 each_of_torch = pytest.mark.parametrize("name", TORCH)
 
@@ -38,11 +36,11 @@ def test_exact_recipes_follow_the_recordings(name: str, dtype: str):
 
 @pytest.mark.parametrize("name", _LIVE)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_exact_recipes_follow_the_library_with_drawn_settings(name: str):
-    entry = all_entries()[name]
-    for seed in range(100, 100 + _DRAWN):
-        settings = witness.drawn_settings(entry, seed)
-        _assert_as_claimed(name, settings, WitnessCheck(name, seed, "float32", "exact", LIVE))
+def test_exact_recipes_follow_the_library(name: str):
+    entry = TORCH[name]
+    for index in range(len(entry.cases)):
+        settings = witness.case_settings(entry, index)
+        _assert_as_claimed(name, settings, WitnessCheck(name, index, "float32", "exact", LIVE))
 
 
 @pytest.mark.parametrize("name", ["torch.adamw", "torch.rmsprop"])
