@@ -87,9 +87,6 @@ def compare(
     ] = None,
     gradients: Gradients = "all",
     steps: Annotated[int, typer.Option(help="Steps of the runs.")] = 160,
-    histogram: Annotated[
-        bool, typer.Option("--histogram", help="Count the elements by their distance in ULP.")
-    ] = False,
     platform: Platform = None,
     json: Json = None,
     junit: Junit = None,
@@ -122,7 +119,7 @@ def compare(
             stream = _gradients(gradients)
             with plain_terminal(stderr=True).status("runs, proof and, if they differ, why"):
                 evidence = _evidence(sides, numbers, params, stream, steps, device)
-            print(evidence.text(histogram=histogram))
+            print(evidence)
             for name in [str(side) for side in sides if side.is_port]:
                 print(f"{name}: PyTorch is not installed, so this project's port of it ran instead")
             code = _write(evidence, device, outputs)

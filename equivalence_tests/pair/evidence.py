@@ -91,15 +91,10 @@ class Evidence:
         return f"not tried: {self.unproved}" if self.proof is None else str(self.proof)
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self, *, histogram: bool = False) -> str:
-        """The verdict, its explanation, the runs, the proof, and last the proof's assumptions."""
         lines = [self.headline, *filter(None, [self.explanation])]
         if self.disagreement:
             lines.append(f"runs and proof disagree: {self.disagreement}")
-        runs = self.runs.text(histogram=histogram)
-        return "\n".join([*lines, f"runs: {runs}", f"proof: {self.about_proof()}"])
+        return "\n".join([*lines, f"runs: {self.runs}", f"proof: {self.about_proof()}"])
 
     def as_dict(self) -> dict[str, object]:
         """Returns everything as plain data."""

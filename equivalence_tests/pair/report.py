@@ -169,10 +169,6 @@ class Report:
         return self.comparison.first
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self, *, histogram: bool = False) -> str:
-        """The report in lines, with the number of elements by their distance if asked."""
         comparison, judgement = self.agreeing, self.judgement
         lines = [
             f"{self.verdict.value}: {self.names[0]} ({self.kinds[0]}) and {self.names[1]} "
@@ -198,7 +194,6 @@ class Report:
                 f"  difference: {what}",
                 *([f"  {after_poison}"] if (after_poison := judgement.after_poison) else []),
                 f"  first difference: {comparison.first}",
-                *(_distances(comparison.counts) if histogram else ()),
                 f"  nature: {judgement.explanation}",
             ]
         return "\n".join(lines)
@@ -256,16 +251,3 @@ class Report:
 
     def _repr_html_(self) -> str:
         return f"<div><pre>{html.escape(str(self))}</pre>{self.plot()}</div>"
-
-
-_WIDTH = 96
-
-
-def _distances(counts: str) -> list[str]:
-    """The histogram in lines of `_WIDTH` columns, broken between its entries alone."""
-    joined = counts.replace(", ", ",\n").replace(" ", "\N{NO-BREAK SPACE}").replace("\n", " ")
-    rest = " " * 4
-    lines = textwrap.wrap(
-        joined, _WIDTH, initial_indent="  distances (ULP): ", subsequent_indent=rest
-    )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -20,11 +20,12 @@ from typing import Any, BinaryIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+from jax.tree_util import SequenceKey
 
 from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.recordings.recorder import INDEX, TREES, VERSION
 from optax_bridge._text import listing
+from optax_bridge.metadata.paths import key_names
 from optax_bridge.metadata.trees import PyTree
 
 Path_ = tuple[str | int, ...]
@@ -108,12 +109,11 @@ def of_stacks(
     return Recording(place, index, steps)
 
 
-def read(place: Path | str, name: str | None = None, steps: int | None = None) -> Recording:
-    """Reads a recording, or its first steps; `name` says which one of a file with several.
+def read(place: Path | str, steps: int | None = None) -> Recording:
+    """Reads a recording, or its first steps.
 
     Args:
       place: a folder or a packed file.
-      name: that of one of several recordings in a packed file.
       steps: how many steps of a folder are read; all unless given.
 
     Raises:
@@ -123,14 +123,9 @@ def read(place: Path | str, name: str | None = None, steps: int | None = None) -
     if path.is_dir():
         return _read_folder(path, steps)
     recordings = read_packed(path)
-    if name is None and len(recordings) == 1:
-        return next(iter(recordings.values()))
-    if name not in recordings:
-        raise RecordingError(
-            f"{place}: expected one recording, or one called {name!r}, found "
-            f"{listing(list(recordings))}"
-        )
-    return recordings[name]
+    if len(recordings) != 1:
+        raise RecordingError(f"{place}: expected one recording, found {listing(list(recordings))}")
+    return next(iter(recordings.values()))
 
 
 def nest(flat: Mapping[Path_, Any]) -> PyTree:
@@ -158,16 +153,8 @@ def named_leaves(flat: Mapping[Path_, Any], tree: str = "params") -> dict[str, A
 
 def jax_path(path: Sequence[Any]) -> Path_:
     """A path of JAX as recordings have it."""
-    names: list[str | int] = []
-    for key in path:
-        match key:
-            case DictKey():
-                names.append(str(key.key))
-            case GetAttrKey():
-                names.append(key.name)
-            case SequenceKey():
-                names.append(key.idx)
-    return tuple(names)
+    pairs = zip(path, key_names(path), strict=True)
+    return tuple(key.idx if isinstance(key, SequenceKey) else name for key, name in pairs)
 
 
 def host_leaves(tree: PyTree) -> Flat:

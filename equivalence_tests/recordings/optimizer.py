@@ -11,7 +11,7 @@ import numpy as np
 import legacy_optim
 from equivalence_tests.compare.comparison import VISIBLE
 from equivalence_tests.compare.extent import relative_text
-from equivalence_tests.pair.explanation import Settings, search
+from equivalence_tests.pair.explanation import FEW, TRIES, Settings, search
 from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.pair.settings import members_of
 from equivalence_tests.recordings.bounds import OPEN_ULP
@@ -37,6 +37,7 @@ from equivalence_tests.recordings.stages import (
     not_judged,
 )
 from equivalence_tests.sides.adapt import as_side
+from equivalence_tests.sides.in_float64 import wide as in_float64
 from equivalence_tests.sides.precision import float64
 from optax_bridge import TrainState
 from optax_bridge._hyper_params import RATES
@@ -55,7 +56,6 @@ Factors = Sequence[
 # times our own rounding is rounding too, as far as the bound of `OPEN_ULP` goes; different is what
 # exceeds both, and what lies between is not decided.
 _ALONE, _WHOLE, _OWN = 4.0, 16.0, 4.0
-_FEW, _TRIES = 16, 48  # steps that tell most settings apart; settings that are tried
 
 
 class NotJudgedError(ValueError):
@@ -127,7 +127,7 @@ class Stepper:
         if wide and state is not None:  # which is brought over as it was recorded
             with float64(False):
                 carry = self._start(False)
-            return jax.tree.map(_wide, carry)
+            return jax.tree.map(jnp.asarray, in_float64(carry))
         params = _jax(self.recording.steps[0].trees["params"], wide)
         try:
             carry = self.side.init(params)
@@ -220,12 +220,7 @@ def _learning_rate_of(value: Any) -> Any:
 
 
 def _jax(flat: Flat, wide: bool) -> Any:
-    return jax.tree.map(lambda leaf: _wide(leaf) if wide else jnp.asarray(leaf), nest(flat))
-
-
-def _wide(leaf: Any) -> Any:
-    is_float = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-    return jnp.asarray(leaf, jnp.float64 if is_float else None)
+    return jax.tree.map(jnp.asarray, in_float64(nest(flat)) if wide else nest(flat))
 
 
 def _scaled(old: np.ndarray, new: np.ndarray, factor: float) -> np.ndarray:
@@ -390,13 +385,13 @@ def explain(stepper: Stepper, settings: Settings, steps: int, factors: Factors) 
         return _judge(tried, count, factors[:count]).outcome
 
     def judge(side: Any) -> str | None:
-        if min(_FEW, steps) < steps and outcome(side, _FEW) is Outcome.DIFFERENT:
+        if steps > FEW and outcome(side, FEW) is Outcome.DIFFERENT:
             return None
         verdict = outcome(side, steps)
         return verdict.value if verdict in (Outcome.IDENTICAL, Outcome.ROUNDING) else None
 
     readable = settings if settings.takes else ObjectSide(settings.name, settings.build())
-    found = search(recorded, readable, judge, _TRIES)
+    found = search(recorded, readable, judge, TRIES)
     return "" if found is None else str(found)
 
 
