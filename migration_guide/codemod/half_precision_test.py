@@ -98,7 +98,7 @@ def test_the_summary_says_which_files_are_written_for_float32(tmp_path: Path):
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     report = driver.migrate([tmp_path], Options())
     (line,) = (x for x in summary.summary(report, Options()).splitlines() if "float32" in x)
-    assert line.startswith("Written for float32: ") and "full.py. No word" in line
+    assert line.startswith("Written for float32: ") and "full.py. Neither" in line
 
 
 def test_a_file_belongs_to_the_programs_that_import_it():
