@@ -219,6 +219,65 @@ def test_where_the_source_does_not_say_what_is_restored_into_a_person_names_it(
     assert "optax-bridge check-resume" not in summary.summary(report, Options())
 
 
+RATE_PER_CALL = (
+    "p = {{'w': jnp.zeros(3)}}\n"
+    "def make():\n    return optim.Momentum(beta=0.8).create(p), 0, 0.0\n"
+    "def main({}):\n    o, *_ = checkpoints.restore_checkpoint({}, make())\n"
+    "    o.apply_gradient(g, learning_rate=0.3)\n"
+)
+
+
+@pytest.mark.parametrize("parameter", ["", "folder"])
+def test_a_rate_that_steps_give_is_an_option_of_check_resume(
+    parameter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(SAVED / "checkpoint_tuple" / "run" / "checkpoint_3", "old")
+    Path("before.py").write_text(HEAD + RATE_PER_CALL.format(parameter, parameter or "'old'"))
+    shutil.copy("before.py", "train.py")
+    report = driver.migrate([Path("train.py")], Options())
+    driver.save(report.results)
+    text = summary.summary(report, Options(), written=True)
+    _, name, options = text.partition("optax-bridge check-resume")
+    command = name + options.splitlines()[0].partition(", where")[0]
+    assert command.endswith(" --learning-rate 0.1")
+    command = command.replace("OLD_PROGRAM", "before.py").replace("CHECKPOINT", "old")
+    result = CliRunner().invoke(app, [*shlex.split(command)[1:], "--steps", "4"])
+    assert result.exit_code == 0, f"{command}\n{result.output}"
+
+
+WRAPPED = {
+    "o = optim.WeightNorm(optim.Adam(rate, eps=1e-7), wn_decay=1e-3).create(p)": True,
+    "d = optim.Adam(rate, eps=1e-7)\no = optim.WeightNorm(d, wn_decay=1e-3).create(p)": True,
+    "o = optim.WeightNorm(make(optim.Adam(rate, eps=1e-7)), wn_decay=1e-3).create(p)": False,
+}
+
+
+@pytest.mark.parametrize("code", WRAPPED)
+def test_an_optimizer_that_wraps_another_one_is_compared_as_a_whole(code: str, tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(f"{HEAD}{code}\n")
+    (command,) = summary.next_commands(driver.migrate([path], Options()))
+    old, new = "Adam(learning_rate=0.1, eps=1e-07)", "optax.adam(learning_rate=0.1, eps=1e-07)"
+    if WRAPPED[code]:
+        old = f"WeightNorm(wrapped_optimizer={old}, wn_decay=0.001)"
+        new = f"optax_bridge.weight_norm(inner={new}, wn_decay=0.001)"
+    assert shlex.split(command) == ["optax-bridge", "compare", old, new]
+
+
+OWN_GROUPS = "class Groups(optim.MultiOptimizer): pass\no = Groups((t, {})).create(p)\n"
+
+
+@pytest.mark.parametrize("definition", ["optim.Adam(0.1)", "d"])
+def test_definitions_that_stay_legacy_for_a_class_of_the_program_are_named(
+    definition: str, tmp_path: Path
+):
+    path = tmp_path / "train.py"
+    path.write_text(f"{HEAD}{OWN_GROUPS.format(definition)}")
+    text = summary.summary(driver.migrate([path], Options()), Options())
+    assert ("On legacy_optim still: Adam. What takes" in text) == (definition != "d")
+
+
 def _migrated(case: str, recipe: str) -> list[str]:
     name, program = PROGRAMS[case]
     (old,) = (path for path in (SAVED / name).rglob("*") if path.is_file())

@@ -108,6 +108,8 @@ class Rewritten:
     checkpoints: tuple[Restored, ...] = ()
     compared: tuple[tuple[str, str], ...] = ()
     for_float32: bool = False  # public Optax would be another optimizer in half precision
+    rate_at_steps: bool = False  # some definition has no learning rate of its own
+    legacy_names: tuple[str, ...] = ()  # classes whose definitions stay legacy for what takes them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,12 @@ class Report:
     def refusals(self) -> list[FileResult]:
         """Those that could not be read, rewritten or written."""
         return [result for result in self.results if result.refused]
+
+    @property
+    def rate_option(self) -> list[str]:
+        """The option that gives `check-resume` the learning rate that the program's steps give."""
+        is_given = any(result.rate_at_steps for result in self.results)
+        return ["--learning-rate", SOME_RATE] if is_given else []
 
     @property
     def by_hand(self) -> bool:

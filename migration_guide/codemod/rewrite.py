@@ -65,10 +65,16 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    compared = tuple(sorted(context.compared.items()))
-    applied = tuple(sorted(counts.items()))
+    pairs = {(before.render(), after.render()) for before, after in context.compared.values()}
     return Rewritten(
-        new, listed, applied, "", _restored_files(context), compared, context.for_float32
+        new,
+        listed,
+        tuple(sorted(counts.items())),
+        checkpoints=_restored_files(context),
+        compared=tuple(sorted(pairs)),
+        for_float32=context.for_float32,
+        rate_at_steps=context.rate_at_steps,
+        legacy_names=tuple(sorted(context.legacy_names)),
     )
 
 

@@ -18,6 +18,7 @@ from migration_guide.codemod.results import (
 )
 from migration_guide.codemod.rules.restoring import FILL_IN
 from migration_guide.codemod.writing import random_numbers
+from optax_bridge._text import listing
 
 _RANDOM = re.compile(r"\brandom\.(?:PRNGKey|key|split)\b|\bdropout\b", re.IGNORECASE)
 _RANDOM_NUMBERS = (
@@ -28,12 +29,16 @@ _RANDOM_NUMBERS = (
 _FLOAT32 = (
     "Written for float32: {}. Neither the program nor what it imports has a word of half precision."
 )
+_LEGACY = (
+    "On legacy_optim still: {}. What takes these definitions is legacy too, a class of your own or "
+    "one chosen at run time; wrap_definition or from_legacy makes one transformation of it all."
+)
 
 _NEXT = "Next, see that the new optimizers take the same steps as the old ones"
 _COMPUTED = f" (where the program computes a learning rate, {SOME_RATE} takes its place)"
 _RESUMING = (
     "Where it restores a checkpoint, see as well that it goes on as before: optax-bridge "
-    "check-resume {checkpoint} --program {program}:{function} --old OLD_PROGRAM:{function}, "
+    "check-resume {checkpoint} --program {program}:{function} --old OLD_PROGRAM:{function}{rate}, "
     "{fill_in}"
 )
 _WITHOUT_ARGUMENTS = (
@@ -139,7 +144,7 @@ def next_commands(report: Report) -> list[str]:
             if restored.is_known:
                 program = f"{short_path(result.path)}:{restored.template}"
                 parts = ["optax-bridge", "check-resume", restored.checkpoint, "--program", program]
-                commands[shlex.join([*parts, *restored.options()])] = None
+                commands[shlex.join([*parts, *restored.options(), *report.rate_option])] = None
     return list(commands)
 
 
@@ -159,15 +164,18 @@ def _resuming(report: Report) -> Iterator[str]:
         checkpoint=shlex.quote(only.checkpoint),
         program=short_path(restoring[0].path) if len(restoring) == 1 else "PROGRAM",
         function=only.template or UNKNOWN_TEMPLATE,
+        rate="".join(f" {part}" for part in report.rate_option),
         fill_in=_OLD_PROGRAM if only.template else _WITHOUT_ARGUMENTS,
     )
 
 
 def _assumed(report: Report) -> list[str]:
-    """What the result assumes of the programs, in a sentence each."""
+    """What the result assumes of the programs, and what stays legacy, in a note each."""
     files = [short_path(result.path) for result in report.results if result.for_float32]
     names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     notes = [_FLOAT32.format(names)] if files else []
+    legacy = {name for result in report.results for name in result.legacy_names}
+    notes += [_LEGACY.format(listing(sorted(legacy)))] if legacy else []
     return [*notes, _RANDOM_NUMBERS] if _draws(report) else notes
 
 

@@ -253,7 +253,9 @@ class Plan:
             (misfit,) = misfits
             place = place_of(self.place, misfit.path)
             return CheckpointError(place, misfit.expected, misfit.actual, remedy)
-        problems = [f"no {listed_leaves(missing)}"] if missing else []
+        beside = self._beside(missing)
+        but = f" but {listed_leaves(beside)} there" if beside else ""
+        problems = [f"no {listed_leaves(missing)}{but}"] if missing else []
         problems += [
             f"{leaf_name(misfit.path)}: {misfit.actual} for {misfit.expected}"
             for misfit in misfits[:_NAMED]
@@ -268,6 +270,14 @@ class Plan:
             remedy = f"{remedy} {self.if_missing}"
         return CheckpointError(self.place, self.requirement, "; ".join(problems), remedy)
 
+    def _beside(self, missing: list[Names]) -> list[Names]:
+        """The names that the checkpoint alone has on a level where it lacks others."""
+        matched = [item.source for item in self.moves]
+        matched += [item.path for item in self.items if isinstance(item, Misfit)]
+        unused = self.paths_on(Side.UNUSED)
+        levels = {path[:-1] for path in _tops(missing, [*matched, *unused])}
+        return [path for path in _tops(unused, [*matched, *missing]) if path[:-1] in levels]
+
     def _remedy(self, misfits: list[Misfit]) -> str:
         """The remedy of the last item that has one, of structure before numbers."""
         structural = [item for item in self.items if isinstance(item, Unpaired | Misfit)]
@@ -279,6 +289,15 @@ class Plan:
         if self.remedy != SAME_MAKE or len(hints) != 1 or len(structural) > len(misfits):
             return self.remedy
         return hints.pop() or self.remedy
+
+
+def _tops(paths: list[Names], others: list[Names]) -> set[Names]:
+    """The shortest beginnings of paths that no other path has."""
+    begun = {path[:end] for path in others for end in range(len(path) + 1)}
+    return {
+        next((path[:end] for end in range(1, len(path)) if path[:end] not in begun), path)
+        for path in paths
+    }
 
 
 def place_of(place: Place, path: Names) -> str:

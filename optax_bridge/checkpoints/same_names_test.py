@@ -371,6 +371,28 @@ def test_of_leaves_that_do_not_fit_eight_are_named(count: int) -> None:
     assert f"found {'; '.join([*named, *more])}. " in str(error.value)
 
 
+BESIDE = {
+    "a tuple for a dict": ({"b": OLD, "c": OLD}, {"0": {"b": OLD}, "1": OLD}, "['0'], ['1']"),
+    "a level below": (
+        {"b": {"c": OLD}},
+        {"b": {"d": {"e": OLD}, "f": OLD}},
+        "['b']['d'], ['b']['f']",
+    ),
+    "a level that is missing": ({"b": {"c": OLD}}, {"d": OLD}, "['d']"),
+    "on another level": ({"b": OLD, "c": {"d": OLD}}, {"c": {"d": OLD, "e": OLD}}, ""),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_beside_a_name_that_is_missing_stand_those_that_the_checkpoint_has(case: str) -> None:
+    expected, given, names = BESIDE[case]
+    plan = Plan("file", tuple(same_names(expected, given, Paths(), Scope("file", "program"))))
+    with pytest.raises(CheckpointError) as error:
+        plan.check()
+    found = str(error.value).partition("found no ")[2].partition(". ")[0]
+    assert found.partition(" but ")[2] == (f"{names} there" if names else "")
+
+
 def test_a_setting_that_is_code_is_refused_by_name() -> None:
     with pytest.raises(ExpressionError, match=r"beta1=b is no value; write a number: nothing is"):
         parse_definition("Adam(0.1, beta1=b)")

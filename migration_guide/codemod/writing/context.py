@@ -10,6 +10,7 @@ from migration_guide.codemod.reading.names import is_legacy
 from migration_guide.codemod.reading.tree import walk
 from migration_guide.codemod.results import Restored
 from migration_guide.codemod.writing.remarks import Remarks
+from optax_bridge.correspondence import Call
 
 Expression = cst.BaseExpression
 Line = cst.SimpleStatementLine
@@ -29,7 +30,9 @@ class Context(Remarks):
     checkpoints: dict[str, Restored] = field(default_factory=dict)
     recipes: set[str] = field(default_factory=set)
     for_float32: bool = False
-    compared: dict[str, str] = field(default_factory=dict)
+    rate_at_steps: bool = False
+    legacy_names: set[str] = field(default_factory=set)
+    compared: dict[cst.CSTNode | None, tuple[Call, Call]] = field(default_factory=dict)
 
     def reference(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""
