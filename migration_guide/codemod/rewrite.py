@@ -65,13 +65,12 @@ def rewrite(
     listed = tuple(sorted(messages))
     if refused or new == code:
         return Rewritten(code, listed, refused=refused)
-    pairs = {(before.render(), after.render()) for before, after in context.compared.values()}
     return Rewritten(
         new,
         listed,
         tuple(sorted(counts.items())),
         checkpoints=_restored_files(context),
-        compared=tuple(sorted(pairs)),
+        compared=tuple(sorted(context.compared.items())),
         for_float32=context.for_float32,
         rate_at_steps=context.rate_at_steps,
         legacy_names=tuple(sorted(context.legacy_names)),

@@ -22,7 +22,7 @@ from migration_guide.codemod.reading.tree import keyword
 from migration_guide.codemod.results import SOME_RATE
 from migration_guide.codemod.rules import schedule
 from migration_guide.codemod.rules.bridge import add_bridge, is_bridged
-from migration_guide.codemod.writing import definitions, optax_alone, public_optax, settings
+from migration_guide.codemod.writing import optax_alone, public_optax, settings
 from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, without_defaults
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
@@ -56,8 +56,9 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         return None
     name = entry.legacy.__name__
     arguments = settings.legacy_arguments(entry, updated.args)
-    if arguments is not None and "learning_rate" in entry.defaults():
-        context.rate_at_steps |= "learning_rate" not in arguments
+    if arguments is not None and entry.defaults().get("learning_rate", 0.0) is None:
+        rate = arguments.get("learning_rate")
+        context.rate_at_steps |= rate is None or context.code(rate.value) == "None"
     if original in context.analysis.legacy:
         context.legacy_names.add(name)
         return updated.with_changes(func=context.reference(f"legacy_optim.{name}"))
@@ -82,14 +83,13 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
             if entry.takes_groups:
                 return optax_alone.partition(context, [_pair(arg.value) for arg in updated.args])
             _say_where_it_differs(context, original, entry, entry.defaults() | values)
-            return _optax_alone(context, entry, original, updated, values, arguments)
+            return _optax_alone(context, entry, updated, values, arguments)
         else:
             context.remark(original, _MIXED)
     if entry.takes_groups:
         new = updated.with_changes(func=context.reference(entry.port))
     else:
         template = _template(context, original, entry, entry.defaults() | values)
-        _note_for_comparing(context, entry, original, template, values)
         new = _write_template(context, entry, updated, template, values, arguments)
     context.keep_comments(original, new)
     return new
@@ -161,6 +161,7 @@ def _write_template(
     """A recipe with the call's settings in their own spelling, in its layout where that fits."""
     texts = entry.defaults() | values | _texts(context, arguments)
     recipe = without_defaults(entry, template, texts, arguments)
+    _note_for_comparing(context, entry, template, values)
     new = in_place(context, updated, template, recipe, arguments)
     return new or _write_recipe(context, updated, recipe)
 
@@ -171,44 +172,25 @@ def _texts(context: Context, arguments: dict[str, cst.Arg]) -> dict[str, Source]
 
 
 def _note_for_comparing(
-    context: Context, entry: Entry, original: cst.Call, template: Call, values: dict[str, object]
+    context: Context, entry: Entry, template: Call, values: dict[str, object]
 ) -> None:
     """Notes the old and the new call with numbers alone, for the command that compares them."""
-    literals = dict(values)
+    rate = values.get("learning_rate")
+    literals = {name: value for name, value in values.items() if name != "learning_rate"}
+    if any(isinstance(value, Source | Call) for value in literals.values()):
+        return
     if "learning_rate" in entry.defaults():
-        rate = literals.pop("learning_rate", None)
         literals = {
             "learning_rate": rate if isinstance(rate, float) else float(SOME_RATE)
         } | literals
-    before, after = literals, literals
-    if entry.parts is not None:  # one comparison of the whole takes the place of the inner one's
-        inner = entry.hyper_params[0].legacy
-        wrapped = _wrapped(context, entry, original)
-        if wrapped not in context.compared:
-            return
-        old, new = context.compared.pop(wrapped)
-        before, after = literals | {inner: old}, literals | {inner: new}
-    if any(isinstance(value, Source) for value in after.values()):
-        return
-    arguments = {name: keyword(name, cst.Name(name)) for name in after}
-    written = without_defaults(entry, template, entry.defaults() | after, arguments)
-    context.compared[original] = Call(entry.legacy.__name__, (), before), written
-
-
-def _wrapped(context: Context, entry: Entry, original: cst.Call) -> cst.CSTNode | None:
-    """The call of the optimizer that another one wraps, where the source shows it."""
-    arguments = settings.legacy_arguments(entry, original.args) or {}
-    arg = arguments.get(entry.hyper_params[0].legacy)
-    try:
-        return None if arg is None else definitions.origin(context.analysis, arg.value)
-    except definitions.Unknown:
-        return None
+    arguments = {name: keyword(name, cst.Name(name)) for name in literals}
+    new = without_defaults(entry, template, entry.defaults() | literals, arguments)
+    context.compared[render(Call(entry.legacy.__name__, (), literals))] = render(new)
 
 
 def _optax_alone(
     context: Context,
     entry: Entry,
-    original: cst.Call,
     updated: cst.Call,
     values: dict[str, object],
     arguments: dict[str, cst.Arg],
@@ -227,7 +209,6 @@ def _optax_alone(
     if not names:
         context.recipes.add("optax")
         template = _optax_template(entry, entry.defaults() | values)
-        _note_for_comparing(context, entry, original, template, values)
         return _write_template(context, entry, updated, template, values, arguments)
     # `inject_hyperparams` calls the function at each step: by then a loop's variable has moved on.
     bound = {n: v for n, v in values.items() if isinstance(v, Source) and n not in names}

@@ -10,7 +10,6 @@ from migration_guide.codemod.reading.names import is_legacy
 from migration_guide.codemod.reading.tree import walk
 from migration_guide.codemod.results import Restored
 from migration_guide.codemod.writing.remarks import Remarks
-from optax_bridge.correspondence import Call
 
 Expression = cst.BaseExpression
 Line = cst.SimpleStatementLine
@@ -32,7 +31,7 @@ class Context(Remarks):
     for_float32: bool = False
     rate_at_steps: bool = False
     legacy_names: set[str] = field(default_factory=set)
-    compared: dict[cst.CSTNode | None, tuple[Call, Call]] = field(default_factory=dict)
+    compared: dict[str, str] = field(default_factory=dict)
 
     def reference(self, text: str) -> cst.BaseExpression:
         """A dotted name as an expression, its module imported."""
