@@ -87,6 +87,9 @@ def compare(
     ] = None,
     gradients: Gradients = "all",
     steps: Annotated[int, typer.Option(help="Steps of the runs.")] = 160,
+    histogram: Annotated[
+        bool, typer.Option("--histogram", help="Count the elements by their distance in ULP.")
+    ] = False,
     platform: Platform = None,
     json: Json = None,
     junit: Junit = None,
@@ -120,6 +123,8 @@ def compare(
             with plain_terminal(stderr=True).status("runs, proof and, if they differ, why"):
                 evidence = _evidence(sides, numbers, params, stream, steps, device)
             print(evidence)
+            if histogram:
+                print(f"distances (ULP): {evidence.runs.agreeing.counts}")
             for name in [str(side) for side in sides if side.is_port]:
                 print(f"{name}: PyTorch is not installed, so this project's port of it ran instead")
             code = _write(evidence, device, outputs)

@@ -227,6 +227,9 @@ def test_runs_and_proof_are_of_the_usual_shapes_which_are_printed(command: Comma
     assert "difference: params['square'] by" in done.out and "  params['square'] = " in done.out
     assert max(map(len, done.out.splitlines())) < 400
     assert done.out.splitlines()[0] == "different: in the runs and by proof"
+    assert "distances (ULP)" not in done.out
+    done = command("compare", "my_pair:plain", "my_pair:sized", "--steps", "3", "--histogram")
+    assert "\ndistances (ULP): same bits: " in done.out
 
 
 @pytest.mark.parametrize("installed", [True, False])
