@@ -239,7 +239,7 @@ def test_what_groups_restore_is_converted_by_the_programs_own_state():
         "o = checkpoints.restore_checkpoint('/run', make())\n"
     )
     assert "convert /run /run_new --like .py:make\n" in _rewritten(body).code
-    assert ":FUNCTION, where FUNCTION makes" in _rewritten(body.replace("make())", "o)")).code
+    assert ":FUNCTION, where FUNCTION takes no arguments" in _rewritten(body.replace("make())", "o)")).code
 
 
 def test_a_chosen_one_is_bridged():
@@ -315,7 +315,7 @@ def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():
     code = _rewritten(body).code
     assert "optax.inject_hyperparams" in code
     assert "convert OLD NEW/checkpoint_STEP --like" in code
-    assert ":FUNCTION, where FUNCTION makes" in code
+    assert ":FUNCTION, where FUNCTION takes no arguments" in code
     assert "--recipe" not in code
 
 
