@@ -175,4 +175,4 @@ def test_where_it_cannot_work_it_says_so(folder: Path, option: str):
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert "start it without" in done.stderr
+    assert "leave these flags out" in done.stderr

@@ -123,7 +123,7 @@ def test_what_the_proof_alone_shows_is_different(tmp_path: Path, command: Comman
 @pytest.mark.parametrize(
     ("right", "message"),
     [
-        ("adam", r"'adam' is a name, no call: write Adam\(\)"),
+        ("adam", r"'adam' is a name, not a call: write Adam\(\)"),
         ("Adm", r"'Adm' is no call.*; is Adam meant\?.* name anything else as module:name"),
         ("nowhere:adam", "nowhere:adam: No module named"),
         ("nowhere.py:adam", "there is no file nowhere.py"),
