@@ -239,7 +239,10 @@ def test_what_groups_restore_is_converted_by_the_programs_own_state():
         "o = checkpoints.restore_checkpoint('/run', make())\n"
     )
     assert "convert /run /run_new --like .py:make\n" in _rewritten(body).code
-    assert ":FUNCTION, where FUNCTION takes no arguments" in _rewritten(body.replace("make())", "o)")).code
+    assert (
+        ":FUNCTION, where FUNCTION takes no arguments"
+        in _rewritten(body.replace("make())", "o)")).code
+    )
 
 
 def test_a_chosen_one_is_bridged():
