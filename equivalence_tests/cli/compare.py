@@ -255,6 +255,11 @@ def _numbers(text: str) -> dict[str, float]:
         return dict(load_object(text, make=True))
     where = f"--hyper-params {text}: expected name=number,..., or module:name"
     args, numbers = parsed_arguments(text, where)
-    if args or not all(type(number) in (int, float) for number in numbers.values()):
+    if args:
         raise ValueError(where)
-    return {name: float(number) for name, number in numbers.items()}
+    floats: dict[str, float] = {}
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise ValueError(where)
+        floats[name] = float(number)
+    return floats

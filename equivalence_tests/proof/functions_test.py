@@ -262,9 +262,9 @@ CONDITIONS = {
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_condition_on_a_whole_number_has_one_form(name: str):
     def side(condition: Callable[[Any], Any]) -> optax.GradientTransformation:
-        def update(grads: Any, count: Any, params: Any = None) -> Any:
-            rate = jnp.where(condition(count), 0.2, 0.1)
-            return jax.tree.map(lambda g: -rate * g, grads), count + 1
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            rate = jnp.where(condition(state), 0.2, 0.1)
+            return jax.tree.map(lambda g: -rate * g, updates), state + 1
 
         return optax.GradientTransformation(lambda params: jnp.zeros((), jnp.int32), update)
 

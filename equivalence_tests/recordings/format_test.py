@@ -20,14 +20,14 @@ TX = optax.adam(0.1)
 
 def record(path: Path, steps: int = 6, dtype: Any = jnp.float32, **at: Any) -> Path:
     """Records Adam; `at` changes what is recorded: field -> (step, value)."""
-    params = {"w": jnp.linspace(-1, 1, 4).astype(dtype), "b": jnp.ones(2, dtype)}
+    params: Any = {"w": jnp.linspace(-1, 1, 4).astype(dtype), "b": jnp.ones(2, dtype)}
     state = TX.init(params)
     rec = Recorder(path)
     for number in range(steps):
         grads = {"w": params["w"] * 2, "b": params["b"] - 3}
         updates, state = TX.update(grads, state, params)
         new = optax.apply_updates(params, updates)
-        fields = {"params": params, "grads": grads, "new_params": new}
+        fields: dict[str, Any] = {"params": params, "grads": grads, "new_params": new}
         fields |= {name: value for name, (step, value) in at.items() if step == number}
         rec.step(**fields)
         params = new
@@ -135,8 +135,10 @@ def test_parameters_of_another_model_are_refused(tmp_path: Path):
 def _renamed(path: Path, to: Path) -> Path:
     rec = Recorder(to)
     for step in read(path).steps:
-        trees = {name: {"v": step.trees[name]["w",]} for name in ("params", "grads", "new_params")}
-        rec.step(**trees)
+        tree: dict[str, Any] = {
+            name: {"v": step.trees[name]["w",]} for name in ("params", "grads", "new_params")
+        }
+        rec.step(**tree)
     return to
 
 

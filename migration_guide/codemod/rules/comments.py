@@ -192,5 +192,6 @@ def _is_looked_up(context: Context, node: cst.BaseExpression) -> bool:
 
 def _is_type(node: cst.BaseExpression) -> bool:
     """True if an expression is `type(x)` or `x.__class__`."""
-    is_call = isinstance(node, cst.Call) and len(node.args) == 1
-    return last_name(node) == "__class__" or (is_call and last_name(node.func) == "type")
+    if isinstance(node, cst.Call) and len(node.args) == 1:
+        return last_name(node.func) == "type"
+    return last_name(node) == "__class__"

@@ -370,7 +370,8 @@ def _holds_optimizer(context: Context, node: cst.BaseExpression) -> bool:
     kind = context.analysis.kind(node)
     if isinstance(node, cst.Name) and node.value == "self":
         around = next((a for a in context.ancestors(node) if isinstance(a, cst.ClassDef)), None)
-        kind |= {Instance(around)} if around is not None else set()
+        if around is not None:
+            kind |= {Instance(around)}
     return _holds(context, kind, set())
 
 
