@@ -484,9 +484,9 @@ def test_disk_that_is_full_is_one_clear_line(file_format: str, tmp_path: Path) -
     )  # fmt: skip
     assert done.returncode == 1
     lines = done.stderr.splitlines()
-    assert sum(line.startswith(f"{tmp_path / 'new'}: expected") for line in lines) == 1
-    # On a loaded machine threads of Orbax itself print what they could not write.
-    assert len(lines) == 1 or file_format == "orbax"
+    if file_format == "orbax":  # whose own threads print more, on a loaded machine
+        lines = [line for line in lines if line.startswith(f"{tmp_path / 'new'}: expected")]
+    assert len(lines) == 1 and "Traceback" not in lines[0]
     # Threads of tensorstore may be late; the next command removes what they write.
     assert [name for name in os.listdir(tmp_path) if not name.endswith(".part")] == []
 
