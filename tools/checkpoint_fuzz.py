@@ -295,7 +295,7 @@ def _make_formats(folder: Path) -> dict[str, Format]:
         with warnings.catch_warnings(action="ignore", category=NothingSelectedWarning):
             with contextlib.suppress(CheckpointError):
                 for part in find_parts(tree, path):
-                    description_of(part, path)
+                    description_of(part)
                 convert_tree(tree, allow_nan=True)
             return as_arrays(tree_of([convert_tree(tree, definition, allow_nan=True)]))
 

@@ -350,7 +350,7 @@ def test_verification_finds(change: str, file_format: str, tmp_path: Path) -> No
     if change == "sign_of_zero":
         tree["a"]["w"] = 0.0 * tree["a"]["w"]
     write(tmp_path / "x", tree, file_format)
-    check = functools.partial(compare, tmp_path / "x", name=tmp_path, tell=print)
+    check = functools.partial(compare, tmp_path / "x", name=tmp_path)
     check(tree, format=written_as(file_format))
     changed = {"a": {"w": other.get(change, tree["a"]["w"])}, "b": tree["b"]}
     if change == "missing":
@@ -365,10 +365,10 @@ def test_verification_finds_a_bit_in_any_block(tmp_path: Path) -> None:
     tree = {"w": np.zeros(2 * BLOCK + 3, np.uint8)}
     write(tmp_path / "x", tree, "msgpack")
     for position in (0, BLOCK + 1, -1):
-        compare(tmp_path / "x", tree, tmp_path, written_as("msgpack"), print)
+        compare(tmp_path / "x", tree, tmp_path, written_as("msgpack"))
         tree["w"][position] ^= 1
         with pytest.raises(CheckpointError, match="what was written"):
-            compare(tmp_path / "x", tree, tmp_path, written_as("msgpack"), print)
+            compare(tmp_path / "x", tree, tmp_path, written_as("msgpack"))
         tree["w"][position] ^= 1
 
 

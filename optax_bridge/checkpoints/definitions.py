@@ -14,10 +14,7 @@ from legacy_optim.deprecation import describing
 from legacy_optim.traverse_util import leaf_indices
 from optax_bridge._text import brief
 from optax_bridge.checkpoints.errors import CheckpointError, Place
-from optax_bridge.checkpoints.locate import (
-    Part,
-    shapes_of,
-)
+from optax_bridge.checkpoints.locate import Part, shapes_of
 from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
@@ -25,7 +22,7 @@ from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.exact.leaf_rule import LeafRule, describe_leaves
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves
+from optax_bridge.metadata.paths import Names, key_names, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
 
@@ -106,15 +103,13 @@ def focus_of(
     return legacy_optim.MultiOptimizer((traversal, definition))
 
 
-def groups_of_definition(
-    definition: legacy_optim.OptimizerDef, part: Part, place: Place
-) -> list[list[Names]]:
+def groups_of_definition(definition: legacy_optim.OptimizerDef, part: Part) -> list[list[Names]]:
     """The leaves that each group of a definition holds, for the layout up to flax 0.3.2."""
     if not isinstance(definition, legacy_optim.MultiOptimizer):
         definition = legacy_optim.MultiOptimizer((path_pattern("*"), definition))
     if len(definition.traversals) != len(part.param_states):
         raise CheckpointError(
-            f"{place}, {leaf_name((*part.path, 'state'))}",
+            part.name_of("state"),
             f"{len(definition.traversals)} groups, as the MultiOptimizer has",
             f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
         )  # fmt: skip

@@ -2,16 +2,18 @@
 
 import contextlib
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
 from optax_bridge.checkpoints.trees import is_array, is_key, is_state
 from optax_bridge.checkpoints.values import fault_in
+from optax_bridge.metadata.axis_metadata import leaves_with_path
+from optax_bridge.metadata.paths import key_names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ def placed(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
     )
 
 
-def outline_on_host(target: T) -> T:
+def _outline_on_host(target: T) -> T:
     """The target with NumPy's arrays for those that JAX may move from device to device."""
 
     def outline_of_leaf(leaf: Leaf) -> Leaf:
@@ -82,6 +84,35 @@ def placed_like(target: T, tree: T) -> T:
 
     # Where the target has None, anything may have come.
     return jax.tree.map(place, target, tree, is_leaf=lambda node: node is None)
+
+
+def has_leaves_of(target: PyTree, saved: PyTree) -> bool:
+    """True if a file has a target's leaves by their paths in JAX, of the same types and shapes."""
+    target_leaves = {key_names(leaf_path): leaf for leaf_path, leaf in leaves_with_path(target)}
+    saved_leaves = {leaf_path: leaf for leaf_path, leaf in leaves(saved) if leaf is not None}
+    return target_leaves.keys() == saved_leaves.keys() and all(
+        _is_same_kind(leaf, saved_leaves[path]) for path, leaf in target_leaves.items()
+    )
+
+
+def _is_same_kind(leaf: Leaf, saved: Leaf) -> bool:
+    """True if Orbax restores the one into the other; it refuses NumPy's scalars."""
+    if isinstance(leaf, np.generic) or np.shape(leaf) != np.shape(saved):
+        return False
+    return not is_array(leaf) or (is_array(saved) and leaf.dtype == saved.dtype)
+
+
+def restored_by_orbax(target: T, path: str, by_flax: Callable[[str, PyTree], PyTree]) -> T:
+    """Restores by Orbax, which brings arrays to the devices where the target has them."""
+    try:
+        return by_flax(path, _outline_on_host(target))
+    except CheckpointError as error:  # of a state in the tree, which does not know the file
+        raise CheckpointError(
+            f"{path}, {error.place}", error.expected, error.found, error.remedy
+        ) from None
+    except (ValueError, KeyError) as error:  # of Orbax, about what it has written beside the arrays
+        found = f"{type(error).__name__}: {brief(str(error), 200)}"
+        raise CheckpointError(path, "a checkpoint that Orbax restores", found, DAMAGED) from error
 
 
 def _is_free(leaf: Leaf) -> bool:

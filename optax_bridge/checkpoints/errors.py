@@ -5,8 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from optax_bridge._text import brief as brief
+from optax_bridge.metadata.paths import Names, leaf_name
 
 Place = Path | str  # a file or a folder, and what is within it
+
+
+def place_of(place: Place, path: Names) -> str:
+    """The name of a leaf of a checkpoint in errors."""
+    return f"{place}, {leaf_name(path)}" if path else str(place)
 
 
 class CheckpointError(ValueError):

@@ -10,6 +10,7 @@ import legacy_optim
 from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import groups_of
 from optax_bridge.checkpoints.errors import CheckpointError, Place
+from optax_bridge.checkpoints.inference import other_classes
 from optax_bridge.checkpoints.layout import LAYOUT, entries_around, match_fields
 from optax_bridge.checkpoints.locate import (
     Part,
@@ -18,18 +19,9 @@ from optax_bridge.checkpoints.locate import (
     legacy_states,
     optimizers,
     refuse_older,
-    rows,
+    with_groups,
 )
-from optax_bridge.checkpoints.moves import (
-    Item,
-    Misfit,
-    Move,
-    Plan,
-    Side,
-    Unpaired,
-    place_of,
-    unpaired_items,
-)
+from optax_bridge.checkpoints.moves import Item, Misfit, Move, Plan, Side, Unpaired
 from optax_bridge.checkpoints.same_names import (
     LEVEL,
     OWNERS,
@@ -39,20 +31,19 @@ from optax_bridge.checkpoints.same_names import (
     leaf_items,
     may_count_steps,
     missing_items,
-    parameter_types,
     same_names,
-    state_items,
     steps_misfit,
     surplus_items,
     trained_items,
     with_copies,
 )
+from optax_bridge.checkpoints.state_items import parameter_types, state_items
 from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
     dtype_of,
     fields_of,
     is_array,
     is_state,
-    kind,
     outline_of,
     paths_in_state_dict,
     state_dict_of,
@@ -71,7 +62,6 @@ from optax_bridge.states import (
     unused_rows,
 )
 
-_TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 OF_THE_OPTIMIZER = {"step", "params", "opt_state"}
 OTHER_OPTIMIZER = (
     "The state is that of another optimizer, or of one with other settings: give the one that the "
@@ -93,17 +83,17 @@ _BY_AXIS = (
 
 
 def plan_like(
-    outline: PyTree, saved: PyTree, place: Place, *, keep: bool = False, by_hand: bool = False
+    outline: PyTree, saved: PyTree, place: Place, *, keep: bool = False, remedy: str = SAME_MAKE
 ) -> Plan:
     """The plan from a checkpoint, of `flax.optim` or of today, to a template's state dict."""
-    remedy = Plan.remedy
-    if by_hand and is_state(outline) and _is_new(saved):
-        others = saved.keys() - {*fields_of(outline), LAYOUT}
-        remedy = _TAKE_OUT.format(brief(sorted(others))) if others else remedy
     copies = _copies(outline, saved) or (None, None)
     scope = Scope(place, "program", keep, remedy, copies=copies, state=_state_items)
-    items = tuple(same_names(outline, saved, Paths(), scope))
-    return Plan(place, items, remedy, changes_copies=copies[0] != copies[1])
+    return Plan(place, tuple(same_names(outline, saved, Paths(), scope)), remedy)
+
+
+def surplus_fields(state: PyTree, saved: PyTree) -> list[str]:
+    """The names beside a state's fields that a state dict of today has."""
+    return sorted(saved.keys() - {*fields_of(state), LAYOUT}) if _is_new(saved) else []
 
 
 def _is_new(saved: PyTree) -> bool:
@@ -126,7 +116,7 @@ def _state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) ->
     if within:
         entries = entries_around(saved, within)
         values, unused = _fields_around(outline, entries, optimizer["target"], step)
-        yield from unpaired_items(((*paths.source, *names) for names in unused), Side.UNUSED)
+        yield from (Unpaired((*paths.source, *names), Side.UNUSED) for names in unused)
     for name, value in outline.items():
         field_scope = replace(scope, owner=OWNERS.get(name, "state"))
         if name in values:
@@ -139,7 +129,7 @@ def _fields_around(
     outline: Mapping[str, PyTree], entries: Mapping[Names, PyTree], params: Params, step: int
 ) -> tuple[dict[str, PyTree], list[Names]]:
     """The fields that a checkpoint has around its optimizer, and what is left over there."""
-    names = {n for n, value in outline.items() if any(v is not None for _, v in leaves(value))}
+    names = {name for name, value in outline.items() if jax.tree.leaves(value)}
     values, unused = match_fields(names - OF_THE_OPTIMIZER, entries, params, step)
     keys = outline.get("rngs")
     if len(values.get("rngs", ())) == 1 and isinstance(keys, Mapping) and len(keys) == 1:
@@ -161,7 +151,7 @@ def _optimizer_items(
         yield from surplus_items(saved[name], paths / name, beside)
     for state in states if not is_own else ():
         others = (n for n in state if n not in ("step", "param_states"))
-        yield from unpaired_items(((*path, "state", n) for n in others), Side.SURPLUS)
+        yield from (Unpaired((*path, "state", name), Side.SURPLUS) for name in others)
     steps = list(_step_items(template.step, states, paths, scope))
     yield from steps
     step = steps[-1].value() if isinstance(steps[-1], Move) else np.int32(0)  # an error by then
@@ -186,15 +176,12 @@ def _optimizer_items(
     else:
         params = template.params if types.params is None else types.params
         yield from _recipe_items(opt_state, params, (*path, "opt_state"))
-        part, groups = Part(path, saved["target"], states[0]["param_states"], 0), []
+        part = Part(scope.place, path, saved["target"], states[0]["param_states"])
         if saved["state"] is not states[0]:
-            part = Part(path, saved["target"], [state["param_states"] for state in states], 0)
-            groups = _groups(
-                template, opt_state, len(states), place_of(scope.place, (*path, "state"))
-            )
-        fields = rows(part, scope.place, groups)
+            part = replace(part, param_states=[state["param_states"] for state in states])
+            part = with_groups(part, _groups(template, opt_state, part))
         field_scope = replace(scope, lifted=types.lifted)
-        yield from _moment_items(opt_state, template.params, fields, step, paths, field_scope)
+        yield from _moment_items(opt_state, template.params, part.rows, step, paths, field_scope)
     return int(np.ravel(np.asarray(step))[0])
 
 
@@ -225,14 +212,15 @@ def _step_items(
         yield from leaf_items(expected, steps[0], Paths(at, (*paths.target, "step")), scope)
 
 
-def _groups(template: PyTree, opt_state: OptState, count: int, place: str) -> list[list[Names]]:
+def _groups(template: PyTree, opt_state: OptState, part: Part) -> list[list[Names]]:
     """The leaves that each group of the template's transformation holds."""
     parts = groups_of(template.tx, opt_state, template.params)
+    count = len(part.param_states)
     if len(parts) != count:
         raise CheckpointError(
-            place, "the groups of an optax_bridge.multi_optimizer", f"{count} groups",
-            "A list of states, as flax had it up to 0.3.2, does not say which leaves are in "
-            "which: convert it by `optax-bridge convert --optimizer`.",
+            part.name_of("state"), "the groups of an optax_bridge.multi_optimizer",
+            f"{count} groups", "A list of states, as flax had it up to 0.3.2, does not say which "
+            "leaves are in which: convert it by `optax-bridge convert --optimizer`.",
         )  # fmt: skip
     return [sorted(key_names(p) for p, _ in leaves_with_path(params)) for *_, params in parts]
 
@@ -249,18 +237,18 @@ def _recipe_items(template: OptState, params: Params, path: Names) -> Iterator[I
         yield Misfit(path, "the state of an exact transformation", actual, _NOT_OPTAX)
 
 
-def plan_of_part(
-    part: Part, fields: Sequence[Row], template: OptState, place: Place, name: str
-) -> Plan:
+def plan_of_part(part: Part, template: OptState, name: str) -> Plan:
     """The plan from an optimizer to the state that a transformation of some name makes."""
     step, paths = np.asarray(part.step, np.int32), Paths(part.path)
     items: list[Item] = [Move((*part.path, "state", "step"), ("step",), leaf=step)]
     items += trained_items(part.target, Paths((*part.path, "target"), ("params",)))
     items += _moment_items(
-        template, part.target, fields, step, paths, Scope(place), by_definition=True
+        template, part.target, part.rows, step, paths, Scope(part.place), by_definition=True
     )
-    requirement = f"the state of {name}"
-    return Plan(place, tuple(items), OTHER_OPTIMIZER, requirement, if_missing="")
+    return Plan(
+        part.place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="",
+        source=other_classes(part, name),
+    )  # fmt: skip
 
 
 def _moment_items(
@@ -298,8 +286,8 @@ def _moment_items(
             in_file = (*path, "state", "param_states", *slot.row)
             missing = in_file if by_definition and slot.row else at
             yield Unpaired(missing, Side.MISSING, OTHER_OPTIMIZER if slot.row else "")
-    unused = (places[row] for row in unused_rows(values, used))
-    yield from unpaired_items(unused, Side.SURPLUS, OTHER_OPTIMIZER)
+    unused = unused_rows(values, used)
+    yield from (Unpaired(places[row], Side.SURPLUS, OTHER_OPTIMIZER) for row in unused)
 
 
 def _moment(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator[Item]:
@@ -309,7 +297,7 @@ def _moment(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator
         yield replace(new, path=path)
     elif new is None:
         remedy = _BY_AXIS if path[-1] in ("v_row", "v_col", "v") else OTHER_OPTIMIZER
-        yield Misfit(path, kind(expected), kind(saved), remedy)
+        yield Misfit(path, remedy=remedy, template=expected, leaf=saved)
     else:
         yield from dtype_items(expected, new, paths, scope)
 
@@ -350,7 +338,7 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
         states = [saved["state"]] if _has_own_state(expected, saved) else legacy_states(saved)
         step: Leaf = saved.get("step") if isinstance(saved, Mapping) else None
         step = states[0]["step"] if states else step
-        return _leading(step, saved), _leading(expected.step, state_dict_of(expected.params))
+        return _leading(step, saved), _leading(expected.step, expected.params)
     if isinstance(expected, Mapping) and isinstance(saved, Mapping):
         for name, value in expected.items():
             sizes = _copies(value, saved.get(name))
@@ -362,5 +350,5 @@ def _copies(expected: PyTree, saved: PyTree) -> tuple[int | None, int | None] | 
 def _leading(step: Leaf, tree: PyTree) -> int | None:
     """The size of the leading axis, if a tree was replicated: all its arrays have the same."""
     copies = step.shape[0] if getattr(step, "ndim", 0) == 1 else None
-    arrays = [leaf for _, leaf in leaves(tree) if is_array(leaf)]
+    arrays = [leaf for leaf in jax.tree_util.tree_leaves(tree) if is_array(leaf)]
     return copies if all(leaf.shape[:1] == (copies,) for leaf in arrays) else None

@@ -1,21 +1,17 @@
-"""Finds optimizers and states in a tree of names and arrays, and says what they look like."""
+"""Finds optimizers and states in a `plain` tree: the parts that are converted."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import ml_dtypes
 import numpy as np
 
-import legacy_optim
-from legacy_optim.deprecation import describing
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
-from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
-from optax_bridge.checkpoints.trees import is_array, is_floating, plain
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, place_of
+from optax_bridge.checkpoints.trees import fill_outline, is_array, is_floating
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
-from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
-from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves
+from optax_bridge.metadata.paths import Names, by_index, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _PUT_IN = (
@@ -36,13 +32,23 @@ Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fiel
 
 @dataclass(frozen=True)
 class Part:
-    """One legacy optimizer within a checkpoint."""
+    """One legacy optimizer within a checkpoint, the place that errors name."""
 
+    place: Place
     path: Names
     target: Params
     param_states: PyTree
-    step: int
+    step: int = 0
     copies: int | None = None
+
+    def name_of(self, *names: str) -> str:
+        """The name in errors of a leaf in it."""
+        return place_of(self.place, (*self.path, *names))
+
+    @property
+    def rows(self) -> list[Row]:
+        """Each parameter with its state; empty where it is not known which group has which."""
+        return [] if self.is_grouped else [*_rows(self, self.target, self.param_states, ())]
 
     @property
     def is_grouped(self) -> bool:
@@ -71,14 +77,10 @@ def is_train_state(tree: PyTree) -> bool:
     return isinstance(tree, Mapping) and {"step", "params", "opt_state"} <= set(tree)
 
 
-def find_states(tree: PyTree) -> Iterator[Names]:
-    """Yields the paths of the state dicts of TrainStates in a tree."""
-    return _states(plain(tree), ())
-
-
-def _states(tree: PyTree, path: Names) -> Iterator[Names]:
+def find_states(tree: PyTree, path: Names = ()) -> Iterator[Names]:
+    """Yields the paths of the state dicts of TrainStates in a `plain` tree."""
     if isinstance(tree, Mapping):
-        inner = [p for name, value in tree.items() for p in _states(value, (*path, name))]
+        inner = [p for name, value in tree.items() for p in find_states(value, (*path, name))]
         # What holds one may itself have fields of these names.
         yield from inner or ([path] if is_train_state(tree) else [])
 
@@ -110,11 +112,7 @@ def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
 
 
 def find_parts(tree: PyTree, place: Place) -> list[Part]:
-    """Returns every legacy optimizer in a tree, in the order of the tree."""
-    return _parts(plain(tree), place)
-
-
-def _parts(tree: PyTree, place: Place) -> list[Part]:
+    """Returns every legacy optimizer in a `plain` tree, in the order of the tree."""
     return [_part(at_path(tree, path), path, place) for path in optimizers(tree)]
 
 
@@ -125,13 +123,13 @@ def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
         unexpected += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
     if unexpected:
         raise CheckpointError(
-            f"{place}, {leaf_name(unexpected[0])}", "an optimizer's target, step and param_states",
+            place_of(place, unexpected[0]), "an optimizer's target, step and param_states",
             "something besides", _OWN_STATE if unexpected[0][len(path)] == "state" else _PUT_IN,
         )  # fmt: skip
     steps = [_step(state["step"], (*path, "state", "step"), place) for state in states]
     if len(set(steps)) != 1:
         raise CheckpointError(
-            f"{place}, {leaf_name((*path, 'state'))}", "one step for all groups",
+            place_of(place, (*path, "state")), "one step for all groups",
             f"{[step for step, _ in steps]}", "The groups were not trained together: convert each.",
         )  # fmt: skip
     step, copies = steps[0]
@@ -140,7 +138,7 @@ def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
         target = _first(target, copies, (*path, "target"), place)
         param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
     is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
-    return Part(path, target, param_states if is_list else param_states[0], step, copies)
+    return Part(place, path, target, param_states if is_list else param_states[0], step, copies)
 
 
 def _step(value: Leaf, path: Names, place: Place) -> tuple[int, int | None]:
@@ -148,7 +146,7 @@ def _step(value: Leaf, path: Names, place: Place) -> tuple[int, int | None]:
     wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
     if wrong or (array != array.flat[0]).any():
         raise CheckpointError(
-            f"{place}, {leaf_name(path)}", STEPS, brief(value),
+            place_of(place, path), STEPS, brief(value),
             "An optimizer's state has its step there; is this one?",
         )  # fmt: skip
     return int(array.flat[0]), array.size if array.ndim else None
@@ -168,26 +166,16 @@ def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
             return first
         actual = "different values"
     raise CheckpointError(
-        f"{place}, {leaf_name(path)}", f"the same array {copies} times, as the step is replicated",
-        actual,
+        place_of(place, path), f"the same array {copies} times, as the step is replicated", actual,
         "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, a "
         "population's members, is restored into a template of as many: restore_checkpoint does, "
         "and convert --like.",
     )  # fmt: skip
 
 
-def rows(
-    part: Part, place: Place = "checkpoint", groups: Sequence[Sequence[Names]] = ()
-) -> list[Row]:
-    """Each parameter with its state: path in the target, parameter, dict of fields or None."""
-    if part.is_grouped:
-        return _rows_of_groups(part, groups, place) if groups else []
-    return list(_rows(part.target, part.param_states, (), part, place))
-
-
-def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) -> Iterator[Row]:
+def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Row]:
     def where() -> str:  # of a leaf in a million a name is not asked for
-        return f"{place}, {leaf_name((*part.path, 'state', 'param_states', *path))}"
+        return part.name_of("state", "param_states", *path)
 
     if not isinstance(target, Mapping):
         if is_array(target) and not (state is None or isinstance(state, Mapping)):
@@ -206,86 +194,42 @@ def _rows(target: Params, state: PyTree, path: Names, part: Part, place: Place) 
             "Leaves are missing or too many: target and state do not belong together.",
         )  # fmt: skip
     for name, value in target.items():
-        yield from _rows(value, state[name], (*path, str(name)), part, place)
+        yield from _rows(part, value, state[name], (*path, str(name)))
 
 
-def _rows_of_groups(part: Part, groups: Sequence[Sequence[Names]], place: Place) -> list[Row]:
-    rows_of_none = list(_rows(part.target, None, (), part, place))
-    fields: dict[Names, PyTree] = {path: None for path, _, _ in rows_of_none}
+def with_groups(part: Part, groups: Sequence[Sequence[Names]]) -> Part:
+    """A part in the layout up to flax 0.3.2, whose groups are these, in that of later releases."""
+    fields: dict[Names, PyTree] = {path: None for path, _ in leaves(part.target)}
     for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
         if not jax.tree.leaves(group, is_leaf=lambda node: node is None):
             continue  # a group that keeps nothing
         if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
             count = len(group) if isinstance(group, Mapping) else type(group).__name__
             raise CheckpointError(
-                f"{place}, {leaf_name((*part.path, 'state'))}, group {number}",
-                f"states of {len(paths)} leaves", f"{count}",
-                "The group holds other leaves than it did when this was written.",
+                f"{part.name_of('state')}, group {number}", f"states of {len(paths)} leaves",
+                f"{count}", "The group holds other leaves than it did when this was written.",
             )  # fmt: skip
         fields |= {path: group[str(i)] for i, path in enumerate(paths)}
-    return [(path, leaf, fields[path]) for path, leaf, _ in rows_of_none]
-
-
-def candidates(part: Part, place: Place = "checkpoint") -> list[str]:
-    """The legacy classes whose state has the fields of this one, most special first."""
-    if part.is_grouped:
-        return ["MultiOptimizer"]
-    kinds = {frozenset(s) for _, _, s in rows(part, place) if isinstance(s, Mapping)}
-    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.matches(kinds))
+    return replace(part, param_states=fill_outline(part.target, fields))
 
 
 def refuse_older(param_states: PyTree, path: Names, place: Place) -> None:
     """Refuses a state of an older release from which no later one goes on."""
     if has_older_weight_norm(param_states):
         raise CheckpointError(
-            f"{place}, {leaf_name((*path, 'state'))}", "a state of flax from 0.4.0 on",
+            place_of(place, (*path, "state")), "a state of flax from 0.4.0 on",
             "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
         )  # fmt: skip
 
 
-def entry_of_class(name: str) -> Entry | None:
-    """The entry of a legacy class by the class's name."""
-    return entries_by_class().get(name)
-
-
-def within(part: Part, holder: Entry, place: Place = "checkpoint") -> list[Part]:
-    """The parts of each optimizer within one that holds others; empty in the older layout."""
-    if holder.parts is None or part.is_grouped:
-        return []
-    rows_with_state = [row for row in rows(part, place) if isinstance(row[2], Mapping)]
-    inner = []
-    for group in holder.parts.rows_within(rows_with_state):
-        targets = {"/".join(path): target for path, target, _ in group}
-        states = {"/".join(path): state for path, _, state in group}
-        inner.append(Part(part.path, targets, states, part.step, part.copies))
-    return inner
-
-
-def looks_like(part: Part, place: Place = "checkpoint") -> str:
-    """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
-    names = candidates(part, place)
-    holder = entry_of_class(names[0]) if len(names) == 1 else None
-    inner = [] if holder is None else within(part, holder, place)
-    if inner:
-        return f"{names[0]} of {', '.join(sorted(looks_like(each, place) for each in inner))}"
-    if not names and has_older_weight_norm(part.param_states):
-        return "WeightNorm of up to flax 0.3.6, from which no later release goes on"
-    return " or ".join(names) or "none of legacy_optim's optimizers"
-
-
-def has_unmatched(part: Part, place: Place = "checkpoint") -> bool:
-    """True if some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
-    return any(state is None for _, _, state in rows(part, place))
-
-
 def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     """The optimizer to convert."""
-    parts = _parts(tree, place)
+    parts = find_parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
-        _check_parameters(fitting[0], place)
+        _check_parameters(fitting[0])
         return fitting[0]
-    if not parts and any(True for _ in _states(tree, ())):
+    if not parts and any(True for _ in find_states(tree)):
         raise CheckpointError(
             place, "an optimizer of flax.optim", "a TrainState, which is converted already",
             "optax_bridge.checkpoints.restore_checkpoint reads it; --to legacy converts it back.",
@@ -314,11 +258,10 @@ def select_paths(paths: Iterable[Names], part: str | None) -> list[Names]:
 _FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
 
 
-def _check_parameters(part: Part, place: Place) -> None:
+def _check_parameters(part: Part) -> None:
     """Checks that the target has arrays of floating-point numbers only."""
-    target_path = (*part.path, "target")
     for path, leaf in leaves(part.target):
-        where = f"{place}, {leaf_name((*target_path, *path))}"
+        where = part.name_of("target", *path)
         if not is_array(leaf):
             raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
         if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
@@ -326,42 +269,3 @@ def _check_parameters(part: Part, place: Place) -> None:
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
                 "flax.optim never trained such a leaf; take it out of the optimizer's target.",
             )  # fmt: skip
-
-
-@describing()
-def infer_definitions(part: Part, place: Place) -> list[legacy_optim.OptimizerDef]:
-    """Definitions that a state may be of, the likeliest first."""
-    names = candidates(part, place)
-    entry = entry_of_class(names[0]) if len(names) == 1 else None
-    if entry is not None and entry.parts is not None:
-        inner = within(part, entry, place)
-        if len(inner) == 1 and _is_plain(candidates(inner[0], place)):
-            outer = [entry.parts.wrap(d) for d in infer_definitions(inner[0], place)]
-            return [definition for definition in outer if definition is not None]
-    if entry is None or entry.parts is not None:
-        parts = None if entry is None else entry.parts
-        likely = "Adam" if "Adam" in names else (names or ["Adam"])[-1]
-        example = f"{likely}(learning_rate=1e-3)" if parts is None else parts.example
-        raise CheckpointError(
-            f"{place}, {leaf_name((*part.path, 'state'))}", "the state of one known optimizer",
-            f"fields that fit {looks_like(part, place)}",
-            f"Say which: --optimizer '{example}', or optimizer_def= in Python."
-            if names
-            else "If its class is your own: --like new.py:make_state, of the migrated program, or "
-            "optimizer_def= in Python.",
-        )  # fmt: skip
-    if entry.inferred is not None:
-        return [entry.legacy(**entry.inferred(rows(part, place)))]
-    switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
-    defaults = entry.defaults()
-    tries = []
-    for count in range(len(switches) + 1):
-        for chosen in itertools.combinations(switches, count):
-            tries.append(entry.legacy(**{name: not defaults[name] for name in chosen}))
-    return tries
-
-
-def _is_plain(names: list[str]) -> bool:
-    """True if this is one class, and it holds no others."""
-    entry = entry_of_class(names[0]) if len(names) == 1 else None
-    return entry is not None and entry.parts is None

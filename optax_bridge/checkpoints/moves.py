@@ -21,8 +21,16 @@ from optax_bridge.checkpoints.errors import (
     ConvertedWarning,
     LeftOverWarning,
     Place,
+    place_of,
 )
-from optax_bridge.checkpoints.trees import SAME_MAKE, dtype_of, is_array, is_key, listed_leaves
+from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
+    dtype_of,
+    is_array,
+    is_key,
+    kind,
+    listed_leaves,
+)
 from optax_bridge.checkpoints.values import EXPECTED, fault_in
 from optax_bridge.correspondence.values import Range
 from optax_bridge.metadata.axis_metadata import leaves_with_path, unboxed
@@ -72,14 +80,6 @@ class Move:
         note = f" ({', '.join(notes)})" if notes else ""
         return f"{leaf_name(self.source)} -> {leaf_name(self.target)}{note}"
 
-    @property
-    def is_exact(self) -> bool:
-        """True if the target has a leaf of this type and shape at the same place."""
-        if self.template is None or self.cast or self.source != self.target:
-            return False
-        is_free = not is_array(self.template) or is_key(self.template)
-        return is_free or np.shape(self.leaf) == np.shape(self.template)
-
     def facts(self) -> dict[str, object]:
         """The move as JSON has it."""
         cast = list(self.cast) if self.cast else None
@@ -113,14 +113,21 @@ class Move:
 
 @dataclass(frozen=True)
 class Misfit:
-    """A leaf that does not fit its place."""
+    """A leaf that does not fit its place: by type and shape, where no text says how."""
 
     path: Names
-    expected: str
-    actual: str
+    expected: str = ""
+    actual: str = ""
     remedy: str = ""
     hint: str = ""  # a remedy if no leaf has a better one
     is_copied: bool = False  # one side has copies for devices
+    template: Leaf = field(default=None, repr=False, compare=False)
+    leaf: Leaf = field(default=None, repr=False, compare=False)
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The expectation, and the leaf of the checkpoint, in words."""
+        return self.expected or kind(self.template), self.actual or kind(self.leaf)
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ class Plan:
     remedy: str = SAME_MAKE
     requirement: str = "every leaf of what is restored, and no other"
     if_missing: str = "optax_bridge.checkpoints restores in part by missing='keep'."
-    changes_copies: bool = False  # one side is replicated, or each has other copies
+    source: str = ""  # the checkpoint's state in words, if it is of another optimizer
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
@@ -188,12 +195,6 @@ class Plan:
         return [
             item.path for item in self.items if isinstance(item, Unpaired) and item.side is side
         ]
-
-    @property
-    def is_exact(self) -> bool:
-        """True if template and checkpoint have the same leaves, and none is converted."""
-        are_exact = (isinstance(item, Move) and item.is_exact for item in self.items)
-        return not self.changes_copies and all(are_exact)
 
     def check(self, *, keep: bool = False, allow_nan: bool = False) -> None:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
@@ -252,12 +253,14 @@ class Plan:
         if len(misfits) == 1 and not missing and not surplus:
             (misfit,) = misfits
             place = place_of(self.place, misfit.path)
-            return CheckpointError(place, misfit.expected, misfit.actual, remedy)
+            return CheckpointError(place, *misfit.texts, remedy)
+        if self.source and (missing or surplus):
+            return CheckpointError(self.place, self.requirement, self.source, remedy)
         beside = self._beside(missing)
         but = f" but {listed_leaves(beside)} there" if beside else ""
         problems = [f"no {listed_leaves(missing)}{but}"] if missing else []
         problems += [
-            f"{leaf_name(misfit.path)}: {misfit.actual} for {misfit.expected}"
+            "{0}: {2} for {1}".format(leaf_name(misfit.path), *misfit.texts)
             for misfit in misfits[:_NAMED]
         ]
         problems += [f"{len(misfits) - _NAMED} more such"] if len(misfits) > _NAMED else []
@@ -298,11 +301,6 @@ def _tops(paths: list[Names], others: list[Names]) -> set[Names]:
         next((path[:end] for end in range(1, len(path)) if path[:end] not in begun), path)
         for path in paths
     }
-
-
-def place_of(place: Place, path: Names) -> str:
-    """The name of a leaf of a checkpoint in errors."""
-    return f"{place}, {leaf_name(path)}" if path else str(place)
 
 
 def cast_of(before: Leaf, after: Leaf) -> tuple[str, str] | None:
@@ -355,7 +353,7 @@ def rename_items(
         return f"{dtype_of(leaf)}{shape}" if has_dtypes else f"shape {shape}"
 
     targets = set(names.values())
-    yield from unpaired_items((path for path in target if path not in targets), Side.MISSING)
+    yield from (Unpaired(path, Side.MISSING) for path in target if path not in targets)
     for path, new in names.items():
         if new not in target:
             yield Unpaired(new, Side.SURPLUS)
@@ -365,8 +363,3 @@ def rename_items(
             yield Misfit(new, expected, actual)
         else:
             yield Move(path, new, leaf=source[path], template=target[new])
-
-
-def unpaired_items(paths: Iterable[Names], side: Side, remedy: str = "") -> Iterator[Unpaired]:
-    """Yields leaves without a partner."""
-    return (Unpaired(path, side, remedy) for path in paths)

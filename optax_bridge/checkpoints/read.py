@@ -16,6 +16,7 @@ from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.lazy import check_unpacked
 from optax_bridge.checkpoints.locate import find_states
 from optax_bridge.checkpoints.moves import Move
+from optax_bridge.checkpoints.trees import plain
 from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree
 
@@ -39,9 +40,9 @@ class Read:
     Attributes:
       path: the file or folder itself, the latest of a step-numbered folder.
       format: the format's name: `Flax msgpack`, `npz`, `T5X`, `Orbax`.
-      tree: nested dicts; arrays, or objects with `shape`, `dtype` and `__array__`, at the leaves.
-      version: of T5X's layout.
-      variant: of the format, in words, where it has several without a version.
+      tree: nested dicts, lists by index; arrays, or objects with `shape`, `dtype` and `__array__`,
+        at the leaves.
+      variant: of the format, in words, where it has several.
       level: the name under which every checkpoint of the format has its optimizer, if any.
       origins: of a tree that was laid out anew, each leaf's move from the file to its place.
     """
@@ -49,7 +50,6 @@ class Read:
     path: Path
     format: str
     tree: PyTree
-    version: int | None = None
     variant: str = ""
     level: str | None = None
     origins: Mapping[Names, Move] = field(default_factory=dict[Names, Move], repr=False)
@@ -68,8 +68,7 @@ class Read:
             where = ", ".join("/".join(path) for path in states if path)
             notes = f" ({self.variant})" if self.variant else ""
             return f"{self.format}, a TrainState" + (f" at {where}" if where else "") + notes
-        variant = f"version {self.version}" if self.version is not None else self.variant
-        return f"{self.format}, {variant}" if variant else self.format
+        return f"{self.format}, {self.variant}" if self.variant else self.format
 
 
 def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
@@ -118,7 +117,8 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
             path, "a checkpoint: a tree of names and arrays", brief(contents.tree),
             f"{names()} checkpoints are read.",
         )  # fmt: skip
-    return Read(root, format.name, contents.tree, contents.version, contents.variant, format.level)
+    tree = plain(contents.tree)
+    return Read(root, format.name, tree, contents.variant, format.level)
 
 
 @functools.cache

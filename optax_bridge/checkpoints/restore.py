@@ -8,28 +8,33 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.devices import outline_on_host, placed_like, quiet_orbax
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, Place, brief
+from optax_bridge.checkpoints.devices import (
+    has_leaves_of,
+    placed_like,
+    quiet_orbax,
+    restored_by_orbax,
+)
+from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.legacy_to_state import plan_like
-from optax_bridge.checkpoints.moves import Misfit, Plan, keeps
-from optax_bridge.checkpoints.read import ORBAX, is_checkpoint, item_of, read_checkpoint
-from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
+from optax_bridge.checkpoints.legacy_to_state import plan_like, surplus_fields
+from optax_bridge.checkpoints.moves import Plan, keeps
+from optax_bridge.checkpoints.read import ORBAX, Read, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
     fill_outline,
     has_states,
     is_array,
     is_key,
-    named_as_pytree,
+    is_state,
     plain,
     refill,
     state_dict,
     state_dict_of,
 )
-from optax_bridge.checkpoints.values import STEPS
-from optax_bridge.metadata.trees import Params, PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
+_TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 
 
 def from_state_dict(
@@ -66,9 +71,10 @@ def from_state_dict(
       LeftOverWarning: something outside of the states is left over.
       ConvertedWarning: something has another type in the checkpoint.
     """
-    place = "state dict" if name == "." else name
-    plan = _checked_plan(target, state, place, missing, allow_nan, by_hand=True)
-    return apply_plan(plan, target)
+    place, saved = "state dict" if name == "." else name, plain(state)
+    others = surplus_fields(target, saved) if is_state(target) else []
+    remedy = _TAKE_OUT.format(brief(others)) if others else SAME_MAKE
+    return _restored(target, saved, place, keeps(missing), allow_nan, remedy=remedy)
 
 
 def from_bytes(
@@ -88,8 +94,8 @@ def from_bytes(
     Raises:
       CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.
     """
-    plan = _checked_plan(target, decode(encoded_bytes, "bytes"), "bytes", missing, allow_nan)
-    return apply_plan(plan, target, as_arrays)
+    saved = decode(encoded_bytes, "bytes")
+    return _restored(target, saved, "bytes", keeps(missing), allow_nan, as_arrays)
 
 
 def restore_checkpoint(
@@ -138,13 +144,14 @@ def restore_checkpoint(
         raise TypeError(
             f"target: expected what to restore into, a state say, found text {target!r}"
         )
+    keep = keeps(missing)
     flax_options = {
         "prefix": prefix, "parallel": parallel, "gda_manager": gda_manager,
         "allow_partial_mpa_restoration": allow_partial_mpa_restoration,
         "orbax_checkpointer": orbax_checkpointer, "orbax_transforms": orbax_transforms,
     }  # fmt: skip
     with quiet_orbax():
-        return _restore_from(os.fspath(ckpt_dir), target, step, flax_options, missing, allow_nan)
+        return _restore_from(os.fspath(ckpt_dir), target, step, flax_options, keep, allow_nan)
 
 
 def _restore_from(
@@ -152,7 +159,7 @@ def _restore_from(
     target: T,
     step: float | None,
     flax_options: Mapping[str, Any],
-    missing: str,
+    keep: bool,
     allow_nan: bool,
 ) -> T:
     """Restores by Flax what only Flax can, all else by what was read."""
@@ -171,49 +178,20 @@ def _restore_from(
     if path is None:
         return target
     if "://" in path:  # in a bucket, where Flax reads
-        return apply_plan(
-            _checked_plan(target, by_flax(path, None), path, missing, allow_nan), target
-        )
+        return _restored(target, by_flax(path, None), path, keep, allow_nan)
     read = read_checkpoint(path, _size_of(target))
     if target is None:
         return as_arrays(read.tree)
     if read.format != ORBAX:
-        return apply_plan(
-            _checked_plan(target, read.tree, path, missing, allow_nan), target, as_arrays
-        )
-    new = _from_orbax(target, read.tree, path, missing, allow_nan, by_flax)
-    if not allow_nan:
-        _check_finite(new, target, path)
-    return new
+        return _restored(target, read.tree, path, keep, allow_nan, as_arrays)
+    saved, put = read.tree, as_arrays
+    if not allow_nan and has_leaves_of(target, saved):
+        saved, put = restored_by_orbax(target, path, by_flax), _unchanged
+    return placed_like(target, _restored(target, saved, path, keep, allow_nan, put))
 
 
-def _from_orbax(
-    target: T,
-    saved: PyTree,
-    path: str,
-    missing: str,
-    allow_nan: bool,
-    by_flax: Callable[[str, PyTree], PyTree],
-) -> T:
-    """Restores what Orbax has saved: it brings arrays to the devices where the target has them."""
-    try:  # numbers are looked at when they are restored: they may lie on many devices
-        plan = _checked_plan(target, saved, path, missing, allow_nan=True)
-    except CheckpointError:
-        if named_as_pytree(target, saved):
-            return placed_like(target, by_flax(path, outline_on_host(target)))
-        raise
-    scalars = any(isinstance(leaf, np.generic) for leaf in jax.tree.leaves(target))
-    if not plan.is_exact or scalars or allow_nan:  # Orbax refuses NumPy's scalars, Flax's NaN
-        return placed_like(target, apply_plan(plan, target, as_arrays))
-    try:
-        return placed_like(target, by_flax(path, outline_on_host(target)))
-    except CheckpointError as error:  # of a state in the tree, which does not know the file
-        raise CheckpointError(
-            f"{path}, {error.place}", error.expected, error.found, error.remedy
-        ) from None
-    except (ValueError, KeyError) as error:  # of Orbax, about what it has written beside the arrays
-        found = f"{type(error).__name__}: {brief(str(error), 200)}"
-        raise CheckpointError(path, "a checkpoint that Orbax restores", found, DAMAGED) from error
+def _unchanged(leaf: Leaf) -> Leaf:
+    return leaf
 
 
 def _size_of(target: PyTree) -> int:
@@ -268,48 +246,40 @@ def as_arrays(tree: PyTree) -> PyTree:
     )
 
 
-def plan_restore(target: PyTree, saved: PyTree, place: Place) -> Plan:
+def plan_restore(target: PyTree, read: Read) -> Plan:
     """The plan of `restored_like`, not checked."""
     if not has_states(target):
         raise CheckpointError(
-            place, "a template that holds a TrainState", type(target).__name__,
+            read.path, "a template that holds a TrainState", type(target).__name__,
             "Give a function that makes what the program saves: a TrainState, or a dict, tuple or "
             "dataclass of JAX (flax.struct) with some in it.",
         )  # fmt: skip
-    return plan_like(state_dict_of(target), plain(saved), place)
+    return plan_like(state_dict_of(target), read.tree, read.path)
 
 
-def restored_like(target: T, saved: PyTree, place: Place, allow_nan: bool = False) -> T:
+def restored_like(target: T, read: Read, allow_nan: bool = False) -> T:
     """Does as `restore_checkpoint` with a tree that was read, whose arrays may be read later."""
-    plan = plan_restore(target, saved, place)
+    plan = plan_restore(target, read)
     plan.check(allow_nan=allow_nan)
     return apply_plan(plan, target)
 
 
-def _checked_plan(
-    target: Params,
+def _restored(
+    target: T,
     saved: PyTree,
     place: Place,
-    missing: str,
+    keep: bool,
     allow_nan: bool,
-    *,
-    by_hand: bool = False,
-) -> Plan:
-    keep = keeps(missing)
-    plan = plan_like(state_dict_of(target), plain(saved), place, keep=keep, by_hand=by_hand)
+    put: Callable[[Leaf], Leaf] = _unchanged,
+    remedy: str = SAME_MAKE,
+) -> T:
+    """The target with a state dict or a tree like it, whole or not at all."""
+    saved = plain(state_dict(saved))
+    plan = plan_like(state_dict_of(target), saved, place, keep=keep, remedy=remedy)
     plan.check(keep=keep, allow_nan=allow_nan)
-    return plan
+    return apply_plan(plan, target, put)
 
 
-def apply_plan(plan: Plan, target: T, put: Callable[[PyTree], PyTree] = lambda leaf: leaf) -> T:
+def apply_plan(plan: Plan, target: T, put: Callable[[Leaf], Leaf] = _unchanged) -> T:
     """The target with the leaves that a plan has for it."""
     return refill(target, fill_outline(state_dict_of(target), plan.apply(put)))
-
-
-def _check_finite(restored: PyTree, target: PyTree, place: Place) -> None:
-    """Checks the numbers of the states that Orbax has restored."""
-    saved = plain(state_dict(restored))
-    items = same_names(state_dict_of(target), saved, Paths(), Scope(place, "program"))
-    plan = Plan(place, tuple(items))
-    steps = (item for item in plan.items if isinstance(item, Misfit) and item.expected == STEPS)
-    Plan(place, (*plan.faults(), *steps)).check()

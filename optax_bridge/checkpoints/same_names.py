@@ -14,7 +14,7 @@ Every way into a state asks here, so that all take, refuse and say the same. Of 
 - A number of steps is an integer from 0 to 2**31 - 2.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,45 +22,22 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
-from optax_bridge.checkpoints.layout import LAYOUT
-from optax_bridge.checkpoints.locate import legacy_states, optimizers
-from optax_bridge.checkpoints.moves import (
-    Converted,
-    Item,
-    Misfit,
-    Move,
-    Retyped,
-    Side,
-    Unpaired,
-    cast_of,
-    place_of,
-    unpaired_items,
-)
+from optax_bridge.checkpoints.errors import Place, brief
+from optax_bridge.checkpoints.moves import Converted, Item, Misfit, Move, Side, Unpaired, cast_of
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     array_like,
     dtype_of,
-    fields_of,
-    fill_outline,
     is_floating,
     is_key,
-    is_ordered,
     is_state,
     kind,
-    named_by_fields,
-    paths_in_state_dict,
-    paths_of,
-    refill,
-    state_dict_of,
 )
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.correspondence.values import FINITE, Range
-from optax_bridge.exact.boxed import boxes_handled
-from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.paths import Names, leaves
-from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import COUNTS, slots
+from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.states import COUNTS
 
 LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
 _NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
@@ -81,11 +58,6 @@ _BESIDE = (
     "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
     "many as there are."
 )
-REMEDY = (
-    "This is a checkpoint of flax.optim: optax_bridge.checkpoints.restore_checkpoint (from_bytes, "
-    "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
-    "it that Flax and Orbax restore."
-)
 
 
 @dataclass(frozen=True)
@@ -100,6 +72,10 @@ class Paths:
         return Paths((*self.source, name), (*self.target, name))
 
 
+# The planner of a `TrainState`.
+StateItems = Callable[[PyTree, PyTree, Paths, "Scope"], Iterator[Item]]
+
+
 @dataclass(frozen=True)
 class Scope:
     """What is known about all leaves of a tree, and about those of the state they are in."""
@@ -111,7 +87,7 @@ class Scope:
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
     lifted: frozenset[np.dtype] = frozenset()  # types that a step made float32, and float32
     copies: tuple[int | None, int | None] = (None, None)  # leading axes of what is replicated
-    state: "Callable[[PyTree, PyTree, Paths, Scope], Iterator[Item]] | None" = None
+    state: StateItems | None = None  # the planner of a `TrainState` in the tree
 
     @property
     def in_state(self) -> bool:
@@ -130,126 +106,14 @@ class Scope:
 
 def same_names(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a part, a state dict whose `TrainState`s are objects."""
-    if is_state(expected):
-        yield from (scope.state or state_items)(expected, saved, paths, scope)
+    if scope.state is not None and is_state(expected):
+        yield from scope.state(expected, saved, paths, scope)
     elif isinstance(expected, Mapping):
         yield from _level(expected, saved, paths, scope)
     elif isinstance(saved, Mapping):
         yield from _unbox(expected, saved, paths, scope)
     else:
         yield from leaf_items(expected, saved, paths, scope)
-
-
-def state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
-    """Yields the items of a `TrainState`; raises if the checkpoint has something else there."""
-    expected = f"a {type(template).__name__}: step, params, opt_state"
-    if legacy_states(saved) is not None:
-        found = "an Optimizer: target, state"
-        raise CheckpointError(place_of(scope.place, paths.source), expected, found, REMEDY)
-    if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
-        remedy = REMEDY if any(True for _ in optimizers(saved)) else scope.remedy
-        raise CheckpointError(place_of(scope.place, paths.source), expected, kind(saved), remedy)
-    saved = {name: value for name, value in saved.items() if name != LAYOUT}
-    scope = replace(scope, owner="state")
-    for name in sorted(saved.keys() - set(fields_of(template))):
-        yield from surplus_items(saved[name], paths / name, scope)
-    types = ParameterTypes()
-    for name in sorted(fields_of(template), key=lambda name: name != "params"):
-        field_paths, value = paths / name, getattr(template, name)
-        field_scope = replace(scope, owner=OWNERS.get(name, "state"))
-        if name not in saved:
-            yield from missing_items(state_dict_of(value), field_paths)
-            continue
-        if name == "params":
-            types = parameter_types(value, saved[name], field_paths, field_scope)
-            yield from types.items
-            continue
-        if name == "opt_state":
-            value = types.retyped_state(template)
-            yield from types.retyped(value, paths.target)
-            field_scope = replace(
-                field_scope, ranges=ranges_of(value, field_paths.target), lifted=types.lifted
-            )
-            if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
-                saved[name] = named_by_fields(value, saved[name])
-        if name == "step" and not may_count_steps(saved[name]):
-            yield steps_misfit(saved[name], field_paths.source)
-        else:
-            yield from same_names(state_dict_of(value), saved[name], field_paths, field_scope)
-
-
-@dataclass(frozen=True)
-class ParameterTypes:
-    """The items of a state's parameters, and the types that these have in the checkpoint."""
-
-    items: tuple[Item, ...] = ()
-    lifted: frozenset[np.dtype] = frozenset()
-    params: Params = None  # those of the checkpoint, if their types differ and nothing is wrong
-
-    @property
-    def is_complete(self) -> bool:
-        """True if the checkpoint has each parameter of the template, and no other."""
-        return not any(isinstance(item, Misfit | Unpaired) for item in self.items)
-
-    def retyped_state(self, template: PyTree) -> OptState:
-        """The template's optimizer state for parameters of these types."""
-        if self.params is None:
-            return template.opt_state
-        tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), self.params)
-        new = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
-        old, treedef = jax.tree.flatten(template.opt_state)
-        if len(new) != len(old):
-            return template.opt_state
-        return treedef.unflatten(map(_with_dtype, old, new))
-
-    def retyped(self, opt_state: OptState, home: Names) -> Iterator[Retyped]:
-        """Yields the leaves of `retyped_state`, for those that the checkpoint lacks."""
-        if self.params is not None:
-            names = paths_in_state_dict(opt_state)
-            for path, leaf in zip(names, jax.tree.leaves(opt_state), strict=True):
-                yield Retyped((*home, "opt_state", *path), leaf)
-
-
-def parameter_types(params: Params, saved: PyTree, paths: Paths, scope: Scope) -> ParameterTypes:
-    """Plans the parameters of a state, all of which may have another type in floating point."""
-    outline = state_dict_of(params)
-    items, lifted = judge_types(same_names(outline, saved, paths, scope), paths.source)
-    new = None
-    is_wrong = any(
-        isinstance(item, Misfit) or (isinstance(item, Unpaired) and item.side is Side.MISSING)
-        for item in items
-    )
-    if any(isinstance(item, Converted) for item in items) and not is_wrong:
-        values = {item.target: item.leaf for item in items if isinstance(item, Move)}
-        new = refill(params, fill_outline(outline, values, paths.target))
-    return ParameterTypes(tuple(items), lifted, new)
-
-
-def judge_types(items: Iterable[Item], path: Names) -> tuple[list[Item], frozenset[np.dtype]]:
-    """Judges parameters of other types than the template's; returns those that were lifted, too."""
-    items = list(items)
-    types = [
-        (item.source, np.dtype(item.template.dtype), dtype_of(item.leaf))
-        for item in items
-        if isinstance(item, Move) and hasattr(item.template, "dtype")
-        if not item.cast and not is_key(item.template)
-    ]
-    differing = [(at, expected, actual) for at, expected, actual in types if expected != actual]
-    pairs = {(expected, actual) for _, expected, actual in types if is_floating(expected)}
-    lifted: frozenset[np.dtype] = frozenset()
-    if differing and len(pairs) == 1:
-        ((expected, actual),) = pairs
-        items.append(Converted(path, str(expected), str(actual)))
-    elif all(_is_lifted(expected, actual) for _, expected, actual in differing):
-        items += [Converted(at, str(expected), str(actual)) for at, expected, actual in differing]
-        lifted = frozenset(dtype for _, *dtypes in differing for dtype in dtypes)
-    else:
-        items += [
-            Misfit(at, f"{expected}, the template's type", str(actual), _other_type(actual))
-            for at, expected, actual in differing
-        ]
-    return items, lifted
 
 
 def _level(
@@ -261,7 +125,7 @@ def _level(
             yield from same_names(expected[LEVEL], saved, within, scope)
             return
         if saved is not None and any(True for _ in leaves(expected)):
-            yield Misfit(paths.source, f"a level with {brief(sorted(expected))}", kind(saved))
+            yield Misfit(paths.source, template=expected, leaf=saved)
             return
         yield from surplus_items(saved, paths, scope)
         saved = {}
@@ -288,10 +152,16 @@ def _unbox(
     elif not array_like(expected) and not scope.in_state:  # Flax has nothing to compare it with
         yield scope.move(paths, saved, expected)
     else:
-        yield Misfit(
-            paths.source, f"{kind(expected)} (is it in a box of its own class?)",
-            f"a level with {brief(sorted(saved))}",
-        )  # fmt: skip
+        expectation = f"{kind(expected)} (is it in a box of its own class?)"
+        yield Misfit(paths.source, expectation, leaf=saved)
+
+
+def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
+    fields, values = saved["fields"], saved["values"]
+    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
+    if not fits or fields.keys() != values.keys():
+        return saved
+    return {str(fields[number]): values[number] for number in fields}
 
 
 def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
@@ -316,7 +186,7 @@ def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> I
         if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:
             yield scope.move(paths, saved, expected)
         else:
-            yield Misfit(paths.source, f"the bits of {kind(expected)}, {kind(bits)}", kind(saved))
+            yield Misfit(paths.source, f"the bits of {kind(expected)}, {kind(bits)}", leaf=saved)
         return
     both_arrays = array_like(expected) and array_like(saved)
     if both_arrays and np.shape(expected) == np.shape(saved):
@@ -335,7 +205,7 @@ def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> I
         return
     hint = "" if scope.in_state else _BESIDE if both_arrays else _OTHER_KIND
     is_copied = both_arrays and _is_copied(expected, saved)
-    yield Misfit(paths.source, kind(expected), kind(saved), hint=hint, is_copied=is_copied)
+    yield Misfit(paths.source, template=expected, leaf=saved, hint=hint, is_copied=is_copied)
 
 
 def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator[Item]:
@@ -344,7 +214,7 @@ def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iter
     if not hasattr(expected, "dtype"):  # a number of Python
         kinds = {dtype_of(expected).kind, dtype_of(saved).kind}
         if len(kinds) > 1 and kinds & {"b", "c"}:
-            yield Misfit(path, kind(expected), kind(saved))
+            yield Misfit(path, template=expected, leaf=saved)
         else:
             yield scope.move(paths, saved, expected)
         return
@@ -361,7 +231,7 @@ def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iter
         expectation = f"{dtype}, which the new state keeps"
         yield Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
     elif not _keeps(saved, dtype):
-        yield Misfit(path, kind(expected), kind(saved), hint=_other_type(saved_dtype))
+        yield Misfit(path, template=expected, leaf=saved, hint=other_type(saved_dtype))
     elif is_moment and path[-1] in COUNTS and not may_count_steps(np.asarray(saved)):
         yield steps_misfit(saved, path)
     else:
@@ -382,14 +252,28 @@ def _keeps(saved: Leaf, dtype: np.dtype) -> bool:
         return bool(np.all((array.astype(dtype).astype(old) == array) | (array != array)))
 
 
-def ranges_of(opt_state: OptState, path: Names) -> dict[Names, Range]:
-    """The leaves of a state at a path that cannot be negative, with the level of a box too."""
-    ranges: dict[Names, Range] = {}
-    for slot in slots(unboxed(opt_state), None):
-        if slot.within != FINITE:
-            at = (*path, *slot.path)
-            ranges |= {at: slot.within, (*at, LEVEL): slot.within}
-    return ranges
+def _grows(expected: Leaf, saved: Leaf) -> bool:
+    """True if the template's array is empty and the checkpoint's is not, as a history's may be."""
+    old, new = np.shape(expected), np.shape(saved)
+    return (
+        0 in old
+        and len(old) == len(new)
+        and all(n in (0, m) for n, m in zip(old, new, strict=True))
+    )
+
+
+def _is_copied(expected: Leaf, saved: Leaf) -> bool:
+    """True if one of them has one more axis, in front, than the other."""
+    shorter, longer = sorted((np.shape(expected), np.shape(saved)), key=len)
+    return len(longer) > len(shorter) and longer[1:] == shorter
+
+
+def other_type(dtype: np.dtype) -> str:
+    """The remedy for a leaf of another type than the template's."""
+    return (
+        "Make the template's array of that type, params = jax.tree.map(lambda x: "
+        f"x.astype(jnp.{dtype}), params) say, or convert the checkpoint's."
+    )
 
 
 def may_count_steps(step: PyTree) -> bool:
@@ -407,23 +291,17 @@ def steps_misfit(step: Leaf, path: Names) -> Misfit:
     return Misfit(path, STEPS, brief(np.asarray(step).tolist()), _NO_STEPS)
 
 
-def trained_items(tree: PyTree, paths: Paths) -> Iterator[Item]:
-    """Yields the moves of a tree whose numbers are finite and which has no template."""
-    for names, leaf in leaves(tree):
-        source, target = (*paths.source, *names), (*paths.target, *names)
-        yield Move(source, target, leaf=leaf, within=FINITE)
-
-
 def missing_items(expected: PyTree, paths: Paths) -> Iterator[Item]:
     """Yields what the checkpoint lacks; a whole state is named once."""
     path = paths.source
-    return unpaired_items([path] if is_state(expected) else paths_of(expected, path), Side.MISSING)
+    whole = [(path, expected)] if is_state(expected) else leaves(expected, path)
+    return (Unpaired(at, Side.MISSING) for at, leaf in whole if leaf is not None)
 
 
 def surplus_items(saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields what the target has no place for."""
     side = Side.SURPLUS if scope.in_state else Side.UNUSED
-    return unpaired_items(paths_of(saved, paths.source), side)
+    return (Unpaired(at, side) for at, leaf in leaves(saved, paths.source) if leaf is not None)
 
 
 def with_copies(
@@ -446,46 +324,8 @@ def with_copies(
     return np.broadcast_to(np.asarray(array), shape) if shape[:1] == (target_copies,) else None
 
 
-def _is_lifted(expected: np.dtype, actual: np.dtype) -> bool:
-    """True if a step, with a rate in float32 say, made a parameter in half precision float32."""
-    is_half = is_floating(expected) and expected.itemsize == 2
-    return expected == actual or (is_half and actual == np.float32)
-
-
-def _other_type(dtype: np.dtype) -> str:
-    return (
-        "Make the template's array of that type, params = jax.tree.map(lambda x: "
-        f"x.astype(jnp.{dtype}), params) say, or convert the checkpoint's."
-    )
-
-
-def _with_dtype(leaf: Leaf, like: Leaf) -> Leaf:
-    """A template's leaf in another type."""
-    if leaf.dtype == like.dtype:
-        return leaf
-    is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
-    return jax.ShapeDtypeStruct(leaf.shape, like.dtype) if is_shape else leaf.astype(like.dtype)
-
-
-def _grows(expected: Leaf, saved: Leaf) -> bool:
-    """True if the template's array is empty and the checkpoint's is not, as a history's may be."""
-    old, new = np.shape(expected), np.shape(saved)
-    return (
-        0 in old
-        and len(old) == len(new)
-        and all(n in (0, m) for n, m in zip(old, new, strict=True))
-    )
-
-
-def _is_copied(expected: Leaf, saved: Leaf) -> bool:
-    """True if one of them has one more axis, in front, than the other."""
-    shorter, longer = sorted((np.shape(expected), np.shape(saved)), key=len)
-    return len(longer) > len(shorter) and longer[1:] == shorter
-
-
-def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
-    fields, values = saved["fields"], saved["values"]
-    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
-    if not fits or fields.keys() != values.keys():
-        return saved
-    return {str(fields[number]): values[number] for number in fields}
+def trained_items(tree: PyTree, paths: Paths) -> Iterator[Item]:
+    """Yields the moves of a tree whose numbers are finite and which has no template."""
+    for names, leaf in leaves(tree):
+        source, target = (*paths.source, *names), (*paths.target, *names)
+        yield Move(source, target, leaf=leaf, within=FINITE)

@@ -19,7 +19,7 @@ from optax_bridge.checkpoints.definitions import (
     params_held,
     shape_of_state,
 )
-from optax_bridge.checkpoints.errors import CheckpointError, Place
+from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
@@ -35,16 +35,7 @@ from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, 
 from optax_bridge.checkpoints.moves import Item, Move, Plan, Retyped, moved_to
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.same_names import Paths, may_count_steps, steps_misfit, trained_items
-from optax_bridge.checkpoints.trees import (
-    array_like,
-    fields_of,
-    fill_outline,
-    is_array,
-    plain,
-    refill,
-    state_dict,
-)
-from optax_bridge.checkpoints.write import write
+from optax_bridge.checkpoints.trees import array_like, fill_outline, is_array, refill, state_dict
 from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RECIPES
@@ -52,7 +43,7 @@ from optax_bridge.correspondence.recipe import build
 from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.legacy import legacy_fields
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves, with_indices
+from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.states import Slot, field_slots
 
@@ -183,7 +174,7 @@ def back(
     params, step = state["params"], state["step"]
     for names, leaf in leaves(params):
         if not is_array(leaf):
-            where = f"{read.path}, {leaf_name((*states[0], 'params', *names))}"
+            where = place_of(read.path, (*states[0], "params", *names))
             raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
     opt_state = _state_of(state["opt_state"], definition, params, read.path)
     plan, outline = state_to_legacy(params, opt_state, step, definition, read.path, states[0])
@@ -211,7 +202,7 @@ def _one_state(read: Read, path: Names) -> PyTree:
         state = without_copies(state, np.shape(state["step"])[0])
     if np.ndim(state["step"]):
         raise CheckpointError(
-            f"{read.path}, {leaf_name((*path, 'step'))}", "one state, or equal copies of one",
+            place_of(read.path, (*path, "step")), "one state, or equal copies of one",
             f"{np.shape(state['step'])[0]} that differ",
             "Convert each in Python: state.to_legacy(definition).",
         )  # fmt: skip
@@ -221,7 +212,6 @@ def _one_state(read: Read, path: Names) -> PyTree:
 def _replace(tree: PyTree, path: Names, value: PyTree) -> PyTree:
     if not path:
         return value
-    tree = with_indices(tree)
     return {**tree, path[0]: _replace(tree[path[0]], path[1:], value)}
 
 
@@ -255,29 +245,3 @@ def _transformations(definition: Definition) -> Iterator[optax.GradientTransform
 
 def _name(definition: Definition) -> str:
     return "the transformation" if is_transformation(definition) else type(definition).__name__
-
-
-def to_legacy_checkpoint(
-    state: PyTree,
-    path: Path | str,
-    optimizer_def: Definition,
-    *,
-    part: str | None,
-    force: bool,
-) -> None:
-    """See `TrainState.to_legacy_checkpoint`."""
-    path = Path(path)
-    tree = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
-    if part is not None:
-        tree = add_optimizer(_others(state), tuple(part.strip("/").split("/")), tree, path)
-    write(path, tree, "msgpack", force)
-
-
-def _others(state: PyTree) -> dict[str, PyTree]:
-    """The fields of a state without the optimizer's; keys as the bits that programs had then."""
-    optimizer_fields = ("params", "opt_state")
-    fields = {
-        name: getattr(state, name) for name in fields_of(state) if name not in optimizer_fields
-    }
-    filled_fields = {name: value for name, value in fields.items() if value is not None}
-    return plain(state_dict(unboxed(filled_fields)))

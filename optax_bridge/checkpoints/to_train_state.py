@@ -22,6 +22,7 @@ from optax_bridge.checkpoints.definitions import (
 )
 from optax_bridge.checkpoints.devices import placed
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
+from optax_bridge.checkpoints.inference import infer_definitions
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
     Layout,
@@ -33,20 +34,12 @@ from optax_bridge.checkpoints.layout import (
     with_lists,
 )
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, plan_of_part
-from optax_bridge.checkpoints.locate import (
-    Part,
-    choose_part,
-    find_parts,
-    infer_definitions,
-    refuse_older,
-    rows,
-)
+from optax_bridge.checkpoints.locate import Part, choose_part, optimizers, refuse_older, with_groups
 from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.trees import (
     fill_outline,
     is_state,
     listed_leaves,
-    plain,
     refill,
     state_dict,
 )
@@ -109,20 +102,19 @@ def convert_tree(
     allow_nan: bool = False,
     place: Place = "state",
 ) -> Converted:
-    """Converts a legacy state dict, or a tree that holds one."""
+    """Converts a `plain` legacy state dict, or a tree that holds one."""
     if optimizer_def is not None:
         check_definition(optimizer_def, "optimizer_def", or_transformation=True)
-    tree = plain(tree)
     chosen = choose_part(tree, place, part)
     refuse_older(chosen.param_states, chosen.path, place)
     if optimizer_def is None:
-        possible: list[Definition] = list(infer_definitions(chosen, place))
+        possible: list[Definition] = list(infer_definitions(chosen))
     else:
         possible = [optimizer_def]
     errors: list[CheckpointError] = []
     for definition in possible:
         try:
-            return _convert(tree, chosen, definition, exact, recipe, allow_nan, place)
+            return _convert(tree, chosen, definition, exact, recipe, allow_nan)
         except CheckpointError as error:
             errors.append(error)
     raise errors[0]
@@ -135,28 +127,26 @@ def _convert(
     exact: bool,
     recipe: RecipeKind | None,
     allow_nan: bool,
-    place: Place,
 ) -> Converted:
     """Converts one part of a checkpoint by its definition."""
     choice, name = None, "the transformation"
-    groups = []
-    if part.is_grouped and not is_transformation(definition):
-        groups = groups_of_definition(definition, part, place)
-    fields = rows(part, place, groups)
     if is_transformation(definition):
         tx = definition
     else:
         name = type(definition).__name__
-        definition = definition if groups else focus_of(definition, fields)
+        if part.is_grouped:
+            part = with_groups(part, groups_of_definition(definition, part))
+        else:
+            definition = focus_of(definition, part.rows)
         kind = recipe or ("exact" if exact else "optax")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
             raise UnsupportedSetting(f"{choice.reason}. Take the exact transformation: exact=True.")
         tx = from_legacy(definition, exact) if recipe is None else build(choice.call)
-    template = shape_of_state(tx.init, part.target, place, name)
+    template = shape_of_state(tx.init, part.target, part.place, name)
     if choice is None:
-        check_axes_of_t5x(tx, template, part.target, place)
-    plan = plan_of_part(part, fields, template, place, name)
+        check_axes_of_t5x(tx, template, part.target, part.place)
+    plan = plan_of_part(part, template, name)
     plan.check(allow_nan=allow_nan)
     opt_state = refill(template, fill_outline(state_dict(template), plan.apply(), ("opt_state",)))
     others, layout = rest_of(tree, part)
@@ -212,7 +202,7 @@ def _collections(
         names = {name for name in names if getattr(sharding, name, None) is not None}
     entries = entries_around(converted.others, converted.layout.part)
     if part is not None:  # the caller knows that there are others
-        entries = {path: v for path, v in entries.items() if not find_parts(v, part)}
+        entries = {path: v for path, v in entries.items() if not any(True for _ in optimizers(v))}
     return match_fields(names, entries, converted.params, int(converted.step))
 
 

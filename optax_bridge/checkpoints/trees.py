@@ -18,8 +18,7 @@ from jax.typing import DTypeLike
 
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import brief
-from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves, with_indices
+from optax_bridge.metadata.paths import Names, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 T = TypeVar("T")
@@ -179,17 +178,6 @@ def paths_in_state_dict(tree: PyTree) -> list[Names]:
     numbers = structure.unflatten(range(structure.num_leaves))
     paths = {index: path for path, index in leaves(plain(state_dict(numbers)))}
     return [paths[index] for index in range(structure.num_leaves)]
-
-
-def named_as_pytree(target: Params, saved: PyTree) -> bool:
-    """True if a tree has the leaves of a target, by their paths in JAX and with their shapes."""
-    target_shapes = {
-        key_names(leaf_path): np.shape(leaf) for leaf_path, leaf in leaves_with_path(target)
-    }
-    saved_shapes = {
-        leaf_path: np.shape(leaf) for leaf_path, leaf in leaves(saved) if leaf is not None
-    }
-    return target_shapes == saved_shapes
 
 
 def is_floating(dtype: DTypeLike) -> bool:

@@ -21,8 +21,7 @@ from optax_bridge.cli.options import ConvertOptions, Layout, Recipe, ShowsTraceb
 from optax_bridge.cli.programs import ProgramError, load_object
 
 if TYPE_CHECKING:
-    from optax_bridge.checkpoints.convert import Conversion
-    from optax_bridge.checkpoints.write import Progress
+    from optax_bridge.checkpoints.conversions import Conversion
     from optax_bridge.cli.terminal import Terminal
     from optax_bridge.correspondence import Choice
     from optax_bridge.correspondence.choice import RecipeKind
@@ -185,7 +184,7 @@ _UNSUPPORTED = (
 def _run(options: ConvertOptions) -> int:
     """Converts, and prints the result or the error; returns the exit code."""
     # JAX and Orbax, which no help needs
-    from optax_bridge.checkpoints.convert import Conversion
+    from optax_bridge.checkpoints.conversions import Conversion
     from optax_bridge.checkpoints.errors import CheckpointError
     from optax_bridge.checkpoints.read import writable
     from optax_bridge.cli.terminal import plain_terminal
@@ -204,8 +203,8 @@ def _run(options: ConvertOptions) -> int:
         errors.print(refusal)
         return MISUSE
     try:
-        with _progress_bar(errors) as progress, warnings_to(errors):
-            done = _convert(options, str(recipe), progress)
+        with _quiet_threads(), warnings_to(errors):
+            done = _convert(options, str(recipe))
     except ProgramError as error:
         if options.shows_traceback:
             traceback.print_exception(error)
@@ -238,8 +237,7 @@ def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Itera
     from optax_bridge.correspondence.recipe import render
 
     for path, choice in done.choices.items():
-        several = isinstance(done.definition, dict)
-        definition = done.definition[path] if several else done.definition
+        definition = done.definitions[path]
         if not options.optimizers and choice.kind == "exact" and recipe != "exact":
             yield _INFERRED.format(render(_as_call(definition)))
             continue
@@ -306,9 +304,7 @@ def nothing_there(path: Path) -> str:
     return f"{path}: expected a checkpoint, found nothing of that name. Check the path."
 
 
-def _convert(
-    options: ConvertOptions, recipe: str, progress: "Progress | None"
-) -> "Conversion | Returned":
+def _convert(options: ConvertOptions, recipe: str) -> "Conversion | Returned":
     """Writes the destination; returns the conversion."""
     from optax_bridge.checkpoints.convert import convert_file
     from optax_bridge.checkpoints.definitions import parse_definitions
@@ -333,7 +329,7 @@ def _convert(
         params_only=options.params_only, recipe=cast("RecipeKind", recipe),
         layout=options.layout.value, like=template, part=options.part,
         allow_nan=options.allow_nan, verify=options.verify, force=options.force,
-        progress=progress, moved=moved, dry_run=options.dry_run,
+        moved=moved, dry_run=options.dry_run,
     )  # fmt: skip
 
 
@@ -349,31 +345,13 @@ def warnings_to(errors: "Terminal") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress_bar(errors: "Terminal") -> Iterator["Progress | None"]:
-    """Shows a progress bar on a terminal."""
-    import rich.progress
-
-    columns = (
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.DownloadColumn(),
-        rich.progress.TimeRemainingColumn(),
-    )
-    bar = rich.progress.Progress(*columns, console=errors, transient=True)
-    tasks: dict[str, rich.progress.TaskID] = {}
-
-    def progress(phase: str, done: int, total: int) -> None:
-        if phase not in tasks:
-            tasks[phase] = bar.add_task(phase, total=total)
-        bar.update(tasks[phase], completed=done)
-
-    # Orbax's threads report a failure once more, and may do so late; one error is enough.
+def _quiet_threads() -> Iterator[None]:
+    """Lets Orbax's threads report nothing: they do so late, and once more than the one error."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     hook, sys.unraisablehook = sys.unraisablehook, _without_closed_loops
     try:
-        with bar if errors.is_terminal else contextlib.nullcontext():
-            yield progress if errors.is_terminal else None
+        yield
     finally:
         if hook is not sys.__unraisablehook__:  # the plain one need not come back: threads go on
             sys.unraisablehook = hook
@@ -417,10 +395,7 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
     arrays = [leaf for _, leaf in leaves(to_state_dict(done.tree)) if is_array(leaf)]
     size = sum(leaf.nbytes for leaf in arrays)
     recipes = {path: choice.kind for path, choice in done.choices.items()}
-    definitions = done.definition if isinstance(done.definition, dict) else {"": done.definition}
-    classes = {
-        path: type(value).__name__ for path, value in definitions.items() if value is not None
-    }
+    classes = {path: type(value).__name__ for path, value in done.definitions.items()}
     if options.like:
         classes = {} if is_torch(read) else _classes_by_place(done)
 
@@ -464,7 +439,8 @@ def _transformation(choice: "Choice") -> str:
 def _classes_by_place(done: "Conversion") -> dict[str, str]:
     """The legacy class of each optimizer by where it stood, as the template's states tell it."""
     from optax_bridge.checkpoints.errors import CheckpointError
-    from optax_bridge.checkpoints.locate import find_parts, looks_like
+    from optax_bridge.checkpoints.inference import looks_like
+    from optax_bridge.checkpoints.locate import find_parts
     from optax_bridge.checkpoints.trees import is_state, state_dict_of
     from optax_bridge.states import legacy_classes
 

@@ -109,7 +109,7 @@ def print_like(
         if names:
             print(pytorch.draft(read, template, part), end="")
             return FOUND
-        plan = plan_restore(template, read.tree, read.path)
+        plan = plan_restore(template, read)
         if json:
             print(dumps({"moves": [move.facts() for move in plan.moves]}))
         else:
@@ -153,7 +153,7 @@ def print_checkpoint(
     parts, lines, states, problem = [], [], {}, None
     try:
         parts = find_parts(read.tree, read.path)
-        lines = [description_of(optimizer, read.path) for optimizer in parts]
+        lines = [*map(description_of, parts)]
         if is_torch(read):
             lines = pytorch.torch_lines(read, part)
         states = {path: _step(read, path) for path in find_states(read.tree)}
@@ -198,13 +198,13 @@ def _step(read: "Read", path: "Names") -> object:
 
 def _facts(read: "Read", parts: "list[Part]", states: "dict[Names, object]") -> dict[str, object]:
     from optax_bridge._text import brief
-    from optax_bridge.checkpoints.locate import candidates
+    from optax_bridge.checkpoints.inference import candidates
     from optax_bridge.checkpoints.trees import is_array
     from optax_bridge.metadata.paths import leaves
 
     optimizers = [
         {
-            "part": part.name, "candidates": candidates(part, read.path), "step": part.step,
+            "part": part.name, "candidates": candidates(part), "step": part.step,
             "copies": part.copies,
         }
         for part in parts
@@ -225,11 +225,11 @@ def _array_facts(leaf: "Leaf") -> dict[str, object]:
     return {"dtype": str(leaf.dtype), "shape": list(leaf.shape), "bytes": int(leaf.nbytes)}
 
 
-def description_of(part: "Part", place: Path) -> str:
+def description_of(part: "Part") -> str:
     """Returns the likely kind of an optimizer, its step and its peculiarities, in one line."""
-    from optax_bridge.checkpoints.locate import has_unmatched, looks_like
+    from optax_bridge.checkpoints.inference import has_unmatched, looks_like
 
-    looks = looks_like(part, place)
+    looks = looks_like(part)
     if " or " in looks:
         looks += " (their states have the same fields: convert --optimizer says which)"
     notes = [f"optimizer {part.name or '(the whole)'}: {looks}", f"step {part.step}"]
@@ -237,7 +237,7 @@ def description_of(part: "Part", place: Path) -> str:
         notes.append(f"replicated {part.copies} times")
     if part.is_grouped:
         notes.append(f"{len(part.param_states)} groups, the layout up to flax 0.3.2")
-    elif has_unmatched(part, place):
+    elif has_unmatched(part):
         notes.append("some parameters have no state: a MultiOptimizer or focus= left them alone")
     if isinstance(part.target, Mapping) and set(part.target) == {"params"}:
         notes.append("target is {'params': ...}: a model from before Linen, or Linen variables")

@@ -6,6 +6,7 @@ from flax import serialization
 import legacy_optim
 from optax_bridge.checkpoints.to_legacy import legacy_tree
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
+from optax_bridge.checkpoints.trees import plain
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.training.train_state import TrainState
 
@@ -52,6 +53,6 @@ def convert_state(
         return legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
     if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
         optimizer_def = state.optimizer_def
-    tree = serialization.to_state_dict(state)
+    tree = plain(serialization.to_state_dict(state))
     converted = convert_tree(tree, optimizer_def, exact=exact, part=part, allow_nan=allow_nan)
     return train_state(TrainState, converted)

@@ -56,8 +56,10 @@ def _fill_checked(outline: PyTree, saved: PyTree, name: str) -> PyTree:
     # The correspondence comes along, which no step needs.
     from optax_bridge.checkpoints.moves import Plan
     from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
+    from optax_bridge.checkpoints.state_items import state_items
 
-    plan = Plan(name, tuple(same_names(outline, saved, Paths(), Scope(name))))
+    scope = Scope(name, state=state_items)
+    plan = Plan(name, tuple(same_names(outline, saved, Paths(), scope)))
     plan.check()
     return fill_outline(outline, plan.apply())
 

@@ -375,7 +375,7 @@ class TrainState(train_state.TrainState):
           CheckpointError: the file exists, or the state is not of this optimizer.
         """
         # Formats of checkpoints, which few programs need.
-        from optax_bridge.checkpoints.to_legacy import to_legacy_checkpoint
+        from optax_bridge.checkpoints.convert import to_legacy_checkpoint
 
         to_legacy_checkpoint(self, path, optimizer_def, part=part, force=force)
 

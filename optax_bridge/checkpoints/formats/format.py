@@ -8,16 +8,13 @@ from pathlib import Path
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
 from optax_bridge.metadata.trees import Leaf, PyTree
 
-Written = Callable[[int], None]  # told of the bytes written so far
-
 
 @dataclass(frozen=True)
 class Contents:
     """The contents of a checkpoint."""
 
     tree: PyTree
-    version: int | None = None
-    variant: str = ""
+    variant: str = ""  # of the format, in words, where it has several
 
 
 def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str) -> None:
@@ -40,8 +37,8 @@ class Format:
       option: how the command line calls it, such as "msgpack".
       find: from a path to the file or folder of the checkpoint; None if it is of another format.
       read: from that file or folder to the contents; arrays may stay on the disk until used.
-      write: writes a tree to a path; None if the format is only read. It calls `Written` with the
-        bytes so far; its last argument is the destination, for errors.
+      write: writes a tree to a path; None if the format is only read. Its last argument is the
+        destination, for errors.
       file_pattern: of a folder: a regular expression that all file names in it match.
       level: the name under which every checkpoint of the format has its optimizer, if any.
       is_general: True if other formats have the same outward form, and are tried before it.
@@ -51,7 +48,7 @@ class Format:
     option: str
     find: Callable[[Path], Path | None]
     read: Callable[[Path], Contents]
-    write: Callable[[Path, PyTree, Written, Path], None] | None = None
+    write: Callable[[Path, PyTree, Path], None] | None = None
     file_pattern: str | None = None
     level: str | None = None
     is_general: bool = False

@@ -77,7 +77,7 @@ def _read(folder: Path) -> Contents:
         for name, value in tree.items()
     }
     if version is not None:
-        return Contents(contents, version)
+        return Contents(contents, f"version {version}")
     # What T5X had no use for, in the model at hand, is there without anything in it.
     used = {name: value for name, value in contents.items() if value not in (None, {})}
     return Contents(used, variant="with Orbax's index")

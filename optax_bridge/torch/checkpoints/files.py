@@ -81,7 +81,7 @@ def to_torch_file(
 ) -> Returned:
     """Writes a state of Flax as a file that PyTorch goes on from."""
     read = read_checkpoint(source)
-    state = state_in(restored_like(like, read.tree, read.path, allow_nan), read.path)
+    state = state_in(restored_like(like, read, allow_nan), read.path)
     file = read_names(names)
     found_format = read_checkpoint(base)
     if found_format.format != pytorch.FORMAT.name or not base.is_file():
@@ -96,7 +96,7 @@ def to_torch_file(
         import torch
 
         torch.save(saved, path)
-        compare(path, tree, destination, pytorch.FORMAT, lambda *progress: None)
+        compare(path, tree, destination, pytorch.FORMAT)
     arrays = [leaf for _, leaf in leaves(tree) if hasattr(leaf, "nbytes")]
     size = sum(leaf.nbytes for leaf in arrays)
     step = int(np.asarray(state.step))

@@ -10,7 +10,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
 from optax_bridge.checkpoints.locate import at_path
-from optax_bridge.checkpoints.moves import Item, Misfit, Move, Plan, Side, unpaired_items
+from optax_bridge.checkpoints.moves import Item, Misfit, Move, Plan, Side, Unpaired
 from optax_bridge.checkpoints.trees import is_array, is_state, plain, state_dict, state_dict_of
 from optax_bridge.metadata.paths import Names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -219,10 +219,8 @@ def plan_to_torch(forward: Plan, values: Mapping[Names, Leaf], place: Place) -> 
     for move in forward.moves:
         moves.setdefault(move.source, []).append(move)
     targets = {move.target for move in forward.moves}
-    items: list[Item] = [
-        *unpaired_items((path for path in values if path not in targets), Side.SURPLUS)
-    ]
-    items += unpaired_items((path for path in targets if path not in values), Side.MISSING)
+    items: list[Item] = [Unpaired(path, Side.SURPLUS) for path in values if path not in targets]
+    items += [Unpaired(path, Side.MISSING) for path in targets if path not in values]
     if not items:
         items = [_move_back(those, values) for those in moves.values()]
     return Plan(

@@ -6,7 +6,7 @@ from pathlib import Path
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
-from optax_bridge.checkpoints.formats.format import Contents, Format, Written
+from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.trees import state_dict
 from optax_bridge.metadata.trees import PyTree
 
@@ -45,17 +45,10 @@ def _read(path: Path) -> Contents:
     return Contents(read_msgpack(path))
 
 
-def _write(path: Path, tree: PyTree, written: Written, name: Path) -> None:
+def _write(path: Path, tree: PyTree, name: Path) -> None:
     del name
-    done = 0
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        written(done)
-
     with path.open("xb") as file:
-        write_msgpack(file, state_dict(tree), add)
+        write_msgpack(file, state_dict(tree))
 
 
 FORMAT = Format("Flax msgpack", "msgpack", find=_find, read=_read, write=_write, is_general=True)

@@ -16,31 +16,24 @@ MAX_CHUNK_SIZE = 2**30  # as in Flax: msgpack's own limit is four times that
 _pack: Any = msgpack.packb
 
 
-def write_msgpack(
-    file: BinaryIO, tree: PyTree, progress: Callable[[int], None] | None = None
-) -> None:
+def write_msgpack(file: BinaryIO, node: PyTree) -> None:
     """Writes a tree; the bytes are those of `flax.serialization.msgpack_serialize(tree)`."""
-    report = progress or (lambda count: None)
-    _write(file, tree, report)
-
-
-def _write(file: BinaryIO, node: PyTree, report: Callable[[int], None]) -> None:
     if isinstance(node, Mapping):
         file.write(msgpack.Packer().pack_map_header(len(node)))
         for key, value in node.items():
             file.write(_pack(key))
-            _write(file, value, report)
+            write_msgpack(file, value)
     elif isinstance(node, list | tuple):
         file.write(msgpack.Packer().pack_array_header(len(node)))
         for value in node:
-            _write(file, value, report)
+            write_msgpack(file, value)
     elif isinstance(node, np.generic):
-        _extension(file, 3, node.shape, node.dtype, bytes_of(node), report)
+        _extension(file, 3, node.shape, node.dtype, bytes_of(node))
     elif hasattr(node, "shape") and hasattr(node, "dtype"):
         if node.nbytes > MAX_CHUNK_SIZE:
-            _write_chunks(file, node, report)
+            _write_chunks(file, node)
         else:
-            _extension(file, 1, node.shape, node.dtype, bytes_of(node), report)
+            _extension(file, 1, node.shape, node.dtype, bytes_of(node))
         if node.nbytes > BLOCK:
             release(node)
     elif isinstance(node, complex):
@@ -55,7 +48,6 @@ def _extension(
     shape: tuple[int, ...],
     dtype: np.dtype,
     data: Callable[[int, int], np.ndarray],
-    report: Callable[[int], None],
 ) -> None:
     size = math.prod(shape) * dtype.itemsize
     head = msgpack.Packer().pack_array_header(3) + _pack(shape)
@@ -65,9 +57,7 @@ def _extension(
     file.write(bytes([0xD4 + length.bit_length() - 1]) if is_fixed else _header(0xC7, length))
     file.write(bytes([code]) + head)
     for start in range(0, size, BLOCK):
-        block = data(start, min(start + BLOCK, size))
-        file.write(block.data)
-        report(block.size)
+        file.write(data(start, min(start + BLOCK, size)).data)
 
 
 def _header(first: int, length: int) -> bytes:
@@ -79,7 +69,7 @@ def _header(first: int, length: int) -> bytes:
     return struct.pack(">BI", first + 2, length)
 
 
-def _write_chunks(file: BinaryIO, leaf: Leaf, report: Callable[[int], None]) -> None:
+def _write_chunks(file: BinaryIO, leaf: Leaf) -> None:
     count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
     starts = range(0, leaf.size, count)
     file.write(msgpack.Packer().pack_map_header(3))
@@ -91,5 +81,5 @@ def _write_chunks(file: BinaryIO, leaf: Leaf, report: Callable[[int], None]) -> 
         file.write(_pack(str(number)))
         at = first * leaf.dtype.itemsize
         length = min(count, leaf.size - first)
-        _extension(file, 1, (length,), leaf.dtype, lambda i, j, at=at: data(at + i, at + j), report)
+        _extension(file, 1, (length,), leaf.dtype, lambda i, j, at=at: data(at + i, at + j))
         release(leaf)

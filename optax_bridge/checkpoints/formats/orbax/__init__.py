@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from optax_bridge.checkpoints.devices import on_device
-from optax_bridge.checkpoints.formats.format import Contents, Format, Written
+from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.trees import is_array
@@ -37,12 +37,12 @@ def _read(path: Path) -> Contents:
     return Contents(read_orbax(path))
 
 
-def _write(path: Path, tree: PyTree, written: Written, name: Path) -> None:
+def _write(path: Path, tree: PyTree, name: Path) -> None:
     from optax_bridge.checkpoints.formats.orbax.write import write_orbax  # slow to import
 
     # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
     placed = jax.tree.map(on_device, tree)
-    write_orbax(path, placed, written, name)
+    write_orbax(path, placed, name)
     del placed
     if sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf)) > BLOCK:
         gc.collect()  # Orbax leaves the arrays in circles of references

@@ -1,10 +1,7 @@
 """Writes Orbax checkpoints of a TrainState's fields: `step`, `params`, `opt_state` and others."""
 
-import contextlib
 import inspect
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -19,8 +16,6 @@ from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.metadata.paths import leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
-_SECONDS_BETWEEN_LOOKS = 0.1
-
 
 class _Empty(np.ndarray):
     """An array without elements, as Orbax takes it."""
@@ -28,12 +23,7 @@ class _Empty(np.ndarray):
     size = 1  # pyright: ignore[reportAssignmentType]
 
 
-def write_orbax(
-    folder: Path,
-    tree: PyTree,
-    progress: Callable[[int], None] | None = None,
-    place: Path | None = None,
-) -> None:
+def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
     """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores."""
     metadata = None
     if isinstance(tree, dict) and is_layout(
@@ -53,7 +43,7 @@ def write_orbax(
         tree = jax.tree.map(_without_size, tree)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
-            with quiet_orbax(errors_too=True), _report_size(folder.parent, progress):
+            with quiet_orbax(errors_too=True):
                 save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
                     tree, custom_metadata=metadata
                 )
@@ -67,36 +57,6 @@ def write_orbax(
 
 def _without_size(leaf: Leaf) -> Leaf:
     return np.asarray(leaf).view(_Empty) if is_array(leaf) and leaf.size == 0 else leaf
-
-
-@contextlib.contextmanager
-def _report_size(folder: Path, progress: Callable[[int], None] | None) -> Iterator[None]:
-    """Tells how many bytes lie in a folder, again and again; Orbax itself reports nothing."""
-    if progress is None:
-        yield
-        return
-    done = threading.Event()
-
-    def look() -> None:
-        while not done.wait(_SECONDS_BETWEEN_LOOKS):
-            progress(_size(folder))
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    with contextlib.suppress(FileNotFoundError):  # temporary files come and go, and folders
-        for path in folder.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):
-                total += path.stat().st_size
-    return total
 
 
 def _check_names(tree: PyTree) -> None:

@@ -1,0 +1,101 @@
+"""The optimizers that a state may be of, by the names of its fields."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+import legacy_optim
+from legacy_optim.deprecation import describing
+from legacy_optim.older_layout import has_older_weight_norm
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.locate import Part
+from optax_bridge.correspondence import ENTRIES, Entry, entries_by_class
+
+
+def candidates(part: Part) -> list[str]:
+    """The legacy classes whose state has the fields of this one, most special first."""
+    if part.is_grouped:
+        return ["MultiOptimizer"]
+    kinds = {frozenset(s) for _, _, s in part.rows if isinstance(s, Mapping)}
+    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.matches(kinds))
+
+
+def _only_entry(part: Part) -> Entry | None:
+    """The entry of the one class that a state may be of; None if there are several, or none."""
+    names = candidates(part)
+    return entries_by_class()[names[0]] if len(names) == 1 else None
+
+
+def _within(part: Part, holder: Entry | None) -> list[Part]:
+    """The parts of each optimizer within one that holds others; empty in the older layout."""
+    if holder is None or holder.parts is None or part.is_grouped:
+        return []
+    rows_with_state = [row for row in part.rows if isinstance(row[2], Mapping)]
+    inner = []
+    for group in holder.parts.rows_within(rows_with_state):
+        targets = {"/".join(path): target for path, target, _ in group}
+        states = {"/".join(path): state for path, _, state in group}
+        inner.append(replace(part, target=targets, param_states=states))
+    return inner
+
+
+def looks_like(part: Part) -> str:
+    """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
+    names = candidates(part)
+    inner = _within(part, _only_entry(part))
+    if inner:
+        return f"{names[0]} of {', '.join(sorted(map(looks_like, inner)))}"
+    if not names and has_older_weight_norm(part.param_states):
+        return "WeightNorm of up to flax 0.3.6, from which no later release goes on"
+    return " or ".join(names) or "none of legacy_optim's optimizers"
+
+
+def other_classes(part: Part, name: str) -> str:
+    """The classes that a state may be of, none of this name, in words; "" if it may be that."""
+    entry, classes = entries_by_class().get(name), looks_like(part)
+    may_be = entry is None or entry.parts is not None or name in classes
+    return "" if may_be or not candidates(part) else f"that of {classes}"
+
+
+def has_unmatched(part: Part) -> bool:
+    """True if some parameters have no state: a MultiOptimizer, or `focus=`, left them alone."""
+    return any(state is None for _, _, state in part.rows)
+
+
+@describing()
+def infer_definitions(part: Part) -> list[legacy_optim.OptimizerDef]:
+    """Definitions that a state may be of, the likeliest first."""
+    entry = _only_entry(part)
+    holder = entry.parts if entry is not None else None
+    inner = _within(part, entry)
+    if holder is not None and len(inner) == 1 and _is_plain(inner[0]):
+        outer = map(holder.wrap, infer_definitions(inner[0]))
+        return [definition for definition in outer if definition is not None]
+    if entry is None or holder is not None:
+        names = candidates(part)
+        likely = "Adam" if "Adam" in names else (names or ["Adam"])[-1]
+        example = f"{likely}(learning_rate=1e-3)" if holder is None else holder.example
+        raise CheckpointError(
+            part.name_of("state"), "the state of one known optimizer",
+            f"fields that fit {looks_like(part)}",
+            f"Say which: --optimizer '{example}', or optimizer_def= in Python; or --like "
+            "new.py:make_state, the state of the migrated program."
+            if names
+            else "If its class is your own: --like new.py:make_state, of the migrated program, or "
+            "optimizer_def= in Python.",
+        )  # fmt: skip
+    if entry.inferred is not None:
+        return [entry.legacy(**entry.inferred(part.rows))]
+    switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
+    defaults = entry.defaults()
+    tries = []
+    for count in range(len(switches) + 1):
+        for chosen in itertools.combinations(switches, count):
+            tries.append(entry.legacy(**{name: not defaults[name] for name in chosen}))
+    return tries
+
+
+def _is_plain(part: Part) -> bool:
+    """True if a state may be of one class alone, which holds no others."""
+    entry = _only_entry(part)
+    return entry is not None and entry.parts is None
