@@ -12,7 +12,7 @@ from legacy_optim.new_names import ATTRIBUTES
 from legacy_optim.older_layout import grouped_states, merge_groups, refuse_older_weight_norm
 from legacy_optim.structure import flattened_like, leaves_by_path
 from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversal
-from legacy_optim.traverse_util import Traversal, leaf_indices
+from legacy_optim.traverse_util import Traversal, check_disjoint, leaf_indices
 from legacy_optim.typing import (
     Array,
     Device,
@@ -386,7 +386,7 @@ class MultiOptimizer(OptimizerDef):
         leaves, treedef = jax.tree.flatten(params)
         states: list[ParamState] = [None] * len(leaves)
         groups = self._groups(params)
-        _check_overlap(params, groups)
+        check_disjoint(params, groups)
         for group, definition in zip(groups, self.sub_optimizers, strict=True):
             part = definition.init_state(tuple(leaves[i] for i in group))
             for index, state in zip(group, part.param_states, strict=True):
@@ -482,22 +482,3 @@ def _check_no_text(definition: str, hyper_params: HyperParams) -> None:
                 f"{definition}({field.name}={value!r}): expected a number, found a text; write "
                 f"{definition}({field.name}=float({value!r})), or the number itself"
             )
-
-
-def _check_overlap(params: Params, groups: Sequence[Sequence[int]]) -> None:
-    """Raises a ValueError if a leaf is in several groups."""
-    paths, treedef = jax.tree_util.tree_flatten_with_path(params)
-    holders: list[list[int]] = [[] for _ in paths]
-    for number, group in enumerate(groups):
-        for index in group:
-            holders[index].append(number)
-    clashes = [
-        f"params{jax.tree_util.keystr(path)} by {numbers}"
-        for (path, _), numbers in zip(paths, holders, strict=True)
-        if len(numbers) > 1
-    ]
-    if clashes:
-        raise ValueError(
-            f"Multiple optimizers match the same leaves: {', '.join(clashes)}. Narrow one of the "
-            f"traversals. By leaf, the optimizers that match it: {treedef.unflatten(holders)}"
-        )

@@ -9,7 +9,7 @@ nothing; Flax's own traversals say at every construction that they will go.
 import abc
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from flax.traverse_util import empty_node as empty_node
 from flax.traverse_util import flatten_dict as flatten_dict
 from flax.traverse_util import unflatten_dict as unflatten_dict
 
-from legacy_optim.typing import PyTree
+from legacy_optim.typing import Params, PyTree
 
 Key = Any  # of a mapping, or an index or slice of a sequence
 
@@ -284,3 +284,22 @@ def _is_named_tuple(value: PyTree) -> bool:
 def _rebuilt(inputs: PyTree, items: list[PyTree]) -> PyTree:
     """The items in a container of the type of `inputs`."""
     return type(inputs)(*items) if _is_named_tuple(inputs) else type(inputs)(items)
+
+
+def check_disjoint(params: Params, groups: Sequence[Sequence[int]]) -> None:
+    """Raises a ValueError if a leaf is in several groups."""
+    paths, treedef = jax.tree_util.tree_flatten_with_path(params)
+    holders: list[list[int]] = [[] for _ in paths]
+    for number, group in enumerate(groups):
+        for index in group:
+            holders[index].append(number)
+    clashes = [
+        f"params{jax.tree_util.keystr(path)} by {numbers}"
+        for (path, _), numbers in zip(paths, holders, strict=True)
+        if len(numbers) > 1
+    ]
+    if clashes:
+        raise ValueError(
+            f"Multiple optimizers match the same leaves: {', '.join(clashes)}. Narrow one of the "
+            f"traversals. By leaf, the optimizers that match it: {treedef.unflatten(holders)}"
+        )
