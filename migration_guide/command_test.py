@@ -3,11 +3,7 @@
 import io
 import json
 import os
-import signal
-import stat
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -37,39 +33,6 @@ def test_a_bar_appears_on_a_terminal_if_it_takes_long(tmp_path: Path, terminal: 
     report = command.with_bar([tmp_path], Options(), console, after=after)
     assert len(report.changed_files) == 3
     assert ("rewriting" in shown.getvalue()) == (terminal and after == 0.0)
-
-
-def test_the_bar_covers_every_phase(tmp_path: Path):
-    _tree(tmp_path, 3)
-    said: list[tuple[str, int, int]] = []
-    driver.migrate([tmp_path], Options(), lambda *what: said.append(what))
-    assert list(dict.fromkeys(what for what, _, _ in said)) == [
-        "looking", "reading", "parsing", "rewriting",
-    ]  # fmt: skip
-    assert said[-1] == ("rewriting", 3, 3)
-
-
-def test_ctrl_c_leaves_every_file_whole(tmp_path: Path):
-    paths = _tree(tmp_path, 100)
-    code = "from optax_bridge.cli.app import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "migrate", "--write", str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    give_up = time.monotonic() + 120
-    while paths[0].read_text(encoding="utf-8") == OLD and process.poll() is None:
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    texts = {path.read_text(encoding="utf-8") for path in paths}
-    assert len(texts) <= 2
-    assert sorted(tmp_path.iterdir()) == sorted(paths)
-    if process.returncode == command.INTERRUPTED:
-        assert "all of them whole" in errors
-        assert "Traceback" not in errors
-    else:  # it was quicker
-        assert process.returncode == 0
 
 
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
@@ -114,26 +77,6 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     assert second.read_text(encoding="utf-8") != OLD
 
 
-def test_a_full_disk_makes_the_exit_code_1_and_leaves_the_files_and_no_rubbish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    modes: list[int] = []
-
-    def full(descriptor: int) -> None:
-        del descriptor
-        modes.extend(stat.S_IMODE(part.stat().st_mode) for part in tmp_path.glob(".*.part"))
-        raise OSError(28, "No space left on device")
-
-    paths = _tree(tmp_path, 2)
-    monkeypatch.setattr(os, "fsync", full)
-    assert command.run([tmp_path], write=True) == 1
-    assert capsys.readouterr().out.count("not written: [Errno 28]") == 2
-    assert modes == [0o700] * 2  # nobody else reads it on the way, whatever the file's own mode
-    assert {path: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == dict.fromkeys(
-        paths, OLD
-    )
-
-
 @pytest.mark.parametrize("broken", [b"def (:\n", b"\x00", b"x = '\xff'\n"])
 def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
     tmp_path: Path, broken: bytes, capsys: pytest.CaptureFixture[str]
@@ -174,29 +117,12 @@ def test_names_that_are_no_text_and_that_steer_a_terminal(
     assert r"a\udcff.py" in printed and r"\x1b[31m.py" in printed and "\x1b" not in printed
 
 
-def test_what_a_killed_run_left_is_removed_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_what_a_killed_run_left_is_removed_by_the_next_one_that_writes(tmp_path: Path):
     (path,) = _tree(tmp_path, 1)
-    code = (
-        "import os, signal\nfrom pathlib import Path\n"
-        "from migration_guide.codemod.reading import files\n"
-        "os.fsync = lambda f: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"files.write(Path({str(path)!r}), b'half')"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert path.read_text(encoding="utf-8") == OLD
-    left = [p for p in tmp_path.iterdir() if p != path]
-    other = tmp_path / ".m0.py.abc123"  # of somebody else
-    other.touch()
-    assert len(left) == 1
-    assert command.run([tmp_path]) == 0  # only shows
-    assert left[0].exists()
-    living = part_folder(tmp_path)  # of a process that goes on
-    living.mkdir()
-    assert command.run([path], write=True) == 0
-    assert str(left[0]) in caplog.text
-    assert sorted(tmp_path.iterdir()) == [other, living, path]
+    left = Path(str(part_folder(tmp_path)).replace(f"-{os.getpid()}-", f"-{2**31 - 1}-"))
+    left.mkdir()
+    assert command.run([tmp_path]) == 0 and left.exists()
+    assert command.run([path], write=True) == 0 and not left.exists()
 
 
 def test_a_file_is_read_once_whatever_leads_to_it(tmp_path: Path):

@@ -101,7 +101,7 @@ def test_it_is_printed_chosen_and_wrapped_as_the_others(
     assert "optax_bridge.lion(learning_rate=0.1)" in printed and lion.notes[:20] in printed
     assert choose_recipe(parse("Lion(0.1)")).call.target == "optax.lion"
     wrapped = choose_recipe(parse("WeightNorm(Lion(0.1))"), dtypes={"float32"})
-    assert wrapped.call.render().startswith("optax_bridge.weight_norm(inner=optax.lion(")
+    assert wrapped.call.render().startswith("optax_bridge.weight_norm(inner=optax_bridge.lion(")
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -20,12 +20,12 @@ class Dispatcher:
 
     def __init__(self, context: Context, rules: Sequence[Rule]):
         self._context = context
-        wanted = [rule for rule in rules if context.options.selects(rule.name)]
-        self._rules = {kind: [r for r in wanted if kind in r.handlers] for kind in HANDLERS}
+        selected = [rule for rule in rules if context.options.selects(rule.name)]
+        self._rules = {kind: [r for r in selected if kind in r.handlers] for kind in HANDLERS}
         # Statement -> references to flax.optim in it that no rule took so far, and what they are in
         # the result.
         self._pending: dict[cst.CSTNode, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
-        self._all_rules = len(wanted) == len(rules)
+        self._all_rules = len(selected) == len(rules)
 
     def rewritten(self) -> cst.Module:
         """The module with every node as the rules make it."""

@@ -1,12 +1,13 @@
-"""From paths to results: which files matter, what they tell each other, what becomes of each."""
+"""From paths to results: finds the files that matter, shares their facts, rewrites each of them."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from migration_guide.codemod.results import FileResult, Message, Options, Report
 from migration_guide.codemod.rewrite import rewrite
 from migration_guide.codemod.writing import public_optax, random_numbers
 
-_ROUNDS = 8  # what files tell each other settles in two, as a rule
+_ROUNDS = 8  # as a rule the facts settle in two
 
 
 @dataclass
@@ -120,7 +121,7 @@ def _read_all(
     results: list[FileResult],
     progress: Callable[[str, int, int], None],
 ) -> list[Candidate]:
-    """The Python files and notebooks, read; adds what cannot be read, to the results."""
+    """Reads the Python files and notebooks; an unreadable one goes into the results."""
     candidates: list[Candidate] = []
     for index, file in enumerate(looked_at):
         progress("reading", index, len(looked_at))
@@ -158,10 +159,10 @@ def _relevant_files(
     results: list[FileResult],
     progress: Callable[[str, int, int], None],
 ) -> list[tuple[Candidate, Project]]:
-    """The files of one program that may matter, and what they tell each other."""
-    rest = {candidate.file.path: candidate for candidate in group}
+    """Returns the files of a program that may matter, each with the facts that they share."""
+    remaining = {candidate.file.path: candidate for candidate in group}
     modules = frozenset(n for c in group for n in files.module_names(c.file.path))
-    start = Project(
+    start = project = Project(
         modules=modules,
         half_precision=_half_precision(group),
         follows_arrays=options.optax_alone,
@@ -170,17 +171,15 @@ def _relevant_files(
     more = [c for c in group if c.uses_optim or files.has_old_names(c.data)]
     if options.old_random_numbers:
         more += [c for c in group if c not in more and random_numbers.makes_keys(c.data)]
-    while True:  # what these hand on may make another file matter
+    while more:  # their facts may make another file matter
         for candidate in more:
-            del rest[candidate.file.path]
+            del remaining[candidate.file.path]
             if candidate.unreadable:
                 results.append(failure(candidate.file.path, candidate.unreadable))
             else:
                 chosen.append(candidate)
-        project = _project(chosen, start, progress)
-        more = list(filter(_readers(project), rest.values()))
-        if not more:
-            break
+        project = _project(chosen, start, project, progress)
+        more = list(filter(_readers(project), remaining.values()))
     if options.optax_alone:
         analyses = [c.analysis for c in chosen if c.analysis is not None]
         project.leaves_some = any(map(public_optax.leaves_some, analyses))
@@ -188,7 +187,7 @@ def _relevant_files(
 
 
 def _readers(project: Project) -> Callable[[Candidate], bool]:
-    """Returns a test for files that may read, or hand on, what others of their program have."""
+    """Returns a test for files that may read, or hand on, optimizers of their program."""
     functions = [name.rpartition(".")[2] for name in (*project.returns, *project.argument_kinds)]
     names = [*project.fields, *functions]
     words = [alias.split(".") for alias in project.aliases]
@@ -219,38 +218,41 @@ def _half_precision(group: Sequence[Candidate]) -> dict[Path, Sign]:
 def _project(
     candidates: Sequence[Candidate],
     start: Project,
+    project: Project,
     progress: Callable[[str, int, int], None],
 ) -> Project:
-    """Returns the facts that the files of one program share."""
+    """Returns the facts that the files of one program share, from those of some of them."""
     for index, candidate in enumerate(candidates):
         progress("parsing", index, len(candidates))
-        if candidate.analysis is not None:
-            candidate.analysis.infer(start)
-            continue
-        try:
-            module = parse(candidate.code)
-            candidate.analysis = Analysis(module, start, candidate.file.path)
-        except (SyntaxError, RecursionError, TooLargeError):
-            continue  # said when it is its turn to be rewritten
-        except Exception as error:  # one file must not stop the others
-            candidate.problem = bug_report(error)
+        if candidate.analysis is None and not candidate.problem:
+            with _noting_errors(candidate):
+                candidate.analysis = Analysis(parse(candidate.code), candidate.file.path)
     analyses = [c.analysis for c in candidates if c.analysis is not None]
-    if any(analysis.own_classes for analysis in analyses) and not start.own_apply_gradient:
-        # In every file such calls may be of such a class: what they made of it is no more known.
-        start = dataclasses.replace(start, own_apply_gradient=True)
-        for analysis in analyses:
-            analysis.infer(start)
-    project = start
+    # In every file such calls may be of such a class: what they made of it is not known then.
+    start.own_apply_gradient |= any(analysis.own_classes for analysis in analyses)
     # Repeated, so that one file's facts reach a third file through a second.
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         shared = merge_projects([start, *(analysis.shared for analysis in analyses)])
         shared.expected = project.expected | shared.expected  # once met, use says no more of it
-        if shared == project:
+        if number and shared == project:
             break
         project = shared
-        for analysis in analyses:
-            analysis.infer(project)
+        for candidate in candidates:
+            if candidate.analysis is not None:
+                with _noting_errors(candidate):
+                    candidate.analysis.infer(project)
     return project
+
+
+@contextlib.contextmanager
+def _noting_errors(candidate: Candidate) -> Generator[None]:
+    """Context in which one file's error does not stop the others."""
+    try:
+        yield
+    except (SyntaxError, RecursionError, TooLargeError):  # said when it is its turn to be rewritten
+        candidate.analysis = None
+    except Exception as error:
+        candidate.analysis, candidate.problem = None, bug_report(error)
 
 
 def result_of(candidate: Candidate, options: Options, project: Project) -> list[FileResult]:
@@ -300,16 +302,16 @@ def _cell_messages(
     messages: Sequence[Message],
 ) -> tuple[Message, ...]:
     """Returns messages with their cells, with those about installations and other languages."""
-    placed = []
+    located = []
     for message in messages:
         cell, line = book.location(message.line)
         new_line = new.location(message.new_line)[1]
-        placed.append(dataclasses.replace(message, cell=cell, line=line, new_line=new_line))
+        located.append(dataclasses.replace(message, cell=cell, line=line, new_line=new_line))
     for cell, source in book.others:
         if re.search(r"\bflax\b.*\boptim\b", source):
             unread = "this cell is not read, and uses flax.optim"
-            placed.append(Message(1, unread, cell=cell, new_line=1))
-    return tuple(placed)
+            located.append(Message(1, unread, cell=cell, new_line=1))
+    return tuple(located)
 
 
 def left_outside(result: FileResult) -> FileResult:

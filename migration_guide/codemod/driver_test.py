@@ -274,13 +274,19 @@ def test_imports_from_any_of_several_modules_are_seen():
         assert not files.hands_on(text.encode(), homes)
 
 
-def test_another_file_that_reads_something_like_an_optimizer_is_listed(tmp_path: Path):
-    (tmp_path / "steps.py").write_text(
-        "def evaluate(optimizer):\n    return optimizer.target\n", encoding="utf-8"
-    )
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def evaluate(optimizer):\n    return optimizer.target\n", "is this an optimizer"),
+        ("def limited(x):\n    return x.clip(a_max=1)\n", "of JAX's arrays, clip takes min="),
+    ],
+    ids=["optimizer", "clip"],
+)
+def test_another_file_of_the_program_is_listed(code: str, said: str, tmp_path: Path):
+    (tmp_path / "steps.py").write_text(code, encoding="utf-8")
     (tmp_path / "main.py").write_text(OLD, encoding="utf-8")
     _, output = _migrate(str(tmp_path))
-    assert "steps.py:2: is this an optimizer" in output
+    assert f"steps.py:2: {said}" in output
 
 
 def test_environments_and_hidden_folders_are_left_out(tmp_path: Path):

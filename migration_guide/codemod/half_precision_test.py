@@ -20,6 +20,8 @@ PERHAPS = {
     "default": "class M(nn.Module):\n    dtype: str = 'bf16'",
     "jmp": "import jmp",
     "dynamic-scale": "optim.DynamicScale()",
+    "word-as-text": "PRECISION = 'half'",
+    "key-of-settings": "x = {'half_precision': True}",
     "cut-at-underscores": "if FLAGS.use_mixed_precision: pass",
     "from-a-config": "nn.Dense(3, dtype=cfg.dtype)",
     "from-a-flag": "p = jax.tree_map(lambda x: x.astype(FLAGS.model.dtype), p)",
@@ -41,7 +43,9 @@ FLOAT32 = {
     "letters": "p = x.astype('f'), y.astype('>f4'), z.astype('i')",
     "initializer": "def init(key, shape, dtype=jnp.float32): return jnp.zeros(shape, dtype)",
     "compared": "x.dtype == y",
-    "key": "x = {'e': y['e']}",
+    "key": "x = {'e': y['e'], 'half': y['half']}",
+    "variables": "half, mixed = x / 2, half + y",
+    "no-python": "f(half",
 }
 
 
@@ -117,8 +121,6 @@ def test_what_holds_in_half_precision_stays_public_optax():
     result = rewrite(code, Options())
     assert "d = optax.sgd(" in result.code
     assert not result.messages
-    code += "e = optim.WeightNorm(optim.GradientDescent(0.1))\n"
-    assert "d = optax_bridge.momentum(" in rewrite(code, Options()).code
 
 
 def test_public_optax_alone_leaves_it_to_a_person():

@@ -1,8 +1,8 @@
 # pyright: strict
 """Finds the rules in their folder and puts them into an order that suits all of them.
 
-A file in `rules/` that defines one of `HANDLERS` is a rule. What it needs from others it says in
-constants of its own, so that the names of the files mean nothing:
+A file in `rules/` that defines one of `HANDLERS` is a rule. It declares its needs in constants,
+so that the names of the files mean nothing:
 
 - `RUNS_AFTER`: names of rules whose result on the same node it wants to see.
 - `IN_DEFINITIONS`: whether it applies to the bodies of the user's own definition classes as well,

@@ -68,12 +68,12 @@ class Restored:
 
     @property
     def is_to_be_filled_in(self) -> bool:
-        """True if the command lacks the function that makes what is restored into."""
+        """True if the command lacks the function that makes the template."""
         return not (self.optimizers or self.template)
 
     @property
     def is_known(self) -> bool:
-        """True if the program shows both what is restored into and all of its optimizers."""
+        """True if the program shows both the template and all of its optimizers."""
         is_computed = any(UNKNOWN_RATE in call for _, call in self.optimizers)
         return bool(self.template and self.optimizers) and not is_computed
 

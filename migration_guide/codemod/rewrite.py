@@ -34,7 +34,7 @@ def rewrite(
         half_precision=half_precision.signs({path: code}), follows_arrays=options.optax_alone
     )
     try:
-        analysis = analysis or Analysis(parse(code), project, path)
+        analysis = analysis or _analysis(code, project, path)
         new, context = _apply_rules(analysis, options, rules)
     except SyntaxError as error:
         problem = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
@@ -50,7 +50,7 @@ def rewrite(
         refused = refused or (_objection(code, new) if new != code else "")
         if refused or new == code or not _may_go_on(context, new):
             break
-        again, later = _apply_rules(Analysis(parse(new), project, path), options, rules)
+        again, later = _apply_rules(_analysis(new, project, path), options, rules)
         if again == new:
             break
         message_texts = {message.text for message in messages}
@@ -75,6 +75,12 @@ def rewrite(
         rate_at_steps=context.rate_at_steps,
         legacy_names=tuple(sorted(context.legacy_names)),
     )
+
+
+def _analysis(code: str, project: Project, path: Path) -> Analysis:
+    analysis = Analysis(parse(code), path)
+    analysis.infer(project)
+    return analysis
 
 
 def _restored_files(context: Context) -> tuple[Restored, ...]:
@@ -114,9 +120,9 @@ def _may_go_on(context: Context, code: str) -> bool:
     top = analysis.scopes[analysis.module]
     roots = {name.split(".")[0] for name in context.needed}
     new = {root for root in roots if not top.find(root)}
-    before = {name.split(".")[0] for name in imports.references(analysis.module)}
+    old_roots = {name.split(".")[0] for name in imports.references(analysis.module)}
     remaining = any(by_hand for _, _, by_hand in context.remarks)
-    if remaining or "legacy_optim" in context.needed or new & before:
+    if remaining or "legacy_optim" in context.needed or new & old_roots:
         return True
     return bool(uses_gone_names(code))
 

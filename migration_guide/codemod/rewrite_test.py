@@ -327,7 +327,7 @@ CONSTRUCTORS = {
     "adagrad": ("optim.Adagrad(0.1)", "optax_bridge.adagrad(0.1)"),
     "nested": (
         "optim.WeightNorm(optim.GradientDescent(0.1), 0.5)",
-        "optax_bridge.weight_norm(optax.sgd(0.1), 0.5)",
+        "optax_bridge.weight_norm(optax_bridge.sgd(0.1), 0.5)",
     ),
     "groups": (
         "optim.MultiOptimizer((a, optim.GradientDescent(0.1)), *more)",

@@ -164,13 +164,13 @@ def _resuming(report: Report) -> Iterator[str]:
         checkpoint=shlex.quote(only.checkpoint),
         program=short_path(restoring[0].path) if len(restoring) == 1 else "PROGRAM",
         function=only.template or UNKNOWN_TEMPLATE,
-        rate="".join(f" {part}" for part in report.rate_option),
+        rate="".join(f" {option}" for option in report.rate_option),
         fill_in=_OLD_PROGRAM if only.template else _WITHOUT_ARGUMENTS,
     )
 
 
 def _assumed(report: Report) -> list[str]:
-    """What the result assumes of the programs, and what stays legacy, in a note each."""
+    """Returns notes on the assumptions of the result, and on definitions that stay legacy."""
     files = [short_path(result.path) for result in report.results if result.for_float32]
     names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     notes = [_FLOAT32.format(names)] if files else []

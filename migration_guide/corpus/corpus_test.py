@@ -4,15 +4,17 @@ and migrated to public Optax and Flax alone."""
 import functools
 import json
 import re
+import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from migration_guide.codemod.results import Report
+from migration_guide.codemod import driver
+from migration_guide.codemod.results import Options, Report
 from migration_guide.corpus.comparing import assert_close, numbers, outputs
-from migration_guide.corpus.migrated import migrate_copies
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted(p for p in (HERE / "programs").iterdir() if not p.name.startswith("__"))
@@ -27,6 +29,21 @@ class Migrated(NamedTuple):
 
     printed: str
     report: Report
+
+
+def migrate_copies(
+    programs: Iterable[Path], recipes: Sequence[str], folder: Path
+) -> dict[Path, Report]:
+    """Writes each program, migrated alone by each recipe, to `folder/RECIPE/NAME`."""
+    reports: dict[Path, Report] = {}
+    for recipe in recipes:
+        (folder / recipe).mkdir()
+        for program in programs:
+            copy = folder / recipe / program.name
+            shutil.copytree(program, copy) if program.is_dir() else shutil.copy(program, copy)
+            reports[copy] = driver.migrate([copy], Options(recipe=recipe))
+            driver.save(reports[copy].results)
+    return reports
 
 
 @functools.cache

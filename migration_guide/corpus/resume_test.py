@@ -14,7 +14,7 @@ import pytest
 from migration_guide.codemod.results import Report
 from migration_guide.corpus import next_steps
 from migration_guide.corpus.comparing import assert_close, numbers, outputs, printed_by
-from migration_guide.corpus.migrated import migrate_copies
+from migration_guide.corpus.corpus_test import migrate_copies
 from migration_guide.corpus.worker import NUM_STEPS
 
 HERE = Path(__file__).parent

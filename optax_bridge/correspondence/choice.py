@@ -67,9 +67,10 @@ def choose_recipe(
     Args:
       optimizer: a legacy definition, or one that was described; wrapped and grouped ones included.
       recipe: "exact": this project's transformation in legacy arithmetic. "auto": public Optax
-        where that is identical or differs by rounding alone in all the dtypes, each part of a
-        wrapped or grouped optimizer for itself, else the exact one. "optax": public Optax
-        wherever it has an equal at all; the choice's claim and dtypes say what that is worth.
+        where that is identical or differs by rounding alone in all the dtypes, each member of a
+        group for itself, else the exact one, as within an optimizer that magnifies rounding.
+        "optax": public Optax wherever it has an equal at all; the choice's claim and dtypes say
+        what that is worth.
       dtypes: names of the floating-point dtypes that parameters may have; None where that cannot be
         known, which is any of float32, bfloat16 and float16.
 
@@ -86,12 +87,12 @@ def choose_recipe(
     if not isinstance(described, Described):
         call = Call("optax_bridge.wrap_definition", (described,))
         return Choice(call, EXACT, "exact", EXACT.dtypes, "its class is one of the program's own")
-    entry, around = described.entry, described.entry.around
+    entry = described.entry
     parts: list[Choice] = []
 
     def inner(optimizer: Described | legacy_optim.OptimizerDef) -> Call:
-        holds = recipe != "auto" or possible <= around.dtypes
-        parts.append(choose_recipe(optimizer, recipe if holds else "exact", possible))
+        exact = recipe == "auto" and entry.magnifies_rounding
+        parts.append(choose_recipe(optimizer, "exact" if exact else recipe, possible))
         return parts[-1].call
 
     settings = with_inner(described.settings, inner)
@@ -144,6 +145,8 @@ def _choose_outer(
     around = replace(entry.around, key=f"{entry.name}/around")
     if recipe != "exact":
         lacking = _reason(entry, around, possible - around.dtypes)
+        if recipe == "auto" and entry.magnifies_rounding:
+            lacking = f"{entry.legacy.__name__} magnifies the rounding of public Optax within it"
         parts = [_within(part, around, lacking) for part in parts]
     reason = "; ".join(dict.fromkeys(part.reason for part in parts if part.reason))
     if all(part.kind == "exact" for part in parts):

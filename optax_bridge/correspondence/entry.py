@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from optax_bridge._hyper_params import RATES
-from optax_bridge.correspondence.claim import EXACT, Claim, identical
+from optax_bridge.correspondence.claim import EXACT, Claim, Verdict, identical
 from optax_bridge.correspondence.recipe import (
     Call,
     Node,
@@ -238,6 +238,11 @@ class Entry:
     def fields(self) -> frozenset[str]:
         """The fields of its legacy parameter state."""
         return frozenset({field.legacy for field in self.state} | set(self.dropped))
+
+    @property
+    def magnifies_rounding(self) -> bool:
+        """True if public Optax within it may end up further off than rounding alone."""
+        return self.around.verdict is not Verdict.IDENTICAL
 
     @property
     def takes_groups(self) -> bool:

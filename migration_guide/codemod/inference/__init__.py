@@ -1,1 +1,1 @@
-"""Infers what the expressions of a program hold, through all its files."""
+"""Infers the kinds of a program's expressions, through all its files."""

@@ -7,6 +7,7 @@ of that name.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,20 +31,22 @@ _ROUNDS = 20  # kinds only grow, and programs settle in two to five
 
 
 class Analysis(Expressions):
-    """Kinds of the expressions of one module, inferred."""
+    """Kinds of the expressions of one module, which `infer` infers."""
 
-    def __init__(self, module: cst.Module, project: Project, path: Path = Path()):
+    def __init__(self, module: cst.Module, path: Path = Path()):
         self.path = path
         self.key = path.parent.name if path.stem == "__init__" else path.stem
-        super().__init__(module, project)
-        self._given = project
-        self._infer()
+        super().__init__(module)
+        self._facts_of_others: Project | None = None
 
     def infer(self, project: Project) -> None:
-        """Infers all kinds again, if other files say something else about what this one names."""
-        changed = changed_names(self._given, project)
-        self._given = project
-        if self._has_star or not changed.isdisjoint(self._concerns):
+        """Infers all kinds, unless nothing that the module names has changed in other files."""
+        before, self._facts_of_others = self._facts_of_others, project
+        if (
+            before is None
+            or self._has_star
+            or not changed_names(before, project).isdisjoint(self._concerns)
+        ):
             self.reset(project)
             self._infer()
         elif self.trains_with_jax:
@@ -65,21 +68,35 @@ class Analysis(Expressions):
         return any(imports.star(node) for node in self.facts.imports)
 
     def line(self, node: cst.CSTNode) -> int:
-        """The line on which a node begins, from 1."""
-        return self._positions[node].start.line
-
-    def has_line(self, node: cst.CSTNode) -> bool:
-        """True if a node belongs to the module."""
-        return node in self._positions
+        """The line of a node, from 1; that of the string of a node made from its text."""
+        statement = node
+        while (above := self.parents.get(statement, self.module)) is not self.module:
+            statement = above
+        if statement not in self._positions:
+            alone = cst.Module([cst.ensure_type(statement, cst.BaseStatement)])
+            wrapper = MetadataWrapper(alone, unsafe_skip_copy=True)
+            self._positions[statement] = wrapper.resolve(PositionProvider)
+        positions = self._positions[statement]
+        while node not in positions:
+            node = self.parents[node]
+        return self._lines_above[statement] + positions[node].start.line
 
     @functools.cached_property
-    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
-        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+    def _positions(self) -> dict[cst.CSTNode, Mapping[cst.CSTNode, CodeRange]]:
+        """Statement of the module -> the places of its nodes, as if it stood alone."""
+        return {}
+
+    @functools.cached_property
+    def _lines_above(self) -> dict[cst.CSTNode, int]:
+        body = self.module.body
+        counts = (self.module.code_for_node(line).count("\n") for line in body)
+        above = itertools.accumulate(counts, initial=len(self.module.header))
+        return dict(zip(body, above, strict=False))
 
     def _infer(self) -> None:
+        self._read_annotations()
         for _ in range(_ROUNDS):
-            self._changed = False
-            self._memo.clear()
+            self._cells.forget_changed()
             self._infer_functions()
             for target, value in self.facts.assignments:
                 self.assign(target, self.kind(value))
@@ -91,44 +108,51 @@ class Analysis(Expressions):
                 arguments.assign_decorated(self, function)
             for call in self.facts.calls:
                 arguments.assign_arguments(self, call)
-            if not self._changed:
-                self._memo.clear()
+            if not self._cells.has_changed:
                 arguments.learn(self, self.applications)
                 legacy_arguments.keep(self)
-            if not self._changed and self._follows_foreign:
+            if not self._cells.has_changed and self._follows_foreign:
                 break
-            self._follows_foreign |= not self._changed
-        self._memo.clear()
+            if not self._cells.has_changed:
+                self._follows_foreign = True
+                self._cells.change_all()
+        self._cells.forget_changed()
         self.shared = module_exports(self)
         self.program = merge_projects([self.project, self.shared])
 
-    def _infer_functions(self) -> None:
+    def _read_annotations(self) -> None:
+        """Takes the kinds of annotations and of the calls in other files, which never change."""
         for node in self.facts.annotated:
             kind = annotation_kind(self, node.annotation.annotation)
             self.assign(node.target, kind)
-            if node.value is not None:
-                self.assign(node.target, self.kind(node.value))
             if node in self.facts.owner and isinstance(node.target, cst.Name):
                 self.assign_field(node.target.value, kind)
         for function in self.facts.functions:
-            own_name = self.function_name(function)
             is_method = function in self.facts.owner
-            passed = {} if is_method else self.project.argument_kinds.get(own_name, {})
+            argument_kinds = {} if is_method else self.project.argument_kinds
+            passed = argument_kinds.get(self.function_name(function), {})
             for index, parameter in enumerate(parameters(function)):
                 for key in (index, parameter.name.value):
                     self.assign_parameter(function, parameter, passed.get(key, NOTHING))
-                if parameter.default is not None:
-                    self.assign_parameter(function, parameter, self.kind(parameter.default))
                 if parameter.annotation is not None:
                     kind = annotation_kind(self, parameter.annotation.annotation)
                     self.assign_parameter(function, parameter, kind)
-            kinds = [self.kind(value) for value in self.facts.returns[function]]
             if isinstance(function, cst.FunctionDef) and function.returns is not None:
-                kinds.append(annotation_kind(self, function.returns.annotation))
-            old = self._returns.get(function, NOTHING)
-            self._returns[function] = self._add_kinds(old, join_kinds(kinds))
+                kind = annotation_kind(self, function.returns.annotation)
+                self._cells.add(self._cells.results, id(function), kind)
+
+    def _infer_functions(self) -> None:
+        for node in self.facts.annotated:
+            if node.value is not None:
+                self.assign(node.target, self.kind(node.value))
+        for function in self.facts.functions:
+            for parameter in parameters(function):
+                if parameter.default is not None:
+                    self.assign_parameter(function, parameter, self.kind(parameter.default))
+            kinds = [self.kind(value) for value in self.facts.returns[function]]
+            self._cells.add(self._cells.results, id(function), join_kinds(kinds))
             if isinstance(function, cst.FunctionDef) and is_property(function):
-                self.assign_field(function.name.value, self._returns[function])
+                self.assign_field(function.name.value, self.return_kind(function))
 
     def _call_kind(self, node: cst.Call) -> Kind:
         return call_kind(self, node)

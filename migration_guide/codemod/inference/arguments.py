@@ -1,7 +1,7 @@
 """Moves kinds into the parameters and fields of calls, and infers them from use.
 
-In `x.apply_gradient(g)`, x is an optimizer, and its maker a definition. What use shows adds nothing
-to expressions of another kind, so `learn` runs after all other inference.
+In `x.apply_gradient(g)`, x is an optimizer, and its maker a definition. Use adds nothing to
+expressions of a known kind, so `learn` runs after all other inference.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ _KNOWN_LIBRARIES = ("flax", "jax", "optax", "numpy", "optax_bridge", "legacy_opt
 
 
 def assign_arguments(a: Expressions, node: cst.Call) -> None:
-    """Moves what is given to a call into parameters and fields."""
+    """Moves the arguments of a call into parameters and fields."""
     last = last_name(node.func)
     if last == "partial" and node.args:
         _assign_parameters(a, a.kind(node.args[0].value), node.args[1:])
@@ -201,7 +201,7 @@ def _infer_from_target(
 
 
 def expect_optimizer(a: Expressions, value: cst.BaseExpression, deep: int = 0) -> None:
-    """An expression that use shows to be an optimizer: what made it is a definition."""
+    """Infers that the maker of an expression, which is used as an optimizer, is a definition."""
     if not isinstance(value, cst.Call) or deep > 4:
         return
     maker = value.func
@@ -216,7 +216,7 @@ def expect_optimizer(a: Expressions, value: cst.BaseExpression, deep: int = 0) -
 
 
 def expect_definition(a: Expressions, value: cst.BaseExpression, deep: int = 0) -> None:
-    """An expression that use shows to be a definition."""
+    """Infers that an expression is a definition, as which it is used."""
     if a.kind(value) - {OPTIMIZER, OWN_GROUPS} or deep > 4:
         return
     if isinstance(value, cst.Call):
@@ -247,7 +247,7 @@ def _is_external(a: Expressions, name: str) -> bool:
     parts = name.split(".")
     if parts[0] in _KNOWN_LIBRARIES or imports.is_foreign(name):
         return False
-    return not any(part in a.project.modules for part in parts[:-1])
+    return not any(module in a.project.modules for module in parts[:-1])
 
 
 def _infer_from_argument(a: Expressions, value: cst.BaseExpression, kind: Kind) -> None:

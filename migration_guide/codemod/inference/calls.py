@@ -1,4 +1,4 @@
-"""The kinds of what calls return and annotations state: JAX's transformations, containers."""
+"""The kinds of calls' results and of annotations: JAX's transformations, containers."""
 
 import libcst as cst
 
@@ -175,7 +175,7 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
 
 
 def candidate_kind(a: Expressions, node: cst.Call) -> Kind:
-    """The kind of what `max`, `min` and `sorted` compare: the items of one argument, or several."""
+    """Returns the kind of the items that `max`, `min` and `sorted` compare."""
     kinds = [a.kind(arg.value) for arg in node.args if arg.keyword is None]
     return item(kinds[0]) if len(kinds) == 1 else join_kinds(kinds)
 
@@ -253,7 +253,7 @@ def annotation_kind(a: Expressions, node: cst.BaseExpression) -> Kind:
     if isinstance(node, cst.BinaryOperation):
         return join_kinds([annotation_kind(a, node.left), annotation_kind(a, node.right)])
     if isinstance(node, cst.Subscript):
-        indices = [part.slice for part in node.slice]
+        indices = [element.slice for element in node.slice]
         inner = [annotation_kind(a, i.value) for i in indices if isinstance(i, cst.Index)]
         last = last_name(node.value)
         if last in _UNIONS:

@@ -26,13 +26,13 @@ def module_exports(a: Expressions) -> Project:
     fields = {name: portable(kind) for name, kind in a.fields.items()}
     classes = [f"{a.key}.{c.name.value}" for c in a.legacy_classes]
     groups = [f"{a.key}.{c.name.value}" for c in a.legacy_classes if a.is_groups(c)]
-    for origin, here in _reexports(a):
+    for origin, exported in _reexports(a):
         if origin in a.project.definitions:
-            classes.append(here)
+            classes.append(exported)
         if origin in a.project.own_groups:
-            groups.append(here)
+            groups.append(exported)
         if origin in a.project.returns:
-            functions.setdefault(here, a.project.returns[origin])
+            functions.setdefault(exported, a.project.returns[origin])
     reads_hyper_params = any(
         a.holds(node, HYPER_PARAMS) for node in (*facts.attributes, *facts.calls)
     )
@@ -71,8 +71,8 @@ def _overridden_names(a: Expressions) -> frozenset[str]:
     for call in _steps(a):
         holder, _ = method_call(call)
         if holder is not None and a.holds(holder, OPTIMIZER):
-            rest = call.args[1:] if call.args and not call.args[0].keyword else call.args
-            overridden |= {keyword_of(arg) or "**" for arg in rest}
+            overrides = call.args[1:] if call.args and not call.args[0].keyword else call.args
+            overridden |= {keyword_of(arg) or "**" for arg in overrides}
     return frozenset(overridden - {"grads", "loss_fn"})
 
 
@@ -97,7 +97,7 @@ def _functions_used(a: Expressions) -> Iterator[cst.BaseExpression]:
 
 
 def _reexports(a: Expressions) -> Iterator[tuple[str, str]]:
-    """Yields what is there of other files of the program: the name there, and the name here."""
+    """Yields the names of other files' things that the module hands on: (origin, name here)."""
     project = a.project
     for node in a.facts.imports:
         if module := imports.star(node):
@@ -108,8 +108,8 @@ def _reexports(a: Expressions) -> Iterator[tuple[str, str]]:
         elif isinstance(node, cst.ImportFrom):
             for name, bound, _ in imports.aliases(node):
                 yield shared_name(name), f"{a.key}.{bound}"
-    for value, here in _top_aliases(a):  # `Groups = base.Groups`
-        yield shared_name(a.names.of(value) or ""), here
+    for value, exported in _top_aliases(a):  # `Groups = base.Groups`
+        yield shared_name(a.names.of(value) or ""), exported
 
 
 def _aliases(a: Expressions) -> dict[str, str]:
@@ -120,14 +120,14 @@ def _aliases(a: Expressions) -> dict[str, str]:
             origin = a.names.resolve_export(name)
             if not is_dotted and is_legacy(origin):
                 origins[f"{a.key}.{bound}"] = origin
-    for value, here in _top_aliases(a):
+    for value, exported in _top_aliases(a):
         if a.names.of(value) == f"{OPTIM}.OptimizerDef":
-            origins[here] = f"{OPTIM}.OptimizerDef"
+            origins[exported] = f"{OPTIM}.OptimizerDef"
     return origins
 
 
 def _top_aliases(a: Expressions) -> Iterator[tuple[cst.BaseExpression, str]]:
-    """Yields what variables of the module are assigned, and their names for other files."""
+    """Yields the values of the module's variables, with their names for other files."""
     top = a.scopes[a.module]
     for target, value in a.facts.assignments:
         if isinstance(target, cst.Name) and a.scopes.get(target) is top:

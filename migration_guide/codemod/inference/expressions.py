@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
+from migration_guide.codemod.inference.cells import Cells
 from migration_guide.codemod.inference.facts import Callable_, Facts, fields, is_property
 from migration_guide.codemod.inference.kinds import (
     ARRAY,
@@ -50,7 +51,7 @@ class Expressions(abc.ABC):
 
     key: str  # by which other files refer to the module
 
-    def __init__(self, module: cst.Module, project: Project):
+    def __init__(self, module: cst.Module):
         self.module = module
         self.scopes = scopes(module)
         self.facts = Facts()
@@ -60,7 +61,7 @@ class Expressions(abc.ABC):
         self.names = Names(
             self.scopes, self.scopes[self.module], self.parents, [s for s in stars if s]
         )
-        self.reset(project)
+        self.reset(Project())
 
     def reset(self, project: Project) -> None:
         """Resets all kinds to the facts from other files."""
@@ -68,13 +69,9 @@ class Expressions(abc.ABC):
         self.trains_with_jax = not self._has_another_library or self.imports_jax
         self.project = project if self.trains_with_jax else project.for_another_library()
         self.names.follow(self.project.aliases)
-        self._variables: dict[tuple[int, str], Kind] = {}
-        self.fields: dict[str, Kind] = {}
-        self._returns: dict[cst.CSTNode, Kind] = {}
-        # By `id`: LibCST's nodes hash in Python. The node stands beside its kind, to stay alive.
-        self._memo: dict[int, tuple[Kind, cst.CSTNode]] = {}
+        self._cells = Cells()
+        self.fields = self._cells.fields
         self._array_target = False
-        self._changed = False
         # Other libraries' optimizers move by the names of fields once all of ours are known: what
         # has arrived somewhere stays, and there must be something that rules it out.
         self._follows_foreign = False
@@ -113,11 +110,7 @@ class Expressions(abc.ABC):
 
     def kind(self, node: cst.CSTNode) -> Kind:
         """Returns the kind of an expression of the original module."""
-        known = self._memo.get(id(node))
-        if known is None:
-            self._memo[id(node)] = NOTHING, node  # an expression that contains itself adds nothing
-            known = self._memo[id(node)] = self._kind(node), node
-        return known[0]
+        return self._cells.of(node, self._kind)
 
     def holds(self, node: cst.CSTNode, atom: str) -> bool:
         """True if an expression may hold such an object, and surely none of another library."""
@@ -239,7 +232,7 @@ class Expressions(abc.ABC):
         return f"{self.key}.{getattr(function, 'name', cst.Name('_')).value}"
 
     def share_arguments(self, call: cst.Call) -> None:
-        """Notes for other files what a function of theirs is given."""
+        """Notes the arguments of a function for the file that defines it."""
         name = self.imported_function(call)
         for index, arg in enumerate(call.args if name is not None else ()):
             if arg.star:
@@ -254,12 +247,13 @@ class Expressions(abc.ABC):
         """Adds a node to `external` or `legacy`."""
         if node not in marked:
             marked.add(node)
-            self._changed = True
+            self._cells.change_all()
 
     def note_array_target(self) -> None:
         """Notes that some optimizer's target is an array by itself."""
         if not self._array_target:
-            self._array_target = self._changed = True
+            self._array_target = True
+            self._cells.change_all()
 
     def assigned_to(
         self, node: cst.Name, *, within_tuples: bool = False
@@ -288,7 +282,7 @@ class Expressions(abc.ABC):
         if isinstance(target, cst.Name):
             key = self._key(target)
             if key is not None:
-                self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
+                self._cells.add(self._cells.variables, key, kind)
         elif isinstance(target, cst.Attribute):
             if self.names.of(target) is None:
                 self.assign_field(target.attr.value, kind)
@@ -317,34 +311,27 @@ class Expressions(abc.ABC):
     def assign_field(self, name: str, kind: Kind) -> None:
         """Adds to the kind of fields of a name."""
         if kind:
-            self.fields[name] = self._add_kinds(self.fields.get(name, NOTHING), kind)
+            self._cells.add(self.fields, name, kind)
 
     def field_kind(self, name: str) -> Kind:
         """Returns the kind of fields of a name, in this file or another one of the project."""
-        return join_kinds([self.fields.get(name, NOTHING), self.project.fields.get(name, NOTHING)])
+        kind = self._cells.read(self.fields, name)
+        return join_kinds([kind, self.project.fields.get(name, NOTHING)])
 
     def assign_parameter(self, function: Callable_, parameter: cst.Param, kind: Kind) -> None:
         """Adds to the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
         if kind and scope is not None:
-            key = (id(scope), parameter.name.value)
-            self._variables[key] = self._add_kinds(self._variables.get(key, NOTHING), kind)
+            self._cells.add(self._cells.variables, (id(scope), parameter.name.value), kind)
 
     def parameter_kind(self, function: Callable_, parameter: cst.Param) -> Kind:
         """Returns the kind of a function's parameter."""
         scope = self.scopes.get(function.body)
-        return self._variables.get((id(scope), parameter.name.value), NOTHING)
+        return self._cells.variables.get((id(scope), parameter.name.value), NOTHING)
 
     def return_kind(self, function: cst.CSTNode) -> Kind:
-        """Returns the kind of what a function of this module may return."""
-        return self._returns.get(function, NOTHING)
-
-    def _add_kinds(self, old: Kind, more: Kind) -> Kind:
-        new = join_kinds([old, more])
-        if not new - old:  # nothing new; what nests too deeply is left out, which must not go on
-            return old
-        self._changed = True
-        return new
+        """Returns the kind of the result of a function of this module."""
+        return self._cells.read(self._cells.results, id(function))
 
     def _key(self, node: cst.Name) -> tuple[int, str] | None:
         for assignment in self.names.assignments(node):
@@ -409,7 +396,9 @@ class Expressions(abc.ABC):
                 is_legacy_class = self.legacy_base(definition)
                 kinds.append(only(CLASS) if is_legacy_class else frozenset([Instance(definition)]))
         key = self._key(node)
-        return join_kinds([*kinds, self._variables.get(key, NOTHING) if key else NOTHING])
+        if key is not None:
+            kinds.append(self._cells.read(self._cells.variables, key))
+        return join_kinds(kinds)
 
     def _import_kind(self, node: cst.CSTNode, name: str) -> Kind:
         if self.names.entry(node) is not None:
@@ -443,12 +432,12 @@ class Expressions(abc.ABC):
             for m in self.facts.methods.get(attribute, ())
             if not is_property(m)
         ]
-        here = self.fields.get(attribute, NOTHING)
+        in_module = self._cells.read(self.fields, attribute)
         by_name = join_kinds([self.field_kind(attribute), *methods])
         by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
             by_name = join_kinds([by_name - {FOREIGN}, by_its_class])
-        return _drop_conflicts(by_its_class or here, by_name)
+        return _drop_conflicts(by_its_class or in_module, by_name)
 
     def _is_something_else(self, node: cst.Attribute, base: Kind) -> bool:
         """True if the class itself puts an instance of an unknown class into a field."""

@@ -5,6 +5,8 @@ The tokens of a program, and of the files below the migrated folders that it imp
 through for a word of half precision, and for a `dtype=` or `.astype(` whose argument is neither a
 full-precision, whole-number or bool name nor another array's `.dtype`. The `.dtype` of something
 named like settings (`cfg.dtype`, `flags.dtype`) is no array's: it comes from a file or a flag.
+`half` and `mixed` are words of English, too: alone they count as an attribute (`np.half`) or a
+string that is no key, not as a variable.
 """
 
 import io
@@ -30,15 +32,17 @@ _IMPORT = re.compile(
 
 def signs(sources: Mapping[Path, str]) -> dict[Path, Sign]:
     """File -> the sign that decides for it: its own, or else one of the programs it belongs to."""
-    own = {path: sign for path, text in sources.items() if (sign := _first_sign(path, text))}
-    programs = _programs(sources) if own else []
+    first_signs = {
+        path: sign for path, text in sources.items() if (sign := _first_sign(path, text))
+    }
+    programs = _programs(sources) if first_signs else []
     deciding: dict[Path, Sign] = {}
     for program in programs:
-        if program.isdisjoint(own):
+        if program.isdisjoint(first_signs):
             continue
-        first = min(own[path] for path in program & own.keys())
+        first = min(first_signs[path] for path in program & first_signs.keys())
         for path in program:
-            deciding.setdefault(path, own.get(path, first))
+            deciding.setdefault(path, first_signs.get(path, first))
     return deciding
 
 
@@ -61,10 +65,13 @@ def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
 
 
 def _says_half(tokens: list[tokenize.TokenInfo], index: int) -> bool:
-    text = tokens[index].string
-    if tokens[index].type == tokenize.STRING and text.lstrip("<>=|") in ("e", "f2"):
-        around = tokens[index - 1].string, tokens[index + 1].string
+    text, is_string = tokens[index].string, tokens[index].type == tokenize.STRING
+    around = tokens[index - 1].string, tokens[min(index + 1, len(tokens) - 1)].string
+    if is_string and text.lstrip("<>=|") in ("e", "f2"):
         return text != "e" or around == (",", ")")  # as a dtype: the last argument of a call
+    if text.lower() in ("half", "mixed"):
+        is_key = around in (("{", ":"), (",", ":"), ("[", "]"))
+        return not is_key if is_string else around[0] == "."
     return text.isidentifier() and not _WORDS.isdisjoint(text.lower().split("_"))
 
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""A small lattice of what an expression may hold, as far as a rewriter cares.
+"""A small lattice of the things that an expression may hold, as far as a rewriter cares.
 
 A `Kind` is a set of possibilities. Definition and optimizer have no method in common, so that a
 name which holds first the one and then the other is rewritten by the method that is used.
@@ -51,7 +51,7 @@ class Several:
 
 @dataclass(frozen=True)
 class Items:
-    """A list, dict or any other container, by what is in it."""
+    """A list, dict or any other container, by the kind of its items."""
 
     kind: "Kind"
 

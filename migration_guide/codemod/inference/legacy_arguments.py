@@ -2,9 +2,9 @@
 """Keeps definitions legacy that go into one that stays legacy, such as a user's own class.
 
 A call that makes such a definition is followed back to the sources of its arguments: through
-variables, loops, containers, parameters, fields and functions, also those of other files. So is
-what a call may call, where that is a class at some times: the functions that it calls at other
-times make definitions as the class does, since one bridge is around both.
+variables, loops, containers, parameters, fields and functions, also those of other files. So is a
+callee that is a class at some times: the functions that are called at other times make definitions
+as the class does, since one bridge is around both.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ ADD = ("add", "append", "extend", "insert", "setdefault", "update")
 
 
 def keep(a: Expressions) -> None:
-    """Marks all that must stay legacy code for what does so."""
+    """Marks the calls that must make legacy definitions."""
     waiting = [*_legacy_arguments(a), *_results_of_alternatives(a)]
     seen: set[cst.CSTNode] = set()
     while waiting:
@@ -73,7 +73,7 @@ def _is_chosen(a: Expressions, call: cst.Call) -> bool:
 
 
 def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
-    """The arguments of what stays legacy, and what other files of the program need so."""
+    """Yields the arguments of calls that stay legacy, also those that other files demand."""
     for call in a.facts.calls:
         chosen = _is_chosen(a, call)
         takes_legacy = a.names.entry(call.func) is not None and any(
@@ -83,10 +83,10 @@ def _legacy_arguments(a: Expressions) -> Iterator[cst.CSTNode]:
             if takes_legacy:
                 a.mark(a.legacy, call)
             yield from (arg.value for arg in call.args)
-        wanted = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
-        for index, arg in enumerate(call.args if wanted else ()):
+        demanded = a.project.legacy_arguments.get(a.imported_function(call) or "", ())
+        for index, arg in enumerate(call.args if demanded else ()):
             key = keyword_of(arg) or index
-            if arg.star or key in wanted or EVERY in wanted:
+            if arg.star or key in demanded or EVERY in demanded:
                 yield arg.value
     for node in a.facts.attributes:  # called, or handed on: `jax.jit(definition.create)`
         kind = a.kind(node.value) if node.attr.value in _OF_DEFINITIONS else NOTHING

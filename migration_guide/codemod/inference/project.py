@@ -55,11 +55,11 @@ class Project:
         )
 
 
-def merge_projects(parts: Iterable[Project]) -> Project:
+def merge_projects(projects: Iterable[Project]) -> Project:
     """Merges the facts of all files."""
     total = Project()
-    for part in parts:
-        for name, facts in vars(part).items():
+    for project in projects:
+        for name, facts in vars(project).items():
             setattr(total, name, _merge(getattr(total, name), facts))
     return total
 
@@ -67,20 +67,20 @@ def merge_projects(parts: Iterable[Project]) -> Project:
 def changed_names(old: Project, new: Project) -> set[str]:
     """The names of which two programs' facts differ, and the facts that are not of names."""
     changed: set[str] = set()
-    for fact, before in vars(old).items():
-        after = getattr(new, fact)
-        if isinstance(before, dict):
-            keys = before.keys() | after.keys()
-            changed |= {str(key) for key in keys if before.get(key) != after.get(key)}
-        elif isinstance(before, frozenset):
-            changed |= before ^ after
-        elif before != after:
+    for fact, old_value in vars(old).items():
+        new_value = getattr(new, fact)
+        if isinstance(old_value, dict):
+            keys = old_value.keys() | new_value.keys()
+            changed |= {str(key) for key in keys if old_value.get(key) != new_value.get(key)}
+        elif isinstance(old_value, frozenset):
+            changed |= old_value ^ new_value
+        elif old_value != new_value:
             changed.add(fact)
     return {name.rpartition(".")[2] for name in changed}
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Merges two facts of a type: either of them, their sum, or what both have."""
+    """Merges two facts of a type: either of them, their sum or their union."""
     match first:
         case bool() | tuple():
             return first or second

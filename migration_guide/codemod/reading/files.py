@@ -156,7 +156,7 @@ def names_all_of(data: bytes, several: Iterable[Collection[str]]) -> bool:
 
 
 def hands_on(data: bytes, homes: Mapping[str, Collection[str]]) -> bool:
-    """True if a file has what modules have: `from .own import Groups`, `own.Groups`."""
+    """True if a file imports a name of some modules: `from .own import Groups`, `own.Groups`."""
     for home, names in homes.items():
         start = f"{home} import "
         last = re.escape(os.fsencode(home.rpartition(".")[2]))
@@ -194,7 +194,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def remove_unfinished(paths: Iterable[Path]) -> None:
-    """Removes what killed runs left next to files and below folders; see `remove_abandoned`."""
+    """Removes the remains of killed runs, as `remove_abandoned` does, in all these folders."""
     homes: set[Path] = set()
     for path in paths:
         homes |= {path.parent} if path.is_file() else {Path(folder) for folder, _ in _folders(path)}

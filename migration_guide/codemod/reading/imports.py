@@ -29,7 +29,7 @@ def is_without_jax(name: str) -> bool:
 
 
 def aliases(node: ImportNode) -> Iterator[tuple[str, str, bool]]:
-    """Yields (dotted name, what it is bound to, whether it is `a.b` of `import a.b`) of imports."""
+    """Yields (dotted name, the name it binds, whether it is `a.b` of `import a.b`) of imports."""
     prefix = ""
     if isinstance(node, cst.ImportFrom):
         home = dotted_name(node.module)

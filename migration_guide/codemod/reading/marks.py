@@ -37,20 +37,20 @@ def line_map(old: str, new: str) -> Callable[[int], int]:
     """Maps the lines of one source to those of another."""
     if old == new:
         return lambda line: line
-    before, after = _without_comments(old), _without_comments(new)
+    old_lines, new_lines = _without_comments(old), _without_comments(new)
     pairs = difflib.SequenceMatcher(
-        None, [text for _, text in before], [text for _, text in after], autojunk=False
+        None, [text for _, text in old_lines], [text for _, text in new_lines], autojunk=False
     ).get_opcodes()
 
     def line_in_new(line: int) -> int:
-        at = sum(number < line for number, _ in before)
+        at = sum(number < line for number, _ in old_lines)
         for _, start, end, new_start, new_end in pairs:
             if start <= at < end:
                 place = min(new_start + at - start, max(new_end - 1, new_start))
                 if end - start != new_end - new_start:
-                    place = _most_alike(before[at][1], after, new_start, new_end, place)
-                return after[min(place, len(after) - 1)][0] if after else 1
-        return after[-1][0] if after else 1
+                    place = _most_alike(old_lines[at][1], new_lines, new_start, new_end, place)
+                return new_lines[min(place, len(new_lines) - 1)][0] if new_lines else 1
+        return new_lines[-1][0] if new_lines else 1
 
     return line_in_new
 

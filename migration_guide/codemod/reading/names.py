@@ -49,12 +49,12 @@ def canonical(name: str) -> str:
 
 
 def shared_name(name: str) -> str:
-    """Returns the name by which files of a program know what one has: `module.name`."""
+    """Returns the name by which the files of a program know a thing: `module.name`."""
     return ".".join(name.split(".")[-2:])
 
 
 class Names:
-    """Resolves expressions of one module to what they were imported as."""
+    """Resolves expressions of one module to the names that they were imported as."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Names:
         self._found: dict[int, tuple[str | None, cst.CSTNode]] = {}  # by `id`, as kinds are
 
     def follow(self, aliases: Mapping[str, str]) -> None:
-        """Takes note of what other files import for others: `module.name` -> what it is."""
+        """Takes note of the names that files import for others: `module.name` -> canonical name."""
         if aliases != self._aliases:
             self._aliases = aliases
             self._found.clear()
@@ -88,8 +88,8 @@ class Names:
     def dangling(self, node: cst.CSTNode) -> bool:
         """True if an expression is, for example, `optim.Adam`, and nothing binds `optim`."""
         text = dotted_name(node) or ""
-        root, _, rest = text.removeprefix("flax.").partition(".")
-        if root != "optim" or rest.split(".")[0] not in EXPORTS or self._stars:
+        root, _, attributes = text.removeprefix("flax.").partition(".")
+        if root != "optim" or attributes.split(".")[0] not in EXPORTS or self._stars:
             return False
         name = root_name(node)
         return name is not None and not self.assignments(name)
@@ -141,7 +141,7 @@ class Names:
         return self.resolve_export(names.pop()) if len(names) == 1 else None
 
     def resolve_export(self, name: str) -> str:
-        """The canonical name of what may be imported from another file of the program."""
+        """Returns the canonical name of an import, followed through the files of the program."""
         parts = name.split(".")
         for end in range(2, len(parts) + 1) if self._aliases else ():
             origin = self._aliases.get(".".join(parts[end - 2 : end]))

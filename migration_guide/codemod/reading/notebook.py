@@ -34,21 +34,21 @@ class Notebook:
 
     def location(self, line: int) -> tuple[int, int]:
         """The cell, and the line in it, of a line of the code; all from 1."""
-        before = self.code.split("\n")[:line]
-        start = max(i for i, text in enumerate(before, start=1) if text.startswith(CELL))
-        cell = self._cells[int(before[start - 1].removeprefix(CELL))]
+        lines = self.code.split("\n")[:line]
+        start = max(i for i, text in enumerate(lines, start=1) if text.startswith(CELL))
+        cell = self._cells[int(lines[start - 1].removeprefix(CELL))]
         return next(i for i, c in enumerate(self._document["cells"], 1) if c is cell), line - start
 
     def with_code(self, code: str) -> str:
         """The notebook's file with other code in its cells; outputs and metadata stay."""
-        parts = re.split(rf"^{CELL}\d+ *\n", code, flags=re.MULTILINE)
-        head, parts = parts[0], parts[1:]
-        if head.strip() or len(parts) != len(self._cells):
+        sources = re.split(rf"^{CELL}\d+ *\n", code, flags=re.MULTILINE)
+        head, sources = sources[0], sources[1:]
+        if head.strip() or len(sources) != len(self._cells):
             raise NotANotebook("the cells cannot be told apart any longer after the rewrite")
         changed: dict[int, str] = {}
         numbers = {id(cell): number for number, cell in enumerate(self._document["cells"])}
-        for cell, part in zip(self._cells, parts, strict=True):
-            source = _unmask(part.removesuffix("\n"))
+        for cell, cell_code in zip(self._cells, sources, strict=True):
+            source = _unmask(cell_code.removesuffix("\n"))
             if source != _join_lines(cell["source"]):
                 changed[numbers[id(cell)]] = source
         return _with_sources(self._text, changed)

@@ -1,4 +1,4 @@
-"""Finds the scope of each node of a module, and what each scope binds.
+"""Finds the scope of each node of a module, and the names that each scope binds.
 
 LibCST has them as well, with every access of every name: that takes half as long again as all else
 that `migrate` does.
@@ -75,9 +75,9 @@ class _Visitor:
             if isinstance(child, cst.Param):
                 inner.bind(child.name.value, child)
                 self.known[child.name] = inner
-                for part in (child.annotation, child.default):
-                    if part is not None:
-                        self.visit(part, outer)
+                for value in (child.annotation, child.default):
+                    if value is not None:
+                        self.visit(value, outer)
 
     def definition(self, node: cst.ClassDef, scope: Scope) -> None:
         scope.bind(node.name.value, node)
@@ -85,8 +85,8 @@ class _Visitor:
         for decorator in node.decorators:
             self.visit(decorator, scope)
         generic = self.generic(node, scope)
-        for part in (*node.bases, *node.keywords):
-            self.visit(part, generic)
+        for argument in (*node.bases, *node.keywords):
+            self.visit(argument, generic)
         self.visit(node.body, Scope(generic, is_class=True))
 
     def alias(self, node: cst.TypeAlias, scope: Scope) -> None:

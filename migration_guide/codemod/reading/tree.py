@@ -1,8 +1,7 @@
 """Walking and changing LibCST's trees, without the white space that makes up most of their nodes.
 
 LibCST's own visitors go through every blank and every bracket and rebuild the whole tree, which is
-most of the time that a rewriter takes. What is looked for and changed here are expressions and
-statements.
+most of the time that a rewriter takes. These functions look for expressions and statements alone.
 """
 
 import dataclasses
@@ -79,7 +78,7 @@ def comments(node: cst.CSTNode) -> list[str]:
 
 
 def walk(node: cst.CSTNode) -> Iterator[Any]:
-    """Yields a node and all below it, each before what is in it."""
+    """Yields a node and all below it, parents first."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
@@ -97,7 +96,7 @@ def transform(
     leave: Callable[[Any, Any], Any],
     into: Callable[[cst.CSTNode], bool] = lambda n: True,
 ) -> Any:
-    """A tree with each node replaced by what a function makes of it, from the inside out."""
+    """Applies a function to each node of a tree, from the inside out."""
     changes: dict[str, Any] = {}
     for name in _inner(type(node)) if into(node) else ():
         value = getattr(node, name)
@@ -141,8 +140,8 @@ def with_argument(call: cst.Call, place: int, value: cst.BaseExpression) -> cst.
 def dotted_name(node: cst.CSTNode | None) -> str | None:
     """`a.b.c` of a chain of plain names; None for anything else."""
     if isinstance(node, cst.Attribute):
-        before = dotted_name(node.value)
-        return None if before is None else f"{before}.{node.attr.value}"
+        holder = dotted_name(node.value)
+        return None if holder is None else f"{holder}.{node.attr.value}"
     return node.value if isinstance(node, cst.Name) else None
 
 
@@ -175,7 +174,7 @@ def text_of(node: cst.CSTNode | None) -> str:
 
 
 def index_of(node: cst.CSTNode | None) -> cst.BaseExpression | None:
-    """Returns the `i` of `x[i]`; None for slices, several indices and what is no subscript."""
+    """Returns the `i` of `x[i]`; None for slices, several indices and other nodes."""
     only = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
     return only.value if isinstance(only, cst.Index) else None
 

@@ -9,7 +9,7 @@
 - `rewrite_statement(context, original, updated)`: for each simple statement; may return several.
 - `rewrite_module(context, original, updated)`: for the module, after all else.
 
-A handler returns the new node, or None where the rule does not apply. `original` is what the
-analysis knows, `updated` what inner rewrites made of it. What else a rule declares, `registry`
-says.
+A handler returns the new node, or None where the rule does not apply. `original` is the
+node that the analysis knows, `updated` the same after inner rewrites. `registry` lists the
+constants that a rule may declare.
 """

@@ -21,8 +21,8 @@ After:
     )
 
 `legacy_optim` has the same classes; `from_legacy` makes of any of their definitions a
-transformation that computes what the definition does. So the program runs unchanged, and what to
-write in place of the bridge is said above it.
+transformation of the same arithmetic. So the program runs unchanged, and a comment says how to do
+without the bridge.
 """
 
 import libcst as cst

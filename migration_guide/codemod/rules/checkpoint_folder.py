@@ -15,10 +15,10 @@ After:
     checkpoints.save_checkpoint(absolute_folder(folder), optimizer, step)
 
 Flax hands the folder to Orbax now, which takes absolute paths alone: a relative one is an error at
-the first save. What only the running program knows may as well be the address of a store, gs://...,
-which `os.path.abspath` would make a folder of. What this package restores takes either.
+the first save. A folder that only the running program knows may as well be the address of a store,
+gs://..., which `os.path.abspath` would make a folder of. The functions of this package take either.
 
-What Orbax restores is on one device for good, and `jax.pmap` refuses such a key or rate: where the
+Orbax restores arrays onto one device for good, and `jax.pmap` refuses such a key or rate: where the
 program has one, `jax.device_get` makes of it the NumPy arrays that Flax gave.
 """
 

@@ -15,8 +15,8 @@ After:
     optimizer = ckpt.restore_or_initialize(optimizer)
 
 clu keeps a state as Flax's `to_bytes` writes it, and reads it with `from_bytes`, which refuses the
-names that an optimizer had. What is read passes through
-`optax_bridge.checkpoints.from_state_dict`, as what Flax restores does.
+names that an optimizer had. The wrapper reads through `optax_bridge.checkpoints.from_state_dict`,
+which takes either.
 """
 
 import libcst as cst

@@ -20,7 +20,7 @@ After:
     z = x.clip(a_min=0.0)
 
 A note on the modules before Linen, `flax.nn`, stands at their import alone: porting them is another
-migration. What belongs to the optimizer is rewritten all the same. Only where `import *` of another
+migration. The rest of such a file is rewritten all the same. Only where `import *` of another
 module may have brought names of flax.optim as well, nothing of the file is: half of it would be
 worse.
 """
@@ -124,7 +124,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
 
 def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
     """`type(x) in KINDS`, where that has the class; `type(x).__name__ == "DeviceArray"`."""
-    operands = [original.left, *(part.comparator for part in original.comparisons)]
+    operands = [original.left, *(target.comparator for target in original.comparisons)]
     is_name = any(last_name(node) in ("__name__", "__qualname__") for node in operands)
     is_array = is_name and any(text_of(node) in _CLASS_NAMES for node in operands)
     if any(map(_is_type, operands)):

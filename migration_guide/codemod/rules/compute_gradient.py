@@ -59,7 +59,7 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> New:
 def unpacked_call(
     statement: cst.CSTNode,
 ) -> tuple[cst.Call | None, list[cst.BaseExpression] | None]:
-    """The call on the right of `a, b = f(...)`, and a and b; None for what is not so."""
+    """Returns the call on the right of `a, b = f(...)`, and a and b; None for other statements."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None, None
     assign = statement.body[0]

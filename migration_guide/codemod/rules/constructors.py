@@ -10,10 +10,10 @@ After:
     definition = optax.adamw(1e-3, weight_decay=wd)
     definition = optax_bridge.momentum(decay=0.9)
 
-What is written is the recipe that `optax-bridge check` proves: public Optax where that is identical
-or differs in rounding alone in all dtypes that the program's parameters may have, else (and with
-`--recipe exact`, and where steps override hyper-parameters) this project's transformation in legacy
-arithmetic.
+The recipe is the one that `optax-bridge check` proves: public Optax where that is identical or
+differs in rounding alone in all dtypes that the program's parameters may have, else (and with
+`--recipe exact`, where steps override hyper-parameters, and beside an optimizer that magnifies the
+rounding of the one within it) this project's transformation in legacy arithmetic.
 """
 
 import libcst as cst
@@ -26,7 +26,6 @@ from migration_guide.codemod.writing import optax_alone, public_optax, settings
 from migration_guide.codemod.writing.context import Context, Expression, New
 from migration_guide.codemod.writing.written_calls import exact_template, in_place, without_defaults
 from optax_bridge.correspondence import Call, Described, Entry, choose_recipe
-from optax_bridge.correspondence.choice import ANY_DTYPE
 from optax_bridge.correspondence.claim import FULL_PRECISION
 from optax_bridge.correspondence.recipe import Source, imports, render
 
@@ -41,8 +40,8 @@ _SPREAD = (
 
 _EXACT = "{0}, not public Optax: {1}"
 _PER_CALL = "steps give it hyper-parameters, or the program reads them"
+_MAGNIFIED = "{0} magnifies the rounding of public Optax within it"
 _HALF = "{0}, not public Optax: parameters may be in half precision ({1}). {2}"
-_OTHERS = "{0} itself would hold; another optimizer of the file does not, and a file has one recipe"
 _DIFFERS = (
     "parameters may be in half precision ({}), where this is another optimizer. {}. Keep the "
     "parameters in float32, or write {}, which this package has"
@@ -109,21 +108,28 @@ def _template(
     """Returns the recipe of an optimizer, with a placeholder for each setting."""
     wanted = "exact" if context.options.exact or context.rate_per_call else "auto"
     choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
-    sign = context.half_precision
+    sign, magnifier = context.half_precision, context.once(_magnifier)
     why = _PER_CALL if context.rate_per_call else choice.reason
+    if choice.kind == "optax" and magnifier:
+        choice = choose_recipe(Described(entry, values), "exact")
+        why = _MAGNIFIED.format(magnifier)
     if choice.kind == "exact" and why and not context.options.exact:
         context.note(original, _EXACT.format(choice.call.target, why))
     if choice.kind == "optax":
-        wanted = "auto" if context.once(_keeps_half_precision) else "exact"
-        in_half = choose_recipe(Described(entry, values), wanted)
+        in_half = choose_recipe(Described(entry, values))
         if in_half.kind == "exact" and sign is None:
             context.for_float32 = True
         elif in_half.kind == "exact" and sign is not None:
-            why = in_half.reason or _OTHERS.format(entry.legacy.__name__)
-            context.note(original, _HALF.format(in_half.call.target, sign, why))
+            context.note(original, _HALF.format(in_half.call.target, sign, in_half.reason))
             choice = in_half
     context.recipes.add(choice.kind)
     return exact_template(entry) if choice.kind == "exact" else _optax_template(entry, values)
+
+
+def _magnifier(context: Context) -> str:
+    """Returns the name of an optimizer of the file that magnifies rounding, or ""."""
+    entries = (entry for _, entry in context.analysis.constructions)
+    return next((entry.legacy.__name__ for entry in entries if entry.magnifies_rounding), "")
 
 
 def _say_where_it_differs(
@@ -138,12 +144,6 @@ def _say_where_it_differs(
         context.for_float32 = True
     elif reason:
         context.by_hand(original, _DIFFERS.format(sign, reason, entry.port))
-
-
-def _keeps_half_precision(context: Context) -> bool:
-    """True if all optimizers of the file may be public Optax's in half precision."""
-    entries = (entry for _, entry in context.analysis.constructions)
-    return all(entry.around.dtypes >= ANY_DTYPE for entry in entries)
 
 
 def _optax_template(entry: Entry, values: dict[str, object]) -> Call:
@@ -195,7 +195,7 @@ def _optax_alone(
     values: dict[str, object],
     arguments: dict[str, cst.Arg],
 ) -> cst.BaseExpression:
-    """Public Optax; what steps override, `optax.inject_hyperparams` makes part of the state."""
+    """Public Optax, with `optax.inject_hyperparams` around it for what steps override."""
     planned = context.once(schedule.provable)
     if planned is not None:  # a schedule takes the place of the one rate that a step gives
         everything = entry.defaults() | values | {"learning_rate": Source(planned.function)}

@@ -58,11 +58,11 @@ def rewrite_module(
     context: Context, original: cst.Module, updated: cst.Module
 ) -> cst.Module | None:
     """See the module."""
-    before, after = imports.references(original), imports.references(updated)
+    old_names, new_names = imports.references(original), imports.references(updated)
 
     def is_dead(name: str, bound: str, dotted: bool) -> bool:
         if bound == "*":
-            return is_legacy(name) and not any(ref.split(".")[0] in EXPORTS for ref in after)
+            return is_legacy(name) and not any(ref.split(".")[0] in EXPORTS for ref in new_names)
         is_gone = (
             canonical(name) in context.removed or name == OPTIM or name.startswith(f"{OPTIM}.")
         )
@@ -71,13 +71,13 @@ def rewrite_module(
         if dotted and is_no_module(name):
             return True
         if dotted and is_gone:  # `import flax.optim` binds flax
-            return not any(f"{ref}.".startswith(f"{name}.") for ref in after)
+            return not any(f"{ref}.".startswith(f"{name}.") for ref in new_names)
         root = bound.split(".")[0]
-        used_before = any(ref.split(".")[0] == root for ref in before)
-        used_after = any(ref.split(".")[0] == root for ref in after)
+        used_before = any(ref.split(".")[0] == root for ref in old_names)
+        used_after = any(ref.split(".")[0] == root for ref in new_names)
         return not used_after and (is_gone or used_before)
 
-    new = _with_comments(context, original, _without(updated, is_dead, after))
+    new = _with_comments(context, original, _without(updated, is_dead, new_names))
     return new if new is not updated else None
 
 

@@ -13,11 +13,11 @@ After:
     variables = flax.core.copy(variables, {"params": params})
     params = flax.core.unfreeze(params)
 
-Modules returned a FrozenDict then, whose `pop` returns the rest as well and whose `copy` takes what
-to replace; they return a dict now. Only a collection of Linen's, taken apart into two names, is
-popped so, and only a `copy` of such with something to replace is meant: a dict's own takes nothing.
-`unfreeze` and `pretty_repr` become functions where a value's origin or its name says that it is one
-of Linen's collections. What asks for a FrozenDict, `isinstance(params, FrozenDict)` or
+Modules returned a FrozenDict then, whose `pop` returns the remaining entries as well and whose
+`copy` takes replacements; they return a dict now. Only a collection of Linen's, taken apart into
+two names, is popped so, and only a `copy` of such with something to replace is meant: a dict's own
+takes nothing. `unfreeze` and `pretty_repr` become functions where a value's origin or its name says
+that it is one of Linen's collections. A test for a FrozenDict, `isinstance(params, FrozenDict)` or
 `type(params) is FrozenDict`, is left for a person.
 """
 
@@ -77,7 +77,7 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
 
 def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
     """`type(params) is FrozenDict`."""
-    if any(_are_frozen(context, part.comparator) for part in original.comparisons):
+    if any(_are_frozen(context, target.comparator) for target in original.comparisons):
         context.by_hand(original, NO_LONGER)
 
 
@@ -87,9 +87,9 @@ def _asks_for_frozen(context: Context, call: cst.Call) -> bool:
     return is_asked and _are_frozen(context, call.args[1].value)
 
 
-def _are_frozen(context: Context, asked: cst.BaseExpression) -> bool:
+def _are_frozen(context: Context, kind: cst.BaseExpression) -> bool:
     """True if a class, or one of several, is FrozenDict, and none is another kind of dict."""
-    classes = [e.value for e in asked.elements] if isinstance(asked, cst.Tuple) else [asked]
+    classes = [e.value for e in kind.elements] if isinstance(kind, cst.Tuple) else [kind]
     names = {context.name(node).rpartition(".")[2] or last_name(node) for node in classes}
     is_ours = any(context.name(node).startswith("flax.core.") for node in classes)
     return is_ours and "FrozenDict" in names and not names & {"dict", "Mapping", "MutableMapping"}

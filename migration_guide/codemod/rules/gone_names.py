@@ -149,7 +149,7 @@ def _by_position(names: tuple[str, ...], args: list[cst.Arg]) -> list[cst.Arg]:
 def rewrite_statement(
     context: Context, original: Line, updated: Line
 ) -> Line | cst.FlattenSentinel[Line] | None:
-    """An import of what has no new name or is no module any more; a call without effect goes."""
+    """Comments on imports of names without an equal; removes calls without effect."""
     for node in imports.made_by(original):
         entry = _entry(context, imports.star(node)) or _lost_module(context, node)
         if entry is not None:
@@ -168,7 +168,7 @@ def rewrite_statement(
 
 
 def _is_without_effect(context: Context, node: cst.BaseSmallStatement) -> bool:
-    """True if a statement on a line of its own calls what does nothing today."""
+    """True if a statement on a line of its own calls a function that does nothing today."""
     call = node.value if isinstance(node, cst.Expr) else None
     if not isinstance(context.parent(node), Line):
         return False
@@ -176,7 +176,7 @@ def _is_without_effect(context: Context, node: cst.BaseSmallStatement) -> bool:
 
 
 def _lost_module(context: Context, node: imports.ImportNode) -> gone.Gone | None:
-    """The entry of a module that is an object today, where only a person can say what is meant."""
+    """Returns the entry of a module that is an object today, where only a person can decide."""
     if isinstance(node, cst.ImportFrom):
         names = [name for name, _, _ in imports.aliases(node)]
         module = imports.star(node) or names[0].rpartition(".")[0]
@@ -275,7 +275,7 @@ def _is_gone(context: Context, name: str) -> bool:
 
 
 def _goes_on_by_position(context: Context, node: Expression, name: str) -> bool:
-    """True if a function's new name takes what it is given by position as the old one did."""
+    """True if a function takes its positional arguments under its new name as it did."""
     most = gone.alike_by_position(name)
     if most is None:
         return True

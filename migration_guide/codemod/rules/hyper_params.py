@@ -16,11 +16,11 @@ After:
     optimizer = optimizer.apply_gradients(grads=grad, hyper_params=hps)
     changed = [tx.hyper_params | {"learning_rate": lr} for tx in optimizer.tx.inner]
 
-Where nothing takes groups apart and nothing reads it, what `update_hyper_params` makes is what it
+Where nothing takes groups apart and nothing reads the result, `update_hyper_params` becomes the
 changes alone, which a step takes for one optimizer as well as for groups. Where a file has both,
 and the two are not written alike, a person says which of them an expression is of.
 
-This project's transformations keep what they were constructed with; those of public Optax do not,
+This project's transformations keep their hyper-parameters; those of public Optax do not,
 so the rule for constructors writes the former in a file that reads hyper-parameters. A definition
 that stays legacy code keeps its own: of a wrapped subclass of MultiOptimizer the list is
 `optimizer.tx.hyper_params["hyper_params"]`.
@@ -112,7 +112,7 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
-    """`hp.replace(learning_rate=lr)`: all of them, with what this step overrides."""
+    """`hp.replace(learning_rate=lr)`: all of them, with those that this step overrides."""
     if not (_is_replace(context, original) or _is_update(context, original)):
         return None
     elements = []
@@ -135,11 +135,11 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         if not is_multiple:
             holder = cst.Attribute(updated.func.value, cst.Name("hyper_params"))
             return _with_changes(context, original, holder, elements)
-        each = cst.BinaryOperation(
+        merged = cst.BinaryOperation(
             cst.parse_expression("tx.hyper_params"), cst.BitOr(), cst.Dict(elements)
         )
         every = cst.CompFor(cst.Name("tx"), cst.Attribute(updated.func.value, cst.Name("inner")))
-        return cst.ListComp(each, every)
+        return cst.ListComp(merged, every)
     return _with_changes(context, original, updated.func.value, elements)
 
 
@@ -177,7 +177,7 @@ def as_overrides(
 
 
 def is_one(context: Context, node: cst.BaseExpression) -> bool:
-    """True if an expression is what one definition has, or a list for several."""
+    """True if an expression is the hyper-parameters of a definition, or a list of several'."""
     is_single = context.is_hyper_params(node)
     if not context.once(_is_multiple):
         return is_single
@@ -186,7 +186,7 @@ def is_one(context: Context, node: cst.BaseExpression) -> bool:
 
 
 def port_name(context: Context, legacy: str) -> str | None:
-    """A hyper-parameter's name in the ports of what this file constructs, if they agree on one."""
+    """A hyper-parameter's name in the ports of this file's optimizers, if they agree on it."""
     classes = frozenset(context.once(_constructed_classes))
     names = port_names(legacy, classes) if classes else frozenset()
     if context.once(_makes_own):
@@ -264,7 +264,7 @@ def _makes_both(context: Context) -> bool:
 
 
 def _goes_into(context: Context, call: cst.Call, groups: list[cst.Call], named: set[str]) -> bool:
-    """True if a call is written within one of `groups`, or in what a name in them is given."""
+    """True if a call is written within one of `groups`, or in the value of a name in them."""
     is_returned = False
     for node in context.ancestors(call):
         if node in groups:

@@ -12,8 +12,8 @@ After:
     definition = optax_bridge.multi_optimizer((kernels, optax.sgd(0.1, ...)))
 
 Both see the same '/'-joined paths. A file that also updates or iterates through a traversal keeps
-it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well; so does what goes
-into a definition that stays legacy code.
+it, as `legacy_optim.ModelParamTraversal`, which multi_optimizer takes as well; so does a file that
+hands it to a definition that stays legacy code.
 """
 
 import libcst as cst

@@ -54,18 +54,18 @@ def rewrite_statement(
     first = cst.SimpleStatementLine(
         [cst.Assign([cst.AssignTarget(both)], value)], leading_lines=updated.leading_lines
     )
-    rest: list[cst.Arg] = []
+    hyper_params: list[cst.Arg] = []
     if len(call.args) > 1 and context.is_optax_alone:
         holder = optax_alone.with_hyper_params(context, holder, new_call.args[1:])
         new_call = new_call.with_changes(args=new_call.args[:1])
     for arg in new_call.args[1:]:
         name = port_name(context, keyword_of(arg))
         assert name is not None
-        rest.append(with_keyword(arg, name))
+        hyper_params.append(with_keyword(arg, name))
     gradients = average_gradients(context, call.func.value, gradients)
     step = cst.Call(
         cst.Attribute(holder, cst.Name("apply_gradients")),
-        [keyword("grads", gradients), *rest],
+        [keyword("grads", gradients), *hyper_params],
     )
     holder_name = targets[0]
     assert isinstance(holder_name, cst.BaseAssignTargetExpression)

@@ -15,8 +15,8 @@ After:
         apply_fn=None, params=params, tx=optax_bridge.wrap_definition(SignSGD(0.1))
     )
 
-The class computes what it always computed, now as a GradientTransformation. Within it, and in what
-it is given, everything stays legacy code.
+The class computes what it always computed, now as a GradientTransformation. Within it, and in
+its arguments, everything stays legacy code.
 """
 
 import libcst as cst

@@ -27,9 +27,9 @@ After:
     optimizer = flax.jax_utils.unreplicate(optimizer)
 
 The method also made each step average the gradients over the devices, and a checkpoint hold one
-copy. It is rewritten only where the steps of what it returns are seen in the same file; otherwise,
-and where an object that holds a replicated optimizer is saved, a person has to decide. The
-functions of `jax_utils` stay as they are.
+copy. It is rewritten only where the same file takes the steps of the replicated optimizer;
+otherwise, and where an object that holds a replicated optimizer is saved, a person has to decide.
+The functions of `jax_utils` stay as they are.
 """
 
 import libcst as cst
@@ -138,8 +138,8 @@ def _method(
     if not sure or axis_of_steps(context) is None:
         context.by_hand(original, _SAVED)
         return None
-    one = _call_function(context, _UNREPLICATE, updated.args[0].value)
-    call = with_argument(updated, 0, one)
+    copy = _call_function(context, _UNREPLICATE, updated.args[0].value)
+    call = with_argument(updated, 0, copy)
     return _call_function(context, _REPLICATE, call) if _METHODS[name] else call
 
 
@@ -219,8 +219,8 @@ def average_gradients(
 
 def axis_of_steps(context: Context) -> cst.BaseExpression | None:
     """The axis over which this file's steps average; None where that cannot be told."""
-    wanted = context.options.rules
-    if wanted is not None and not {"replicate", "apply_gradient", "optimize"} <= wanted:
+    selected = context.options.rules
+    if selected is not None and not {"replicate", "apply_gradient", "optimize"} <= selected:
         return None  # half of it would be wrong
     methods = [
         call
@@ -230,8 +230,8 @@ def axis_of_steps(context: Context) -> cst.BaseExpression | None:
     ]
     names = {call: call.func.attr.value for call in methods if isinstance(call.func, cst.Attribute)}
     steps = [call for call, name in names.items() if name in _STEPS]
-    here = len(context.analysis.applications)
-    if not steps or len(steps) < here or here < context.analysis.project.steps:
+    applied = len(context.analysis.applications)
+    if not steps or len(steps) < applied or applied < context.analysis.project.steps:
         return None
     for call in steps:
         assert isinstance(call.func, cst.Attribute)

@@ -13,9 +13,9 @@ After:
     optimizer, epoch = optax_bridge.checkpoints.from_state_dict((optimizer, 0), saved)
 
 A file that flax.optim wrote holds an optimizer where the program has a TrainState now. These
-functions recognise one by its content and convert it to what the template has; everything else they
-do as Flax's do. So they are written wherever the template may hold an optimizer, at any depth, and
-only what surely holds none, parameters alone or no template at all, stays with Flax.
+functions recognise one by its content and convert it to the template's layout; otherwise they do as
+Flax's do. So they are written wherever the template may hold an optimizer, at any depth; only one
+that surely holds none, parameters alone or no template at all, stays with Flax.
 """
 
 import dataclasses
@@ -116,7 +116,7 @@ def is_rewritten(context: Context, name: str, call: cst.Call | None) -> bool:
 
 
 def _holds_none(context: Context, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> bool:
-    """True if what an expression gives surely holds no optimizer."""
+    """True if the value of an expression surely holds no optimizer."""
     if OPTIMIZER in within(context.analysis.kind(node)):
         return False
     if _is_none(node) or isinstance(
@@ -232,7 +232,7 @@ def _prefix(context: Context, name: str, call: cst.Call | None) -> str:
 
 
 def _path(context: Context, node: cst.BaseExpression) -> str | None:
-    """The path of `"run"`, of `file.read()` and of what was assigned it."""
+    """Returns the path of `"run"`, of `file.read()` and of variables with such a value."""
     if isinstance(node, cst.Name):
         origin = constants.assigned_value(context.analysis, node)
         return constants.text(context.analysis, node) if origin is None else _path(context, origin)

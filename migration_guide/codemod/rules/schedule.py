@@ -134,7 +134,7 @@ def provable(context: Context) -> Scheduled | None:
         or context.code(rate.args[0].value) != f"{holder.value}.state.step"
     ):
         return None
-    defined = _is_fixed(context, rate.func, before=definition)
+    defined = _is_fixed(context, rate.func, place=definition)
     assigned_once = len(analysis.names.assignments(holder)) == 1
     if not (defined and assigned_once):
         return None
@@ -145,7 +145,7 @@ def _is_rate(arg: cst.Arg) -> bool:
     return keyword_of(arg) == "learning_rate"
 
 
-def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:
+def _is_fixed(context: Context, function: cst.Name, place: cst.Call) -> bool:
     """True if a name is bound once, in the module itself, above a place."""
     assignments = context.analysis.names.assignments(function)
     if len(assignments) != 1 or not assignments[0].scope.is_module:
@@ -153,4 +153,4 @@ def _is_fixed(context: Context, function: cst.Name, before: cst.Call) -> bool:
     node = getattr(assignments[0], "node", None)
     if not isinstance(node, cst.FunctionDef | cst.Name):
         return False
-    return context.line(node) < context.line(before)
+    return context.line(node) < context.line(place)

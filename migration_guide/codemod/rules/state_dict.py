@@ -10,8 +10,8 @@ After:
     saved = flax.serialization.to_state_dict(optimizer)
     optimizer = optax_bridge.checkpoints.from_state_dict(optimizer, saved)
 
-What is restored may be of today or of flax.optim: the function takes both. It says what it has no
-place for; so it is given without what the program takes from the dict itself.
+The dict may be of today or of flax.optim: the function takes both. It refuses entries that it has
+no place for; so it is given none that the program takes from the dict itself.
 """
 
 import libcst as cst

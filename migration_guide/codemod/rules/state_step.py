@@ -12,8 +12,8 @@ After:
     # optax-bridge: optimizer.state is split up now: ...
     first_moment = optimizer.state.param_states
 
-The step counts the same in both. What an optimizer remembers of each parameter has other names and
-another layout in `opt_state`, so it is left for a person.
+The step counts the same in both. The state of each parameter has other names and another layout in
+`opt_state`, so it is left for a person.
 """
 
 import libcst as cst

@@ -32,7 +32,7 @@ After:
 
 A name says little: there are target networks, optimizers of other libraries and `create` methods of
 all kinds. So nothing is rewritten by name alone, but nothing that is named or used like an
-optimizer is passed over in silence either. The same holds for what a program itself does with an
+optimizer is passed over in silence either. The same holds for a program's own handling of an
 optimizer's contents. A `TrainState` has functions, which pickle refuses; other names in its state
 dict; and its leaves in another order, so that an old file of leaves without names may be read
 without an error, momenta for parameters.
@@ -189,7 +189,7 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
 
 
 def rewrite_statement(context: Context, original: Line, _: Line) -> None:
-    """`name in ("target", "state")`: what is picked by these names is an optimizer's."""
+    """`name in ("target", "state")`, which picks the parts of an optimizer."""
     for node in walk(original) if context.uses_optim else ():
         if isinstance(node, cst.ComparisonTarget) and {"target", "state"} <= _texts(node):
             context.by_hand(original, _names(context))
@@ -309,7 +309,7 @@ def _is_looked_up(node: cst.BaseExpression) -> bool:
 
 
 def _is_of_pickle(context: Context, func: cst.BaseExpression) -> bool:
-    """True if a function is one of a module that pickles, or the method of what one made."""
+    """True if a function is one of a module that pickles, or a method of its objects."""
     name = context.name(func)
     holder = func.value if isinstance(func, cst.Attribute) and not name else None
     if isinstance(holder, cst.Name):
@@ -320,7 +320,7 @@ def _is_of_pickle(context: Context, func: cst.BaseExpression) -> bool:
 
 
 def _gives_optimizer(context: Context, call: cst.Call) -> bool:
-    """True if what is read is an optimizer, has one in it that is taken out, or is used as one."""
+    """True if a call reads an optimizer, or something that one is taken out of."""
     node: cst.BaseExpression = call
     above = context.parent(call)
     while isinstance(above, cst.Subscript | cst.Attribute):
@@ -338,7 +338,7 @@ def _gives_optimizer(context: Context, call: cst.Call) -> bool:
 
 
 def _destinations(context: Context, name: cst.Name) -> Iterator[cst.BaseExpression]:
-    """Yields what gets a variable or an item of it: `x` of `x = d["opt"]`, of `x.replace(...)`."""
+    """Yields the targets of a variable or an item: `x` of `x = d["opt"]`, of `x.replace(...)`."""
     scope = context.analysis.scopes.get(name)
 
     def is_of(value: cst.BaseExpression) -> bool:

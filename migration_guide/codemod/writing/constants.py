@@ -28,8 +28,8 @@ def text(a: Analysis, node: cst.BaseExpression, deep: int = 0) -> str | None:
         origin = assigned_value(a, node)
         return None if origin is None else text(a, origin, deep + 1)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add | cst.Divide):
-        parts = [text(a, part, deep + 1) for part in (node.left, node.right)]
-        texts = [part for part in parts if part is not None]
+        parts = [text(a, value, deep + 1) for value in (node.left, node.right)]
+        texts = [value for value in parts if value is not None]
         between = "" if isinstance(node.operator, cst.Add) else "/"
         return between.join(texts) if len(texts) == 2 else None
     if isinstance(node, cst.Call) and node.args:
@@ -39,7 +39,7 @@ def text(a: Analysis, node: cst.BaseExpression, deep: int = 0) -> str | None:
         is_str = isinstance(node.func, cst.Name) and node.func.value == "str" and not called
         if called == "os.path.join":
             parts = [text(a, arg.value, deep + 1) for arg in node.args]
-            texts = [part for part in parts if part is not None]
+            texts = [value for value in parts if value is not None]
             return os.path.join(*texts) if len(texts) == len(parts) else None
         if (called in _SAME or is_str) and len(node.args) == 1:
             return text(a, node.args[0].value, deep + 1)

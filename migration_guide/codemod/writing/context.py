@@ -1,4 +1,4 @@
-"""The argument of every rule: what it may ask, what it says, and what it adds to the file."""
+"""The argument of every rule: its questions, its remarks, and its additions to the file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ New = cst.BaseExpression | None  # what a handler of a rule returns; None where 
 
 @dataclass
 class Context(Remarks):
-    """One file under rewriting: its imports and functions to come, and what is known of it then."""
+    """One file under rewriting: its imports and functions to come, and facts for the summary."""
 
     removed: frozenset[str] = frozenset()
     answered: frozenset[str] = frozenset()

@@ -1,8 +1,8 @@
 # pyright: strict
-"""The constructor calls behind what a program restores, as `--optimizer` of a command takes them.
+"""The constructor calls behind a restored template, as `--optimizer` of a command takes them.
 
-What is written out in the program is followed through variables, functions with one result, dicts,
-tuples and the fields of the program's own classes. A traversal by a part of the path is a pattern:
+They are followed through variables, functions with one result, dicts, tuples and the fields of the
+program's own classes. A traversal by a part of the path is a pattern:
 `lambda path, _: "bias" in path` selects `*bias*`.
 """
 
@@ -78,7 +78,7 @@ def _argument_for(analysis: Analysis, node: cst.Name) -> cst.BaseExpression:
         function = analysis.parents.get(analysis.parents[parameter])
         if not isinstance(function, cst.FunctionDef):
             continue
-        names = [one.name.value for one in parameters(function)]
+        names = [p.name.value for p in parameters(function)]
         index = names.index(node.value)
         calls = [
             call
@@ -107,8 +107,8 @@ def _optimizers(
     if returned is not None:
         yield from _optimizers(a, returned, path, depth + 1)
     elif isinstance(first, cst.Dict | cst.Tuple | cst.List) or _class_of(a, first) is not None:
-        for name, part in _parts(a, first):
-            yield from _optimizers(a, part, f"{path}/{name}".strip("/"), depth + 1)
+        for name, element in _parts(a, first):
+            yield from _optimizers(a, element, f"{path}/{name}".strip("/"), depth + 1)
     elif OPTIMIZER in a.kind(first):
         yield path, _optimizer(a, first, depth)
     elif _may_hold_some(a, first):
@@ -229,7 +229,7 @@ def _group(a: Analysis, arg: cst.Arg, depth: int) -> str:
 
 
 def _pattern(a: Analysis, selector: cst.BaseExpression) -> str:
-    """The pattern that selects what a traversal does: `*kernel*`."""
+    """Returns a traversal as a pattern: `*kernel*`."""
     call = origin(a, selector)
     if not isinstance(call, cst.Call) or a.names.of(call.func) != f"{OPTIM}.ModelParamTraversal":
         raise Unknown

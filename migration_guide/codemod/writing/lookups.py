@@ -18,9 +18,9 @@ def chains(a: Analysis) -> list[Chain]:
     for node in walk(a.module):
         if isinstance(node, cst.Comparison):
             results += [
-                (part.comparator, [text_of(node.left)], node)
-                for part in node.comparisons
-                if isinstance(part.operator, cst.In | cst.NotIn)
+                (target.comparator, [text_of(node.left)], node)
+                for target in node.comparisons
+                if isinstance(target.operator, cst.In | cst.NotIn)
             ]
             continue
         if not isinstance(node, cst.Subscript | cst.Call) or _looked_up(node) is None:
@@ -42,7 +42,7 @@ def chains(a: Analysis) -> list[Chain]:
 
 
 def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
-    """In what `x["a"]`, `x.get("a")` or `x.pop("a")` looks, and by which name, "" if none."""
+    """Returns the `x` and the name of `x["a"]`, `x.get("a")` or `x.pop("a")`; "" for no name."""
     if isinstance(node, cst.Subscript):
         return node.value, text_of(index_of(node))
     holder, method = method_call(node)
@@ -53,7 +53,7 @@ def _looked_up(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | Non
 
 
 def without_taken(a: Analysis, saved: cst.BaseExpression, updated: cst.Arg) -> cst.Arg:
-    """A state dict as an argument, without what the program takes out of it itself."""
+    """A state dict as an argument, without the entries that the program takes out itself."""
     if not isinstance(saved, cst.Name):
         return updated
     scope = a.scopes.get(saved)
@@ -66,5 +66,5 @@ def without_taken(a: Analysis, saved: cst.BaseExpression, updated: cst.Arg) -> c
         return updated
     names = sorted(taken)
     test = f"!= {names[0]!r}" if len(names) == 1 else f"not in {tuple(names)!r}"
-    rest = f"{{name: value for name, value in {saved.value}.items() if name {test}}}"
-    return updated.with_changes(value=cst.parse_expression(rest))
+    remaining = f"{{name: value for name, value in {saved.value}.items() if name {test}}}"
+    return updated.with_changes(value=cst.parse_expression(remaining))

@@ -69,14 +69,12 @@ def partition(
     context: Context,
     groups: Sequence[tuple[cst.BaseExpression, cst.BaseExpression]],
 ) -> cst.Call:
-    """`optax.partition(...)` of groups: what selects and what moves each, rewritten already."""
+    """`optax.partition(...)` of groups: pairs of selector and transformation, rewritten already."""
     labels = context.function(_LABELS, SOURCE)
     context.needed.update({"jax", "optax"})
-    rest = cst.parse_expression("optax.set_to_zero()")
     moved = [(str(index), tx) for index, (_, tx) in enumerate(groups)]
-    elements = [
-        cst.DictElement(cst.SimpleString(f'"{name}"'), tx) for name, tx in [*moved, ("rest", rest)]
-    ]
+    moved.append(("rest", cst.parse_expression("optax.set_to_zero()")))
+    elements = [cst.DictElement(cst.SimpleString(f'"{name}"'), tx) for name, tx in moved]
     selectors = [cst.Arg(selector) for selector, _ in groups]
     args = [cst.Arg(cst.Dict(elements)), cst.Arg(cst.Call(cst.Name(labels), selectors))]
     return cst.Call(context.reference("optax.partition"), args)

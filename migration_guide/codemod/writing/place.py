@@ -1,4 +1,4 @@
-"""Puts what the rules need into a rewritten module: imports, functions, JAX's setting."""
+"""Puts imports, functions and JAX's setting, as the rules need them, into a rewritten module."""
 
 import libcst as cst
 

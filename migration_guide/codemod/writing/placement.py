@@ -42,10 +42,10 @@ class Import:
 def with_imports(
     module: cst.Module, needed: Iterable[Import], old: int | None = None
 ) -> cst.Module:
-    """The module with what is needed imported at its top, where it is not yet."""
+    """Adds imports at the top of the module, where they are missing."""
     missing = _missing(module, needed)
     # Python's own modules may stand anywhere. All others import JAX: they stay together.
-    roots = {one.root for one in missing if not one.is_of_python}
+    roots = {item.root for item in missing if not item.is_of_python}
     block = _block_of_ours(module, roots) if roots else None
     if block is not None:
         within: Any = block.body
@@ -53,22 +53,22 @@ def with_imports(
         module = cst.ensure_type(
             module.deep_replace(block, block.with_changes(body=inner.body)), cst.Module
         )
-        missing = [one for one in missing if one.is_of_python]
+        missing = [item for item in missing if item.is_of_python]
     body: list[Any] = list(module.body)
-    for one in missing:
-        line = cst.parse_statement(str(one), config=module.config_for_parsing)
-        if one.is_of_python:
-            _insert_standard(body, one, line)
+    for item in missing:
+        line = cst.parse_statement(str(item), config=module.config_for_parsing)
+        if item.is_of_python:
+            _insert_standard(body, item, line)
         else:
             place = _place(body, roots, old)
-            _insert(body, _sorted_place(body, one, place), line)
+            _insert(body, _sorted_place(body, item, place), line)
     return module.with_changes(body=body)
 
 
 def _missing(module: cst.Module, needed: Iterable[Import]) -> list[Import]:
     """Returns the imports that a module lacks, or has only below their first use."""
-    wanted = set(needed)
-    roots = {one.root for one in wanted}
+    required = set(needed)
+    roots = {item.root for item in required}
     have: set[str] = set()
     used: set[str] = set()
     for line in module.body:
@@ -80,15 +80,15 @@ def _missing(module: cst.Module, needed: Iterable[Import]) -> list[Import]:
         # An import below a use is too late for it.
         have -= used | {f"{name} as {name}" for name in used}
     return [
-        one
-        for one in sorted(wanted)
-        if (f"{one.module}.{one.name} as {one.name}" not in have if one.name else True)
-        and (one.name or (one.module not in have and f"{one.module} as {one.module}" not in have))
+        item
+        for item in sorted(required)
+        if (f"{item.module}.{item.name} as {item.name}" not in have if item.name else True)
+        and (item.name or not {item.module, f"{item.module} as {item.module}"} & have)
     ]
 
 
 def _insert(body: list[Any], place: int, line: cst.CSTNode) -> None:
-    """Inserts a statement; the blank lines above what stood there come above it."""
+    """Inserts a statement, below the blank lines of its place."""
     after = body[place] if place < len(body) else None
     above = [*getattr(after, "leading_lines", ())]
     marks = [index + 1 for index, empty in enumerate(above) if _is_mark(empty)]
@@ -99,18 +99,18 @@ def _insert(body: list[Any], place: int, line: cst.CSTNode) -> None:
     body.insert(place, line)
 
 
-def _insert_standard(body: list[Any], one: Import, line: cst.CSTNode) -> None:
+def _insert_standard(body: list[Any], item: Import, line: cst.CSTNode) -> None:
     """Inserts the import of one of Python's modules among those, or above all other imports."""
     first = next((i for i, node in enumerate(body) if _is_import(node)), None)
     while first is not None and first < len(body) and _module_of(body[first]) == "__future__":
         first += 1
     if first is None or first >= len(body) or not _is_import(body[first]):
-        body.insert(_place(body, {one.root}, None), line)
+        body.insert(_place(body, {item.root}, None), line)
         return
     end = _block(body, first + 1)[1]
     root = _module_of(body[first]).split(".")[0]
     if root in sys.stdlib_module_names:
-        _insert(body, _in_order(body, one, first, end), line)
+        _insert(body, _in_order(body, item, first, end), line)
         return
     _insert(body, first, line)
     below = body[first + 1]
@@ -119,11 +119,11 @@ def _insert_standard(body: list[Any], one: Import, line: cst.CSTNode) -> None:
         body[first + 1] = below.with_changes(leading_lines=lines)
 
 
-def _sorted_place(body: Sequence[cst.CSTNode], one: Import, place: int) -> int:
+def _sorted_place(body: Sequence[cst.CSTNode], item: Import, place: int) -> int:
     """Returns isort's position for an import, within the block of imports around a position."""
     start, end = _block(body, place)
     ours = next((i for i, line in enumerate(body) if _imports_ours(line)), place)
-    return _in_order(body, one, max(start, min(ours, place)), end)
+    return _in_order(body, item, max(start, min(ours, place)), end)
 
 
 def _block(body: Sequence[cst.CSTNode], place: int) -> tuple[int, int]:
@@ -138,11 +138,11 @@ def _block(body: Sequence[cst.CSTNode], place: int) -> tuple[int, int]:
     return start, end
 
 
-def _in_order(body: Sequence[cst.CSTNode], one: Import, start: int, end: int) -> int:
+def _in_order(body: Sequence[cst.CSTNode], item: Import, start: int, end: int) -> int:
     """The place of an import among those from one place to another."""
     kinds = [_is_from(line) for line in body[start:end]]
     by_kind = kinds == sorted(kinds)  # else they are sorted by module alone, if at all
-    new = (by_kind and bool(one.name), one.module.lower())
+    new = (by_kind and bool(item.name), item.module.lower())
 
     def comes_later(line: cst.CSTNode) -> bool:
         return (by_kind and _is_from(line), _module_of(line).lower()) > new
@@ -185,8 +185,8 @@ def _block_of_ours(module: cst.Module, roots: set[str]) -> cst.IndentedBlock | N
         return None
     for block in walk(users[0]):
         if isinstance(block, cst.IndentedBlock) and any(map(_is_import_of_ours, block.body)):
-            rest = users[0].deep_replace(block, cst.IndentedBlock([]))
-            return None if isinstance(rest, cst.CSTNode) and roots & _names(rest) else block
+            outside = users[0].deep_replace(block, cst.IndentedBlock([]))
+            return None if isinstance(outside, cst.CSTNode) and roots & _names(outside) else block
     return None
 
 
@@ -237,13 +237,13 @@ def _names(node: cst.CSTNode, run: bool = False) -> set[str]:
     if run and isinstance(node, cst.FunctionDef):
         p = node.params
         everything = [*p.posonly_params, *p.params, *p.kwonly_params]
-        parts = [*node.decorators, *(x.default for x in everything if x.default is not None)]
-        parts += [x.annotation for x in everything if x.annotation is not None]
-        parts += [node.returns] if node.returns is not None else []
-        return {name for part in parts for name in _names(part)}
+        nodes = [*node.decorators, *(x.default for x in everything if x.default is not None)]
+        nodes += [x.annotation for x in everything if x.annotation is not None]
+        nodes += [node.returns] if node.returns is not None else []
+        return {name for child in nodes for name in _names(child)}
     if run and isinstance(node, cst.ClassDef):
-        parts = [*node.decorators, *node.bases, *node.keywords, *node.body.body]
-        return {name for part in parts for name in _names(part, run=True)}
+        nodes = [*node.decorators, *node.bases, *node.keywords, *node.body.body]
+        return {name for child in nodes for name in _names(child, run=True)}
     return {name.split(".")[0] for name in references(node)}
 
 

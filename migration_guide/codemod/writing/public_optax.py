@@ -1,5 +1,5 @@
 # pyright: strict
-"""Tells which definitions of a program public Optax has, and what stays on this package."""
+"""Tells which definitions of a program public Optax has, and which stay on this package."""
 
 import libcst as cst
 
@@ -12,7 +12,7 @@ from migration_guide.codemod.writing import settings
 
 
 def stays(analysis: Analysis, call: cst.Call) -> str:
-    """Why what a call makes stays on this package, or ""."""
+    """Returns why the result of a call stays on this package, or ""."""
     entry = analysis.names.entry(call.func)
     if entry is not None:
         if call in analysis.legacy:
@@ -77,10 +77,10 @@ def why_no_partition(analysis: Analysis, call: cst.Call) -> str:
 
 def becomes_function(analysis: Analysis, call: cst.Call) -> bool:
     """True if a traversal only selects groups of `optax.partition`, and becomes its function."""
-    for other in analysis.facts.calls:
-        for selector in _selectors(analysis, other) or ():
+    for candidate in analysis.facts.calls:
+        for selector in _selectors(analysis, candidate) or ():
             if _traversal(analysis, selector) is call:
-                return not why_no_partition(analysis, other)
+                return not why_no_partition(analysis, candidate)
     return False
 
 

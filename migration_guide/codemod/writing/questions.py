@@ -1,4 +1,4 @@
-"""What rules ask of a file: names and kinds of its nodes, what is around them, the options."""
+"""Questions of rules about a file: names, kinds and ancestors of its nodes, the options."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -61,16 +61,12 @@ class Questions:
             current = self.parent(current)
 
     def call_of(self, node: cst.CSTNode) -> cst.Call | None:
-        """The call of what an expression names: `f(...)` of `f`; None where it is no call's."""
+        """Returns the call of a callee, `f(...)` of `f`; None for other expressions."""
         above = self.parent(node)
         return above if isinstance(above, cst.Call) and above.func is node else None
 
     def line(self, node: cst.CSTNode) -> int:
-        """The line of a node; of one that was made of a string's text, that of the string."""
-        placed = node
-        while not self.analysis.has_line(placed):
-            placed = self.analysis.parents[placed]
-        return self.analysis.line(placed)
+        return self.analysis.line(node)
 
     def in_annotation(self, node: cst.CSTNode) -> bool:
         return any(isinstance(a, cst.Annotation) for a in self.ancestors(node))

@@ -1,4 +1,4 @@
-"""What is said of a file: comments above its statements, and messages in the summary."""
+"""Comments above a file's statements, and messages in the summary."""
 
 import functools
 from collections.abc import Collection
@@ -22,7 +22,7 @@ QUESTION = "is this an optimizer of flax.optim?"
 
 @dataclass
 class Remarks(Questions):
-    """What rules say of a file."""
+    """The remarks of rules on a file."""
 
     remarks: list[tuple[cst.CSTNode, str, bool]] = field(default_factory=list, kw_only=True)
     comments: dict[cst.CSTNode, list[str]] = field(default_factory=dict, kw_only=True)
@@ -38,11 +38,11 @@ class Remarks(Questions):
             self._say(node, text)
             above.append(line)
 
-    def remark(self, node: cst.CSTNode, text: str, about: str = "") -> None:
-        """Leaves a comment about what is done already, but may matter when the program runs."""
+    def remark(self, node: cst.CSTNode, text: str, topic: str = "") -> None:
+        """Leaves a comment on a change that may matter when the program runs."""
         statement = self.statement(node)
         earlier = self._earlier_comments(statement, NOTE)
-        is_repeated = about and any(comment.startswith(f"{NOTE}{about}") for comment in earlier)
+        is_repeated = topic and any(comment.startswith(f"{NOTE}{topic}") for comment in earlier)
         if is_repeated or statement in self.skipped_statements:
             return
         above = self.comments.setdefault(statement, [])
@@ -65,7 +65,7 @@ class Remarks(Questions):
         }
 
     def list_earlier(self) -> None:
-        """Lists in the summary what an earlier run has left by hand and is still there."""
+        """Lists the comments of an earlier run that are still there in the summary."""
         for statement in self.analysis.facts.commented:
             for prefix, by_hand in ((PREFIX, True), (NOTE, False)):
                 for comment in self._earlier_comments(statement, prefix):
@@ -87,12 +87,13 @@ class Remarks(Questions):
 
     def without_settled(self, original: cst.CSTNode, updated: Any) -> Any:
         """A statement without the question that an earlier run asked, if it is answered now."""
-        asked = [c for c in self._earlier_comments(original) if c.startswith(f"{PREFIX}{QUESTION}")]
-        if not asked or not _old_attributes(original) or _old_attributes(updated):
+        earlier = self._earlier_comments(original)
+        settled = [c for c in earlier if c.startswith(f"{PREFIX}{QUESTION}")]
+        if not settled or not _old_attributes(original) or _old_attributes(updated):
             return updated
-        texts = [comment.removeprefix(PREFIX) for comment in asked]
+        texts = [comment.removeprefix(PREFIX) for comment in settled]
         self.remarks = [s for s in self.remarks if not (s[0] is original and s[1] in texts)]
-        lines = [x for x in updated.leading_lines if not (x.comment and x.comment.value in asked)]
+        lines = [x for x in updated.leading_lines if not (x.comment and x.comment.value in settled)]
         return updated.with_changes(leading_lines=lines)
 
     def _earlier_comments(self, statement: cst.CSTNode, prefix: str = PREFIX) -> list[str]:

@@ -1,9 +1,8 @@
 # pyright: strict
 """The call that takes the place of a constructor call of flax.optim, as a person would write it.
 
-What the program gave stays in sight and, where the new function has it in the same place, by
-position. What it did not give is written only where the new function takes something else by
-default.
+The program's own arguments stay in sight and, where the new function has them in the same place, by
+position. A default is written out only where the new function has another one.
 """
 
 import functools
@@ -26,7 +25,7 @@ def exact_template(entry: Entry) -> Call:
 def without_defaults(
     entry: Entry, template: Call, settings: Mapping[str, object], arguments: Mapping[str, cst.Arg]
 ) -> Call:
-    """A recipe with its settings, without what its functions take by default."""
+    """A recipe with its settings, without the defaults of its functions."""
     kwargs: dict[str, object] = {}
     parameters = _parameters(entry, template.target)
     for key, value in template.kwargs.items():
@@ -60,7 +59,7 @@ def _parameters(entry: Entry, function: str) -> Mapping[str, object]:
 
 
 def _is_same(value: object, default: object) -> bool:
-    """True if a setting is known to be what a function takes by default."""
+    """True if a setting is known to be a function's default."""
     if isinstance(value, Source | Call) or isinstance(default, type):
         return value is default
     return (value is None) == (default is None) and bool(value == default)
@@ -74,21 +73,21 @@ def in_place(
     old_arguments: Mapping[str, cst.Arg],
 ) -> cst.Call | None:
     """The call with its own arguments renamed, layout and comments kept; None if it cannot be."""
-    parts = [*template.args, *template.kwargs.values()]
-    if any(not isinstance(part, Setting) for part in template.args) or any(
-        isinstance(part, Call) for part in parts
+    nodes = [*template.args, *template.kwargs.values()]
+    if any(not isinstance(node, Setting) for node in template.args) or any(
+        isinstance(node, Call) for node in nodes
     ):
         return None
-    rest = dict(recipe.kwargs)
+    remaining = dict(recipe.kwargs)
     args: list[cst.Arg] = []
     for name, arg in old_arguments.items():
         ports = [k for k, v in template.kwargs.items() if v == Setting(name)]
         if len(args) < len(recipe.args):
             args.append(arg)
-        elif ports and ports[0] in rest:
+        elif ports and ports[0] in remaining:
             args.append(with_keyword(arg, ports[0]))
-            del rest[ports[0]]
-    added = [keyword(name, context.source(render(value))) for name, value in rest.items()]
+            del remaining[ports[0]]
+    added = [keyword(name, context.source(render(value))) for name, value in remaining.items()]
     arguments = _laid_out(updated, args, added)
     if arguments is None:
         return None
