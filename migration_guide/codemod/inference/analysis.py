@@ -73,8 +73,8 @@ class Analysis(Expressions):
         while (above := self.parents.get(statement, self.module)) is not self.module:
             statement = above
         if statement not in self._positions:
-            alone = cst.Module([cst.ensure_type(statement, cst.BaseStatement)])
-            wrapper = MetadataWrapper(alone, unsafe_skip_copy=True)
+            assert isinstance(statement, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+            wrapper = MetadataWrapper(cst.Module([statement]), unsafe_skip_copy=True)
             self._positions[statement] = wrapper.resolve(PositionProvider)
         positions = self._positions[statement]
         while node not in positions:
