@@ -93,33 +93,34 @@ def _record(case: Case, path: Path) -> None:
     """Records a case from its start, or the steps after the checkpoint that is saved with it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     initial, gradients = draw(case)
-    rates = learning_rates(case)
-    start = 0
+    rates, params, start = learning_rates(case), _nested(initial), 0
+    inputs = [
+        (_nested({leaf: stack[number] for leaf, stack in gradients.items()}), rates[number])
+        for number in range(len(rates))
+    ]
     if case in CHECKPOINTS:
-        optimizers = list(replay.train(case, replay.create(optim, case, initial), gradients, rates))
+        optimizers = list(replay.train(case, replay.create(optim, case, params), inputs))
         start = len(rates) - CHECKPOINT_STEPS
         saved = optimizers[start - 1]
         path.with_suffix(".msgpack").write_bytes(serialization.to_bytes(saved))
-        initial = replay.snapshot(saved)[0]
+        params = replay.snapshot(saved)[0]
         steps = [replay.snapshot(optimizer) for optimizer in optimizers[start:]]
     else:
-        steps = list(replay.trajectory(optim, case, initial, gradients, rates))
+        steps = list(replay.trajectory(optim, case, params, inputs))
     recorder = Recorder(path, steps=len(steps))
-    params = initial
-    for number, (new_params, new_state, absent) in enumerate(steps, start):
-        empty = {leaf: None if kind == "none" else {} for leaf, kind in absent.items()}
+    for (grads, of_step), (new_params, new_state) in zip(inputs[start:], steps, strict=True):
         recorder.step(
-            params=_nested(params),
-            grads=_nested({leaf: stack[number] for leaf, stack in gradients.items()}),
-            new_params=_nested(new_params),
-            new_state=_nested({**new_state, **empty}),
-            learning_rate={str(group): rate for group, rate in enumerate(rates[number])},
+            params=params,
+            grads=grads,
+            new_params=new_params,
+            new_state=new_state,
+            learning_rate={str(group): rate for group, rate in enumerate(of_step)},
         )
         params = new_params
     (path / "case.json").write_text(json.dumps(dataclasses.asdict(case)))
 
 
-def _nested(leaves: replay.Flat) -> object:
+def _nested(leaves: dict[str, np.ndarray]) -> replay.Tree:
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 

@@ -3,7 +3,7 @@
 What needs JAX is imported by the functions that need it: no help does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -180,10 +180,9 @@ def _run(console: "Console", outputs: "Outputs", plan: _Plan) -> int:
     from equivalence_tests.report import table as report
     from equivalence_tests.report.item import of_result
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME
-    from equivalence_tests.suite.jobs import Compilations, run_all
-    from optax_bridge.correspondence import Verdict
+    from equivalence_tests.suite.jobs import run_all
 
-    compilations, recorded = Compilations(), plan.recorded
+    recorded = plan.recorded
 
     def print_result(result: "Result") -> None:
         console.print(report.result_line(result), markup=False)
@@ -191,15 +190,17 @@ def _run(console: "Console", outputs: "Outputs", plan: _Plan) -> int:
     printer = None if console.is_terminal else print_result  # a terminal has the bar
     keep = outputs.record is not None or recorded is not None
     results = run_all(plan.cases, plan.device, plan.steps, printer, keep=keep)
-    ran = _facts(results, plan.steps, str(compilations) if plan.full else "")
+    ran = _facts(results, plan.steps)
     table = report.table(
         results, f"{plan.device.platform}, {plan.steps} steps each", console.width, plan.library
     )
     report.print_table(console, table)
     report.print_reasons(console, results)
     report.print_broken(console, results)
-    for line in _remarks(results, ran, plan):
-        console.print(line)
+    if "parameters" in ran:
+        console.print(f"parameters of odd shapes: {ran['parameters']}")
+    if "in real training" in ran:
+        console.print(f"real training: float32, with {ran['in real training']}")
     outcomes = [] if recorded is None else recording.against(results, recorded)
     if recorded is not None:
         report.print_against(console, outcomes, recorded)
@@ -208,10 +209,12 @@ def _run(console: "Console", outputs: "Outputs", plan: _Plan) -> int:
         **here,
         "ran": True,
         "steps": plan.steps,
-        "compilations": compilations.count,
         "parameters": ran.get("parameters", ""),
         "results": report.rows(results),
-        "against": report.against_rows(outcomes),
+        "against": [
+            {"id": outcome.name, "verdict": outcome.outcome.value, "note": outcome.text}
+            for outcome in outcomes
+        ],
     }
     written = outputs.write(
         content,
@@ -225,7 +228,7 @@ def _run(console: "Console", outputs: "Outputs", plan: _Plan) -> int:
     console.print(closing)
     if not written:
         return MISUSE
-    same = all(outcome.verdict is not Verdict.DIFFERENT for outcome in outcomes)
+    same = not any(outcome.parts for outcome in outcomes)
     return SAME if same and all(result.held for result in results) else DIFFERENT
 
 
@@ -233,9 +236,9 @@ def _load_recordings(against: Path | None, steps: int) -> "Mapping[str, Recordin
     """Returns the recordings to compare with."""
     if against is None:
         return None
-    from equivalence_tests.report import recording
+    from equivalence_tests.recordings.format import read_packed
 
-    recorded = recording.load(against)
+    recorded = read_packed(against)
     if {len(run.steps) for run in recorded.values()} != {steps}:
         count = len(next(iter(recorded.values())).steps)
         raise ValueError(f"--against {against}: it has {count} steps, not {steps}")
@@ -258,7 +261,7 @@ def _select(only: Sequence[str], full: bool, origin: str) -> "Sequence[Case]":
     return cases
 
 
-def _facts(results: "Sequence[Result]", steps: int, compilations: str) -> dict[str, object]:
+def _facts(results: "Sequence[Result]", steps: int) -> dict[str, object]:
     """Returns the facts of the runs, label -> text, for the terminal and the page."""
     from equivalence_tests.compare.trees import shapes_text, signature
     from equivalence_tests.report.table import RECIPES
@@ -266,8 +269,6 @@ def _facts(results: "Sequence[Result]", steps: int, compilations: str) -> dict[s
     from equivalence_tests.suite.case import SYNTHETIC
 
     facts: dict[str, object] = {"steps": steps, **RECIPES}
-    if compilations:
-        facts["compilations"] = compilations
     if any(result.case.problem == SYNTHETIC for result in results):
         tree = signature(problems.odd_tree(), "params")
         facts["parameters"] = f"{shapes_text(tree.values())} (optax: float32 alone)"
@@ -275,22 +276,6 @@ def _facts(results: "Sequence[Result]", steps: int, compilations: str) -> dict[s
     if pinned:
         facts["in real training"] = pinned
     return facts
-
-
-def _remarks(results: "Sequence[Result]", ran: Mapping[str, object], plan: _Plan) -> Iterator[str]:
-    """Yields the lines below the table."""
-    import jax
-
-    from equivalence_tests.report.table import natures_line
-
-    if natures := natures_line(results):
-        yield natures
-    if "parameters" in ran:
-        yield f"parameters of odd shapes: {ran['parameters']}"
-    if "in real training" in ran:
-        yield f"real training: float32, with {ran['in real training']}"
-    if "compilations" in ran:
-        yield f"{ran['compilations']}; {len(jax.devices(plan.device.platform))} devices"
 
 
 def print_list(only: Sequence[str], full: bool, origin: str) -> int:

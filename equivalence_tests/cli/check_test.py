@@ -127,14 +127,11 @@ def test_the_matrix_runs_on_as_many_devices_as_asked_and_is_reported(tmp_path: P
     assert run.returncode == 0, run.stdout
     content = json.loads((tmp_path / "report" / "a.json").read_text())
     assert content["devices"] == 2
-    assert content["compilations"] >= 0  # 0 where the cache had them all
     assert len(content["results"]) == 3
-    assert "programs compiled" in run.stdout
     page = (tmp_path / "report" / "index.html").read_text()
     assert run.stdout.splitlines()[-1] in page
     assert "check --full --only sgd" in page and " UTC</dd>" in page and "<dt>exact</dt>" in page
     assert page.count("<details id=") == 3
-    assert "programs compiled" in page
 
 
 def test_version_names_what_decides_bits(command: Command):

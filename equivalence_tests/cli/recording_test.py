@@ -12,8 +12,10 @@ import pytest
 
 from equivalence_tests.cli.check import run_suite
 from equivalence_tests.compare.trees import leaf_name
+from equivalence_tests.recordings.format import read_packed
+from equivalence_tests.recordings.stages import Outcome
 from equivalence_tests.report.outputs import Outputs
-from equivalence_tests.report.recording import NOT_RUN, against, load, save
+from equivalence_tests.report.recording import NOT_RUN, against, save
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite import checks as suite
 from equivalence_tests.suite.case import Result
@@ -30,7 +32,7 @@ def result(change: float = 0.0, name: str = "sgd") -> suite.Result:
 def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
     file = tmp_path / "run.zip"
     save(file, [result()], ENVIRONMENT)
-    (read,) = load(file).values()
+    (read,) = read_packed(file).values()
     leaves = read.stacked("new_params")
     assert leaves["h",].dtype == jnp.bfloat16
     np.testing.assert_array_equal(leaves["w",], np.ones((3, 2)))
@@ -43,8 +45,8 @@ def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
 )
 def test_verdict_against_a_recording(change: float, verdict: Verdict, tmp_path: Path):
     save(tmp_path / "run", [result()], ENVIRONMENT)
-    (outcome,) = against([result(change)], load(tmp_path / "run"))
-    assert outcome.verdict is verdict
+    (outcome,) = against([result(change)], read_packed(tmp_path / "run"))
+    assert outcome.outcome.value == verdict.value
 
 
 def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: Path):
@@ -63,16 +65,16 @@ def test_a_parameter_without_a_gradient_is_left_out_of_a_closed_loop(tmp_path: P
         return dataclasses.replace(found, trajectory={"params": values})
 
     save(tmp_path / "run", [shifted("", 0.0)], ENVIRONMENT)
-    (outcome,) = against([shifted("['key']['bias']", 1.0)], load(tmp_path / "run"))
-    assert outcome.verdict is Verdict.IDENTICAL
-    assert name in outcome.note
-    (outcome,) = against([shifted("['key']['kernel']", 1.0)], load(tmp_path / "run"))
-    assert outcome.verdict is Verdict.DIFFERENT
+    (outcome,) = against([shifted("['key']['bias']", 1.0)], read_packed(tmp_path / "run"))
+    assert outcome.outcome is Outcome.IDENTICAL
+    assert name in outcome.text
+    (outcome,) = against([shifted("['key']['kernel']", 1.0)], read_packed(tmp_path / "run"))
+    assert outcome.outcome is Outcome.DIFFERENT
 
 
 def test_runs_that_only_one_has_are_named(tmp_path: Path):
     save(tmp_path / "run", [result()], ENVIRONMENT)
-    notes = {o.id: o.note for o in against([result(name="adam")], load(tmp_path / "run"))}
+    notes = {o.name: o.text for o in against([result(name="adam")], read_packed(tmp_path / "run"))}
     assert sorted(notes.values()) == ["not in the recording", NOT_RUN]
 
 
@@ -102,10 +104,10 @@ def test_a_damaged_recording_says_so(tmp_path: Path):
     for place in range(0, len(whole), 3):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with contextlib.suppress(ValueError):  # whatever else comes fails the test
-            load(file)
+            read_packed(file)
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="expected a file written by"):
-        load(file)
+        read_packed(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
@@ -127,6 +129,6 @@ def test_other_steps_are_misuse_and_other_leaves_are_different(
     assert "it has 3 steps, not 2" in capsys.readouterr().err
     other = result()
     other.trajectory = {"params": {"w": other.trajectory["params"]["w"]}}
-    (outcome,) = against([other], load(file))
-    assert outcome.verdict is Verdict.DIFFERENT
-    assert "params['h']" in outcome.note
+    (outcome,) = against([other], read_packed(file))
+    assert outcome.outcome is Outcome.DIFFERENT
+    assert "params['h']" in outcome.text

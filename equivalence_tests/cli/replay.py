@@ -157,12 +157,7 @@ def _draft(recording: Path, like: str) -> str:
     from optax_bridge.torch.checkpoints.draft import draft_names
     from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 
-    first = read(recording).steps[0]
-    tensors = {
-        "/".join(map(str, path)): leaf
-        for tree in ("params", "model_state")
-        for path, leaf in (first.tree(tree) or {}).items()
-    }
+    tensors = read(recording).steps[0].tensors
     return draft_names(torch_checkpoint(tensors, str(recording)), load_object(like, make=True))
 
 

@@ -116,6 +116,7 @@ _SAME_BITS, _ZERO = -2.0, -1.0
 _BUCKETS = {_SAME_BITS: "same bits", _ZERO: "0", math.inf: "not finite"}
 
 
+@np.errstate(all="ignore")  # the distance of NaN is none
 def compare(
     left: PyTree, right: PyTree, *, poisoned: Mapping[str, int] | None = None
 ) -> Comparison:
@@ -159,13 +160,6 @@ def as_data(comparison: Comparison, wide: Comparison | None) -> dict[str, object
         "relative": as_json(comparison.relative),
         "relative_in_float64": None if wide is None else as_json(wide.relative),
     }
-
-
-def ulp_text(ulp: float) -> str:
-    """A distance for people."""
-    if math.isfinite(ulp):
-        return f"{ulp:.3g} ULP"
-    return "an infinite distance (NaN, infinity or unequal integers)"
 
 
 def as_json(value: float) -> float | str:

@@ -109,10 +109,9 @@ class Judgement:
         """The nature with its grounds."""
         nature, wide = self.nature, self.wide
         remark = f" ({self.about_wide})" if self.about_wide else ""
-        if wide is None and self.about_wide:
-            return f"not known: {self.about_wide}; by its growth it is {nature.value}"
         if wide is None:
-            return f"{nature.value}, judged by its growth; there is no float64 run"
+            why = self.about_wide or "there is no float64 run"
+            return f"{nature.value}, judged by its growth alone: {why}"
         here = self.comparison
         if (
             nature is Nature.ALGORITHM

@@ -65,13 +65,18 @@ def _relation(path: str, a: np.ndarray, b: np.ndarray) -> Relation | None:
             Relation(path, offset=int(difference[0])) if counts and difference.size == 1 else None
         )
     spacing = float(jnp.finfo(a.dtype).eps)
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    if not x.size or not (np.isfinite(x).all() and np.isfinite(y).all()) or not x.any():
+    factor = fitted_factor(a, b, _ROUNDING * spacing)
+    return None if factor is None else Relation(path, factor)
+
+
+def fitted_factor(x: np.ndarray, y: np.ndarray, tolerance: float) -> float | None:
+    """Returns c if y is c times x, but for a part of the scale; else None."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    if not x.any() or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
     factor = float(np.vdot(x, y) / np.vdot(x, x))
-    allowed = _ROUNDING * spacing * max(np.abs(y).max(), abs(factor) * np.abs(x).max())
-    is_close = factor and np.abs(y - factor * x).max() <= allowed
-    return Relation(path, factor) if is_close else None
+    allowed = tolerance * max(np.abs(y).max(), abs(factor) * np.abs(x).max())
+    return factor if factor and np.abs(y - factor * x).max() <= allowed else None
 
 
 def relations_text(related: Mapping[str, Relation]) -> str:

@@ -71,16 +71,12 @@ def explanation(
 ) -> Explanation | None:
     """Returns settings of one side with which the difference is gone; None if none is found."""
     for fixed, varied in ((left, right), (right, left)):
-        fixed, varied = _readable(fixed), _readable(varied)
 
-        def judge(other: SideLike, fixed: Settings = fixed) -> str | None:
-            pair = (fixed.build(), other)
-            if compare(*pair, steps=few, decide=False).verdict is Verdict.DIFFERENT:
-                return None
-            verdict = compare(*pair).verdict
-            return None if verdict is Verdict.DIFFERENT else verdict.value
+        def judge(other: SideLike, is_short: bool, fixed: Settings = fixed) -> Verdict:
+            options = {"steps": few, "decide": False} if is_short else {}
+            return compare(fixed.build(), other, **options).verdict
 
-        if explained := search(fixed, varied, judge, tries):
+        if explained := search(_readable(fixed), varied, judge, tries):
             return explained
     return None
 
@@ -121,10 +117,13 @@ def _readable(side: Settings) -> Settings:
     return ObjectSide(side.text or side.name, side.build())
 
 
-def search(
-    fixed: Settings, varied: Settings, judge: Callable[[SideLike], str | None], tries: int
-) -> Explanation | None:
+# The outcome with a side in place of the varied one: of a few steps, or of all.
+Judge = Callable[[SideLike, bool], Any]
+
+
+def search(fixed: Settings, varied: Settings, judge: Judge, tries: int) -> Explanation | None:
     """Searches settings of one side, with values of the other, that a judge accepts."""
+    varied = _readable(varied)
     changes = list(_changes(fixed, varied))
     for some in itertools.islice(_combinations(changes), tries):
         if verdict := _verdict_with(varied, some, judge):
@@ -138,13 +137,15 @@ def search(
     return None
 
 
-def _verdict_with(
-    side: Settings, changes: Sequence[_Change], judge: Callable[[SideLike], str | None]
-) -> str | None:
+def _verdict_with(side: Settings, changes: Sequence[_Change], judge: Judge) -> str | None:
     try:
-        return judge(_changed_side(side, changes))
+        changed = _changed_side(side, changes)
+        if judge(changed, True).value == Verdict.DIFFERENT.value:
+            return None
+        verdict = judge(changed, False).value
     except (EquivalenceError, TypeError, ValueError):  # these settings do not go together
         return None
+    return verdict if verdict in (Verdict.IDENTICAL.value, Verdict.ROUNDING.value) else None
 
 
 def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:

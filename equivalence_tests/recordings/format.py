@@ -13,7 +13,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,9 +62,11 @@ class Step:
     missing: frozenset[tuple[str, Path_]] = frozenset()  # gradients that are None
     digest: str | None = None
 
-    def tree(self, name: str) -> Flat | None:
-        """The leaves of a tree; None if it was not recorded."""
-        return self.trees.get(name)
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Parameters and model state by name, as PyTorch's are."""
+        flats = [self.trees.get(tree, {}) for tree in ("params", "model_state")]
+        return {"/".join(map(str, path)): leaf for flat in flats for path, leaf in flat.items()}
 
 
 @dataclass(frozen=True)
@@ -88,25 +90,20 @@ class Recording:
         name = next((n for n in ("torch", "tensorflow", "flax", "jax", "mlx") if n in versions), "")
         return f"{name} {versions[name]}" if name else "an unnamed framework"
 
-    def stacked(self, tree: str, steps: int | None = None) -> dict[Path_, np.ndarray]:
+    def until(self, count: int | None) -> "Recording":
+        """The first steps of it, so many."""
+        return replace(self, steps=self.steps[:count])
+
+    def stacked(self, tree: str) -> dict[Path_, np.ndarray]:
         """Every array of a tree over all steps, of shape (steps, ...), as far as all have it."""
-        flats = [step.trees.get(tree, {}) for step in self.steps[:steps]]
-        paths = [path for path in flats[0] if all(path in flat for flat in flats)]
-        paths = [path for path in paths if isinstance(flats[0][path], np.ndarray)]
-        return {path: np.stack([flat[path] for flat in flats]) for path in paths}
+        return stacked([step.trees.get(tree, {}) for step in self.steps])
 
 
-def of_stacks(
-    place: str, index: Mapping[str, Any], trees: Mapping[str, Mapping[Path_, np.ndarray]]
-) -> Recording:
-    """A recording of leaves with a leading axis of steps, in its trees."""
-    count = max(len(stack) for stacks in trees.values() for stack in stacks.values())
-    steps = [Step(number, {tree: {} for tree in trees}) for number in range(count)]
-    for tree, stacks in trees.items():
-        for path, stack in stacks.items():
-            for step in steps:
-                step.trees[tree][path] = np.asarray(stack[step.number])
-    return Recording(place, index, steps)
+def stacked(flats: Sequence[Flat]) -> dict[Path_, np.ndarray]:
+    """The arrays that each step has, with a leading axis of steps."""
+    paths = [path for path in flats[0] if all(path in flat for flat in flats)]
+    paths = [path for path in paths if isinstance(flats[0][path], np.ndarray)]
+    return {path: np.stack([flat[path] for flat in flats]) for path in paths}
 
 
 def read(place: Path | str, steps: int | None = None) -> Recording:
@@ -124,7 +121,10 @@ def read(place: Path | str, steps: int | None = None) -> Recording:
         return _read_folder(path, steps)
     recordings = read_packed(path)
     if len(recordings) != 1:
-        raise RecordingError(f"{place}: expected one recording, found {listing(list(recordings))}")
+        raise RecordingError(
+            f"{place}: expected one recording, found {listing(list(recordings))}. What "
+            "`optax-bridge check --record` wrote is compared by `optax-bridge check --against`"
+        )
     return next(iter(recordings.values()))
 
 
@@ -151,16 +151,14 @@ def named_leaves(flat: Mapping[Path_, Any], tree: str = "params") -> dict[str, A
     return {path_text(path, tree): leaf for path, leaf in flat.items()}
 
 
-def jax_path(path: Sequence[Any]) -> Path_:
-    """A path of JAX as recordings have it."""
-    pairs = zip(path, key_names(path), strict=True)
-    return tuple(key.idx if isinstance(key, SequenceKey) else name for key, name in pairs)
-
-
 def host_leaves(tree: PyTree) -> Flat:
     """The leaves of a tree of JAX by path, as NumPy's arrays."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax_path(path): np.asarray(leaf) for path, leaf in leaves}
+    flat: Flat = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        pairs = zip(path, key_names(path), strict=True)
+        names = (key.idx if isinstance(key, SequenceKey) else name for key, name in pairs)
+        flat[tuple(names)] = np.asarray(leaf)
+    return flat
 
 
 def _read_folder(path: Path, limit: int | None) -> Recording:
@@ -339,14 +337,16 @@ def read_packed(path: Path) -> dict[str, Recording]:
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
             index = _load_index(path, lambda _: json.loads(_member(archive, "index").tobytes()))
             member = functools.cache(lambda name: np.ascontiguousarray(_member(archive, name).T))
-            return {
-                name: _unpacked(f"{path}:{name}", entry, member)
-                for name, entry in index["recordings"].items()
-            }
+            if not (entries := index["recordings"].items()):
+                raise ValueError("none in it")
+            return {name: _unpacked(f"{path}:{name}", entry, member) for name, entry in entries}
     except RecordingError:
         raise
     except _UNREADABLE as error:
-        raise RecordingError(f"{path}: expected a recording, found {_cause(error)}") from None
+        raise RecordingError(
+            f"{path}: expected a file written by `optax-bridge check --record` or `replay --pack`, "
+            f"found {_cause(error)}"
+        ) from None
 
 
 def _unpacked(

@@ -1,6 +1,8 @@
 """The optimizer through recorded gradients: each step alone and as a whole, and its rates."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import legacy_optim
-from equivalence_tests.compare.comparison import VISIBLE
+from equivalence_tests.compare.comparison import VISIBLE, LeafDistance, compare
 from equivalence_tests.compare.extent import relative_text
+from equivalence_tests.compare.relation import fitted_factor
+from equivalence_tests.compare.trees import first_mismatch, signature
 from equivalence_tests.pair.explanation import FEW, TRIES, Settings, search
 from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.pair.settings import members_of
@@ -22,36 +26,33 @@ from equivalence_tests.recordings.format import (
     RecordingError,
     Step,
     host_leaves,
-    jax_path,
     named_leaves,
     nest,
     path_text,
+    stacked,
 )
 from equivalence_tests.recordings.stages import (
     Outcome,
     Stage,
-    compared,
+    by_scale,
     distance_by_step,
-    first_parting,
-    fitted_factor,
+    judge_rates,
     not_judged,
+    parted_stage,
 )
 from equivalence_tests.sides.adapt import as_side
 from equivalence_tests.sides.in_float64 import wide as in_float64
 from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
 from optax_bridge import TrainState
 from optax_bridge._hyper_params import RATES
 from optax_bridge.checkpoints import CheckpointError, from_state_dict
 from optax_bridge.cli.errors import error_text
-from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.torch.checkpoints.layout import torch_checkpoint
-from optax_bridge.torch.checkpoints.moves import as_legacy
-from optax_bridge.torch.checkpoints.names import NamesFile
+from optax_bridge.metadata.trees import PyTree
 
 NAME = "optimizer"
-Factors = Sequence[
-    Mapping[str, float]
-]  # what brings the updates of each group to the recorded rate
+# By step and group, what brings the updates to the recorded rate.
+Factors = Sequence[Mapping[str, float]]
 # In ULP: what a step alone and a whole run may round where float64 shows no more. Beyond that, four
 # times our own rounding is rounding too, as far as the bound of `OPEN_ULP` goes; different is what
 # exceeds both, and what lies between is not decided.
@@ -65,150 +66,107 @@ class NotJudgedError(ValueError):
 class Stepper:
     """An optimizer that takes recorded steps."""
 
-    def __init__(self, value: Any, recording: Recording, names: NamesFile | None, source: Any):
-        self.recording, self.names, self.source = recording, names, source
+    def __init__(
+        self, value: Any, recording: Recording, state: Callable[[], PyTree] = lambda: None
+    ):
+        self.recording, self.state = recording, state
         self.value, self.side = value, as_side(value)
         self.takes_rates = _learning_rate_of(value) is None
-        step = self.side.step
-        if self.takes_rates and isinstance(value, ExactTransformation):
-            step = _with_rate(value)
-        self._step = jax.jit(step) if self.side.compiled else step
-        self.can_set = self.side.name == "GradientTransformation" or isinstance(
-            value, legacy_optim.OptimizerDef | legacy_optim.Optimizer | tuple | TrainState
-        )
+        self.step = jax.jit(self.side.step) if self.side.compiled else self.side.step
+        self.can_set = not isinstance(value, Side)  # PyTorch's has its own tensors
 
     def run(
-        self,
-        steps: int,
-        *,
-        alone: bool,
-        wide: bool = False,
-        factors: Factors = (),
-    ) -> dict[Path_, np.ndarray]:
+        self, *, alone: bool, wide: bool = False, factors: Factors = ()
+    ) -> dict[str, np.ndarray]:
         """Returns the new parameters after each step; factors by group scale the updates."""
-        recorded = self.recording.steps[:steps]
-        seen: list[Flat] = []
+        recorded, new = self.recording.steps, []
         with float64(wide), np.errstate(all="ignore"):
             carry = self._start(wide)
             for number, step in enumerate(recorded):
                 params = step.trees["params"]
                 if (alone and number) or factors:
-                    own = params if alone or not seen else seen[-1]
-                    carry = self._with_params(carry, _jax(own, wide))
+                    carry = _with_params(
+                        carry, _jax(new[-1] if new and not alone else params, wide)
+                    )
                 before = host_leaves(self.side.view(carry)["params"])
                 if not step.skipped:
                     grads = step.trees["grads"]
                     full = {p: grads.get(p, np.zeros_like(leaf)) for p, leaf in params.items()}
-                    carry = self._step(carry, _jax(full, wide), *self._rate(step.rates))
-                new = host_leaves(self.side.view(carry)["params"])
-                if factors:
-                    by_group = factors[number]
-                    by_path = {p: by_group[g] for g in by_group for p in self.paths_of(g)}
-                    new = {p: _scaled(before[p], x, by_path.get(p, 1.0)) for p, x in new.items()}
-                seen.append(new)
+                    carry = self.step(carry, _jax(full, wide), **self._rate(step.rates))
+                new.append(host_leaves(self.side.view(carry)["params"]))
+                for group, factor in factors[number].items() if factors else ():
+                    for path in self.paths_of(group):
+                        new[-1][path] = _scaled(before[path], new[-1][path], factor)
         dtypes = {path: leaf.dtype for path, leaf in recorded[0].trees["params"].items()}
-        return {p: np.stack([new[p] for new in seen]).astype(dtypes[p]) for p in seen[0]}
+        runs = stacked(new)
+        return named_leaves({path: leaf.astype(dtypes[path]) for path, leaf in runs.items()})
 
     def paths_of(self, group: str) -> list[Path_]:
         """The parameters of a recorded group; all where the groups' members are not known."""
         groups = {g["name"]: g["params"] for g in self.recording.index.get("groups", [])}
-        paths = groups.get(group, self.recording.steps[0].trees["params"])
-        return [tuple(path) for path in paths]
+        return list(map(tuple, groups.get(group, self.recording.steps[0].trees["params"])))
 
-    def _rate(self, rates: Mapping[str, float]) -> tuple[Any, ...]:
+    def _rate(self, rates: Mapping[str, float]) -> dict[str, Any]:
         if not self.takes_rates:
-            return ()
+            return {}
         if len(rates) != 1:
             raise NotJudgedError("the optimizer takes its rate per call, and no one is recorded")
-        return (jnp.asarray(next(iter(rates.values()))),)
+        return {"learning_rate": jnp.asarray(next(iter(rates.values())))}
 
     def _start(self, wide: bool) -> Any:
-        state = self.source.steps[0].tree("state")
-        if wide and state is not None:  # which is brought over as it was recorded
-            with float64(False):
-                carry = self._start(False)
-            return jax.tree.map(jnp.asarray, in_float64(carry))
-        params = _jax(self.recording.steps[0].trees["params"], wide)
         try:
-            carry = self.side.init(params)
+            state = self.state()
+            if state is not None:
+                with float64(False):  # it is brought over as it was recorded
+                    carry = self._with_state(self._init(wide=False), state)
+                return jax.tree.map(jnp.asarray, in_float64(carry) if wide else carry)
+        except RecordingError:
+            raise
+        except (CheckpointError, LookupError, TypeError, ValueError) as error:
+            raise NotJudgedError(f"the recorded state cannot be brought over: {error}") from None
+        if first := self.recording.first:
+            why = f"the recording begins at step {first} without the optimizer's state"
+            raise NotJudgedError(why)
+        return self._init(wide)
+
+    def _init(self, wide: bool) -> Any:
+        params = self.recording.steps[0].trees["params"]
+        try:
+            return self.side.init(_jax(params, wide))
         except Exception as error:  # whatever the user's optimizer raises
             raise RecordingError(
                 f"optimizer: its init {error_text(error)} with the recorded parameters "
-                f"{list(named_leaves(self.recording.steps[0].trees['params'], 'params'))[:3]}... "
-                "If they have other names here, give --names"
+                f"{list(named_leaves(params))[:3]}... If they have other names here, give --names"
             ) from error
-        if state is None:
-            if self.recording.index.get("first", 0):
-                raise NotJudgedError(
-                    f"the recording begins at step {self.recording.first} without the optimizer's "
-                    "state"
-                )
-            return carry
-        try:
-            return self._carried(carry, state)
-        except (CheckpointError, LookupError, TypeError, ValueError) as error:
-            raise NotJudgedError(f"the recorded state cannot be brought over: {error}") from None
 
-    def _carried(self, carry: Any, state: Flat) -> Any:
-        """The carry with the recorded state in it: PyTorch's, that of flax.optim or Optax's."""
-        first = self.source.steps[0]
-        if ("step",) in state and any(path[0] == "param_states" for path in state):
-            target = nest({p: leaf for p, leaf in self.recording.steps[0].trees["params"].items()})
-            tree: Any = {"target": target, "state": nest(state)}
-        elif any(path[0] == "param_groups" for path in state):
-            tensors = {
-                str(path[0]): leaf
-                for name in ("params", "model_state")
-                for path, leaf in (first.tree(name) or {}).items()
-            }
-            saved = {"model": tensors, "optimizer": nest(state)}
-            checkpoint = torch_checkpoint(saved, self.source.place, "model", "optimizer")
-            file = self._names_file(list(tensors))
-            tree, _ = as_legacy(checkpoint, file, step=self.recording.first)
-            tree = tree["optimizer"]
-        else:
-            return self._with_optax(carry, state)
+    def _with_state(self, carry: Any, state: PyTree) -> Any:
+        params = nest(self.recording.steps[0].trees["params"])
+        tree = {"params" if "opt_state" in state else "target": params, **state}
+        if isinstance(self.value, legacy_optim.OptimizerDef):
+            return from_state_dict(carry, tree)
         if self.side.name != "GradientTransformation":
-            if isinstance(self.value, legacy_optim.OptimizerDef):
-                return from_state_dict(carry, tree)
             raise ValueError(f"{self.side.name} is no transformation of Optax")
-        params = carry[1]
-        template = TrainState.create(apply_fn=None, params=params, tx=self.value)
+        template = TrainState.create(apply_fn=None, params=carry[1], tx=self.value)
         restored = from_state_dict(template, tree)
-        return restored.step, params, restored.opt_state
+        return restored.step, carry[1], restored.opt_state
 
-    def _names_file(self, tensors: Sequence[str]) -> NamesFile:
-        groups = self.source.index.get("groups", [])
-        order = [str(path[0]) for group in groups for path in group["params"]]
-        names = self.names
-        entries = {n: f"params/{n}" for n in tensors} if names is None else names.entries
-        drop = () if names is None else names.drop
-        return NamesFile(self.source.place, "model", "optimizer", drop, order, entries)
-
-    def _with_optax(self, carry: Any, state: Flat) -> Any:
-        count, params, opt_state = carry
-        leaves, treedef = jax.tree_util.tree_flatten_with_path(opt_state)
-        if absent := [path for path, _ in leaves if jax_path(path) not in state]:
-            raise ValueError(
-                f"it lacks {path_text(jax_path(absent[0]), 'state')}; is it of another chain?"
+    def check_params(self) -> None:
+        """Raises an error where the optimizer brings parameters of another model."""
+        own = getattr(self.value, "params", getattr(self.value, "target", None))
+        recorded = nest(self.recording.steps[0].trees["params"])
+        signatures = [signature(tree, "params") for tree in (own, recorded)]
+        if own is not None and (fault := first_mismatch(*signatures)):
+            raise RecordingError(
+                f"{self.recording.place}: {fault}. Where only the names differ, give --names"
             )
-        values = [jnp.asarray(state[jax_path(path)], leaf.dtype) for path, leaf in leaves]
-        return count + self.recording.first, params, treedef.unflatten(values)
-
-    def _with_params(self, carry: Any, params: Any) -> Any:
-        if hasattr(carry, "target"):
-            return carry.replace(target=params)
-        if hasattr(carry, "opt_state"):
-            return carry.replace(params=params)
-        return (params, carry[1]) if len(carry) == 2 else (carry[0], params, carry[2])
 
 
-def _with_rate(tx: ExactTransformation) -> Callable[..., Any]:
-    def step(carry: Any, grads: Any, rate: Any) -> Any:
-        count, params, state = carry
-        return count + 1, *tx.step(grads, state, params, learning_rate=rate)
-
-    return step
+def _with_params(carry: Any, params: Any) -> Any:
+    if hasattr(carry, "target"):
+        return carry.replace(target=params)
+    if hasattr(carry, "opt_state"):
+        return carry.replace(params=params)
+    return (params, carry[1]) if len(carry) == 2 else (carry[0], params, carry[2])
 
 
 def _learning_rate_of(value: Any) -> Any:
@@ -224,65 +182,53 @@ def _jax(flat: Flat, wide: bool) -> Any:
 
 
 def _scaled(old: np.ndarray, new: np.ndarray, factor: float) -> np.ndarray:
-    if factor == 1:
-        return new
     before = old.astype(np.float64)
-    return (before + factor * (new - before)).astype(new.dtype)
+    return new if factor == 1 else (before + factor * (new - before)).astype(new.dtype)
 
 
-def own_rates(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
+def own_rates(stepper: Stepper) -> list[dict[str, float]] | str:
     """The optimizer's rate at each step by the recorded groups, or why it is not known."""
-    recorded = [step.rates for step in stepper.recording.steps[:steps]]
+    recorded = stepper.recording.steps
     if stepper.takes_rates:
         return "the recorded rates are given per call"
-    if not all(recorded):
+    if not all(step.rates for step in recorded):
         return "the recording has no rates"
-    held = _unique(_held(stepper.value, set(), 0, RATES))
-    held = held or _unique(_held(stepper.value, set(), 0, ("step_size_fn",)))
-    is_alike = all(len(set(rates.values())) == 1 for rates in recorded)
-    if len(held) == 1 and is_alike:
-        number, own = stepper.recording.first, []
-        for step, rates in zip(stepper.recording.steps, recorded, strict=False):
-            rate = held[0]
-            value = rate(number) if callable(rate) else rate
-            own.append(dict.fromkeys(rates, abs(float(value))))
-            number += not step.skipped
-        return own
-    return _measured(stepper, steps)
+    rates = list(_rates_in(stepper.value, set(), 0))
+    rates = list({rate if callable(rate) else abs(rate): rate for rate in rates}.values())
+    if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
+        rate: Any = rates[0] if callable(rates[0]) else lambda count: rates[0]
+        taken = itertools.accumulate((not step.skipped for step in recorded), initial=0)
+        counts = (stepper.recording.first + count for count in taken)
+        pairs = zip(recorded, counts, strict=False)
+        return [dict.fromkeys(step.rates, abs(float(rate(count)))) for step, count in pairs]
+    return _measured(stepper)
 
 
-def _held(value: Any, seen: set[int], depth: int, names: Sequence[str]) -> Iterator[Any]:
+def _rates_in(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
+    """Yields the rates that an object holds, numbers and schedules."""
     if depth > 32 or id(value) in seen:
         return
     seen.add(id(value))
     for name, member in members_of(value):
-        if name in names and (callable(member) or type(member) in (int, float)):
+        is_rate = callable(member) or type(member) in (int, float)
+        if name in (*RATES, "step_size_fn") and is_rate:
             yield member
         else:
-            yield from _held(member, seen, depth + 1, names)
+            yield from _rates_in(member, seen, depth + 1)
 
 
-def _unique(values: Iterator[Any]) -> list[float | Callable[[int], Any]]:
-    return list({v if callable(v) else abs(v): v for v in values}.values())
-
-
-def _measured(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
+def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
     """The rates by how far each group's updates go beside the recorded ones."""
     if not stepper.can_set:
         return "the optimizer does not tell its rate"
-    own = stepper.run(steps, alone=True)
-    rates = []
-    for number, step in enumerate(stepper.recording.steps[:steps]):
-        row = {}
+    own, rates = stepper.run(alone=True), []
+    for number, step in enumerate(stepper.recording.steps):
+        rows, row = _rows(step, {name: leaf[number] for name, leaf in own.items()}), {}
         for group, rate in step.rates.items():
-            paths = stepper.paths_of(group)
-            old, there, here = (
-                np.concatenate([np.asarray(tree[p], np.float64).ravel() for p in paths])
-                for tree in (step.trees["params"], step.trees["new_params"],
-                             {p: own[p][number] for p in paths}))  # fmt: skip
+            old, there, here = _joined(rows, map(path_text, stepper.paths_of(group)))
             moved = np.abs(there - old).max(initial=0)
             tolerance = 1e-4 + 2.0**-20 * np.abs(old).max(initial=0) / max(moved, 1e-30)
-            factor = fitted_factor(there - old, here - old, tolerance=tolerance)
+            factor = fitted_factor(there - old, here - old, tolerance)
             if factor is None:
                 return "the optimizer does not tell its rate, and its updates are no multiple"
             row[group] = rate if abs(factor - 1) <= tolerance else rate * factor
@@ -290,75 +236,99 @@ def _measured(stepper: Stepper, steps: int) -> list[dict[str, float]] | str:
     return rates
 
 
-def judge_optimizer(stepper: Stepper, steps: int, factors: Factors = ()) -> Stage:
-    """Asks whether the optimizer makes the recorded parameters of the recorded gradients."""
+_Rows = Mapping[str, Sequence[np.ndarray]]  # old, recorded and own new parameters, by name
+
+
+def _rows(step: Step, own: Mapping[str, np.ndarray]) -> _Rows:
+    old, new = (named_leaves(step.trees[tree]) for tree in ("params", "new_params"))
+    sides = (old, new, own)
+    return {name: [np.asarray(s[name], np.float64).ravel() for s in sides] for name in old}
+
+
+def _joined(rows: _Rows, names: Iterable[str]) -> list[np.ndarray]:
+    return [np.concatenate(leaves) for leaves in zip(*map(rows.__getitem__, names), strict=True)]
+
+
+def judge_steps(stepper: Stepper, settings: Settings) -> tuple[list[Stage], str]:
+    """The stages of the rate and of the optimizer, and what explains a difference."""
+    recording, factors = stepper.recording, []
     try:
-        return _judge(stepper, steps, factors)
+        rates = own_rates(stepper)
     except NotJudgedError as error:
-        return not_judged(NAME, str(error), asked=True)
+        rates = str(error)
+    rate = judge_rates(recording, rates)
+    if rate.parts and not isinstance(rates, str):
+        pairs = zip((step.rates for step in recording.steps), rates, strict=True)
+        factors = [
+            {g: r / own[g] if own.get(g) else 1.0 for g, r in to.items()} for to, own in pairs
+        ]
+    try:
+        stage = _judge(stepper, factors)
+    except NotJudgedError as error:
+        stage = not_judged(NAME, str(error), asked=True)
+    if factors:
+        stage = replace(stage, text=f"at the recorded rates; {stage.text}".rstrip("; "))
+    explanation = _explain(stepper, settings, factors) if stage.parts else ""
+    if rate.parts and not stage.parts:
+        explanation = f"with the recorded rates it is {stage.outcome.value}"
+    return [rate, stage], explanation
 
 
-def _judge(stepper: Stepper, steps: int, factors: Factors) -> Stage:
-    recorded = named_leaves(stepper.recording.stacked("new_params", steps))
+def _judge(stepper: Stepper, factors: Factors) -> Stage:
+    """Whether the optimizer makes the recorded parameters of the recorded gradients."""
+    steps = stepper.recording.steps
+    recorded = named_leaves(stepper.recording.stacked("new_params"))
     kinds = [False, True] if stepper.can_set else [False]
 
-    def run(alone: bool, wide: bool) -> dict[str, np.ndarray]:
-        return named_leaves(stepper.run(steps, alone=alone, wide=wide, factors=factors))
+    def run(alone: bool, wide: bool = False) -> dict[str, np.ndarray]:
+        return stepper.run(alone=alone, wide=wide, factors=factors)
 
-    own = {alone: run(alone, False) for alone in kinds}
-    comparisons = {alone: compared(recorded, own[alone]) for alone in kinds}
+    own = {alone: run(alone) for alone in kinds}
+    comparisons = {alone: compare(recorded, own[alone]) for alone in kinds}
     whole = comparisons[False]
-    distance = distance_by_step(whole)
+    ulp = max(comparison.ulp for comparison in comparisons.values())
     if all(comparison.identical for comparison in comparisons.values()):
-        return Stage(NAME, Outcome.IDENTICAL, distance=distance)
+        return Stage(NAME, Outcome.IDENTICAL, distance=distance_by_step(whole))
     bounds = {True: _ALONE, False: _WHOLE}
     most, own_rounding = whole.allowed(OPEN_ULP), dict.fromkeys(kinds, 0.0)
     if any(comparison.ulp > bounds[alone] for alone, comparison in comparisons.items()):
         for alone in kinds:
-            own_rounding[alone] = _OWN * compared(own[alone], run(alone, True)).ulp
+            own_rounding[alone] = _OWN * compare(own[alone], run(alone, wide=True)).ulp
             bounds[alone] = max(bounds[alone], min(own_rounding[alone], most))
     beyond = [alone for alone in kinds if comparisons[alone].ulp > bounds[alone]]
     beyond += [False] * (whole.relative > VISIBLE and not beyond)
     if not beyond:
-        ulp = max(comparison.ulp for comparison in comparisons.values())
-        return Stage(NAME, Outcome.ROUNDING, f"at most {ulp:.3g} ULP", distance=distance)
+        text = f"at most {ulp:.3g} ULP"
+        return Stage(NAME, Outcome.ROUNDING, text, distance=distance_by_step(whole))
     at = True in beyond
     is_far = comparisons[at].ulp > max(own_rounding[at], most)
+
+    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
+        text = f"{by_scale(number, leaf, parted)} ({leaf.ulp_by_step[number]:.3g} ULP)"
+        text += f"; after {len(steps)} steps {relative_text(whole.relative)}"
+        if own_rounding[at] >= comparisons[at].ulp:
+            return (
+                f"{text}. In float64 the optimizer here is as far from itself: it is "
+                "ill-conditioned, or computes in half precision"
+            )
+        rows = _rows(steps[number], {name: leaf[number] for name, leaf in own[at].items()})
+        why = _cause(steps[number], rows, parted, leaf.path)
+        return f"{text}{why and '. '}{why}"
+
     outcome = Outcome.DIFFERENT if is_far else Outcome.UNDECIDED
-    number, leaf, parted = first_parting(comparisons[at], bounds[at])
-    step = stepper.recording.steps[number]
-    by = relative_text(float(leaf.relative_by_step[number]))
-    text = f"from step {step.number}, {leaf.path} by {by} of its scale"
-    text += f" ({leaf.ulp_by_step[number]:.3g} ULP); after {len(distance)} steps "
-    text += relative_text(whole.relative)
-    if own_rounding[at] >= comparisons[at].ulp:
-        text += ". In float64 the optimizer here is as far from itself: it is ill-conditioned"
-        text += ", or computes in half precision"
-    elif cause := _cause(stepper, step, {n: leaf[number] for n, leaf in own[at].items()}, parted,
-                         leaf.path):  # fmt: skip
-        text += f". {cause}"
-    return Stage(NAME, outcome, text, step.number, leaf.path, distance)
+    stage = parted_stage(NAME, outcome, comparisons[at], steps, bounds[at], cause)
+    return replace(stage, distance=distance_by_step(whole))
 
 
-def _cause(
-    stepper: Stepper, step: Step, own: Mapping[str, np.ndarray], parted: set[str], leaf: str
-) -> str:
+def _cause(step: Step, rows: _Rows, parted: set[str], leaf: str) -> str:
     """Returns the likely cause of the first diverging step, in words; empty if unknown."""
-    paths = {path_text(path): path for path in step.trees["params"]}
-    rows = {
-        name: [np.asarray(leaf, np.float64).ravel() for leaf in (
-            step.trees["params"][path], step.trees["new_params"][path], own[name])]
-        for name, path in paths.items()
-    }  # fmt: skip
-    if ("grads", paths[leaf]) in step.missing:
+    if any((tree, path_text(path)) == ("grads", leaf) for tree, path in step.missing):
         return f"{leaf} has no gradient there (None) and is left alone; here its gradient is zero"
     old, there, here = rows[leaf]
     if np.array_equal(old, here) != np.array_equal(old, there):
         side = "here" if np.array_equal(old, here) else "there"
         return f"{leaf} does not move {side}: is it frozen?"
-    old, there, here = (
-        np.concatenate([rows[name][n] for name in sorted(parted)]) for n in range(3)
-    )
+    old, there, here = _joined(rows, sorted(parted))
     alike = "" if len(parted) == len(rows) else f" of {', '.join(sorted(parted)[:3])}"
     factor = fitted_factor(there - old, here - old, 1e-3)
     if factor is not None:
@@ -370,29 +340,17 @@ def _cause(
     return ""
 
 
-def explain(stepper: Stepper, settings: Settings, steps: int, factors: Factors) -> str:
+def _explain(stepper: Stepper, settings: Settings, factors: Factors) -> str:
     """Returns settings with which the program follows the recording, in words."""
-    settings_there = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in stepper.recording.index.get("settings", {}).items()
-    }
-    recorded: Any = SimpleNamespace(
-        parameters=settings_there, name="the recording", build=lambda: None
-    )
+    there = stepper.recording.index.get("settings", {})
+    recorded: Any = SimpleNamespace(parameters=there, name="the recording", build=lambda: None)
 
-    def outcome(side: Any, count: int) -> Outcome:
-        tried = Stepper(side, stepper.recording, stepper.names, stepper.source)
-        return _judge(tried, count, factors[:count]).outcome
+    def outcome(side: Any, is_short: bool) -> Outcome:
+        recording = stepper.recording.until(FEW if is_short else None)
+        return _judge(Stepper(side, recording, stepper.state), factors).outcome
 
-    def judge(side: Any) -> str | None:
-        if steps > FEW and outcome(side, FEW) is Outcome.DIFFERENT:
-            return None
-        verdict = outcome(side, steps)
-        return verdict.value if verdict in (Outcome.IDENTICAL, Outcome.ROUNDING) else None
-
-    readable = settings if settings.takes else ObjectSide(settings.name, settings.build())
-    found = search(recorded, readable, judge, TRIES)
-    return "" if found is None else str(found)
+    explanation = search(recorded, settings, outcome, TRIES)
+    return "" if explanation is None else str(explanation)
 
 
 def as_settings(optimizer: Any) -> Settings:

@@ -197,15 +197,14 @@ class Recorder:
         if scheduler is not None:
             self._settings["scheduler"] = type(scheduler).__name__
             self.first = self.first or int(scheduler.last_epoch)
-        taken = {}
 
         def buffers():
-            return {name: _copy(value) for name, value in model.named_buffers()}
+            return {name: _copy(value) for name, value in model.named_buffers()} or None
+
+        taken = {"model_state": buffers()}  # before the forward pass of the step
 
         def before(stepped, args, kwargs):
             if self.is_full:
-                for handle in handles:
-                    handle.remove()
                 return
             state = None
             if self.count == 0 and stepped.state:
@@ -223,21 +222,20 @@ class Recorder:
             )
 
         def after(stepped, args, kwargs):
-            if not taken:
+            if self.is_full:
                 return
-            fields = dict(taken, new_params=named, model_state=taken_buffers["before"] or None)
-            fields.update(self._noted)
-            self._noted.clear()
-            taken.clear()
-            taken_buffers["before"] = buffers()
-            self.step(**fields)
+            fields = dict(taken, new_params=named)
+            taken["model_state"] = buffers()
+            self._step_with_notes(fields)
 
-        taken_buffers = {"before": buffers()}  # before the forward pass of the step
-        handles = [
-            optimizer.register_step_pre_hook(before),
-            optimizer.register_step_post_hook(after),
-        ]
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
         return self
+
+    def _step_with_notes(self, fields):
+        fields.update(self._noted)
+        self._noted.clear()
+        self.step(**fields)
 
     @contextlib.contextmanager
     def flax(self, optim=None):
@@ -267,9 +265,7 @@ class Recorder:
                 state=optimizer.state if self.count == 0 and self.first else None,
                 learning_rate=_flax_rates(definition, args, kwargs),
             )
-            fields.update(self._noted)
-            self._noted.clear()
-            self.step(**fields)
+            self._step_with_notes(fields)
             return new
 
         cls.apply_gradient = apply_gradient

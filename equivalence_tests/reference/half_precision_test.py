@@ -15,38 +15,33 @@ import pytest
 
 import legacy_optim
 import optax_bridge
+from equivalence_tests.recordings.format import Recording
 from equivalence_tests.reference import load, replay
 from equivalence_tests.reference.cases import HALF_PRECISION, Case
-from equivalence_tests.reference.load import Recording
 from equivalence_tests.reference.reference_test import assert_agrees
 
 pytestmark = pytest.mark.filterwarnings("ignore:flax.optim was removed:DeprecationWarning")
 
 
-def train_state_steps(recording: Recording, folder: Path) -> Iterator[Any]:
+def train_state_steps(case: Case, recording: Recording, folder: Path) -> Iterator[Any]:
     """Yields parameters and legacy state of a TrainState after each step, as `replay` does."""
-    case = recording.case
     definition = replay.define(legacy_optim, case.optimizer)
-    state = optax_bridge.TrainState.create(
-        apply_fn=None,
-        params=replay.nest({path: jnp.asarray(leaf) for path, leaf in recording.initial.items()}),
-        tx=optax_bridge.from_legacy(definition),
-    )
+    params = jax.tree.map(jnp.asarray, load.initial(recording))
+    tx = optax_bridge.from_legacy(definition)
+    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=tx)
 
     def step(state: Any, grads: Any, rates: list[Any]) -> Any:
         rate = {"learning_rate": rates[0]} if rates else {}
         return state.apply_gradients(grads=grads, **rate)
 
     run = jax.jit(step) if case.jit else step
-    for index, row in enumerate(recording.learning_rates):
-        grads = {path: jnp.asarray(leaf[index]) for path, leaf in recording.gradients.items()}
+    for index, (grads, row) in enumerate(load.inputs(recording)):
         rates = [float(rate) if case.rate == "float" else jnp.asarray(rate) for rate in row]
-        state = run(state, replay.nest(grads), rates)
+        state = run(state, jax.tree.map(jnp.asarray, grads), rates)
         file = folder / f"checkpoint_{index}"
         state.to_legacy_checkpoint(file, optimizer_def=definition)
         saved = flax.serialization.msgpack_restore(file.read_bytes())
-        params, _ = replay.flatten(saved["target"])
-        yield params, *replay.flatten(saved["state"])
+        yield saved["target"], saved["state"]
 
 
 def _is_quick(case: Case) -> bool:
@@ -64,6 +59,6 @@ def _is_quick(case: Case) -> bool:
 )
 def test_half_precision(case: Case, tmp_path: Path) -> None:
     recording = load.recording(case)
-    inputs = recording.initial, recording.gradients, recording.learning_rates
-    assert_agrees(recording, list(replay.trajectory(legacy_optim, case, *inputs)))
-    assert_agrees(recording, list(train_state_steps(recording, tmp_path)))
+    inputs = load.initial(recording), load.inputs(recording)
+    assert_agrees(case, recording, list(replay.trajectory(legacy_optim, case, *inputs)))
+    assert_agrees(case, recording, list(train_state_steps(case, recording, tmp_path)))

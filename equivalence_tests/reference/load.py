@@ -1,15 +1,15 @@
-"""Reads the recordings of the genuine flax.optim into arrays by path."""
+"""Reads the recordings of the genuine flax.optim."""
 
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from equivalence_tests.recordings.format import RecordingError, read_packed
+from equivalence_tests.recordings.format import Recording, RecordingError, nest, read_packed
 from equivalence_tests.reference.cases import Case
+from equivalence_tests.reference.replay import Inputs, Tree
 from optax_bridge._text import listing
 
 FOLDER = Path(__file__).parent
@@ -17,26 +17,11 @@ _RECORD_AGAIN = "Record it again with `nox -s reference`, or restore it from ver
 _read = functools.cache(read_packed)
 
 
-@dataclasses.dataclass(frozen=True)
-class Recording:
-    """One training run of the genuine flax.optim; its leaves have a leading axis of steps."""
-
-    case: Case
-    initial: Mapping[str, np.ndarray]
-    gradients: Mapping[str, np.ndarray]
-    learning_rates: np.ndarray
-    params: Mapping[str, np.ndarray]
-    state: Mapping[str, np.ndarray]
-    absent: Mapping[str, str]
-    machine: str
-    checkpoint: Path | None = None
-
-
 def recording(case: Case) -> Recording:
     """Reads the recording of one case."""
-    is_checkpoint = case.name.startswith("checkpoints/")
-    stem = case.name if is_checkpoint else case.name.split("/")[0]
-    path = FOLDER / f"{stem}.npz"
+    path = checkpoint(case).with_suffix(".npz")
+    if not case.name.startswith("checkpoints/"):
+        path = FOLDER / f"{case.name.partition('/')[0]}.npz"
     runs = _read(path)
     if case.name not in runs:
         raise RecordingError(
@@ -51,23 +36,21 @@ def recording(case: Case) -> Recording:
             f"{path}: {case.name!r} was recorded with { {k: recorded.get(k) for k in changed} }, "
             f"the case table says { {k: expected[k] for k in changed} }. {_RECORD_AGAIN}"
         )
-    trees = {
-        tree: {"/".join(map(str, leaf)): stack for leaf, stack in run.stacked(tree).items()}
-        for tree in ("grads", "new_params", "new_state")
-    }
-    first = run.steps[0].trees
-    return Recording(
-        case=case,
-        initial={"/".join(map(str, path)): leaf for path, leaf in first["params"].items()},
-        gradients=trees["grads"],
-        learning_rates=np.array([[*step.rates.values()] for step in run.steps], np.float32),
-        params=trees["new_params"],
-        state=trees["new_state"],
-        absent={
-            "/".join(map(str, path)): "none" if leaf is None else "empty"
-            for path, leaf in first["new_state"].items()
-            if not isinstance(leaf, np.ndarray)
-        },
-        machine=run.index["platform"].split()[-1],
-        checkpoint=path.with_suffix(".msgpack") if is_checkpoint else None,
-    )
+    return run
+
+
+def checkpoint(case: Case) -> Path:
+    """The file of a case that begins in mid-training."""
+    return FOLDER / f"{case.name}.msgpack"
+
+
+def initial(run: Recording) -> Tree:
+    """The parameters before the first step."""
+    return nest(run.steps[0].trees["params"])
+
+
+def inputs(run: Recording) -> Inputs:
+    """The gradients and the learning rates of each step."""
+    rates = [[np.float32(rate) for rate in step.rates.values()] for step in run.steps]
+    grads = [nest(step.trees["grads"]) for step in run.steps]
+    return list(zip(grads, rates, strict=True))

@@ -13,9 +13,17 @@ import pytest
 
 import legacy_optim
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.recordings.format import (
+    Flat,
+    Recording,
+    RecordingError,
+    Step,
+    named_leaves,
+    nest,
+)
+from equivalence_tests.recordings.recorder import leaves_of
 from equivalence_tests.reference import load, replay
 from equivalence_tests.reference.cases import CASES, CHECKPOINTS, HALF_PRECISION, Case
-from equivalence_tests.reference.load import Recording, RecordingError
 from optax_bridge.correspondence import ENTRIES
 
 # legacy_optim says once that it is legacy, in whichever test comes first.
@@ -30,50 +38,51 @@ FLOAT32_BOUND = 2e-6
 # moment remembers 1 / (1 - 0.9) = 10 steps.
 HALF_PRECISION_BOUND = 5.0
 
-Steps = list[tuple[replay.Flat, replay.Flat, dict[str, str]]]
+TREES: tuple[str, str] = ("new_params", "new_state")
+Steps = list[replay.Snapshot]
 
 
 def bound(recording: Recording) -> float:
     """The tolerance in parts of the tensor's scale: that of the coarsest dtype in the recording."""
-    leaves = (*recording.initial.values(), *recording.params.values(), *recording.state.values())
-    floats = [leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    first = recording.steps[0].trees
+    leaves = [leaf for tree in ("params", *TREES) for leaf in first[tree].values()]
+    dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, np.ndarray)]
+    floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     coarsest = max(float(jnp.finfo(dtype).eps) for dtype in floats)
     return FLOAT32_BOUND if coarsest < 1e-6 else HALF_PRECISION_BOUND * coarsest
 
 
-def structure_error(recording: Recording, params: Any, state: Any, absent: Any) -> str | None:
-    """Says how the trees of one step differ from the recording's in paths, dtypes or shapes."""
+def as_recording(steps: Steps) -> Recording:
+    """A replay's steps as a recording has them, None and empty containers included."""
 
-    def kinds(tree: Any, stacked: bool = False) -> Any:
-        return {path: (leaf.dtype.name, leaf.shape[int(stacked) :]) for path, leaf in tree.items()}
+    def flat(tree: Any) -> Flat:
+        pairs = [(tuple(path), leaf) for path, leaf in leaves_of(tree, "state")]
+        return {p: x if x is None or isinstance(x, dict) else np.asarray(x) for p, x in pairs}
 
-    for title, found, expected in (
-        ("params", kinds(params), kinds(recording.params, stacked=True)),
-        ("state", kinds(state), kinds(recording.state, stacked=True)),
-        ("state without arrays", absent, dict(recording.absent)),
-    ):
-        if found != expected:
-            return f"{recording.case.name}: {title}: expected {expected}, found {found}"
-    return None
+    both = [dict(zip(TREES, map(flat, step), strict=True)) for step in steps]
+    return Recording("here", {}, [Step(number, trees) for number, trees in enumerate(both)])
 
 
-def assert_agrees(recording: Recording, steps: Steps) -> None:
-    for number, step in enumerate(steps):
-        error = structure_error(recording, *step)
-        assert error is None, f"step {number}: {error}"
-    expected = {"params": dict(recording.params), "state": dict(recording.state)}
-    found = compare(
-        expected,
-        {
-            part: {path: np.stack([step[index][path] for step in steps]) for path in expected[part]}
-            for index, part in enumerate(expected)
-        },
+def assert_agrees(case: Case, recording: Recording, steps: Steps) -> None:
+    def kinds(tree: Flat) -> Any:
+        """Paths, dtypes and shapes, and what is no array."""
+        arrays = {p: (x.dtype.name, x.shape) for p, x in tree.items() if isinstance(x, np.ndarray)}
+        return tree | arrays
+
+    sides = recording, as_recording(steps)
+    for there, here in zip(*(side.steps for side in sides), strict=True):
+        for tree in TREES:
+            assert kinds(here.trees[tree]) == kinds(there.trees[tree]), f"step {here.number}"
+    both = (
+        named_leaves(side.stacked(TREES[0])) | named_leaves(side.stacked(TREES[1]), "state")
+        for side in sides
     )
+    found = compare(*both)
     text = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
     assert found.relative <= bound(recording), text
-    same_machine = recording.machine == platform.machine()
+    same_machine = recording.index["platform"].split()[-1] == platform.machine()
     is_cpu = jax.default_backend() == "cpu"
-    if recording.case.bits and SAME_ORDER and same_machine and is_cpu:
+    if case.bits and SAME_ORDER and same_machine and is_cpu:
         assert found.identical, text
 
 
@@ -86,31 +95,32 @@ def test_trajectory(case: Case, request: pytest.FixtureRequest) -> None:
     if case.name == "lars/defaults_large" and not SAME_ORDER:
         why = "JAX 0.9 adds up its norm otherwise: 2.8e-6 of the scale, not 2e-6"
         request.applymarker(pytest.mark.xfail(reason=why, strict=True))
-    recording = load.recording(case)
-    given = recording.initial, recording.gradients, recording.learning_rates
-    assert_agrees(recording, list(replay.trajectory(legacy_optim, case, *given)))
+    assert_agrees(case, *_replayed(case))
+
+
+def _replayed(case: Case, other: Case | None = None) -> tuple[Recording, Steps]:
+    """The recording of a case, and its replay here, or that of another one."""
+    run = load.recording(case)
+    steps = replay.trajectory(legacy_optim, other or case, load.initial(run), load.inputs(run))
+    return run, list(steps)
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS, ids=lambda case: case.name)
 def test_checkpoint_continues(case: Case) -> None:
-    recording = load.recording(case)
-    assert recording.checkpoint is not None
-    blank = {path: np.zeros_like(leaf) for path, leaf in recording.initial.items()}
-    fresh = replay.create(legacy_optim, case, blank)
-    restored = flax.serialization.from_bytes(fresh, recording.checkpoint.read_bytes())
+    run = load.recording(case)
+    initial = load.initial(run)
+    fresh = replay.create(legacy_optim, case, jax.tree.map(np.zeros_like, initial))
+    restored = flax.serialization.from_bytes(fresh, load.checkpoint(case).read_bytes())
     assert type(restored) is type(fresh)
-    for path, leaf in replay.snapshot(restored)[0].items():
-        np.testing.assert_array_equal(leaf, recording.initial[path], err_msg=path)
-    optimizers = replay.train(case, restored, recording.gradients, recording.learning_rates)
-    assert_agrees(recording, [replay.snapshot(optimizer) for optimizer in optimizers])
+    jax.tree.map(np.testing.assert_array_equal, replay.snapshot(restored)[0], initial)
+    optimizers = replay.train(case, restored, load.inputs(run))
+    assert_agrees(case, run, [replay.snapshot(optimizer) for optimizer in optimizers])
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS, ids=lambda case: case.name)
 def test_checkpoint_is_written_back_to_the_same_bytes(case: Case) -> None:
-    recording = load.recording(case)
-    assert recording.checkpoint is not None
-    saved = recording.checkpoint.read_bytes()
-    fresh = replay.create(legacy_optim, case, recording.initial)
+    saved = load.checkpoint(case).read_bytes()
+    fresh = replay.create(legacy_optim, case, load.initial(load.recording(case)))
     assert flax.serialization.to_bytes(flax.serialization.from_bytes(fresh, saved)) == saved
 
 
@@ -119,14 +129,7 @@ def test_checkpoint_is_written_back_to_the_same_bytes(case: Case) -> None:
 
 def _steps(recording: Recording) -> Steps:
     """The recording's own trajectory, as a replay would give it."""
-    return [
-        (
-            {path: leaf[step].copy() for path, leaf in recording.params.items()},
-            {path: leaf[step].copy() for path, leaf in recording.state.items()},
-            dict(recording.absent),
-        )
-        for step in range(len(recording.learning_rates))
-    ]
+    return [(nest(step.trees[TREES[0]]), nest(step.trees[TREES[1]])) for step in recording.steps]
 
 
 def _case(name: str) -> Case:
@@ -151,35 +154,36 @@ def _case(name: str) -> Case:
     ids=["too_far", "nan", "not_nan", "dtype", "too_far_in_bfloat16", "one_bit"],
 )
 def test_the_judge_notices(name: str, step: int, change) -> None:
-    recording = load.recording(_case(name))
+    case = _case(name)
+    recording = load.recording(case)
     steps = _steps(recording)
-    assert_agrees(recording, steps)
-    for part in steps[step][:2]:
-        for path, leaf in part.items():
-            if leaf.dtype != np.int32:
-                part[path] = np.asarray(change(leaf))
-                if name.endswith("bfloat16"):
-                    part[path] = part[path].astype(leaf.dtype)
+    assert_agrees(case, recording, steps)
+
+    def changed(leaf: np.ndarray) -> np.ndarray:
+        if leaf.dtype == np.int32:
+            return leaf
+        new = np.asarray(change(leaf))
+        return new.astype(leaf.dtype) if name.endswith("bfloat16") else new
+
+    steps[step] = jax.tree.map(changed, steps[step])
     with pytest.raises(AssertionError):
-        assert_agrees(recording, steps)
+        assert_agrees(case, recording, steps)
 
 
 def test_the_judge_notices_a_wrong_step_count() -> None:
-    recording = load.recording(_case("adam/bfloat16_long"))
-    steps = _steps(recording)
-    steps[-1][1]["step"] += 1
+    case = _case("adam/bfloat16_long")
+    steps = _steps(load.recording(case))
+    steps[-1][1]["step"] = steps[-1][1]["step"] + 1
     with pytest.raises(AssertionError, match=r"step 300, state\['step'\]: 300 / 301"):
-        assert_agrees(recording, steps)
+        assert_agrees(case, load.recording(case), steps)
 
 
 def test_the_judge_notices_another_hyper_parameter() -> None:
     case = _case("adam/defaults")
-    recording = load.recording(case)
     changed = {**case.optimizer, "kwargs": {**case.optimizer["kwargs"], "eps": 1.1e-8}}
     other = dataclasses.replace(case, optimizer=changed)
-    given = recording.initial, recording.gradients, recording.learning_rates
     with pytest.raises(AssertionError):
-        assert_agrees(recording, list(replay.trajectory(legacy_optim, other, *given)))
+        assert_agrees(case, *_replayed(case, other))
 
 
 # The files.
@@ -208,7 +212,7 @@ def test_nothing_is_recorded_that_is_not_in_the_table() -> None:
     assert {path.relative_to(load.FOLDER).as_posix() for path in files} == expected
     assert sum(path.stat().st_size for path in files) < 3_000_000
     every = (*CASES, *HALF_PRECISION, *CHECKPOINTS)
-    names = [load.recording(case).case.name for case in every]
+    names = [load.recording(case).index["case"]["name"] for case in every]
     assert len(set(names)) == len(names)
 
 

@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax import serialization, traverse_util
+from flax import serialization
 from flax.core import freeze
 
 if TYPE_CHECKING:
     from equivalence_tests.reference.cases import Case
 
-Flat = dict[str, np.ndarray]
-# A tree, an array, and of either library a definition, an Optimizer or a scale.
+# A tree of nested dicts, an array, and of either library a definition, an Optimizer or a scale.
 Tree = Leaf = Optimizer = Any
-
-
-def flatten(tree: Tree) -> tuple[Flat, dict[str, str]]:
-    """Flattens a state dict to '/'-joined paths."""
-    arrays: Flat = {}
-    absent: dict[str, str] = {}
-    flat = traverse_util.flatten_dict(tree, keep_empty_nodes=True, sep="/")
-    for path, leaf in sorted(flat.items()):
-        if leaf is None or leaf is traverse_util.empty_node:
-            absent[path] = "none" if leaf is None else "empty"
-        else:
-            arrays[path] = np.asarray(leaf)
-    return arrays, absent
-
-
-def nest(arrays: Mapping[str, Leaf], container: str = "dict") -> Tree:
-    """Builds the nested dict, or FrozenDict, of arrays by '/'-joined path."""
-    tree = traverse_util.unflatten_dict(arrays, sep="/")
-    return freeze(tree) if container == "frozen_dict" else tree
+Inputs = Iterable[tuple[Tree, Iterable[Leaf]]]  # gradients and learning rates of each step
+Snapshot = tuple[Tree, Tree]  # parameters and state
 
 
 def define(optim: ModuleType, spec: Mapping[str, Any]) -> Optimizer:
@@ -58,18 +39,21 @@ def define(optim: ModuleType, spec: Mapping[str, Any]) -> Optimizer:
     return getattr(optim, spec["class"])(*parts, **kwargs)
 
 
-def create(optim: ModuleType, case: Case, initial: Mapping[str, np.ndarray]) -> Optimizer:
+def create(optim: ModuleType, case: Case, initial: Tree) -> Optimizer:
     """Creates the Optimizer of a case."""
-    definition = define(optim, case.optimizer)
-    target = jax.tree_util.tree_map(jnp.asarray, nest(initial, case.container))
+    definition, target = define(optim, case.optimizer), _contained(case, initial)
     if case.focus is None:
         return definition.create(target)
     return definition.create(target, focus=_traversal(optim, case.focus))
 
 
-def train(
-    case: Case, optimizer: Optimizer, gradients: Mapping[str, np.ndarray], rates: np.ndarray
-) -> Iterator[Optimizer]:
+def _contained(case: Case, tree: Tree) -> Tree:
+    """Returns a tree of JAX's arrays, in the containers of the case."""
+    arrays = jax.tree_util.tree_map(jnp.asarray, tree)
+    return freeze(arrays) if case.container == "frozen_dict" else arrays
+
+
+def train(case: Case, optimizer: Optimizer, inputs: Inputs) -> Iterator[Optimizer]:
     """Applies every gradient in turn."""
 
     def step(optimizer: Optimizer, gradient: Tree, rates: Tree) -> Optimizer:
@@ -85,32 +69,24 @@ def train(
         return optimizer.apply_gradient(gradient, learning_rate=rates[0], **case.overrides)
 
     run = jax.jit(step) if case.jit else step
-    for index, row in enumerate(rates):
-        gradient = {path: jnp.asarray(stack[index]) for path, stack in gradients.items()}
-        passed = [float(rate) if case.rate == "float" else jnp.asarray(rate) for rate in row]
-        optimizer = run(optimizer, nest(gradient, case.container), passed)
+    for gradient, rates in inputs:
+        passed = [float(rate) if case.rate == "float" else jnp.asarray(rate) for rate in rates]
+        optimizer = run(optimizer, _contained(case, gradient), passed)
         yield optimizer
 
 
-def snapshot(optimizer: Optimizer) -> tuple[Flat, Flat, dict[str, str]]:
-    """Reads parameters and state of an Optimizer."""
-    params, _ = flatten(serialization.to_state_dict(optimizer.target))
-    state, absent = flatten(serialization.to_state_dict(optimizer.state))
-    return params, state, absent
+def snapshot(optimizer: Optimizer) -> Snapshot:
+    """Reads parameters and state of an Optimizer as nested dicts."""
+    state_dict = serialization.to_state_dict
+    return state_dict(optimizer.target), state_dict(optimizer.state)
 
 
-def trajectory(
-    optim: ModuleType,
-    case: Case,
-    initial: Mapping[str, np.ndarray],
-    gradients: Mapping[str, np.ndarray],
-    rates: np.ndarray,
-) -> Iterator[tuple[Flat, Flat, dict[str, str]]]:
+def trajectory(optim: ModuleType, case: Case, initial: Tree, inputs: Inputs) -> Iterator[Snapshot]:
     """Runs a case from its start."""
     if case.optimizer["class"] == "DynamicScale":
-        yield from _dynamic_scale(optim, case, initial, gradients)
+        yield from _dynamic_scale(optim, case, initial, inputs)
         return
-    for optimizer in train(case, create(optim, case, initial), gradients, rates):
+    for optimizer in train(case, create(optim, case, initial), inputs):
         yield snapshot(optimizer)
 
 
@@ -119,11 +95,8 @@ def _traversal(optim: ModuleType, pattern: str) -> object:
 
 
 def _dynamic_scale(
-    optim: ModuleType,
-    case: Case,
-    initial: Mapping[str, np.ndarray],
-    inputs: Mapping[str, np.ndarray],
-) -> Iterator[tuple[Flat, Flat, dict[str, str]]]:
+    optim: ModuleType, case: Case, params: Tree, inputs: Inputs
+) -> Iterator[Snapshot]:
     """Gradient descent on a float16 loss, linear in the parameters, with a dynamic loss scale."""
     module = importlib.import_module(f"{optim.__name__}.dynamic_scale")
 
@@ -145,9 +118,7 @@ def _dynamic_scale(
 
     run = jax.jit(step) if case.jit else step
     scale = module.DynamicScale(**case.optimizer["kwargs"])
-    params: Tree = {path: jnp.asarray(value) for path, value in initial.items()}
-    for index in range(len(next(iter(inputs.values())))):
-        gradient = {path: jnp.asarray(stack[index]) for path, stack in inputs.items()}
-        scale, params, state = run(scale, params, gradient)
-        arrays, absent = flatten(serialization.to_state_dict(state))
-        yield {path: np.asarray(value) for path, value in params.items()}, arrays, absent
+    params = _contained(case, params)
+    for gradient, _ in inputs:
+        scale, params, state = run(scale, params, _contained(case, gradient))
+        yield params, serialization.to_state_dict(state)

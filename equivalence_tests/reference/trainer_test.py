@@ -10,6 +10,7 @@ import pytest
 
 import legacy_optim
 import optax_bridge
+from equivalence_tests.recordings.format import nest
 from equivalence_tests.reference import load, replay
 from equivalence_tests.reference.cases import CHECKPOINTS, Case
 from equivalence_tests.reference.reference_test import bound
@@ -65,11 +66,10 @@ class Linear(BaseModel):
 )
 def test_a_checkpoint_of_the_genuine_library_goes_on(tmp_path: Any, case: Case) -> None:
     recording = load.recording(case)
+    initial, inputs = load.initial(recording), list(load.inputs(recording))
     optimizer = optax_bridge.from_legacy(replay.define(legacy_optim, case.optimizer))
-    shapes = replay.nest({path: leaf.shape for path, leaf in recording.initial.items()})
-    gradients = replay.nest(recording.gradients)
-    steps = len(recording.learning_rates)
-    batches = [jax.tree.map(lambda g, i=i: g[i : i + 1], gradients) for i in range(steps)]
+    shapes = jax.tree.map(np.shape, initial)
+    batches = [jax.tree.map(lambda g: g[None], gradient) for gradient, _ in inputs]
     cfg: Any = regression.trainer(steps=10**6, save_every=10**6, mesh_shape=(1, 1))
     cfg.set(
         dir=str(tmp_path),
@@ -78,7 +78,7 @@ def test_a_checkpoint_of_the_genuine_library_goes_on(tmp_path: Any, case: Case) 
         learner=Learner.default_config().set(optimizer=optimizer),
         input=IteratorInput.default_config().set(source=lambda: batches),
         init_state_builder=config_for_function(legacy_checkpoint).set(
-            path=str(recording.checkpoint),
+            path=str(load.checkpoint(case)),
             optimizer=config_for_function(lambda: replay.define(legacy_optim, case.optimizer)),
             below="net/params",
         ),
@@ -87,18 +87,19 @@ def test_a_checkpoint_of_the_genuine_library_goes_on(tmp_path: Any, case: Case) 
     losses: dict[int, float] = {}
     trainer.add_listener(losses.__setitem__)
     trainer.run(jax.random.PRNGKey(0))
-    arrays, _ = replay.flatten(trainer.trainer_state.model["net"]["params"])
-    assert len(losses) == steps and arrays.keys() == recording.params.keys()
-    for path, leaf in arrays.items():
-        expected = recording.params[path][-1]
+    before = [initial, *(nest(step.trees["new_params"]) for step in recording.steps)]
+    assert len(losses) == len(inputs)
+
+    def assert_near(leaf: Any, expected: Any) -> None:
         atol = bound(recording) * np.max(np.abs(expected), initial=0)
-        np.testing.assert_allclose(leaf, expected, rtol=0, atol=atol, err_msg=path)
+        np.testing.assert_allclose(leaf, expected, rtol=0, atol=atol)
+
+    jax.tree.map(assert_near, trainer.trainer_state.model["net"]["params"], before[-1])
     # The loss of a step is of the parameters before it: so those of every step were right.
-    for index, loss in enumerate(losses.values()):
+    for params, (gradient, _), loss in zip(before[:-1], inputs, losses.values(), strict=True):
         products = [
-            (recording.params[path][index - 1] if index else leaf)
-            * recording.gradients[path][index]
-            for path, leaf in recording.initial.items()
+            np.multiply(*both)
+            for both in zip(*map(jax.tree.leaves, (params, gradient)), strict=True)
         ]
         atol = float(bound(recording) * sum(np.sum(np.abs(product)) for product in products))
         assert loss == pytest.approx(float(sum(map(np.sum, products))), rel=0, abs=atol)

@@ -3,7 +3,6 @@
 import io
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -12,12 +11,12 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from equivalence_tests.compare.comparison import NOTICEABLE, as_data, as_json, ulp_text
+from equivalence_tests.compare.comparison import NOTICEABLE, as_data
 from equivalence_tests.compare.extent import extent_before_poison
-from equivalence_tests.compare.judgement import Nature
 from equivalence_tests.recordings.format import Recording
+from equivalence_tests.recordings.stages import Stage
 from equivalence_tests.report.item import broken_lines
-from equivalence_tests.report.recording import NOT_RUN, Against
+from equivalence_tests.report.recording import NOT_RUN
 from equivalence_tests.sides.inputs.problems import STREAMS
 from equivalence_tests.suite.case import SYNTHETIC, Result
 from optax_bridge.cli.terminal import Terminal
@@ -182,41 +181,23 @@ def print_broken(console: Console, results: Sequence[Result]) -> None:
 
 
 def print_against(
-    console: Console, outcomes: Sequence[Against], recorded: Mapping[str, Recording]
+    console: Console, outcomes: Sequence[Stage], recorded: Mapping[str, Recording]
 ) -> None:
     """Prints how this machine's runs compare with the recorded ones."""
     about = next(iter(recorded.values())).index
-    missing = sum(outcome.note == NOT_RUN for outcome in outcomes)
+    missing = sum(outcome.text == NOT_RUN for outcome in outcomes)
     if missing:
         console.print(f"[dim]{missing} recorded runs: {NOT_RUN}[/]")
     for outcome in outcomes:
-        comparison = outcome.comparison
-        if outcome.note == NOT_RUN:
-            continue
-        style = "bold red" if outcome.verdict is Verdict.DIFFERENT else "dim"
-        if outcome.note:
-            console.print(f"[{style}]{escape(outcome.id)}[/]: {escape(outcome.note)}")
-        if comparison is not None and outcome.verdict is Verdict.DIFFERENT:
-            text = f"{ulp_text(comparison.ulp)}; first {comparison.first}"
-            console.print(f"[{style}]{escape(outcome.id)}[/] {escape(text)}")
+        if outcome.text not in ("", NOT_RUN):
+            style = "bold red" if outcome.parts else "dim"
+            console.print(f"[{style}]{escape(outcome.name)}[/]: {escape(outcome.text)}")
     counts = [
-        f"{sum(o.verdict is verdict for o in outcomes)} {verdict.value}" for verdict in Verdict
+        f"{sum(o.outcome.value == verdict.value for o in outcomes)} {verdict.value}"
+        for verdict in Verdict
     ]
     where = f"{about.get('platform', '')} ({about.get('device', '')})"
     console.print(f"against the recording from {where}: {', '.join(counts)}")
-
-
-def against_rows(outcomes: Sequence[Against]) -> list[dict[str, object]]:
-    """The comparison with a recording as plain data."""
-    return [
-        {
-            "id": outcome.id,
-            "verdict": None if outcome.verdict is None else outcome.verdict.value,
-            "ulp": None if outcome.comparison is None else as_json(outcome.comparison.ulp),
-            "note": outcome.note,
-        }
-        for outcome in outcomes
-    ]
 
 
 RECIPES = {
@@ -252,23 +233,6 @@ def _counts(results: Sequence[Result], recipe: str) -> str:
     if failed := sum(result.failed for result in ran):
         counts.append(f"{failed} stopped by an error")
     return f"{_CALLED[recipe]}: {', '.join(counts)}"
-
-
-def natures_line(results: Sequence[Result]) -> str:
-    """Returns the nature of the differences, with its grounds; empty where all is identical."""
-    judgements = [result.judgement for result in results if result.judgement is not None]
-    numbers = Counter(
-        (judgement.nature, judgement.wide is not None)
-        for judgement in judgements
-        if not judgement.comparison.identical
-    )
-    parts = [
-        f"{numbers[nature, decided]} {nature.value} {how}"
-        for nature in Nature
-        for decided, how in ((True, "by a float64 run"), (False, "by growth"))
-        if (nature, decided) in numbers
-    ]
-    return f"what is not identical: {', '.join(parts)}" if parts else ""
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, object]]:

@@ -142,9 +142,9 @@ def _carry_state(state: train_state.TrainState, params: Params) -> PyTree:
 
 
 def _transformation(tx: optax.GradientTransformation) -> Side:
-    def step(carry: PyTree, grads: Updates) -> PyTree:
+    def step(carry: PyTree, grads: Updates, **arguments: Leaf) -> PyTree:
         count, params, opt_state = carry
-        return count + 1, *take_step(tx, grads, opt_state, params)
+        return count + 1, *take_step(tx, grads, opt_state, params, **arguments)
 
     return Side(
         name="GradientTransformation",

@@ -1,4 +1,4 @@
-"""Runs many checks, two at a time, with a bar; counts compiled programs."""
+"""Runs many checks, two at a time, with a bar."""
 
 import gc
 import os
@@ -30,39 +30,12 @@ from equivalence_tests.suite.witness import WitnessCheck, run_witness
 from optax_bridge._text import did_you_mean
 from optax_bridge.correspondence import ENTRIES, names_of_entries
 
-_COMPILED = "/jax/core/compile/backend_compile_duration"
-_FROM_CACHE = "/jax/compilation_cache/cache_hits"
-
 # How cases of a kind that share their programs are run: (cases, steps) -> a result for each.
 _RUNNERS: dict[type[Case], Callable[[Any, int], list[Result]]] = {
     Check: run,
     MatrixCase: lambda cases, steps: run_group(cases),
     WitnessCheck: lambda cases, steps: list(map(run_witness, cases)),
 }
-
-
-class Compilations:
-    """The number of programs that were compiled since it was made, and that came from the cache."""
-
-    def __init__(self):
-        self._asked = self._cached = 0
-        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-        jax.monitoring.register_event_listener(self._on_event)
-
-    def __str__(self) -> str:
-        return f"{self.count} programs compiled, {self._cached} taken from the cache"
-
-    @property
-    def count(self) -> int:
-        """Programs that XLA compiled."""
-        return self._asked - self._cached
-
-    def _on_duration(self, event: str, duration_secs: float, **_: object) -> None:
-        del duration_secs
-        self._asked += event == _COMPILED
-
-    def _on_event(self, event: str, **_: object) -> None:
-        self._cached += event == _FROM_CACHE
 
 
 def select_cases(only: Sequence[str], full: bool) -> list[Case]:

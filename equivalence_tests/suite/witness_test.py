@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equivalence_tests.sides.side import train_state
+from equivalence_tests.compare.comparison import compare
+from equivalence_tests.recordings.optimizer import Stepper
 from equivalence_tests.suite import witness
 from equivalence_tests.suite.witness import DTYPES, LIVE, RECORDED, WitnessCheck
 from optax_bridge.correspondence import TORCH, Verdict, all_entries, choose_recipe
@@ -31,7 +32,7 @@ def test_exact_recipes_follow_the_recordings(name: str, dtype: str):
     entry = TORCH[name]
     for index in range(len(entry.cases)):
         settings = witness.case_settings(entry, index)
-        _assert_as_claimed(name, settings, WitnessCheck(name, index, dtype, "exact", RECORDED))
+        _assert_as_claimed(name, settings, WitnessCheck(name, index, dtype, RECORDED))
 
 
 @pytest.mark.parametrize("name", _LIVE)
@@ -40,12 +41,12 @@ def test_exact_recipes_follow_the_library(name: str):
     entry = TORCH[name]
     for index in range(len(entry.cases)):
         settings = witness.case_settings(entry, index)
-        _assert_as_claimed(name, settings, WitnessCheck(name, index, "float32", "exact", LIVE))
+        _assert_as_claimed(name, settings, WitnessCheck(name, index, "float32", LIVE))
 
 
 @pytest.mark.parametrize("name", ["torch.adamw", "torch.rmsprop"])
 def test_public_optax_is_as_near_as_claimed(name: str):
-    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", "optax")
+    entry, check = TORCH[name], WitnessCheck(name, 0, "float32", RECORDED, "optax")
     settings = witness.case_settings(entry, 0)
     choice = choose_recipe(entry.legacy(**settings), "optax")
     comparison = witness.comparison_of(entry, settings, check, choice.call)
@@ -58,17 +59,15 @@ def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
     entry = all_entries()[name]
     definition = entry.legacy(**witness.case_settings(entry, 0))
     run = witness.recordings()[witness.case_name(entry, 0, dtype)]
-    side = train_state("exact", definition, build(choose_recipe(definition, "exact").call))
-    with np.errstate(all="ignore"):
-        eager, compiled = (
-            witness.ours(side, run, drive, ["kernel"])["kernel",] for drive in ("eager", "jit")
-        )
-    np.testing.assert_array_equal(np.asarray(eager, np.float32), np.asarray(compiled, np.float32))
+    stepper = Stepper(build(choose_recipe(definition, "exact").call), run)
+    compiled = stepper.run(alone=False)
+    stepper.step = stepper.side.step
+    assert compare(stepper.run(alone=False), compiled).identical
 
 
 @pytest.mark.parametrize("index", range(len(witness.SCHEDULERS)))
 def test_schedules_are_pytorchs_from_the_first_step_on(index: int):
-    text = witness.scheduler_text(*witness.SCHEDULERS[index])
+    text = witness.SCHEDULERS[index]
     expected = witness.rates(witness.recordings()[f"schedule-{index}"])
     schedule: Any = from_torch_schedule(text, lr=witness.RATE)
     rates = [float(schedule(count)) for count in range(witness.EPOCHS)]
@@ -76,12 +75,12 @@ def test_schedules_are_pytorchs_from_the_first_step_on(index: int):
     by_epoch: Any = from_torch_schedule(text, lr=witness.RATE, steps_per_epoch=3)
     assert [float(by_epoch(count)) for count in range(9)] == [r for r in rates[:3] for _ in "abc"]
     if witness.is_installed(TORCH):
-        assert witness.rates(witness.genuine_schedule(*witness.SCHEDULERS[index])) == expected
+        assert witness.rates(witness.genuine_schedule(text)) == expected
 
 
 def test_a_fault_is_seen():
     settings = {**witness.case_settings(TORCH["torch.adamw"], 0), "eps": 2e-8}
-    check = WitnessCheck("torch.adamw", 0, DTYPES[0], "exact")
+    check = WitnessCheck("torch.adamw", 0, DTYPES[0], RECORDED)
     with pytest.raises(AssertionError, match="2e-08"):
         _assert_as_claimed("torch.adamw", settings, check)
 
