@@ -11,22 +11,12 @@ import flint
 import numpy as np
 from flint import arb, fmpq
 
+from equivalence_tests.proof.errors import Unclear, Undefined
+
 Array = np.ndarray
 # Numbers that agree so far are one: 0.1 * 0.1 and 0.01, which balls cannot show to be equal.
 _TIE = arb("1e-40")
 _SHORT = 5  # digits
-
-
-class NoRule(Exception):
-    """A primitive that has no rule for balls."""
-
-
-class Unclear(Exception):
-    """A question that a ball, or an interval, cannot answer: it holds numbers on both sides."""
-
-
-class Undefined(Unclear):
-    """A comparison with an undefined value, such as a quotient by 0."""
 
 
 def precise(bits: int = 200) -> Any:

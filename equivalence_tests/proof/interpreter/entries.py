@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flint import arb
 
-from equivalence_tests.proof.interpreter.balls import Array, Unclear, Undefined, order
+from equivalence_tests.proof.errors import Unclear, Undefined
+from equivalence_tests.proof.interpreter.balls import Array, order
 
 Params = Mapping[str, Any]  # of an equation, as JAX names them
 Rule = Callable[..., Any]

@@ -17,7 +17,8 @@ import numpy as np
 from flint import arb
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from equivalence_tests.proof.interpreter.balls import Array, NoRule, balls, objects, order
+from equivalence_tests.proof.errors import NoRule
+from equivalence_tests.proof.interpreter.balls import Array, balls, objects, order
 from equivalence_tests.proof.interpreter.entries import (
     Params,
     Rule,

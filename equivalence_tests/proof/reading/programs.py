@@ -14,14 +14,11 @@ from equivalence_tests.proof.bits.graph import Graph, Node
 from equivalence_tests.proof.bits.segments import segment
 from equivalence_tests.proof.dtypes import Aval, is_float
 from equivalence_tests.proof.errors import ProofError
-from equivalence_tests.proof.node import Settings
+from equivalence_tests.proof.node import UNKNOWN, Settings
 from equivalence_tests.proof.primitives import is_commutative, is_elementwise
 from equivalence_tests.sides.scanned import constants_and_carry
 
 AnyJaxpr = core.Jaxpr | core.ClosedJaxpr
-# A function under `jax.jit` with this in front of its name is left unknown: of two calls it is
-# known that equal arguments give equal results, and nothing else.
-UNKNOWN = "unknown_"
 _UNROLLED = 16  # steps of a loop that are followed one by one
 # Primitives that call the one jaxpr among their parameters.
 _CALLS = ("jit", "call", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")

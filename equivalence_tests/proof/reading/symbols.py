@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from equivalence_tests.proof.reading.programs import UNKNOWN
+from equivalence_tests.proof.node import UNKNOWN
 
 HyperParam = Any  # a number, what JAX traces, or a `Symbol`
 Operator = Callable[[HyperParam, HyperParam], HyperParam]

@@ -25,8 +25,8 @@ from equivalence_tests.proof.dtypes import (
 )
 from equivalence_tests.proof.errors import Undecided
 from equivalence_tests.proof.interpreter.balls import denoted
+from equivalence_tests.proof.node import UNKNOWN
 from equivalence_tests.proof.primitives.primitive import Scalars
-from equivalence_tests.proof.reading.programs import UNKNOWN
 from equivalence_tests.proof.reals import positions
 from equivalence_tests.proof.reals.indexing import MOVES, indices, shift
 
