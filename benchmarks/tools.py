@@ -100,7 +100,7 @@ def _convert() -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "checkpoint_7")
         kernel = np.random.default_rng(0).normal(size=(8192, 1024)).astype(np.float32)
-        moments = {"grad_ema": kernel, "grad_sq_ema": kernel}
+        moments = {"grad_ema": kernel, "grad_sq_ema": np.square(kernel)}
         names = ("layer_0", "layer_1", "layer_2")  # of 32 MiB, and two moments of it each
         state = {"step": np.int32(7), "param_states": {name: {"kernel": moments} for name in names}}
         with source.open("wb") as file:
