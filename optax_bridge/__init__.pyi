@@ -1,4 +1,4 @@
-"""The public names and where each is; `__init__.py` imports from here what is asked for."""
+"""The public names and their modules, from which `__init__.py` imports a name at its first use."""
 
 from . import checkpoints as checkpoints
 from . import correspondence as correspondence

@@ -22,7 +22,7 @@ ALIKE = (
     ("wrapped_optimizer", "inner"),
 )
 
-# What a name may stand for besides, in order: only a message may guess so.
+# Further meanings of a name, in order: only a message may guess so.
 _PERHAPS = {
     "alpha": ("learning_rate",),
     "beta": ("momentum", "decay"),

@@ -31,7 +31,7 @@ PLACES: dict[str, tuple[tuple[str, str], ...]] = {
         ("jax._src.interpreters.partial_eval", "DynamicJaxprTracer"),
     ),
     # The mesh of `with mesh:`, which JAX gives up for `jax.set_mesh`. Without it: as if none was
-    # set, and what needs one says to use `jax.set_mesh`.
+    # set, and code that needs one says to use `jax.set_mesh`.
     "thread_resources": (("jax._src.mesh", "thread_resources"),),
 }
 

@@ -15,7 +15,7 @@ def is_legacy(
     value: object, kind: Literal["Optimizer", "OptimizerDef", "ReplicatedOptimizer"]
 ) -> bool:
     """True for an instance of a class of the old API, which need not be imported."""
-    base = sys.modules.get("legacy_optim.base")  # what is not imported has no instances
+    base = sys.modules.get("legacy_optim.base")  # a module that is not imported has no instances
     return base is not None and isinstance(value, getattr(base, kind))
 
 
@@ -150,9 +150,6 @@ def _describe(value: object) -> str:
     if hasattr(value, "opt_state") and hasattr(value, "tx"):
         return f"a {type(value).__name__}: it is an Optax state already"
     if _is_transformation(value):
-        return (
-            "an Optax transformation: that is what takes its place, e.g. as tx= of "
-            "TrainState.create"
-        )
+        return "an Optax transformation, which takes its place, e.g. as tx= of TrainState.create"
     meant = class_named(value.__name__) if callable(value) and hasattr(value, "__name__") else ""
     return describe(value) + (f"; is legacy_optim.{meant}(...) meant?" if meant else "")

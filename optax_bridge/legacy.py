@@ -120,7 +120,7 @@ def wrap_definition(definition: legacy_optim.OptimizerDef) -> ExactTransformatio
       definition: an instance of a subclass of `OptimizerDef`.
 
     Returns:
-      The transformation; its state is what the definition's `init_state` makes, an `OptimizerState`
+      The transformation; its state comes from the definition's `init_state`, an `OptimizerState`
       as a rule, its per-call arguments are the definition's hyper-parameters. Of a subclass of
       `MultiOptimizer` these go to every group, and `hyper_params=[...]` is the list of all groups',
       which `tx.hyper_params["hyper_params"]` holds as the definition does.

@@ -6,7 +6,7 @@ A package adds one by a line in its `pyproject.toml`, in brackets the extra that
     [project.entry-points."optax_bridge.commands"]
     check = "equivalence_tests.cli.check:app [prove]"
 
-What is named is a function with Typer's annotations, or a `typer.Typer` with one command. Its
+A name is of a function with Typer's annotations, or of a `typer.Typer` with one command. Its
 module is imported when the subcommand is called or its help is printed, so it leaves what is slow
 to import to the function.
 """

@@ -2,7 +2,7 @@
 """`[tool.optax-bridge]` of a pyproject.toml: defaults for the options of commands.
 
 [tool.optax-bridge]
-paths = ["src", "notebooks"]  # migrate: what to look at where no path is given
+paths = ["src", "notebooks"]  # migrate: the folders that are read where no path is given
 skip = ["gone_names"]         # migrate: rules not to apply
 recipe = "exact"              # migrate and convert: auto, exact or optax
 """

@@ -85,11 +85,11 @@ def missing(extra: str) -> list[str]:
     return list(dict.fromkeys(absent))
 
 
-def require(extra: str, what: str) -> None:
+def require(extra: str, name: str) -> None:
     """Raises MissingExtraError if an extra is not installed."""
     if absent := missing(extra):
         raise MissingExtraError(
-            f"{what} needs {' and '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not "
+            f"{name} needs {' and '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not "
             f'installed. Run: pip install "{DISTRIBUTION}[{extra}]"'
         )
 

@@ -35,7 +35,7 @@ R = TypeVar("R")
 Flag = Any  # a flag of absl, which only programs import
 Flags = Any  # all flags of the process
 
-# What the error of a program that imports flax.optim, or asks Flax for it, is about.
+# Modules in the error of a program that imports flax.optim, or asks Flax for it.
 _OLD_NAMES = {"flax", "optim"}
 
 
@@ -299,7 +299,7 @@ def _parse_flags(program: _Program) -> None:
     program_flags = {**program.neighbours.flags, **program.flags}
     if flags is None or not program_flags or program.parsed == _arguments:
         return
-    # What a program needs when it runs, it may not need to make its state.
+    # A module that the program needs to run may not be needed to make its state.
     required = {name: flag.validators for name, flag in program_flags.items() if flag.value is None}
     for name in required:
         program_flags[name].validators = []

@@ -55,7 +55,7 @@ def recipe(
     """Print the Optax source for an optimizer of flax.optim or PyTorch, with its verdict.
 
     Nothing is run: the verdict is that of check and prove. `optax-bridge compare --help` says which
-    command answers which question, and what the verdicts mean.
+    command answers which question, and the meaning of the verdicts.
 
     | exit code | means |
     |---|---|

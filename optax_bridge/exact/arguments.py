@@ -1,9 +1,9 @@
 """The keyword arguments that a transformation takes per call.
 
-Optax transformations pass every extra argument on to their parts and ignore what they do not know,
-so a misspelt `learnig_rate=` would vanish. An `ExactTransformation` names what it takes, and a
-function's signature may. What neither says is tried: an argument that has no part in a trace of
-the step is one that nothing takes.
+Optax transformations pass every extra argument on to their parts and ignore unknown ones, so a
+misspelt `learnig_rate=` would vanish. An `ExactTransformation` names its arguments, and the
+signature of a function may. All others are tried: an argument that has no part in a trace of the
+step is one that nothing takes.
 """
 
 import functools
@@ -34,8 +34,8 @@ def accepted_arguments(tx: optax.GradientTransformation) -> frozenset[str] | Non
       tx: any transformation, chains and wrappers included.
 
     Returns:
-      Their names; None where that is not known: `optax.chain` takes anything, and does not say what
-      its parts make of it. `unused_arguments` tries.
+      Their names; None where that is not known: `optax.chain` takes anything, whether its parts use
+      it or not. `unused_arguments` tries.
     """
     check_transformation(tx)
     if isinstance(tx, ExactTransformation):
@@ -94,7 +94,7 @@ def _find_unused(
 
     try:
         jaxpr = jax.make_jaxpr(one_step)([leaves[i] for i in numeric]).jaxpr
-    except Exception:  # taking the step will say what is wrong with it
+    except Exception:  # taking the step will raise it again
         return ()
     read = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | set(map(id, jaxpr.outvars))
     pairs = zip(jaxpr.invars, numeric, strict=True)

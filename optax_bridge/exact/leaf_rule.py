@@ -150,7 +150,7 @@ class LeafRule:
             return finish(hp, grad, param, decrement), new_fields
 
         # Those that are alike are traced once: to trace each takes a quarter of XLA's own time.
-        # XLA puts what is called in the place of the calls, so that the program is the same.
+        # XLA inlines the calls, so that the program is the same.
         once = jax.jit(one_leaf, static_argnums=0)
         shape_counts = Counter(jnp.shape(value_of(leaf)) for leaf in leaves)
         at = functools.cache(functools.partial(self._at, hp, count))
@@ -248,7 +248,7 @@ def resolve(hyper_params: HyperParams, count: jax.Array, overrides: HyperParams)
     for name, value in hyper_params.items():
         if name in overrides:
             setting, value = value, overrides[name]
-            # What is no number in the constructor, `nesterov` or a dtype, is no number here either.
+            # A setting that is no number in the constructor, `nesterov` say, is none here either.
             is_number = setting is None or not is_no_number(setting)
             if is_number and is_no_number(value):
                 raise TypeError(

@@ -46,7 +46,7 @@ class ExactUpdate:
     ) -> tuple[Updates, OptState]:
         """As of any transformation."""
         noted = _NOTED.get()
-        # What belongs to a trace within, of `jax.lax.cond` say, must not leave it.
+        # Tracers of an inner trace, of `jax.lax.cond` say, must not leave it.
         if noted is None or params is None or noted.trace != trace_state():
             return self.update(updates, state, params, **extra)
         with _noting(None):
@@ -132,7 +132,7 @@ class ExactTransformation(optax.GradientTransformationExtraArgs):
         if step is not None:
             update = ExactUpdate(update, step, dict(hyper_params or {}), tuple(inner), parts)
         elif callable(update) and not isinstance(update, ExactUpdate):
-            # What is not callable is no transformation at all: JAX builds trees of placeholders.
+            # JAX builds trees of placeholders, which are not callable.
             raise TypeError(
                 f"ExactTransformation: {update!r} has no exact step. Give step=, a function "
                 "step(grads, state, params) -> (new_params, new_state), or use "

@@ -34,7 +34,7 @@ def boxes_from_param_axes(params: Params, params_axes: PyTree) -> Params:
 
     Args:
       params: parameters as `param_with_axes` makes them, without boxes; any containers.
-      params_axes: the collection of that name, or what `get_axis_names` makes of it; dicts or
+      params_axes: the collection of that name, or the result of `get_axis_names`; dicts or
         FrozenDicts.
 
     Returns:

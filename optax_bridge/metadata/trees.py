@@ -7,7 +7,7 @@ PyTree = Any  # a tree of arrays, in any containers
 Leaf = Any  # an array, or its placeholder: a shape, a sharding, an array that a file holds
 Params = Any  # a tree of arrays, boxed or not
 Updates = Any  # gradients or updates: a tree like the parameters
-OptState = Any  # what `tx.init(params)` returns
+OptState = Any  # returned by `tx.init(params)`
 
 TreeDef = Any  # `jax.tree_util.PyTreeDef`, which to type checkers is a variable
 PathKey = Any  # one key of a path into a tree

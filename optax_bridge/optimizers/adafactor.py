@@ -242,7 +242,7 @@ def _infer_settings(rows: Sequence[Row]) -> dict[str, Node]:
         arrays = (param, *(state or {}).values())
         if state is None or not all(hasattr(array, "shape") for array in arrays):
             continue
-        if param.shape == (1,):  # as what is not used has
+        if param.shape == (1,):  # as unused statistics have
             continue
         if state["m"].shape == param.shape:
             settings |= {"beta1": 0.9, "dtype_momentum": state["m"].dtype}

@@ -300,7 +300,7 @@ def _join(roles: Sequence[Role]) -> str:
     return "(" + ", ".join(str(role) for role in roles) + ")"
 
 
-def _error(leaf: LeafInfo, what: str) -> ValueError:
+def _error(leaf: LeafInfo, text: str) -> ValueError:
     return ValueError(
-        f"adafactor: {leaf.path} of shape {leaf.shape} with axes {leaf.axes or 'unnamed'}: {what}"
+        f"adafactor: {leaf.path} of shape {leaf.shape} with axes {leaf.axes or 'unnamed'}: {text}"
     )

@@ -132,7 +132,7 @@ def create_device_mesh(
     if math.prod(sizes) != len(flat):
         raise ValueError(
             f"mesh shape {mesh_shape} needs {math.prod(sizes)} devices, there are {len(flat)} "
-            f"({flat[0].platform}). Set mesh_shape to what there is, or make one axis -1; on the "
+            f"({flat[0].platform}). Set mesh_shape to their number, or make one axis -1; on the "
             "CPU XLA_FLAGS=--xla_force_host_platform_device_count=N makes N."
         )
     if not isinstance(shape, HybridMeshShape):

@@ -18,7 +18,7 @@ from optax_bridge.exact.transformation import (
 from optax_bridge.metadata.axis_metadata import has_boxes
 from optax_bridge.metadata.trees import HyperParams, Leaf, OptState, Params, Rate, Updates
 
-# Wrappers that call what is in them at every step.
+# Wrappers that call the transformation within at every step.
 _TRANSPARENT = ("InjectStatefulHyperparamsState", "MaskedState", "PartitionState")
 
 

@@ -61,7 +61,7 @@ class Optimizer(nnx.Optimizer[M]):
 
         Args:
           model: its parameters are replaced.
-          grads: what `nnx.grad` returns for it.
+          grads: the model's gradients, as `nnx.grad` returns them.
           **kwargs: arguments of the transformation, such as `learning_rate=`.
 
         Returns:

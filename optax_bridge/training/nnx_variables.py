@@ -16,7 +16,7 @@ from optax_bridge.metadata.paths import Names, key_names
 from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.training.full_train_state import calls_of
 
-# What is handed over otherwise, or belongs to the program.
+# Fields that are handed over otherwise, or belong to the program.
 _OWN = {"step", "params", "opt_state", "apply_fn", "tx", "rngs", "ema_params", "ema_decay"}
 _OWN |= {"accumulate_every", "accumulated", "micro_step"}
 

@@ -33,7 +33,7 @@ def restored_into(template: T, saved: PyTree) -> T:
         >>> int(restored_into(state, saved).step)
         7
 
-    `saved` may be what Orbax restored without a target, or `flax.serialization.msgpack_restore`.
+    `saved` may come from Orbax without a target, or from `flax.serialization.msgpack_restore`.
     `flax.serialization.from_bytes` and `from_state_dict` do the same for every `TrainState`.
 
     Args:
@@ -74,5 +74,5 @@ def fit_on_restore(cls: type[Any]) -> None:
     def from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
         return fields_from_state_dict(state, _fill_checked(state, plain(saved), cls.__name__))
 
-    # Over what Flax registers for every subclass of its dataclasses.
+    # Replaces the functions that Flax registers for every subclass of its dataclasses.
     serialization.register_serialization_state(cls, to_state_dict, from_state_dict, override=True)

@@ -28,7 +28,7 @@ from optax_bridge.metadata.axis_metadata import (
 from optax_bridge.metadata.paths import key_names, keystr
 from optax_bridge.metadata.trees import AxisName, Extra, Leaf, OptState, Params, PyTree
 
-# Either pairs of a logical name and what it is on the mesh (an axis, several, or None), as
+# Either pairs of a logical name and its axes of the mesh (one, several, or None), as
 # `nn.logical_to_mesh_axes` takes them, or a function `rule(path, array) -> PartitionSpec` for
 # parameters without boxes, with paths like '/dense/kernel'.
 Rules = Sequence[tuple[str, AxisName]] | Callable[[str, Leaf], PartitionSpec]
@@ -110,7 +110,7 @@ def state_shardings(state: OptState, mesh: Mesh, rules: Rules | None = None) -> 
     """Returns the shardings of a `TrainState`, for `jax.jit`, `jax.device_put` and Orbax.
 
     Args:
-      state: a `TrainState`, or what `jax.eval_shape` says of one.
+      state: a `TrainState`, or the result of `jax.eval_shape` for one.
       mesh: the mesh.
       rules: see `Rules`.
 

@@ -285,10 +285,10 @@ class TrainState(train_state.TrainState):
           exact: see `optax_bridge.from_legacy`.
           part: which optimizer, where the checkpoint has several: its '/'-joined path.
           sharding: a `jax.sharding.Sharding` for every leaf, a function `sharding(path, leaf)`
-            to one, or what `optax_bridge.state_shardings` returns; leaves are placed one after
+            to one, or the result of `optax_bridge.state_shardings`; leaves are placed one after
             another.
           allow_nan: let NaN and infinities in parameters and moments through.
-          **kwargs: the subclass's own fields, in place of what the checkpoint has. The
+          **kwargs: the subclass's own fields, in place of the checkpoint's. The
             checkpoint's other entries fill the others: `batch_stats`, also from
             `model_state={"batch_stats": ...}`, `ema_params`, `rngs`, `dynamic_scale` (one given
             here says its settings, which no file has), and any by its own name.
@@ -332,7 +332,7 @@ class TrainState(train_state.TrainState):
           optimizer: of `torch.optim`; groups become those of an `optax_bridge.multi_optimizer`. A
             parameter in none of them stays as it is, as in PyTorch.
           params: the module that it trains, or its `state_dict()`.
-          names: where each tensor goes in Flax: a names file, or what one says as nested dicts.
+          names: where each tensor goes in Flax: a names file, or its content as nested dicts.
           apply_fn: usually `model.apply`.
           lr: a schedule in place of the optimizer's own rate; of several groups one for each.
           step: steps taken, where the optimizer does not say, as SGD does not.

@@ -344,12 +344,12 @@ def missing_fields(cfg: ConfigBase) -> list[str]:
     return [name for name in names if isinstance(getattr(cfg, name), RequiredFieldValue)]
 
 
-def raise_for_missing(names: Sequence[str], what: object) -> None:
+def raise_for_missing(names: Sequence[str], cls: object) -> None:
     """Raises RequiredFieldMissingError if there are names."""
     if names:
         plural = "s" if len(names) > 1 else ""
         raise RequiredFieldMissingError(
-            f"missing value for required field when instantiating {walking.dotted_name(what)}: "
+            f"missing value for required field when instantiating {walking.dotted_name(cls)}: "
             f"{', '.join(names)}. Set the field{plural} in the config first."
         )
 

@@ -235,7 +235,7 @@ def _instance_of(module: str, name: str) -> Callable[[object], bool]:
 
 
 def _is_remat_marker(value: object) -> bool:
-    # What checkpoint policies return. JAX exports neither the objects nor their classes.
+    # Returned by checkpoint policies. JAX exports neither the objects nor their classes.
     cls = type(value)
     return cls.__name__ in ("RecomputeType", "SaveableType") and cls.__module__.startswith("jax.")
 

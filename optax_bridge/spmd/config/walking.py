@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attr
 
 T = TypeVar("T")
-FieldValue = Any  # what a field holds, or a part of it: programs say of what type
+FieldValue = Any  # the value of a field, or a part of it, of a type that programs choose
 Children = list[tuple[str, FieldValue]]
 VisitFn = Callable[[str, FieldValue], None]
 EnterFn = Callable[[str, FieldValue, Children | None], Children | None]

@@ -70,7 +70,7 @@ class ThirdPartyLayer(BaseLayer):
             return LinenModule(module, self._examples(), cfg.method, self._mesh_axes())
         if not callable(getattr(module, cfg.method, None)):
             raise TypeError(
-                f"{self!r}: expected a module of flax.linen or flax.nnx, or what has a method "
+                f"{self!r}: expected a module of flax.linen or flax.nnx, or one with a method "
                 f"{cfg.method!r}; its config makes a {type(module).__name__}: {module!r}"
             )
         return getattr(module, cfg.method)
@@ -113,7 +113,7 @@ class ThirdPartyLayer(BaseLayer):
             _log.warning(
                 "%r: parameters are %s, as the module makes them, and dtype %s, of the config or "
                 "of the layer above, does not change that. Set the module's own param_dtype, or "
-                "this layer's dtype to what they are",
+                "this layer's dtype to theirs",
                 self,
                 ", ".join(sorted(others)),
                 wanted.name,

@@ -321,8 +321,8 @@ class InvocationContext:
         """A function without side effects from one that works in this context.
 
         Returns:
-          A function of the same arguments that returns what `fn` does and the outputs. It runs in a
-          copy of this context, whichever is current; this one does not change.
+          A function of the same arguments that returns the result of `fn` and the outputs. It
+          runs in a copy of this context, whichever is current; this one does not change.
         """
 
         def call(*args: P.args, **kwargs: P.kwargs) -> tuple[T, OutputCollection]:

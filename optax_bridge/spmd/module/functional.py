@@ -96,8 +96,8 @@ def scan_in_context(
     Args:
       fn: `fn(carry, x)` returns the next carry and y.
       carry: the first carry.
-      xs: under "xs" what is scanned into x; under the name of a field of `InvocationContext`,
-        "state" or "prng_key" say, what is scanned into that field of the iteration's context.
+      xs: under "xs" the values that are scanned into x; under the name of a field of
+        `InvocationContext`, "state" or "prng_key" say, those that are scanned into that field.
         Without these all iterations have those of a child context "iter".
       drop_output: whether to drop the outputs at a path such as "module_outputs/layer/scores".
       child_name_prefix: where outputs are left: module outputs and state updates stacked along axis

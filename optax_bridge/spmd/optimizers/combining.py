@@ -280,7 +280,7 @@ def skip_and_clip_by_global_norm(
                 updates = _clip(updates, norm, max_norm, eps)
             new, inner_state = run(updates, state.inner_state, params)
             unmoved = opt_param_values(params) if gives_values else map_updates(jnp.zeros_like, new)
-            # A conditional, as what is picked element by element is fused with the step and rounded
+            # A conditional: elements that are picked one by one are fused with the step and rounded
             # otherwise.
             new, inner_state = jax.lax.cond(
                 is_valid, lambda: (new, inner_state), lambda: (unmoved, state.inner_state)

@@ -56,7 +56,7 @@ def legacy_checkpoint(
         transformation; or a config of either. None: read from the state where that is clear.
       part: which optimizer, where the checkpoint has several.
       below: the path of the checkpoint's parameters in the model's, such as "net/params".
-      new: regular expressions for whole paths of what the checkpoint does not have, which then
+      new: regular expressions for whole paths of leaves that the checkpoint lacks, which then
         begins as in any other training: "model/net/batch_stats/.*", "learner/ema/.*".
       allow_nan: let NaN and infinities in parameters and moments through.
 
