@@ -17,6 +17,6 @@ Params = Any  # the parameters, a tree of arrays
 Updates = Any  # gradients, a tree like the parameters
 HyperParams = Any  # a definition's own dataclass of hyper-parameters, or one for each group
 ParamState = Any  # what a definition keeps for one parameter, its own dataclass
-Override = Any  # a hyper-parameter for one step: a number, a function, a setting
+Override = object  # a hyper-parameter for one step: a number, a function, a setting
 LossFunction = Callable[[Params], Any]  # to a loss, or to a loss and auxiliary output
 StateDict = dict[str, Any]  # nested dicts with arrays, the layout of checkpoints

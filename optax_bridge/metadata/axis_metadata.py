@@ -155,7 +155,7 @@ def with_axes(box: Leaf, reduced: Reduced, where: str = "") -> Leaf:
         return box.replace(value, **{_names_key(box): narrowed})
     if not dataclasses.is_dataclass(box) or not hasattr(box, "names"):
         return value
-    changes: dict[str, AxisName] = {"names": narrowed}
+    changes: dict[str, tuple[AxisName, ...]] = {"names": narrowed}
     if (roles := getattr(box, "roles", None)) is not None:
         changes["roles"] = tuple(None if axis is None else roles[axis] for axis in axes)
     return boxed_like(dataclasses.replace(box, **changes), value)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from optax_bridge.metadata.axis_metadata import (
     unboxed,
 )
 from optax_bridge.metadata.paths import key_names, keystr
-from optax_bridge.metadata.trees import AxisName, Leaf, Params, PyTree
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _SUFFIX = "_axes"  # `param_with_axes("kernel", ...)` keeps its names under "kernel_axes"
 
@@ -81,8 +81,8 @@ def param_axes_from_boxes(params: Params) -> tuple[Params, dict[str, PyTree]]:
     return unboxed(params), nested_dict(axes)
 
 
-def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[AxisName, ...]]:
-    by_path: dict[tuple[str, ...], tuple[AxisName, ...]] = {}
+def _names_by_path(params_axes: PyTree) -> dict[tuple[str, ...], tuple[str | None, ...]]:
+    by_path: dict[tuple[str, ...], tuple[str | None, ...]] = {}
 
     def walk(node: PyTree, path: tuple[str, ...]) -> None:
         names = getattr(node, "names", node)

@@ -1,7 +1,9 @@
 """Names for the trees that go in and out of optimizers, as Optax has them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+from jax.typing import ArrayLike
 
 PyTree = Any  # a tree of arrays, in any containers
 Leaf = Any  # an array, or its placeholder: a shape, a sharding, an array that a file holds
@@ -11,7 +13,7 @@ OptState = Any  # returned by `tx.init(params)`
 
 TreeDef = Any  # `jax.tree_util.PyTreeDef`, which to type checkers is a variable
 PathKey = Any  # one key of a path into a tree
-AxisName = Any  # the name of an axis, several names, or None
+AxisName = str | tuple[str, ...] | None  # the name of an axis, several names, or None
 HyperParams = Mapping[str, Any]  # hyper-parameters by name: numbers, arrays, schedules, settings
-Rate = Any  # a learning rate: a number, an array, or a tuple with one for each group
-Extra = Any  # an argument that is handed on: to a transformation, a model or a field of a state
+Rate: TypeAlias = "ArrayLike | tuple[Rate, ...]"  # a tuple has one for each group
+Extra = object  # an argument that is handed on: to a transformation, a model or a field of a state

@@ -228,12 +228,15 @@ def _stated_roles(
 def _named_roles(leaf: LeafInfo, by_name: Mapping[str, Role]) -> tuple[Role, ...]:
     roles = []
     for name in leaf.axes or ():
-        if name is not None and name not in by_name:
+        if name is None:
+            roles.append(Role.NONE)
+        elif isinstance(name, str) and name in by_name:
+            roles.append(by_name[name])
+        else:
             raise _error(
                 leaf, f"no rule for axis {name!r}. Add it to axis_rules, which has "
                 f"{', '.join(by_name)}; \"none\" keeps an axis in both statistics."
             )  # fmt: skip
-        roles.append(Role.NONE if name is None else by_name[name])
     return tuple(roles)
 
 

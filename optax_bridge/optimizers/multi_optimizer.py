@@ -228,7 +228,7 @@ def _update(
     return update_with_arguments(tx)(grads, state, params, **extra)
 
 
-def _per_group(overrides: Sequence[HyperParams] | None, count: int) -> Sequence[HyperParams]:
+def _per_group(overrides: Extra, count: int) -> Sequence[HyperParams]:
     if overrides is None:
         return [{}] * count
     is_list = isinstance(overrides, list | tuple)

@@ -1,6 +1,7 @@
 """Reads the learning rate of a training state from its optimizer or its hyper-parameters."""
 
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ def learning_rate(
     raise _not_known(f"{len(rates)} in the state and {len(ours)} of optax_bridge's optimizers")
 
 
-def _rate_in(hyper_params: HyperParams, default: Rate = None) -> Rate:
+def _rate_in(hyper_params: HyperParams, default: object = None) -> Any:
     """The learning rate among hyper-parameters, by the name of either library."""
     return next((hyper_params[name] for name in RATES if name in hyper_params), default)
 
@@ -62,7 +63,7 @@ def _of_ours(
             "the learning rate is given per call, apply_gradients(learning_rate=...), and the "
             "state does not keep it. Give the constructor a number or a schedule to read it here."
         )
-    return rate(getattr(opt_state, "count", step)) if callable(rate) else rate
+    return cast(Rate, rate(getattr(opt_state, "count", step)) if callable(rate) else rate)
 
 
 def _in_last_place(
@@ -120,7 +121,7 @@ def _in_plateau(path: KeyPath, value: Leaf) -> bool:
 
 
 def _are_equal(a: Rate, b: Rate) -> bool:
-    return all(isinstance(rate, int | float) for rate in (a, b)) and a == b
+    return isinstance(a, int | float) and isinstance(b, int | float) and a == b
 
 
 def _not_known(actual: str) -> ValueError:

@@ -39,7 +39,7 @@ _REMEDIES = {
     "params": "Give rename=, a function from the state's paths to the module's.",
     "opt_state": "Give the state the transformation that its opt_state is of.",
 }
-Filter = Any  # chooses variables of a module, as `nnx.state` takes it
+Filter = nnx.filterlib.Filter  # chooses variables of a module, as `nnx.state` takes it
 
 
 class Optimizer(nnx.Optimizer[M]):

@@ -242,7 +242,7 @@ def _sharding(
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
-def _axes(entry: AxisName) -> tuple[AxisName, ...]:
+def _axes(entry: AxisName) -> tuple[str, ...]:
     """The axes of the mesh in one entry of a specification."""
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()

@@ -1,7 +1,7 @@
 """The training state: parameters, optimizer state and step in one pytree (FLIP 1009)."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -15,6 +15,7 @@ from jax.core import Tracer
 from optax_bridge.checks import check_no_text, check_one_copy, check_transformation
 from optax_bridge.exact.arguments import accepted_arguments, unused_arguments
 from optax_bridge.exact.boxed import boxes_handled
+from optax_bridge.exact.leaf_rule import ScalarOrSchedule
 from optax_bridge.exact.transformation import take_step
 from optax_bridge.metadata.axis_metadata import has_boxes, unboxed
 from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Rate, Updates
@@ -157,7 +158,7 @@ class TrainState(train_state.TrainState):
         kwargs.setdefault("step", jnp.zeros([], jnp.int32))
         params, kwargs["opt_state"] = jax.tree.map(strong, (params, kwargs["opt_state"]))
         kwargs["opt_state"] = _copied_where_shared(kwargs["opt_state"], params)
-        fields: dict[str, Extra] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
+        fields: dict[str, Any] = dict(apply_fn=apply_fn, params=params, tx=tx, **kwargs)
         return cls(**fields)
 
     @classmethod
@@ -321,7 +322,7 @@ class TrainState(train_state.TrainState):
         params: PyTree,
         names: "Path | str | Mapping[str, PyTree]",
         apply_fn: Callable[..., PyTree] | None = None,
-        lr: Rate = None,
+        lr: ScalarOrSchedule | Sequence[ScalarOrSchedule] | None = None,
         step: int | None = None,
         exact: bool = True,
         **kwargs: Extra,
