@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import __main__ as bench
-from benchmarks import problem, step_time, timing
-from benchmarks.figures import Figure, NotRun, to_markdown
+from benchmarks import figures, problem, step_time, timing, trainer
+from benchmarks.figures import Figure, NotRun, exactly, to_markdown
 from benchmarks.timing import Spread
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.spmd.examples import regression
 
 
 def test_every_measurement_runs_and_stands_on_the_page(
@@ -68,6 +69,21 @@ def test_the_standard_trees_are_of_the_sizes_that_the_readme_names():
     shapes = {name: jax.eval_shape(make) for name, make in problem.TREES.items()}
     assert problem.size(shapes["16 x 1024x1024"]) == 2**24
     assert problem.size(shapes["400 x 64x64"]) == 400 * 2**12
+
+
+def test_a_ratio_is_that_of_the_first_side_to_the_second():
+    sides = {"a": lambda: 3.0, "b": lambda: 2.0, "c": lambda: 1.0}
+    pairs = [("a", "b", 1.02), ("c", "a", None), ("a", "not here", None)]
+    first, second = figures.ratios("step", "x", sides, pairs, repeats=3)
+    assert (first.what, first.ratio, first.base) == ("a / b", exactly(1.5), 2000.0)
+    assert (second.what, second.ratio, second.base) == ("c / a", exactly(1 / 3), 3000.0)
+    assert (first.bar, first.is_within_bar, second.is_within_bar) == (1.02, False, True)
+
+
+def test_a_step_of_the_trainer_is_a_part_of_its_turn(tmp_path: Path):
+    ticks = iter([0.0, 6.0, 10.0, 18.0])
+    sides = trainer._sides(regression.trainer(), tmp_path, 2, ticks.__next__)
+    assert [side() for side in sides.values()] == [3.0, 4.0]
 
 
 def test_candidates_take_turns_and_warm_up_does_not_count():

@@ -35,6 +35,14 @@ def test_a_bar_appears_on_a_terminal_if_it_takes_long(tmp_path: Path, terminal: 
     assert ("rewriting" in shown.getvalue()) == (terminal and after == 0.0)
 
 
+def test_check_writes_nothing_and_its_exit_code_says_whether_anything_would_change(tmp_path: Path):
+    (path,) = _tree(tmp_path, 1)
+    assert command.run([path], check=True, write=True) == command.LEFT
+    assert path.read_text(encoding="utf-8") == OLD
+    assert command.run([path]) == command.run([path], write=True) == command.DONE
+    assert command.run([path], check=True) == command.DONE
+
+
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
 def test_interrupted_it_says_so_and_exits_as_the_shell_does(
     tmp_path: Path,

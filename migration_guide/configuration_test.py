@@ -38,6 +38,20 @@ def test_the_command_line_has_the_last_word(project: Path):
     assert "d = optax.adam(" in new and "jax.tree.map(f, x)" in new
 
 
+@pytest.mark.parametrize(
+    ("chosen", "is_renamed"),
+    [({"only": ["gone_names"]}, True), ({"skip": ["schedule"]}, True), ({}, False)],
+    ids=["only", "skip", "neither"],
+)
+def test_rules_of_the_command_line_replace_those_of_the_settings(
+    chosen: dict[str, list[str]], is_renamed: bool, project: Path
+):
+    _configure(project, 'skip = ["gone_names"]')
+    assert command.run([project / "other.py"], write=True, **chosen) in (0, 1)  # type: ignore[arg-type]
+    new = (project / "other.py").read_text(encoding="utf-8")
+    assert ("jax.tree.map(f, x)" in new) is is_renamed
+
+
 def test_a_table_of_another_tool_further_down_is_passed_over(project: Path):
     _configure(project, 'paths = ["other.py"]')
     (project / "src" / "pyproject.toml").write_text('[tool.ruff]\nsrc = ["src"]\n')

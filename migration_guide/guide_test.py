@@ -1,6 +1,7 @@
 """Every snippet of the guide runs, every link leads somewhere, everything public is in it."""
 
 import functools
+import inspect
 import re
 import subprocess
 import sys
@@ -10,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
+import legacy_optim
 from migration_guide import build, cells
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import GROUP, PARTS, commands_markdown, filled_in, marks
 from migration_guide.rules_page import COLUMN
-from migration_guide.tables import optimizers_markdown, overview_markdown
+from migration_guide.tables import (
+    default,
+    differences_markdown,
+    optimizers_markdown,
+    overview_markdown,
+)
 from optax_bridge.correspondence import ENTRIES
+from optax_bridge.correspondence.recipe import resolve
 
 _TRAINER = "optax_bridge.spmd"
 PAGES = cells.pages()
@@ -112,6 +120,22 @@ def test_the_table_has_every_optimizer(entry):
         assert variant.claim.verdict.value in section
 
 
+def test_defaults_that_differ_are_those_of_both_signatures():
+    rows = differences_markdown().splitlines()[2:]
+    assert len(rows) >= 5
+    for row in rows:
+        cells_of_row = [cell.strip(" `") for cell in row.strip("|").split("|")]
+        name, own, ours, alias, argument, theirs = cells_of_row
+        assert theirs == default(_default(resolve(alias), argument)).strip("`")
+        if own.isidentifier():
+            assert ours == default(_default(getattr(legacy_optim, name), own)).strip("`")
+        assert ours != theirs
+
+
+def _default(function, argument):
+    return inspect.signature(function).parameters[argument].default
+
+
 def test_a_quoted_message_is_raised_below_its_heading():
     text = TEXTS[cells.SOURCE / "troubleshooting.md"]
     sections = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
@@ -162,7 +186,8 @@ def test_the_reference_has_every_subcommand_and_its_options():
 
 
 def test_docstrings_become_rest():
-    code = ["`f`, two `Call`s:", "", "    x = f(1)", "", "Returns:", "  One: or none."]
+    code = ["`f`, two `Call`s:", "", "    x = f(1)", "", "Returns:", "  One: or none,"]
+    code += ["      as `f` has it."]
     assert as_rest(code) == [
         "`f`, two `Call`\\ s:",
         "",
@@ -171,7 +196,8 @@ def test_docstrings_become_rest():
         "    x = f(1)",
         "",
         "Returns:",
-        "  : One: or none.",
+        "  : One: or none,",
+        "      as `f` has it.",
     ]
 
 

@@ -6,13 +6,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.checkpoint_fuzz import formats, survives, survives_folder, write
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.correspondence import UnsupportedSetting
+from tools.checkpoint_fuzz import formats, outcome, survives, survives_folder, write
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     assert survives(data) in ("read", "refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (None, "read"),
+        (CheckpointError("a", "b", "c", "d"), "refused"),
+        (UnsupportedSetting("e"), "refused"),
+        (ValueError("e"), "ValueError: e"),
+        (RecursionError("e"), "RecursionError: e"),
+    ],
+    ids=repr,
+)
+def test_a_clear_error_alone_is_a_refusal(error: Exception | None, expected: str) -> None:
+    def read() -> None:
+        if error is not None:
+            raise error
+
+    assert outcome(read) == expected
 
 
 # Inputs of each kind, as many as take about the same time.

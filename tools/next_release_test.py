@@ -16,6 +16,9 @@ from tools import next_release
         ("AssertionError: \nNot equal to tolerance rtol=0", "other bits"),
         ("DeprecationWarning: jax.core.Foo is deprecated", "deprecated"),
         ("OSError: disk full", "other"),
+        # The first line decides where it tells.
+        ("AttributeError: module 'jax' has no attribute 'xla'\nin a primitive", "gone name"),
+        ("DeprecationWarning: jax.core.Foo\nand numbers differ", "deprecated"),
     ],
 )
 def test_a_failure_has_its_class(
@@ -25,8 +28,9 @@ def test_a_failure_has_its_class(
     report = tmp_path / "next.xml"
     report.write_text(
         '<testsuites><testsuite><testcase classname="a_test" name="one"/>'
-        '<testcase classname="b_test" name="two"><failure message="">'
-        f"{message}</failure></testcase></testsuite></testsuites>"
+        '<testcase classname="b_test" name="two">'
+        f'<failure message="{message.partition(chr(10))[0]}">{message}</failure>'
+        "</testcase></testsuite></testsuites>"
     )
     assert next_release.main([str(report)]) == 1
     assert f"{expected}: 1\n  b_test::two" in capsys.readouterr().out

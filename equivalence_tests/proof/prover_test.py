@@ -62,6 +62,29 @@ def test_one_case_may_be_different():
     assert [case.verdict for case in proof.cases] == [DIFFERENT, REALS]
 
 
+@pytest.mark.parametrize("asked_by", [0, 1], ids=["left", "right"])
+def test_a_number_that_either_side_asks_for_is_a_case(asked_by: int):
+    def asking(hp: Any) -> Any:
+        return optax.sgd(unwrap(hp["rate"]) * (1 if hp["decay"] == 0 else 2))
+
+    sides: list[Any] = [lambda hp: optax.sgd(unwrap(hp["rate"]))] * 2
+    sides[asked_by] = asking
+    proof = prove_equivalence(sides[0], sides[1], PARAMS, hyper_params=NUMBERS)
+    cases = [(dict(case.fixed), case.verdict) for case in proof.cases]
+    assert cases == [({}, DIFFERENT), ({"decay": 0.0}, IDENTICAL)]
+    assert proof.verdict == DIFFERENT
+
+
+def test_a_counterexample_of_one_case_goes_before_another_that_is_not_decided():
+    def side(rate: float, unknown: Callable[[Any], Any]) -> Any:
+        return lambda hp: optax.sgd(rate) if hp["decay"] == 0 else direct(unknown)
+
+    sides = side(0.1, jnp.tan), side(0.2, lambda x: jnp.sin(x) / jnp.cos(x))
+    proof = prove_equivalence(*sides, PARAMS, hyper_params=NUMBERS)
+    assert [case.verdict for case in proof.cases] == [UNDECIDED, DIFFERENT]
+    assert proof.verdict == DIFFERENT and "after step 1" in str(proof)
+
+
 OF_SETTINGS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "sign": (lambda rate, decay: jnp.abs(rate) + decay, "rate = -0.001"),
     "value": (lambda rate, decay: jnp.where(rate == 0.5, 2.0, rate) + decay, "rate = 0.5"),

@@ -316,6 +316,16 @@ def test_where_a_count_stands_still_is_said(dtype: Any, most: int):
     assert f"the first {most - 1} steps" in str(proof) and proof.scope.steps == most - 1
 
 
+def test_of_several_cases_the_fewest_steps_are_said():
+    def counting(hp: Any) -> Any:
+        dtype = jnp.bfloat16 if hp["decay"] == 0 else jnp.float32
+        return _counting(dtype, lambda p, g, n: p - g / (1 + n.astype(jnp.float32)))
+
+    steps = _steps(lambda p, g, n: p - g / (1 + n))
+    proof = prove_equivalence(counting, lambda hp: steps, PARAMS, hyper_params={"decay": 0.1})
+    assert (len(proof.cases), proof.verdict, proof.scope.steps) == (2, REALS, 255)
+
+
 def test_that_no_whole_number_overflows_is_assumed_and_said():
     def doubled(grads: Any, number: Any, params: Any) -> Any:
         new = jax.tree.map(lambda p, g: p - (1 + (number < 0)) * g, params, grads)

@@ -239,6 +239,10 @@ def test_a_recording_that_begins_later(tmp_path: Path):
 
 def test_two_recordings(run: Path, tmp_path: Path):
     assert beside(read(run), read(run)).outcome is Outcome.IDENTICAL
+    assert beside(read(run), read(run)).remarks == []
+    shorter = read(run, steps=4)
+    for pair in ((read(run), shorter), (shorter, read(run))):
+        assert beside(*pair).remarks[-1].startswith("the first 4 steps are compared")
     other = record(tmp_path / "other.rec", tx=make_tx(eps=1e-4))
     result = beside(read(run), read(other))
     assert result.first is not None and result.first.name == "new parameters"

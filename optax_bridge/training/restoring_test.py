@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import os
+import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -168,14 +169,18 @@ def test_no_way_of_restoring_loses_a_leaf_unsaid(way: str, change: str) -> None:
     says_which_leaf(way, ("params", "dense", "kernel"), change)
 
 
-def test_a_step_of_a_manager_is_a_checkpoint_and_a_folder_of_steps_is_refused() -> None:
+def test_a_step_of_a_manager_is_a_checkpoint_and_a_folder_of_steps_is_refused(
+    tmp_path: Path,
+) -> None:
     saved = by_orbax(("step",), "nothing")
     restored = restore_checkpoint(saved, FRESH)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), restored, SAVED))
+    for step in (9, 10):
+        shutil.copytree(saved, tmp_path / str(step))
     with pytest.raises(
-        CheckpointError, match=r"steps of Orbax's CheckpointManager.*5 is the newes"
+        CheckpointError, match=r"steps of Orbax's CheckpointManager.*/10 is the newest"
     ):
-        restore_checkpoint(saved.parent, FRESH)
+        restore_checkpoint(tmp_path, FRESH)
 
 
 @pytest.mark.parametrize(

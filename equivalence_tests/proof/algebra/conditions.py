@@ -186,7 +186,6 @@ class Conditions(Signs):
         _, factors = num.factor()
         none = self.number(1)
         for factor, _ in factors:
-            factor = factor
             gens = self.generators(factor)
             if len(gens) == 1 and factor == self.generator(gens[0]):
                 indicator = self._atom_is_zero(gens[0])

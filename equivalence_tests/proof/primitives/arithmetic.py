@@ -114,7 +114,7 @@ def _is_power_of_two(value: float, dtype: DType) -> bool:
     if not np.isfinite(value) or value == 0:
         return False
     within = float(info.tiny) <= abs(value) <= 1 / float(info.tiny)
-    return within and np.frexp(abs(value))[0] == 0.5 and float(info.tiny) <= 1 / abs(value)
+    return within and np.frexp(abs(value))[0] == 0.5
 
 
 def _product_rules(site: Site) -> Node | None:

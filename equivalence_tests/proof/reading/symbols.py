@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from equivalence_tests.proof.node import UNKNOWN
 
 HyperParam = Any  # a number, what JAX traces, or a `Symbol`
-Operator = Callable[[HyperParam, HyperParam], HyperParam]
 
 
 class Questions:

@@ -25,7 +25,7 @@ from optax_bridge.spmd.checkpointer import (
 )
 from optax_bridge.spmd.checkpointer.checkpointer import parse_step
 from optax_bridge.spmd.checkpointer.handlers import damage_of
-from optax_bridge.spmd.checkpointer.policies import KeepLastAndEvery, set_aside
+from optax_bridge.spmd.checkpointer.policies import KeepLastAndEvery, set_aside, settle
 from optax_bridge.spmd.evaler import every_n_steps_policy as evaluates_every_n_steps
 from optax_bridge.spmd.input import ArrayBatches
 from optax_bridge.spmd.metrics import WeightedSummary
@@ -131,6 +131,19 @@ def test_a_kill_while_a_step_is_replaced(tmp_path):
     with checkpointer(tmp_path) as saver:
         saver.save(step=7, state=state(70.0))
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
+
+
+@pytest.mark.parametrize("successor", ["whole", "half", "none"])
+def test_a_replaced_step_goes_where_its_successor_is_whole_alone(tmp_path, successor):
+    folder = tmp_path / "step_00000007"
+    folder.mkdir()
+    set_aside(folder)
+    if successor != "none":
+        folder.mkdir()
+    settle(tmp_path, lambda path: successor == "whole" and path.exists())
+    names = {path.name for path in tmp_path.iterdir()}
+    half = {".step_00000007.replaced", "step_00000007"}
+    assert names == (half if successor == "half" else {"step_00000007"})
 
 
 def test_iterators_of_another_number_of_processes(tmp_path, monkeypatch):
