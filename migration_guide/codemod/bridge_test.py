@@ -25,17 +25,9 @@ BRIDGED = {
         "d = getattr(optim, name)(**settings)",
         "d = optax_bridge.from_legacy(getattr(legacy_optim, name)(**settings))",
     ),
-    "getattr-first": (
-        "cls = getattr(optim, name)\nd = cls(rate)",
-        "cls = getattr(legacy_optim, name)\nd = optax_bridge.from_legacy(cls(rate))",
-    ),
     "of-another": (
         "d = getattr(optim, a)(getattr(optim, b)(0.1))",
         "d = optax_bridge.from_legacy(getattr(legacy_optim, a)(getattr(legacy_optim, b)(0.1)))",
-    ),
-    "of-another-by-name": (
-        "i = optim.Adam(**kw)\nd = getattr(optim, a)(i)",
-        "i = legacy_optim.Adam(**kw)\nd = optax_bridge.from_legacy(getattr(legacy_optim, a)(i))",
     ),
     "partial": (
         "make = functools.partial(optim.Adam, beta1=0.5)\nd = make(0.1)",
@@ -61,12 +53,6 @@ BRIDGED = {
         "@register('sgd')\ndef sgd(lr): return legacy_optim.Momentum(lr)\n"
         "d = optax_bridge.from_legacy(t[n](0.1))",
     ),
-    "functions-beside-a-class-by-branch": (
-        "if x:\n    make = lambda lr: optim.Adagrad(lr)\n"
-        "else:\n    make = optim.Adam\nd = make(0.1)",
-        "if x:\n    make = lambda lr: legacy_optim.Adagrad(lr)\n"
-        "else:\n    make = legacy_optim.Adam\nd = optax_bridge.from_legacy(make(0.1))",
-    ),
     "beside-what-such-a-function-made": (
         "def mom(lr): return optim.Momentum(lr)\nd = {'m': mom, 'a': optim.Adam}[n](0.1)\n"
         "e = mom(0.1) if x else optim.Adagrad(0.1)\no = e.create(p)",
@@ -82,10 +68,6 @@ BRIDGED = {
         "def f(m): return optax_bridge.TrainState.create(apply_fn=None, params=p, "
         "tx=(optax_bridge.from_legacy(m(0.1)) if callable(m) else m))\nf(legacy_optim.Adam)\n"
         "f(optax_bridge.adagrad(0.1))",
-    ),
-    "conditional": (
-        "d = (optim.Adam if x else optim.Momentum)(0.1)",
-        "d = optax_bridge.from_legacy((legacy_optim.Adam if x else legacy_optim.Momentum)(0.1))",
     ),
     "spread": (
         "d = optim.Adam(**settings)",

@@ -115,11 +115,6 @@ STAYS = {
         "o.apply_gradient(g, learning_rate=r)",
         "optax_bridge.multi_optimizer((t, optax_bridge.adam(",
     ),
-    "groups-of-a-selector-that-is-given-on": (
-        "t = optim.ModelParamTraversal(f)\nuse(t)\n"
-        "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)\no.target",
-        "optax_bridge.multi_optimizer((t, optax.adam(",
-    ),
     "within-an-own-definition": (
         "class Own(optim.OptimizerDef):\n    def __init__(self, *parts): self.parts = parts\n"
         "d = Own(optim.Adam(0.1) if a else optim.Momentum(0.2), [optim.LAMB(r) for r in s])",
