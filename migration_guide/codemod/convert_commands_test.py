@@ -203,22 +203,6 @@ def test_a_program_that_trains_when_it_is_imported_is_named(
     assert ("whenever the program is imported" in text) == ON_IMPORT[place]
 
 
-def test_where_the_source_does_not_say_what_is_restored_into_a_person_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    path = Path("train.py")
-    path.write_text(
-        f"{HEAD}o = optim.Adam(1e-2).create(p)\nfor folder in folders:\n"
-        "    o, step = checkpoints.restore_checkpoint(folder, (o, 0))\n"
-    )
-    report = driver.migrate([path], Options())
-    text = summary.summary(report, Options(), written=True)
-    assert "check-resume CHECKPOINT --program train.py:FUNCTION --old OLD_PROGRAM" in text
-    assert "takes its place" not in text
-    assert "optax-bridge check-resume" not in summary.summary(report, Options())
-
-
 RATE_PER_CALL = (
     "p = {{'w': jnp.zeros(3)}}\n"
     "def make():\n    return optim.Momentum({}beta=0.8).create(p), 0, 0.0\n"

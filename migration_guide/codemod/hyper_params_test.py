@@ -68,12 +68,6 @@ CASES = {
         "x = o.optimizer_def.update_hyper_params(learning_rate=r).beta1",
         'x = (o.tx.hyper_params | {"learning_rate": r})["b1"]',
     ),
-    "read-and-updated-at-once": (
-        ONE,
-        "x = o.optimizer_def.hyper_params.beta1\n"
-        "o.apply_gradient(g, hyper_params=o.optimizer_def.update_hyper_params(learning_rate=1))",
-        'x = o.tx.hyper_params["b1"]\no.apply_gradients(grads=g, learning_rate=1)',
-    ),
     "updated": (
         SEVERAL,
         "hp = o.optimizer_def.update_hyper_params(learning_rate=r)\n"

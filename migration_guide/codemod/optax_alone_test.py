@@ -240,12 +240,6 @@ def test_what_groups_restore_is_converted_by_the_programs_own_state():
     )
 
 
-def test_a_chosen_one_is_bridged():
-    code = _rewritten("o = getattr(optim, n)(0.1).create(p)\n").code
-    assert "tx=optax_bridge.from_legacy(getattr(legacy_optim, n)(0.1))" in code
-    assert f"o = {STATE}.create(" in code
-
-
 def test_what_restores_gets_the_command_that_converts():
     body = (
         "from flax import serialization\nfrom flax.training import checkpoints\n"
@@ -315,26 +309,6 @@ def test_a_rate_within_the_state_is_converted_by_the_programs_own_state():
     assert "convert OLD NEW/checkpoint_STEP --like" in code
     assert ":FUNCTION, where FUNCTION takes no arguments" in code
     assert "--recipe" not in code
-
-
-def test_files_are_named_as_the_program_looks_for_them():
-    body = (
-        "from flax.training import checkpoints\no = optim.Momentum(0.1).create(p)\n"
-        "o = checkpoints.restore_checkpoint({}, o{})\n"
-    )
-    code = _rewritten(body.format("folder", ", prefix='mnist_'")).code
-    assert "convert OLD NEW/mnist_STEP --optimizer" in code
-    assert "NEW/PREFIXSTEP" in _rewritten(body.format("folder", ", None, f'{run}_'")).code
-
-
-def test_half_precision_with_a_rate_at_each_step_is_left_to_a_person():
-    body = (
-        "import jax.numpy as jnp\no = optim.Adam().create(jnp.ones(3, jnp.bfloat16))\n"
-        "o = o.apply_gradient(g, learning_rate=r)\n"
-    )
-    result = _rewritten(body)
-    assert not result.refused
-    assert any("where this is another optimizer" in m.text for m in result.messages)
 
 
 def test_the_helper_of_an_earlier_run_is_used_again():

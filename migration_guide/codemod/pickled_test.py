@@ -1,14 +1,7 @@
 """What is pickled is left to a person where it holds an optimizer, however deep."""
 
-import pickle
-
-import flax.serialization
-import jax.numpy as jnp
-import optax
 import pytest
 
-import optax_bridge
-import optax_bridge.checkpoints
 from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
@@ -159,14 +152,3 @@ def test_an_archive_of_arrays_is_spoken_of_where_an_optimizer_is_near():
     assert any("unflatten_dict" in message.text for message in result.messages)
     code = "import numpy as np\nfrom flax import optim\nnp.savez('x', **arrays)\n"
     assert not rewrite(code, Options()).messages
-
-
-def test_pickle_refuses_a_state_of_public_optax_and_what_is_advised_takes_it():
-    params = {"w": jnp.ones(2)}
-    state = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=optax.adam(0.1))
-    with pytest.raises((AttributeError, pickle.PicklingError)):
-        pickle.dumps(state)
-    data = flax.serialization.to_bytes(state.apply_gradients(grads=params))
-    again = optax_bridge.checkpoints.from_bytes(state, data)
-    assert int(again.step) == 1
-    assert jnp.asarray(again.params["w"]).tolist() != [1.0, 1.0]
