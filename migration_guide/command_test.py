@@ -43,6 +43,16 @@ def test_check_writes_nothing_and_its_exit_code_says_whether_anything_would_chan
     assert command.run([path], check=True) == command.DONE
 
 
+def test_the_advice_counts_what_is_by_hand_not_what_is_only_remarked(tmp_path: Path):
+    program = "from flax import optim\nfrom flax.core import FrozenDict\n\ndef train(params):\n"
+    body = ["tx = optim.Adagrad(learning_rate=0.1).create(params)", "x = isinstance(params, {})"]
+    for taken, expected in ((1, "0 to do by hand"), (2, "1 to do by hand")):
+        lines = "\n".join(f"    {line}" for line in body[:taken]).format("FrozenDict")
+        (tmp_path / "a.py").write_text(program + lines + "\n", encoding="utf-8")
+        (line,) = command.advice([str(tmp_path / "a.py"), "not.txt"]).splitlines()
+        assert line.endswith(expected)
+
+
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
 def test_interrupted_it_says_so_and_exits_as_the_shell_does(
     tmp_path: Path,

@@ -125,6 +125,8 @@ def test_meshes_by_rule():
     assert select_mesh_config(cfg.clone(), mesh_selector="gpu-h200").mesh_shape == (8, 1)
     assert select_mesh_config(cfg.clone(), mesh_selector="tpu").max_step == 3
     assert select_mesh_config(cfg.clone(), mesh_selector="cpu").mesh_shape == (2, 4)
+    for other in ("tpu-v4", "my-gpu-h200", "a gpu-"):  # a pattern is of the whole name
+        assert select_mesh_config(cfg.clone(), mesh_selector=other).mesh_shape == (2, 4)
     assert select_mesh_config(regression.trainer(), mesh_selector="x").mesh_shape == (-1, 1)
 
 

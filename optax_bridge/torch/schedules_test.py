@@ -110,6 +110,12 @@ def test_schedules_are_made_of_objects(is_linear: bool):
     with pytest.raises(ValueError, match=r"first rate of a group, one of 0.02, 0.01, found 0.5"):
         from_torch_schedule(cycle, lr=0.5)
     assert_rates(cycle, optimizer.param_groups[1], lr=0.01)
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    text = f"OneCycleLR(max_lr=0.25, total_steps=20, cycle_momentum=False{given})"
+    of_text: Any = from_torch_schedule(text, lr=0.1)
+    of_object: Any = from_torch_schedule(cycle, lr=0.01)
+    rates = [[float(each(count)) for count in range(20)] for each in (of_text, of_object)]
+    np.testing.assert_allclose(*rates, rtol=1e-6, atol=1e-9)
     optimizer = torch.optim.SGD([one], lr=0.1)
     assert_rates(schedulers.MultiStepLR(optimizer, [2, 4, 4]), optimizer.param_groups[0])
     with pytest.raises(ValueError, match="changes the momentum as well"):
@@ -133,3 +139,8 @@ def test_clipping_by_the_norm_adds_1e_6_to_it(norm_type: float, scale: float):
     np.testing.assert_allclose(clipped["b"][0, 1], 4 * 0.5 / (scale + 1e-6), rtol=1e-7)
     untouched: Any = clip_grad_norm(100.0, norm_type).update(grads, optax.EmptyState())[0]
     assert (untouched["a"] == grads["a"]).all()
+    half: Any = {"a": jnp.full(9, 300.0, jnp.float16)}  # whose squares overflow
+    short: Any = clip_grad_norm(0.5 * scale, norm_type).update(half, optax.EmptyState())[0]["a"]
+    length = np.linalg.norm(np.full(9, 300.0), norm_type)
+    np.testing.assert_allclose(short, 300 * 0.5 * scale / length, rtol=2e-3)
+    assert short.dtype == jnp.float16

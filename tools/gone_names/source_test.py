@@ -16,11 +16,17 @@ PACKAGE = {
     "class Sub(Base):\n    y = 2\n    def __init__(self, z): pass\n",
     "shown.py": "import json\nfrom small._private import f as g\n"
     "def own(q): return json\n_hidden = 1\nvalue = 3\ndel value\n",
+    # Relative imports of a package and of a module; names for type checkers, of other branches.
+    "below/__init__.py": "from typing import TYPE_CHECKING\nfrom ..shown import own\n"
+    "from .deep import g as h, near\nfrom . import deep as too\n"
+    "if TYPE_CHECKING:\n    from .deep import typed\nelse:\n    def at_run(r): pass\n",
+    "below/deep.py": "from ..shown import g\nfrom . import near\ndef typed(t): pass\n",
+    "below/near.py": "try:\n    from .deep import typed\nexcept ImportError:\n    pass\n",
 }
 
 
 def test_both_ways_of_reading_see_the_same(tmp_path: Path):
-    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "below").mkdir(parents=True)
     for name, text in PACKAGE.items():
         (tmp_path / "small" / name).write_text(text, encoding="utf-8")
     read = source.Release(tmp_path, "small").snapshot()
@@ -31,7 +37,7 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     imported = json.loads(done.stdout)
-    assert set(read["small"]) == {"f", "Base", "Sub", "partial", "shown", "other"}
+    assert set(read["small"]) == {"f", "Base", "Sub", "partial", "shown", "other", "below"}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
     assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": {"y": []}}
     assert read["small.shown"] == {
@@ -40,4 +46,7 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     }
     for name in ("f", "Sub"):
         assert imported["small"][name] == read["small"][name]
-    assert imported["small.shown"] == read["small.shown"]
+    assert set(read["small.below"]) >= {"own", "h", "at_run"}
+    for module in ("small.shown", "small.below"):
+        assert imported[module] == read[module], module
+    assert set(imported["small.below.deep"]) == set(read["small.below.deep"])

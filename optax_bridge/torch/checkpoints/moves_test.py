@@ -153,6 +153,23 @@ def test_the_usual_layouts_and_wrappers_are_the_same(folder, wrapped):
     np.testing.assert_array_equal(state.params["fc"]["bias"], model.fc.bias.detach())
 
 
+def test_a_wrapper_over_all_is_one_only_where_every_name_has_it():
+    names = ["module.a.weight", "module._orig_mod.b.weight", "b.module.weight", "head.weight"]
+    for taken, expected in ((2, {"a.weight", "b.weight"}), (3, None), (4, None)):
+        model = {name: np.ones((2, 3), np.float32) for name in names[:taken]}
+        found = torch_checkpoint({"model": model}, "a.pt").tensors
+        assert set(found) == (expected or {n.replace("_orig_mod.", "") for n in model})
+
+
+def test_a_step_that_is_given_goes_before_the_files_own(folder):
+    saved = saved_of(*trained())
+    state = move(folder, saved, step=5)
+    assert (int(state.step), int(state.opt_state[1][0].count)) == (5, 5)
+    (folder / "other").mkdir()
+    (folder / "other" / "names.toml").write_text(NAMES)
+    assert int(move(folder / "other", saved, step=0).step) == 0
+
+
 def test_an_optimizer_before_its_first_step_brings_parameters_alone(folder):
     state = move(folder, saved_of(*trained(count=0)))
     assert int(state.step) == 0
