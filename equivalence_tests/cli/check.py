@@ -91,8 +91,6 @@ def check(
     from equivalence_tests.report.outputs import Outputs  # JAX, which no help needs
     from equivalence_tests.suite.jobs import prepare_process
 
-    if list_checks:
-        raise typer.Exit(print_list(only or (), full, origin))
     prepare_process(devices or (8 if full else None))
     outputs = Outputs(json, junit, report, svg, record)
     raise typer.Exit(
@@ -104,6 +102,7 @@ def check(
             full=full,
             against=against,
             origin=origin,
+            lists=list_checks,
         )
     )
 
@@ -117,12 +116,13 @@ def run_suite(
     full: bool = False,
     against: Path | None = None,
     origin: str = FLAX,
+    lists: bool = False,
 ) -> int:
-    """Runs the suite, prints its table, and returns the exit code."""
+    """Runs the suite, or lists its checks, prints its table, and returns the exit code."""
     import jax
 
     from equivalence_tests.environment import first_device
-    from equivalence_tests.report.outputs import MISUSE, NOT_RUN
+    from equivalence_tests.report.outputs import MISUSE, NOT_RUN, SAME
     from equivalence_tests.report.table import wide_console
     from equivalence_tests.sides.programs import silence_deprecations
     from equivalence_tests.suite.witness import STEPS
@@ -144,6 +144,9 @@ def run_suite(
     except ValueError as error:
         plain_terminal(stderr=True).print(str(error), markup=False)
         return MISUSE
+    if lists:
+        print(*cases, sep="\n")
+        return SAME
     if device is None:
         here = ", ".join(sorted({d.platform for d in jax.devices()}))
         console.print(f"{platform}: not run, there is no such device here (there is {here})")
@@ -276,18 +279,3 @@ def _facts(results: "Sequence[Result]", steps: int) -> dict[str, object]:
     if pinned:
         facts["in real training"] = pinned
     return facts
-
-
-def print_list(only: Sequence[str], full: bool, origin: str) -> int:
-    """Prints the ids of the checks that `check` would run; returns the exit code."""
-    from equivalence_tests.report.outputs import MISUSE, SAME
-    from equivalence_tests.sides.programs import silence_deprecations
-    from optax_bridge.cli.terminal import plain_terminal
-
-    silence_deprecations()
-    try:
-        print(*_select(only, full, origin), sep="\n")
-    except ValueError as error:
-        plain_terminal(stderr=True).print(str(error), markup=False)
-        return MISUSE
-    return SAME

@@ -33,7 +33,7 @@ def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
     file = tmp_path / "run.zip"
     save(file, [result()], ENVIRONMENT)
     (read,) = read_packed(file).values()
-    leaves = read.stacked("new_params")
+    leaves = read.stacks("new_params")
     assert leaves["h",].dtype == jnp.bfloat16
     np.testing.assert_array_equal(leaves["w",], np.ones((3, 2)))
     assert list(tmp_path.iterdir()) == [file]

@@ -94,12 +94,12 @@ class Recording:
         """The first steps of it, so many."""
         return replace(self, steps=self.steps[:count])
 
-    def stacked(self, tree: str) -> dict[Path_, np.ndarray]:
+    def stacks(self, tree: str) -> dict[Path_, np.ndarray]:
         """Every array of a tree over all steps, of shape (steps, ...), as far as all have it."""
-        return stacked([step.trees.get(tree, {}) for step in self.steps])
+        return stacks_of([step.trees.get(tree, {}) for step in self.steps])
 
 
-def stacked(flats: Sequence[Flat]) -> dict[Path_, np.ndarray]:
+def stacks_of(flats: Sequence[Flat]) -> dict[Path_, np.ndarray]:
     """The arrays that each step has, with a leading axis of steps."""
     paths = [path for path in flats[0] if all(path in flat for flat in flats)]
     paths = [path for path in paths if isinstance(flats[0][path], np.ndarray)]
@@ -324,10 +324,10 @@ def _packed(recording: Recording, members: dict[tuple[Any, ...], str]) -> dict[s
     return {**about, "steps": metas, "trees": rows}
 
 
-def _same(left: Flat, right: Flat) -> bool:
-    return left.keys() == right.keys() and all(
-        leaf.dtype == right[path].dtype and leaf.tobytes() == right[path].tobytes()
-        for path, leaf in left.items()
+def _same(flat: Flat, last: Flat) -> bool:
+    return flat.keys() == last.keys() and all(
+        leaf.dtype == last[path].dtype and leaf.tobytes() == last[path].tobytes()
+        for path, leaf in flat.items()
     )
 
 
@@ -344,8 +344,8 @@ def read_packed(path: Path) -> dict[str, Recording]:
         raise
     except _UNREADABLE as error:
         raise RecordingError(
-            f"{path}: expected a file written by `optax-bridge check --record` or `replay --pack`, "
-            f"found {_cause(error)}"
+            f"{path}: expected a file written by `optax-bridge replay --pack` or `check --record`, "
+            f"or a folder of the recorder, found {_cause(error)}"
         ) from None
 
 

@@ -25,7 +25,7 @@ from equivalence_tests.recordings.format import (
     named_leaves,
     nest,
     path_text,
-    stacked,
+    stacks_of,
 )
 from equivalence_tests.recordings.stages import (
     Outcome,
@@ -47,9 +47,10 @@ _NO_GRADIENT = 2.0**-17
 _BFLOAT16 = 2.0**-6  # of a tensor's scale, what a part computed in it may make
 _INPUTS = ("params", "batch", "model_state", "rng")
 _Named = Mapping[str, np.ndarray]
+_Losses = tuple[float | None, float]  # the recorded one, if there is one, and the program's
 
 
-class _Own(NamedTuple):
+class _Computed(NamedTuple):
     """The results of the program's loss at a recorded step."""
 
     value: float
@@ -65,7 +66,7 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
         return not_judged(NAME, why, asked=True)
     if any("batch" not in step.trees for step in steps):
         return not_judged(NAME, "the recording has no batches", asked=True)
-    gradient, own = _Gradient(loss), []
+    gradient, computed = _Gradient(loss), []
     tree = "raw_grads" if any(step.trees.get("raw_grads") for step in steps) else "grads"
 
     def differs(step: Step, why: str) -> Stage:
@@ -73,17 +74,17 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
 
     for step in steps:
         try:
-            own.append(gradient(step))
+            computed.append(gradient(step))
         except Exception as error:  # whatever the user's function raises
             hint = ": the recording lacks this leaf. Are two tied there and untied here?"
             text = f"loss(...) {error_text(error, first_line=True)}"
             return differs(step, text + hint * isinstance(error, KeyError))
-    for step, (value, grads, _) in zip(steps, own, strict=True):
+    for step, (value, grads, _) in zip(steps, computed, strict=True):
         if cause := _structure(step.trees.get(tree, {}), grads, step, tree):
             return differs(step, cause)
         if step.loss is not None and not np.isfinite(step.loss) and np.isfinite(value):
             return differs(step, f"the recorded loss is {step.loss}, here it is {value:.6g}")
-    return _judge_gradients(steps, own, tree, gradient)
+    return _judge_gradients(steps, computed, tree, gradient)
 
 
 class _Gradient:
@@ -95,9 +96,9 @@ class _Gradient:
             return result if isinstance(result, tuple) else (result, None)
 
         try:
-            own = inspect.signature(loss).parameters.values()
+            taken = inspect.signature(loss).parameters.values()
             kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            count = sum(it.kind in kinds and it.default is inspect.Parameter.empty for it in own)
+            count = sum(it.kind in kinds and it.default is inspect.Parameter.empty for it in taken)
         except (TypeError, ValueError):
             count = len(_INPUTS)
         if not 2 <= count <= len(_INPUTS):
@@ -107,10 +108,10 @@ class _Gradient:
             )
         self._call, self._gradient = call, jax.jit(jax.value_and_grad(call, has_aux=True))
 
-    def __call__(self, step: Step, **changed: Flat) -> _Own:
+    def __call__(self, step: Step, **changed: Flat) -> _Computed:
         with pin_precision():
             (value, state), grads = self._gradient(*_inputs(step.trees | changed))
-        return _Own(float(value), flat_like(jax.device_get(grads)), jax.device_get(state))
+        return _Computed(float(value), flat_like(jax.device_get(grads)), jax.device_get(state))
 
     def input_cause(self, step: Step, recorded: _Named, tree: str) -> str:
         """Returns the effect of another input of the loss on the difference, in words."""
@@ -136,9 +137,9 @@ def _inputs(trees: Mapping[str, Flat]) -> list[Any]:
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, nested)
 
 
-def _structure(recorded: Flat, own: Flat, step: Step, tree: str) -> str:
+def _structure(recorded: Flat, computed: Flat, step: Step, tree: str) -> str:
     """The first leaf that one side lacks, or that has another shape; empty if all fit."""
-    for path, grad in own.items():
+    for path, grad in computed.items():
         if path not in recorded:
             if (tree, path) in step.missing and not np.any(grad):
                 continue
@@ -147,32 +148,32 @@ def _structure(recorded: Flat, own: Flat, step: Step, tree: str) -> str:
         if np.shape(recorded[path]) != np.shape(grad):
             shapes = f"{list(np.shape(recorded[path]))} there, {list(np.shape(grad))} here"
             return f"{path_text(path, tree)}: {shapes}"
-    missing = [path_text(path, tree) for path in recorded if path not in own]
+    missing = [path_text(path, tree) for path in recorded if path not in computed]
     return f"{missing[0]}: a gradient there, none here" if missing else ""
 
 
 def _judge_gradients(
-    steps: Sequence[Step], own: Sequence[_Own], tree: str, gradient: _Gradient
+    steps: Sequence[Step], computed: Sequence[_Computed], tree: str, gradient: _Gradient
 ) -> Stage:
-    left = named_leaves(stacked([step.trees[tree] for step in steps]), tree)
-    right = named_leaves(stacked([result.grads for result in own]), tree)
-    right = {name: right[name].astype(leaf.dtype) for name, leaf in left.items()}
-    largest = {n: float(max(np.abs(s[n]).max(initial=0) for s in (left, right))) for n in left}
+    theirs = named_leaves(stacks_of([step.trees[tree] for step in steps]), tree)
+    ours = named_leaves(stacks_of([result.grads for result in computed]), tree)
+    ours = {name: ours[name].astype(leaf.dtype) for name, leaf in theirs.items()}
+    largest = {n: float(max(np.abs(s[n]).max(initial=0) for s in (theirs, ours))) for n in theirs}
     most = max(filter(np.isfinite, largest.values()), default=0.0)
-    judged = [name for name in left if not largest[name] <= _NO_GRADIENT * most]
-    there, here = ({name: side[name] for name in judged} for side in (left, right))
-    losses = [(step.loss, result.value) for step, result in zip(steps, own, strict=True)]
+    judged = [name for name in theirs if not largest[name] <= _NO_GRADIENT * most]
+    there, here = ({name: side[name] for name in judged} for side in (theirs, ours))
+    losses = [(step.loss, result.value) for step, result in zip(steps, computed, strict=True)]
     sides = [there, here]
     if all(recorded is not None for recorded, _ in losses):
-        coarsest = max((leaf.dtype for leaf in left.values()), key=lambda d: jnp.finfo(d).eps)
+        coarsest = max((leaf.dtype for leaf in theirs.values()), key=lambda d: jnp.finfo(d).eps)
         both = np.asarray(losses, coarsest)
         sides = [{"loss": both[:, n], **side} for n, side in enumerate(sides)]
     comparison = compare(*sides)
     if comparison.within(CLOSED_ULP) is not Verdict.DIFFERENT:
-        few = len(left) - len(judged)
-        remark = f"{few} of {len(left)} leaves have no gradient but rounding" if few else ""
+        few = len(theirs) - len(judged)
+        remark = f"{few} of {len(theirs)} leaves have no gradient but rounding" if few else ""
         stage = stage_of(NAME, comparison, steps, CLOSED_ULP)
-        return _judge_model_state(steps, own) or replace(stage, text=remark or stage.text)
+        return _judge_model_state(steps, computed) or replace(stage, text=remark or stage.text)
     if tree == "grads" and (clipped := _clipping(there, here)):
         return Stage(NAME, Outcome.ROUNDING, clipped, distance=[0.0] * len(steps))
 
@@ -213,10 +214,10 @@ def _vector(leaves: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _gradient_cause(
-    step: Step, recorded: _Named, own: _Named, parted: set[str], losses: tuple[float | None, float]
+    step: Step, recorded: _Named, computed: _Named, parted: set[str], losses: _Losses
 ) -> str:
     """Returns the likely cause of a difference of gradients, in words; empty if unknown."""
-    there, here = _vector(recorded.values()), _vector(own.values())
+    there, here = _vector(recorded.values()), _vector(computed.values())
     factor = fitted_factor(there, here, GRADIENTS)
     if factor is not None and abs(factor - 1) > GRADIENTS:
         name = _factor_name(step, factor)
@@ -225,7 +226,7 @@ def _gradient_cause(
     if near and np.abs(there - here).max() <= _BFLOAT16 * np.abs(there).max():
         return "That is as far as bfloat16 rounds: is a part computed in it?"
     for name in filter(parted.__contains__, recorded):
-        x, y = recorded[name], own[name]
+        x, y = recorded[name], computed[name]
         if y.ndim == 2 and y.shape == y.shape[::-1] and is_near(y.T, x):
             return f"{name} is transposed"
         factor = fitted_factor(_vector([x]), _vector([y]), GRADIENTS)
@@ -259,9 +260,9 @@ def is_near(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.abs(one - other).max() <= GRADIENTS * np.abs(other).max())
 
 
-def _judge_model_state(steps: Sequence[Step], own: Sequence[_Own]) -> Stage | None:
+def _judge_model_state(steps: Sequence[Step], computed: Sequence[_Computed]) -> Stage | None:
     """The stage, where the model's new state is not that of the next recorded step."""
-    for step, following, result in zip(steps, steps[1:], own, strict=False):
+    for step, following, result in zip(steps, steps[1:], computed, strict=False):
         old, new = (each.trees.get("model_state") for each in (step, following))
         if not old or not new or result.state is None:
             return None

@@ -1,4 +1,4 @@
-"""The optimizer through recorded gradients: each step alone and as a whole, and its rates."""
+"""The optimizer through recorded gradients: in lockstep and in a free run, and its rates."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from equivalence_tests.recordings.format import (
     named_leaves,
     nest,
     path_text,
-    stacked,
+    stacks_of,
 )
 from equivalence_tests.recordings.stages import (
     Outcome,
@@ -53,10 +53,10 @@ from optax_bridge.metadata.trees import PyTree
 NAME = "optimizer"
 # By step and group, what brings the updates to the recorded rate.
 Factors = Sequence[Mapping[str, float]]
-# In ULP: what a step alone and a whole run may round where float64 shows no more. Beyond that, four
-# times our own rounding is rounding too, as far as the bound of `OPEN_ULP` goes; different is what
-# exceeds both, and what lies between is not decided.
-_ALONE, _WHOLE, _OWN = 4.0, 16.0, 4.0
+# In ULP: what a run may round where float64 shows no more, free or in lockstep (with the recorded
+# parameters at each step). Beyond that, four times our own rounding is rounding too, as far as the
+# bound of `OPEN_ULP` goes; different is what exceeds both, and what lies between is not decided.
+_LOCKSTEP, _FREE, _OWN = 4.0, 16.0, 4.0
 
 
 class NotJudgedError(ValueError):
@@ -76,7 +76,7 @@ class Stepper:
         self.can_set = not isinstance(value, Side)  # PyTorch's has its own tensors
 
     def run(
-        self, *, alone: bool, wide: bool = False, factors: Factors = ()
+        self, *, lockstep: bool, wide: bool = False, factors: Factors = ()
     ) -> dict[str, np.ndarray]:
         """Returns the new parameters after each step; factors by group scale the updates."""
         recorded, new = self.recording.steps, []
@@ -84,9 +84,9 @@ class Stepper:
             carry = self._start(wide)
             for number, step in enumerate(recorded):
                 params = step.trees["params"]
-                if (alone and number) or factors:
+                if (lockstep and number) or factors:
                     carry = _with_params(
-                        carry, _jax(new[-1] if new and not alone else params, wide)
+                        carry, _jax(new[-1] if new and not lockstep else params, wide)
                     )
                 before = host_leaves(self.side.view(carry)["params"])
                 if not step.skipped:
@@ -98,7 +98,7 @@ class Stepper:
                     for path in self.paths_of(group):
                         new[-1][path] = _scaled(before[path], new[-1][path], factor)
         dtypes = {path: leaf.dtype for path, leaf in recorded[0].trees["params"].items()}
-        runs = stacked(new)
+        runs = stacks_of(new)
         return named_leaves({path: leaf.astype(dtypes[path]) for path, leaf in runs.items()})
 
     def paths_of(self, group: str) -> list[Path_]:
@@ -152,10 +152,10 @@ class Stepper:
 
     def check_params(self) -> None:
         """Raises an error where the optimizer brings parameters of another model."""
-        own = getattr(self.value, "params", getattr(self.value, "target", None))
+        params = getattr(self.value, "params", getattr(self.value, "target", None))
         recorded = nest(self.recording.steps[0].trees["params"])
-        signatures = [signature(tree, "params") for tree in (own, recorded)]
-        if own is not None and (fault := first_mismatch(*signatures)):
+        signatures = [signature(tree, "params") for tree in (params, recorded)]
+        if params is not None and (fault := first_mismatch(*signatures)):
             raise RecordingError(
                 f"{self.recording.place}: {fault}. Where only the names differ, give --names"
             )
@@ -183,10 +183,10 @@ def _jax(flat: Flat, wide: bool) -> Any:
 
 def _scaled(old: np.ndarray, new: np.ndarray, factor: float) -> np.ndarray:
     before = old.astype(np.float64)
-    return new if factor == 1 else (before + factor * (new - before)).astype(new.dtype)
+    return new if factor == 1 else np.asarray(before + factor * (new - before), new.dtype)
 
 
-def own_rates(stepper: Stepper) -> list[dict[str, float]] | str:
+def rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     """The optimizer's rate at each step by the recorded groups, or why it is not known."""
     recorded = stepper.recording.steps
     if stepper.takes_rates:
@@ -221,9 +221,9 @@ def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
     """The rates by how far each group's updates go beside the recorded ones."""
     if not stepper.can_set:
         return "the optimizer does not tell its rate"
-    own, rates = stepper.run(alone=True), []
+    run, rates = stepper.run(lockstep=True), []
     for number, step in enumerate(stepper.recording.steps):
-        rows, row = _rows(step, {name: leaf[number] for name, leaf in own.items()}), {}
+        rows, row = _rows(step, {name: leaf[number] for name, leaf in run.items()}), {}
         for group, rate in step.rates.items():
             old, there, here = _joined(rows, map(path_text, stepper.paths_of(group)))
             moved = np.abs(there - old).max(initial=0)
@@ -239,9 +239,9 @@ def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
 _Rows = Mapping[str, Sequence[np.ndarray]]  # old, recorded and own new parameters, by name
 
 
-def _rows(step: Step, own: Mapping[str, np.ndarray]) -> _Rows:
+def _rows(step: Step, here: Mapping[str, np.ndarray]) -> _Rows:
     old, new = (named_leaves(step.trees[tree]) for tree in ("params", "new_params"))
-    sides = (old, new, own)
+    sides = (old, new, here)
     return {name: [np.asarray(s[name], np.float64).ravel() for s in sides] for name in old}
 
 
@@ -253,14 +253,14 @@ def judge_steps(stepper: Stepper, settings: Settings) -> tuple[list[Stage], str]
     """The stages of the rate and of the optimizer, and what explains a difference."""
     recording, factors = stepper.recording, []
     try:
-        rates = own_rates(stepper)
+        rates = rates_of(stepper)
     except NotJudgedError as error:
         rates = str(error)
     rate = judge_rates(recording, rates)
     if rate.parts and not isinstance(rates, str):
         pairs = zip((step.rates for step in recording.steps), rates, strict=True)
         factors = [
-            {g: r / own[g] if own.get(g) else 1.0 for g, r in to.items()} for to, own in pairs
+            {g: r / here[g] if here.get(g) else 1.0 for g, r in to.items()} for to, here in pairs
         ]
     try:
         stage = _judge(stepper, factors)
@@ -277,47 +277,47 @@ def judge_steps(stepper: Stepper, settings: Settings) -> tuple[list[Stage], str]
 def _judge(stepper: Stepper, factors: Factors) -> Stage:
     """Whether the optimizer makes the recorded parameters of the recorded gradients."""
     steps = stepper.recording.steps
-    recorded = named_leaves(stepper.recording.stacked("new_params"))
+    recorded = named_leaves(stepper.recording.stacks("new_params"))
     kinds = [False, True] if stepper.can_set else [False]
 
-    def run(alone: bool, wide: bool = False) -> dict[str, np.ndarray]:
-        return stepper.run(alone=alone, wide=wide, factors=factors)
+    def run(lockstep: bool, wide: bool = False) -> dict[str, np.ndarray]:
+        return stepper.run(lockstep=lockstep, wide=wide, factors=factors)
 
-    own = {alone: run(alone) for alone in kinds}
-    comparisons = {alone: compare(recorded, own[alone]) for alone in kinds}
-    whole = comparisons[False]
+    runs = {lockstep: run(lockstep) for lockstep in kinds}
+    comparisons = {lockstep: compare(recorded, runs[lockstep]) for lockstep in kinds}
+    free = comparisons[False]
     ulp = max(comparison.ulp for comparison in comparisons.values())
     if all(comparison.identical for comparison in comparisons.values()):
-        return Stage(NAME, Outcome.IDENTICAL, distance=distance_by_step(whole))
-    bounds = {True: _ALONE, False: _WHOLE}
-    most, own_rounding = whole.allowed(OPEN_ULP), dict.fromkeys(kinds, 0.0)
-    if any(comparison.ulp > bounds[alone] for alone, comparison in comparisons.items()):
-        for alone in kinds:
-            own_rounding[alone] = _OWN * compare(own[alone], run(alone, wide=True)).ulp
-            bounds[alone] = max(bounds[alone], min(own_rounding[alone], most))
-    beyond = [alone for alone in kinds if comparisons[alone].ulp > bounds[alone]]
-    beyond += [False] * (whole.relative > VISIBLE and not beyond)
+        return Stage(NAME, Outcome.IDENTICAL, distance=distance_by_step(free))
+    bounds = {True: _LOCKSTEP, False: _FREE}
+    most, rounding = free.allowed(OPEN_ULP), dict.fromkeys(kinds, 0.0)
+    if any(comparison.ulp > bounds[lockstep] for lockstep, comparison in comparisons.items()):
+        for lockstep in kinds:
+            rounding[lockstep] = _OWN * compare(runs[lockstep], run(lockstep, wide=True)).ulp
+            bounds[lockstep] = max(bounds[lockstep], min(rounding[lockstep], most))
+    beyond = [lockstep for lockstep in kinds if comparisons[lockstep].ulp > bounds[lockstep]]
+    beyond += [False] * (free.relative > VISIBLE and not beyond)
     if not beyond:
         text = f"at most {ulp:.3g} ULP"
-        return Stage(NAME, Outcome.ROUNDING, text, distance=distance_by_step(whole))
+        return Stage(NAME, Outcome.ROUNDING, text, distance=distance_by_step(free))
     at = True in beyond
-    is_far = comparisons[at].ulp > max(own_rounding[at], most)
+    is_far = comparisons[at].ulp > max(rounding[at], most)
 
     def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
         text = f"{by_scale(number, leaf, parted)} ({leaf.ulp_by_step[number]:.3g} ULP)"
-        text += f"; after {len(steps)} steps {relative_text(whole.relative)}"
-        if own_rounding[at] >= comparisons[at].ulp:
+        text += f"; after {len(steps)} steps {relative_text(free.relative)}"
+        if rounding[at] >= comparisons[at].ulp:
             return (
                 f"{text}. In float64 the optimizer here is as far from itself: it is "
                 "ill-conditioned, or computes in half precision"
             )
-        rows = _rows(steps[number], {name: leaf[number] for name, leaf in own[at].items()})
+        rows = _rows(steps[number], {name: leaf[number] for name, leaf in runs[at].items()})
         why = _cause(steps[number], rows, parted, leaf.path)
         return f"{text}{why and '. '}{why}"
 
     outcome = Outcome.DIFFERENT if is_far else Outcome.UNDECIDED
     stage = parted_stage(NAME, outcome, comparisons[at], steps, bounds[at], cause)
-    return replace(stage, distance=distance_by_step(whole))
+    return replace(stage, distance=distance_by_step(free))
 
 
 def _cause(step: Step, rows: _Rows, parted: set[str], leaf: str) -> str:

@@ -188,15 +188,15 @@ def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
     return result
 
 
-def beside(left: Recording, right: Recording) -> Replay:
+def beside(recording: Recording, other: Recording) -> Replay:
     """Compares two recordings of one training run: the first step and stage that diverge."""
-    steps = min(len(left.steps), len(right.steps))
-    if left.first != right.first:
+    steps = min(len(recording.steps), len(other.steps))
+    if recording.first != other.first:
         raise RecordingError(
-            f"{right.place}: expected its first step to be {left.first}, as in {left.place}, found "
-            f"{right.first}"
+            f"{other.place}: expected its first step to be {recording.first}, as in "
+            f"{recording.place}, found {other.first}"
         )
-    both = [side.until(steps) for side in (left, right)]
+    both = [side.until(steps) for side in (recording, other)]
     batches = [
         step.digest or (nest(step.trees["batch"]) if "batch" in step.trees else None)
         for step in both[1].steps
@@ -210,10 +210,10 @@ def beside(left: Recording, right: Recording) -> Replay:
     rates = [step.rates for step in both[1].steps]
     stages.insert(-1, judge_rates(both[0], rates if all(rates) else "one recording has no rates"))
     stages = sorted(stages, key=lambda s: s.step if s.parts and s.step is not None else -1)
-    remarks = [side.remark for side in (left, right) if side.remark]
-    if len(left.steps) != len(right.steps):
+    remarks = [side.remark for side in (recording, other) if side.remark]
+    if len(recording.steps) != len(other.steps):
         remarks.append(f"the first {steps} steps are compared, those that both have")
-    return Replay(f"{right.place} beside {left.place}", stages, remarks)
+    return Replay(f"{other.place} beside {recording.place}", stages, remarks)
 
 
 # In the order in which a step happens.
@@ -227,7 +227,7 @@ _TITLES = {
 
 
 def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
-    sides = [named_leaves(side.stacked(tree), tree) for side in both]
+    sides = [named_leaves(side.stacks(tree), tree) for side in both]
     if not all(sides):
         return not_judged(title, "one recording has none")
     if differing := sorted(sides[0].keys() ^ sides[1].keys()):

@@ -255,7 +255,8 @@ def test_packed_is_the_same(run: Path, tmp_path: Path):
 
 
 def test_flax_optim_is_recorded(tmp_path: Path):
-    optimizer = legacy_optim.Adam(0.1, eps=1e-3).create({"w": jnp.linspace(-1, 1, 4)})
+    params = {"w": jnp.linspace(-1, 1, 4), "scalar": jnp.ones(())}
+    optimizer = legacy_optim.Adam(0.1, eps=1e-3).create(params)
     rec = Recorder(tmp_path / "run.rec", steps=5)
     with rec.flax(legacy_optim):
         for number in range(8):
@@ -265,6 +266,9 @@ def test_flax_optim_is_recorded(tmp_path: Path):
     assert_replays(tmp_path / "run.rec", optimizer=optax.adam(0.1, eps=1e-3))
     result = replay(tmp_path / "run.rec", optimizer=optax.adam(0.1))
     assert "eps=0.001" in result.explanation
+    result = replay(tmp_path / "run.rec", optimizer=optax.adam(0.2, eps=1e-3))
+    assert result.first is not None and result.first.name == "rate"
+    assert result.explanation.startswith("with the recorded rates it is ")
 
 
 def test_damaged_recordings(run: Path, tmp_path: Path):

@@ -116,17 +116,17 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
     name, steps = "batches", recording.steps
     if all("batch" not in step.trees and step.digest is None for step in steps):
         return not_judged(name, "the recording has no batches", asked=True)
-    yielded = batches() if callable(batches) else batches
-    own = [batch for _, batch in zip(steps, yielded, strict=False)]
-    if not own:
+    source = batches() if callable(batches) else batches
+    yielded = [batch for _, batch in zip(steps, source, strict=False)]
+    if not yielded:
         return not_judged(name, "--batches yields none", asked=True)
-    texts = [batch if isinstance(batch, str) else digest(batch) for batch in own]
-    recorded = [step.digest or digest(nest(step.trees["batch"])) for step in steps[: len(own)]]
+    texts = [batch if isinstance(batch, str) else digest(batch) for batch in yielded]
+    recorded = [step.digest or digest(nest(step.trees["batch"])) for step in steps[: len(yielded)]]
     differs = [here != there for here, there in zip(texts, recorded, strict=True)]
     if not any(differs):
-        text = f"those of the first {len(own)} steps, all that there are"
-        return Stage(name, Outcome.IDENTICAL, text if len(own) < len(steps) else "",
-                     distance=[0.0] * len(own))  # fmt: skip
+        text = f"those of the first {len(yielded)} steps, all that there are"
+        return Stage(name, Outcome.IDENTICAL, text if len(yielded) < len(steps) else "",
+                     distance=[0.0] * len(yielded))  # fmt: skip
     number, leaf = differs.index(True), "batch"
     step = steps[number]
     if sorted(texts) == sorted(recorded):
@@ -135,18 +135,18 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
     elif step.digest is not None:
         why = "other batches; the recording has but a digest of them"
     else:
-        why, leaf = _batch_cause(step.trees["batch"], own[number])
+        why, leaf = _batch_cause(step.trees["batch"], yielded[number])
     return Stage(name, Outcome.DIFFERENT, f"from step {step.number}, {leaf}: {why}", step.number,
                  leaf, list(map(float, differs)))  # fmt: skip
 
 
 def _batch_cause(recorded: Flat, batch: Any) -> tuple[str, str]:
-    own = flat_like(batch)
-    if own.keys() != recorded.keys():
-        missing = [path_text(path, "batch") for path in recorded.keys() ^ own.keys()]
+    yielded = flat_like(batch)
+    if yielded.keys() != recorded.keys():
+        missing = [path_text(path, "batch") for path in recorded.keys() ^ yielded.keys()]
         return f"leaves of one side alone: {listing(sorted(missing))}", "batch"
     for path, value in recorded.items():
-        there, here = np.asarray(value), np.asarray(own[path])
+        there, here = np.asarray(value), np.asarray(yielded[path])
         leaf = path_text(path, "batch")
         if there.shape != here.shape or there.dtype != here.dtype:
             kinds = (f"{side.dtype}{list(side.shape)}" for side in (there, here))
@@ -172,19 +172,19 @@ def flat_like(tree: Any) -> Flat:
     return {tuple(path): leaf for path, leaf in leaves_of(tree, "batch")}
 
 
-def judge_rates(recording: Recording, own: Sequence[Mapping[str, float]] | str) -> Stage:
+def judge_rates(recording: Recording, rates_here: Sequence[Mapping[str, float]] | str) -> Stage:
     """Asks whether the rates of an optimizer are the recorded ones; or why they are not known."""
     name, steps = "rate", recording.steps
     if not all(step.rates for step in steps):
         return not_judged(name, "the recording has no rates")
-    if isinstance(own, str):
-        return not_judged(name, own)
-    groups = [group for group in steps[0].rates if all(group in rates for rates in own)]
+    if isinstance(rates_here, str):
+        return not_judged(name, rates_here)
+    groups = [group for group in steps[0].rates if all(group in rates for rates in rates_here)]
     if not groups:
         return not_judged(name, f"the groups {listing(list(steps[0].rates))} have no rate here")
     sides = [
         {f"rate[{g!r}]": np.asarray([rates[g] for rates in side], np.float32) for g in groups}
-        for side in ([step.rates for step in steps], own)
+        for side in ([step.rates for step in steps], rates_here)
     ]
 
     def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:

@@ -74,7 +74,7 @@ def assert_agrees(case: Case, recording: Recording, steps: Steps) -> None:
         for tree in TREES:
             assert kinds(here.trees[tree]) == kinds(there.trees[tree]), f"step {here.number}"
     both = (
-        named_leaves(side.stacked(TREES[0])) | named_leaves(side.stacked(TREES[1]), "state")
+        named_leaves(side.stacks(TREES[0])) | named_leaves(side.stacks(TREES[1]), "state")
         for side in sides
     )
     found = compare(*both)

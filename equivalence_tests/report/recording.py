@@ -25,11 +25,11 @@ NOT_RUN = "recorded, but not run here"
 def save(file: Path, results: Sequence[Result], environment: Mapping[str, object]) -> None:
     """Writes the trajectory of each result that has one."""
     ran = [result for result in results if result.trajectory is not None]
-    runs = {str(result.case): _recorded(result.trajectory) for result in ran}
+    runs = {str(result.case): _steps_of(result.trajectory) for result in ran}
     pack({name: Recording(str(file), environment, steps) for name, steps in runs.items()}, file)
 
 
-def _recorded(trajectory: PyTree) -> list[Step]:
+def _steps_of(trajectory: PyTree) -> list[Step]:
     """The steps of a trajectory; what is beside its parameters is a state."""
     leaves = host_leaves(trajectory)
     params = {path[1:]: leaf for path, leaf in leaves.items() if path[0] == "params"}
@@ -60,8 +60,8 @@ def _between(name: str, result: Result, recorded: Recording) -> Stage:
     """The outcome of one trajectory and the recorded one."""
     closed = result.case.problem in digits.MODELS
     left_out = digits.without_gradient(result.case.problem) if closed else ()
-    there = {("params", *path): x for path, x in recorded.stacked("new_params").items()}
-    there |= recorded.stacked("new_state")
+    there = {("params", *path): x for path, x in recorded.stacks("new_params").items()}
+    there |= recorded.stacks("new_state")
     sides = (
         {path_text(path[1:], str(path[0])): leaf for path, leaf in flat.items()}
         for flat in (there, host_leaves(result.trajectory))

@@ -100,10 +100,10 @@ def genuine(entry: Entry, settings: Mapping[str, Any], inputs: Recording) -> Rec
     )
     model = torch.nn.ParameterDict({n: torch.nn.Parameter(leaf) for n, leaf in params.items()})
     stepped = optimizer(list(model.values()), **settings, **one_by_one)
-    return _recorded(model, stepped, grads)
+    return _record(model, stepped, grads)
 
 
-def _recorded(
+def _record(
     model: Any, optimizer: Any, grads: Sequence[Mapping[str, Any]], scheduler: Any = None
 ) -> Recording:
     """Records PyTorch's steps on gradients that are given."""
@@ -140,7 +140,7 @@ def genuine_schedule(text: str) -> Recording:
         return getattr(torch.optim.lr_scheduler, call.func.id)(optimizer, **kwargs)
 
     grads = [{"w": torch.zeros(1)}] * EPOCHS
-    return _recorded(model, optimizer, grads, scheduler(expression(text)))
+    return _record(model, optimizer, grads, scheduler(expression(text)))
 
 
 def rates(run: Recording) -> list[float]:
@@ -174,8 +174,8 @@ def comparison_of(
     """The library's trajectory compared with a recipe's."""
     run = recordings()[case_name(entry, check.setting, check.problem)]
     run = genuine(entry, settings, run) if check.rate == LIVE else run
-    own = Stepper(build(recipe), run).run(alone=False)
-    return compare(named_leaves(run.stacked("new_params")), own, poisoned={"params": 10})
+    own = Stepper(build(recipe), run).run(lockstep=False)
+    return compare(named_leaves(run.stacks("new_params")), own, poisoned={"params": 10})
 
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:

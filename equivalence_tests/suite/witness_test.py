@@ -60,9 +60,9 @@ def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
     definition = entry.legacy(**witness.case_settings(entry, 0))
     run = witness.recordings()[witness.case_name(entry, 0, dtype)]
     stepper = Stepper(build(choose_recipe(definition, "exact").call), run)
-    compiled = stepper.run(alone=False)
+    compiled = stepper.run(lockstep=False)
     stepper.step = stepper.side.step
-    assert compare(stepper.run(alone=False), compiled).identical
+    assert compare(stepper.run(lockstep=False), compiled).identical
 
 
 @pytest.mark.parametrize("index", range(len(witness.SCHEDULERS)))
