@@ -47,24 +47,24 @@ def test_new_parameters_may_be_left_out(tmp_path: Path):
     assert len(assert_replays(path, optimizer=TX).stages[-1].distance) == len(steps) - 1
 
 
-def test_a_step_that_is_skipped_moves_nothing(tmp_path: Path):
+@pytest.mark.parametrize("overflow", [None, np.inf, np.nan])
+def test_a_step_that_is_skipped_moves_nothing(overflow: Any, tmp_path: Path):
+    """A loss scale skips it for gradients that are not finite, which do not end the judgement."""
     params = {"w": jnp.ones(3)}
     state, rec = TX.init(params), Recorder(tmp_path / "run.rec")
     for number in range(4):
         if number == 1:
-            rec.step(params=params, new_params=params, skipped=True)
+            grads = {} if overflow is None else {"grads": {"w": np.array([1, overflow, 2], "f4")}}
+            rec.step(params=params, new_params=params, skipped=True, **grads)
             continue
         updates, state = TX.update(params, state, params)
         new = optax.apply_updates(params, updates)
         rec.step(params=params, grads=params, new_params=new)
         params = new
-    assert [step.skipped for step in read(tmp_path / "run.rec").steps] == [
-        False,
-        True,
-        False,
-        False,
-    ]
-    assert_replays(tmp_path / "run.rec", optimizer=TX)
+    skipped = [step.skipped for step in read(tmp_path / "run.rec").steps]
+    assert skipped == [False, True, False, False]
+    judged = assert_replays(tmp_path / "run.rec", optimizer=TX)
+    assert (len(judged.stages[-1].distance), judged.remarks) == (4, [])
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -15,8 +15,8 @@ import legacy_optim
 from equivalence_tests import RecordingError, assert_replays, replay
 from equivalence_tests.recordings.format import pack, read
 from equivalence_tests.recordings.recorder import Recorder, RecorderError, digest
-from equivalence_tests.recordings.replay import beside
-from equivalence_tests.recordings.stages import Outcome
+from equivalence_tests.recordings.replay import Replay, beside
+from equivalence_tests.recordings.stages import Outcome, Stage
 
 STEPS = 12
 RATES = optax.linear_schedule(0.1, 0.02, 10)
@@ -195,6 +195,27 @@ def test_a_fault_of_the_batches(change: Any, text: str, run: Path):
     result = replay(run, optimizer=make_tx, loss=loss, batches=change(batches()))
     assert result.first is not None and result.first.name == "batches"
     assert text in result.first.text
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "whole"),
+    [
+        ("IDENTICAL ROUNDING IDENTICAL", "ROUNDING"),
+        ("IDENTICAL not_judged IDENTICAL", "IDENTICAL"),
+        ("ROUNDING NOT_JUDGED IDENTICAL", "NOT_JUDGED"),
+        ("NOT_JUDGED ROUNDING UNDECIDED DIFFERENT", "UNDECIDED"),
+        ("ROUNDING DIFFERENT UNDECIDED not_judged", "DIFFERENT"),
+        ("not_judged not_judged", "NOT_JUDGED"),
+    ],
+)
+def test_a_replay_is_its_first_parting_or_its_least_stage(outcomes: str, whole: str):
+    """One that is not judged counts where it was asked for, here in capitals."""
+    stages = [Stage(o, Outcome[o.upper()], asked=o.isupper()) for o in outcomes.split()]
+    result = Replay("it", stages)
+    assert result.outcome is Outcome[whole]
+    parts = whole in ("UNDECIDED", "DIFFERENT")
+    expected = f"it parts first in {whole}:" if parts else f"it: {result.outcome.value}"
+    assert result.headline.startswith(expected)
 
 
 def test_nothing_differs(run: Path):

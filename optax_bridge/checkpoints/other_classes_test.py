@@ -160,3 +160,17 @@ def test_what_orbax_saved_of_a_container_of_ones_own_is_restored(tmp_path: Path)
     other = {"bag": Bag([TrainState.create(None, {"other": PARAMS["bias"]}, optax.sgd(0.1))])}
     with pytest.raises(CheckpointError, match="expected every leaf"):
         restore_checkpoint(tmp_path, other)
+
+
+@pytest.mark.parametrize("field", ["batch_stats", "ema_params"])
+def test_of_two_entries_the_one_beside_the_optimizer_is_taken(field: str, tmp_path: Path):
+    """The nearest by levels, whatever comes first in the alphabet."""
+    far, near = (jax.tree.map(lambda x, n=n: x + n, PARAMS) for n in (1, 2))
+    optimizer = optim.Adam(0.1).create(PARAMS)
+    saved = {field: far, "train": {field: near, "optimizer": optimizer}}
+    (tmp_path / "checkpoint").write_bytes(serialization.to_bytes(saved))
+    with pytest.warns(optax_bridge.LeftOverWarning, match=field):
+        state = optax_bridge.FullTrainState.from_legacy_checkpoint(
+            tmp_path / "checkpoint", optimizer_def=optim.Adam(0.1)
+        )
+    jax.tree.map(np.testing.assert_array_equal, getattr(state, field), near)

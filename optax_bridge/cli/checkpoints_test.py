@@ -242,20 +242,6 @@ def test_a_state_that_was_saved_for_each_device_goes_back_once(tmp_path: Path) -
     assert "expected one state, or equal copies of one, found 2 that differ" in refused.stderr
 
 
-def test_part_goes_back_to_its_place(tmp_path: Path) -> None:
-    optimizer = ["--optimizer", OPTIMIZERS["adafactor"], "--part", "generator"]
-    done = bridge("convert", FILES / "dataclass.msgpack", tmp_path / "new", *optimizer)
-    assert done.exit_code == 0, done.stderr
-    done = bridge("convert", tmp_path / "new", tmp_path / "back", "--to", "legacy", *optimizer)
-    assert done.exit_code == 0, done.stderr
-    back, before = (
-        dict(leaves(read_checkpoint(path).tree))
-        for path in (tmp_path / "back", FILES / "dataclass.msgpack")
-    )
-    assert back.keys() == before.keys()
-    assert all(np.array_equal(back[path], leaf) for path, leaf in before.items())
-
-
 @pytest.mark.parametrize(("name", "noted"), [("adam_bfloat16", True), ("adam", False)])
 def test_optax_in_bfloat16_is_noted(name: str, noted: bool, tmp_path: Path) -> None:
     done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new", *AS_ADAM, *OPTAX_ALONE)

@@ -24,7 +24,6 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.restore_test import LAYOUTS, PARAMS, assert_taken_over, fresh, trained
-from optax_bridge.checkpoints.to_train_state import convert_tree
 from optax_bridge.cli.checkpoints_test import bridge
 
 PROGRAM = """
@@ -79,14 +78,6 @@ def test_what_stood_around_the_optimizer_stays(
             assert item[0] == item[1]
         else:
             assert_taken_over(item)
-
-
-def test_flat_is_one_state(tmp_path: Path) -> None:
-    source = old_file(tmp_path, "tuple")
-    options = ["--optimizer", "Adam(learning_rate=0.1)", "--layout", "flat"]
-    assert bridge("convert", source, tmp_path / "new", *options).exit_code == 0
-    found = set(read_checkpoint(tmp_path / "new").tree)
-    assert found == {"step", "params", "opt_state", "1", "legacy_layout"}
 
 
 def test_like_a_program_each_optimizer_becomes_what_it_is_there(tmp_path: Path) -> None:
@@ -159,31 +150,6 @@ def test_a_template_that_is_none_is_one_clear_line(
     assert done.exit_code == (1 if like == "program.py:make_state" else 2)  # which does not fail
     assert message in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "new").exists()
-
-
-# The transformation that `migrate` writes for each, and the state that `convert` writes.
-DEFAULTS = {
-    "Adam(0.1)": lambda: optax.adam(0.1),
-    "Adam()": lambda: from_legacy(parse_definition("Adam(1e-2)")),
-    "LAMB(0.1)": lambda: from_legacy(parse_definition("LAMB(0.1)")),
-}
-
-
-@pytest.mark.parametrize("expression", DEFAULTS)
-def test_the_state_is_by_default_that_of_what_migrate_writes(expression: str) -> None:
-    tree = serialization.to_state_dict(trained())
-    converted = convert_tree(tree, parse_definition(expression), recipe="auto")
-    expected = fresh(DEFAULTS[expression]()).opt_state
-    types = [type(item).__name__ for item in (converted.opt_state, expected)]
-    assert types[0] == types[1]
-    shapes = [serialization.to_state_dict(s) for s in (converted.opt_state, expected)]
-    assert str(_shapes(shapes[0])) == str(_shapes(shapes[1]))
-
-
-def _shapes(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {name: _shapes(value) for name, value in sorted(tree.items())}
-    return np.shape(tree)
 
 
 def test_groups_of_both_kinds_go_there_and_back(tmp_path: Path) -> None:

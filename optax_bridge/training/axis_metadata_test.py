@@ -123,51 +123,6 @@ def test_7_boxed_and_unboxed_gradients(name: str, grads: str):
     assert_equal(jax.tree.leaves(new.opt_state), jax.tree.leaves(alone.opt_state))
 
 
-def saved_by_msgpack(state: Any, folder: Any) -> Any:
-    del folder
-    return serialization.msgpack_restore(serialization.to_bytes(state))
-
-
-def saved_by_orbax(state: Any, folder: Any) -> Any:
-    ocp = pytest.importorskip("orbax.checkpoint")
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        checkpointer.save(folder / "state", state)
-        return checkpointer.restore(folder / "state")
-
-
-CHAINED = optax.chain(optax.clip_by_global_norm(1.0), optax.adafactor(0.1))
-
-
-@pytest.mark.filterwarnings("ignore:Sharding info not provided")  # of Orbax, on one host
-@pytest.mark.filterwarnings("ignore:Couldn't find sharding info")  # the same, of an older one
-@pytest.mark.parametrize(
-    ("saved_by", "tx", "boxed"),
-    [
-        (saved_by_msgpack, ADAFACTORS["ours"], (True, False)),
-        (saved_by_msgpack, CHAINED, (False, True)),
-        (saved_by_msgpack, CHAINED, (True, True)),
-        (saved_by_orbax, CHAINED, (True, False)),
-        (saved_by_orbax, ADAFACTORS["ours"], (False, True)),
-    ],
-)
-def test_8_boxed_checkpoints_restore_into_unboxed_models_and_back(
-    boxed: tuple[bool, bool], tx: Any, saved_by: Any, tmp_path: Any
-):
-    before, template = (create(BOXED if has else RAW, tx) for has in boxed)
-    before = before.apply_gradients(grads=GRADS)
-    saved = saved_by(before, tmp_path)
-    restored = optax_bridge.restored_into(template, saved)
-    assert jax.tree.structure(restored) == jax.tree.structure(template)
-    for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(before), strict=True):
-        np.testing.assert_array_equal(a, b)
-    after, other = (s.apply_gradients(grads=GRADS) for s in (restored, before))
-    assert_equal(after.params, other.params)
-    if saved_by is saved_by_msgpack:  # and by Flax alone, which would hand out {"value": array}
-        again: Any = serialization.from_bytes(template, serialization.to_bytes(before))
-        assert jax.tree.structure(again) == jax.tree.structure(template)
-        assert_equal(again.params, before.params)
-
-
 OTHER = {"dense": {"kernel": nn.Partitioned(jnp.ones((2, 3)), ("a", "b")), "bias": jnp.ones(256)}}
 
 

@@ -38,20 +38,6 @@ class Noisy(nn.Module):
         return nn.Dropout(0.5, deterministic=False)(x)
 
 
-def test_of_two_batch_stats_those_beside_the_optimizer_are_taken(tmp_path: Path):
-    optimizer = legacy_optim.Adam(0.1).create(PARAMS)
-    saved = {
-        "batch_stats": {"mean": jnp.zeros(2)},
-        "train": {"batch_stats": {"mean": jnp.ones(2)}, "optimizer": optimizer},
-    }
-    (tmp_path / "checkpoint").write_bytes(serialization.to_bytes(saved))
-    with pytest.warns(optax_bridge.LeftOverWarning, match="batch_stats"):
-        state = FullTrainState.from_legacy_checkpoint(
-            tmp_path / "checkpoint", optimizer_def=legacy_optim.Adam(0.1)
-        )
-    assert_equal(state.batch_stats, {"mean": np.ones(2)})
-
-
 def test_everything_at_once_compiles_once_under_donation():
     model, x = Noisy(), jnp.ones((8, 3))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}

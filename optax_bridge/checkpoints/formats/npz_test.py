@@ -16,10 +16,13 @@ from optax_bridge.metadata.paths import leaves
 FILES = Path(__file__).parents[1] / "testdata"
 
 
+@pytest.mark.parametrize("holder", ["", "opt", "optimizer"])
 @pytest.mark.parametrize("name", ["adam", "gradient_descent"])
-def test_optimizer_under_opt_comes_along(name: str, tmp_path: Path) -> None:
+def test_optimizer_under_opt_comes_along(name: str, holder: str, tmp_path: Path) -> None:
     tree = serialization.msgpack_restore((FILES / f"{name}.msgpack").read_bytes())
-    named: dict[str, Any] = {"/".join(path): leaf for path, leaf in leaves({"opt": tree})}
+    named: dict[str, Any] = {
+        "/".join(path): leaf for path, leaf in leaves({holder: tree} if holder else tree)
+    }
     np.savez(tmp_path / "model.npz", **named)
     definition = parse_definition("Adam(1e-2)" if name == "adam" else "GradientDescent(0.1)")
     state: Any = TrainState.from_legacy_checkpoint(tmp_path / "model.npz", optimizer_def=definition)
