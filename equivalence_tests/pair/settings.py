@@ -20,7 +20,7 @@ Change = Mapping[tuple[str, object], object]  # (name, value) -> the new value
 def settings_of(*values: object) -> dict[str, object]:
     """Returns the numbers and flags that functions and objects hold: name -> value."""
     named: dict[str, list[object]] = {}
-    for name, value in _scalars(values, set(), 0):
+    for name, value in search_members(values, _is_scalar, set()):
         others = named.setdefault(name, [])
         if not any(type(value) is type(other) and value == other for other in others):
             others.append(value)
@@ -61,7 +61,7 @@ def _functions(value: object, seen: set[int], depth: int) -> Iterator[types.Func
     if depth > _DEPTH or id(value) in seen or isinstance(value, _SCALARS):
         return
     seen.add(id(value))
-    members = [member for _, member in members_of(value)]
+    members = [member for _, member in _members_of(value)]
     if isinstance(value, types.FunctionType):
         yield value
         called = map(value.__globals__.get, value.__code__.co_names)
@@ -79,18 +79,25 @@ def _is_library(function: types.FunctionType) -> bool:
     return root in ("jax", "optax", "flax", "numpy", "chex")
 
 
-def _scalars(value: object, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
+def search_members(
+    value: object, is_wanted: Callable[[str, object], bool], seen: set[int], depth: int = 0
+) -> Iterator[tuple[str, object]]:
+    """Yields the members of an object, and of its members, that are wanted."""
     if depth > _DEPTH or id(value) in seen:
         return
     seen.add(id(value))
-    for name, member in members_of(value):
-        if isinstance(member, _SCALARS):
+    for name, member in _members_of(value):
+        if is_wanted(name, member):
             yield name, member
         else:
-            yield from _scalars(member, seen, depth + 1)
+            yield from search_members(member, is_wanted, seen, depth + 1)
 
 
-def members_of(value: object) -> Iterator[tuple[str, object]]:
+def _is_scalar(name: str, member: object) -> bool:
+    return isinstance(member, _SCALARS)
+
+
+def _members_of(value: object) -> Iterator[tuple[str, object]]:
     """Yields the members of an object by name; of a function's globals, only numbers."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -148,7 +155,7 @@ class _Copy:
             return value
         if id(value) not in self.copies:
             self.copies[id(value)] = value  # where it holds itself
-            members = list(members_of(value))
+            members = list(_members_of(value))
             copies = [self.setting(name, member, depth + 1) for name, member in members]
             if any(old is not new for (_, old), new in zip(members, copies, strict=True)):
                 named = {name: new for (name, _), new in zip(members, copies, strict=True)}

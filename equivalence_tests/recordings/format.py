@@ -63,6 +63,11 @@ class Step:
     digest: str | None = None
 
     @property
+    def is_double(self) -> bool:
+        """True if a parameter is in float64, which JAX has to be set to."""
+        return any(leaf.dtype == np.float64 for leaf in self.trees["params"].values())
+
+    @property
     def tensors(self) -> dict[str, Any]:
         """Parameters and model state by name, as PyTorch's are."""
         flats = [self.trees.get(tree, {}) for tree in ("params", "model_state")]
@@ -107,15 +112,7 @@ def stacks_of(flats: Sequence[Flat]) -> dict[Path_, np.ndarray]:
 
 
 def read(place: Path | str, steps: int | None = None) -> Recording:
-    """Reads a recording, or its first steps.
-
-    Args:
-      place: a folder or a packed file.
-      steps: how many steps of a folder are read; all unless given.
-
-    Raises:
-      RecordingError: there is no recording, or one that cannot be read.
-    """
+    """Reads a recording, a folder or a packed file, or the first steps of a folder."""
     path = Path(place)
     if path.is_dir():
         return _read_folder(path, steps)

@@ -80,6 +80,19 @@ def test_bfloat16_is_kept_by_its_bits(packed: bool, tmp_path: Path):
     assert_replays(path, optimizer=TX)
 
 
+def test_float64_is_replayed_in_float64(tmp_path: Path):
+    rec, w = Recorder(tmp_path / "run.rec"), np.linspace(-1, 1, 4)
+    for number in range(4):
+        grad, batch = {"w": np.cos(w)}, {"x": np.ones(4)} if number < 3 else None
+        rec.step(params={"w": w}, grads=grad, new_params={"w": w - 0.1 * grad["w"]}, batch=batch)
+        w = w - 0.1 * grad["w"]
+    run = read(tmp_path / "run.rec")
+    loss = lambda params, batch: jnp.sin(params["w"] * batch["x"]).sum()  # noqa: E731
+    assert_replays(run, optimizer=optax.sgd(0.1), loss=loss)
+    batches = replay(run, batches=[{"x": np.ones(4)}] * 4).stages[0]
+    assert str(batches) == "batches: identical: those of the first 3 steps, all that there are"
+
+
 def test_what_is_not_finite_ends_what_is_judged(tmp_path: Path):
     bad = {"w": jnp.full(4, jnp.nan), "b": jnp.ones(2)}
     result = replay(record(tmp_path / "run.rec", grads=(3, bad)), optimizer=TX)

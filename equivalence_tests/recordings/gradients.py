@@ -5,6 +5,7 @@ named.
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ from equivalence_tests.recordings.stages import (
     not_judged,
     stage_of,
 )
-from equivalence_tests.sides.precision import pin_precision
+from equivalence_tests.sides.precision import float64, pin_precision
 from optax_bridge.cli.errors import error_text
 from optax_bridge.correspondence import Verdict
 
@@ -60,12 +61,12 @@ class _Computed(NamedTuple):
 
 def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
     """Asks whether loss and gradients at the recorded parameters and batches are the recorded."""
-    steps = [step for step in recording.steps if not step.skipped]
-    if any(step.digest for step in steps):
-        why = "the recording has digests of the batches, not the batches"
-        return not_judged(NAME, why, asked=True)
-    if any("batch" not in step.trees for step in steps):
-        return not_judged(NAME, "the recording has no batches", asked=True)
+    taken = [step for step in recording.steps if not step.skipped]
+    steps = list(itertools.takewhile(lambda step: "batch" in step.trees, taken))
+    if not steps:
+        has_digests = any(step.digest for step in taken)
+        why = "digests of the batches, not the batches" if has_digests else "no batches"
+        return not_judged(NAME, f"the recording has {why}", asked=True)
     gradient, computed = _Gradient(loss), []
     tree = "raw_grads" if any(step.trees.get("raw_grads") for step in steps) else "grads"
 
@@ -109,7 +110,7 @@ class _Gradient:
         self._call, self._gradient = call, jax.jit(jax.value_and_grad(call, has_aux=True))
 
     def __call__(self, step: Step, **changed: Flat) -> _Computed:
-        with pin_precision():
+        with pin_precision(), float64(step.is_double):
             (value, state), grads = self._gradient(*_inputs(step.trees | changed))
         return _Computed(float(value), flat_like(jax.device_get(grads)), jax.device_get(state))
 
@@ -121,7 +122,9 @@ class _Gradient:
                 named = named_leaves(turned | {path: turned[path].T}, tree)
                 if all(is_near(named[name], grad) for name, grad in recorded.items()):
                     return f"With {path_text(path)} transposed they agree"
-        if "random_bits" in str(jax.make_jaxpr(self._call)(*_inputs(step.trees))):
+        with float64(step.is_double):
+            program = str(jax.make_jaxpr(self._call)(*_inputs(step.trees)))
+        if "random_bits" in program:
             return (
                 "The loss here draws random numbers: is dropout left on, or are its masks others?"
             )

@@ -1,7 +1,7 @@
 """The optimizer through recorded gradients: in lockstep and in a free run, and its rates."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from equivalence_tests.compare.relation import fitted_factor
 from equivalence_tests.compare.trees import first_mismatch, signature
 from equivalence_tests.pair.explanation import FEW, TRIES, Settings, search
 from equivalence_tests.pair.named import NamedSide, ObjectSide
-from equivalence_tests.pair.settings import members_of
+from equivalence_tests.pair.settings import search_members
 from equivalence_tests.recordings.bounds import OPEN_ULP
 from equivalence_tests.recordings.format import (
     Flat,
@@ -80,7 +80,7 @@ class Stepper:
     ) -> dict[str, np.ndarray]:
         """Returns the new parameters after each step; factors by group scale the updates."""
         recorded, new = self.recording.steps, []
-        with float64(wide), np.errstate(all="ignore"):
+        with float64(wide or recorded[0].is_double), np.errstate(all="ignore"):
             carry = self._start(wide)
             for number, step in enumerate(recorded):
                 params = step.trees["params"]
@@ -117,7 +117,7 @@ class Stepper:
         try:
             state = self.state()
             if state is not None:
-                with float64(False):  # it is brought over as it was recorded
+                with float64(self.recording.steps[0].is_double):  # as it was recorded
                     carry = self._with_state(self._init(wide=False), state)
                 return jax.tree.map(jnp.asarray, in_float64(carry) if wide else carry)
         except RecordingError:
@@ -193,10 +193,10 @@ def rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
         return "the recorded rates are given per call"
     if not all(step.rates for step in recorded):
         return "the recording has no rates"
-    rates = list(_rates_in(stepper.value, set(), 0))
+    rates: list[Any] = [rate for _, rate in search_members(stepper.value, _is_rate, set())]
     rates = list({rate if callable(rate) else abs(rate): rate for rate in rates}.values())
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
-        rate: Any = rates[0] if callable(rates[0]) else lambda count: rates[0]
+        rate = rates[0] if callable(rates[0]) else lambda count: rates[0]
         taken = itertools.accumulate((not step.skipped for step in recorded), initial=0)
         counts = (stepper.recording.first + count for count in taken)
         pairs = zip(recorded, counts, strict=False)
@@ -204,17 +204,9 @@ def rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     return _measured(stepper)
 
 
-def _rates_in(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
-    """Yields the rates that an object holds, numbers and schedules."""
-    if depth > 32 or id(value) in seen:
-        return
-    seen.add(id(value))
-    for name, member in members_of(value):
-        is_rate = callable(member) or type(member) in (int, float)
-        if name in (*RATES, "step_size_fn") and is_rate:
-            yield member
-        else:
-            yield from _rates_in(member, seen, depth + 1)
+def _is_rate(name: str, member: Any) -> bool:
+    is_number = type(member) in (int, float)
+    return name in (*RATES, "step_size_fn") and (is_number or callable(member))
 
 
 def _measured(stepper: Stepper) -> list[dict[str, float]] | str:

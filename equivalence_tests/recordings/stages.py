@@ -5,6 +5,7 @@ order, a rate that is one step late.
 """
 
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,8 +114,9 @@ def distance_by_step(comparison: Comparison) -> list[float]:
 
 def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], Any]) -> Stage:
     """Asks whether the program's batches are the recorded ones."""
-    name, steps = "batches", recording.steps
-    if all("batch" not in step.trees and step.digest is None for step in steps):
+    name = "batches"
+    steps = list(itertools.takewhile(lambda s: s.digest or "batch" in s.trees, recording.steps))
+    if not steps:
         return not_judged(name, "the recording has no batches", asked=True)
     source = batches() if callable(batches) else batches
     yielded = [batch for _, batch in zip(steps, source, strict=False)]
@@ -125,7 +127,7 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
     differs = [here != there for here, there in zip(texts, recorded, strict=True)]
     if not any(differs):
         text = f"those of the first {len(yielded)} steps, all that there are"
-        return Stage(name, Outcome.IDENTICAL, text if len(yielded) < len(steps) else "",
+        return Stage(name, Outcome.IDENTICAL, text if len(yielded) < len(recording.steps) else "",
                      distance=[0.0] * len(yielded))  # fmt: skip
     number, leaf = differs.index(True), "batch"
     step = steps[number]
