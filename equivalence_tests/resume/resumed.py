@@ -42,6 +42,10 @@ NOT_SEEN = (
     "Both took steps on the same gradients; what the model, the data and random numbers make of "
     "them is not compared"
 )
+_NEXT_STEP = (
+    ". Mend what is restored differently first; then `optax-bridge compare OLD NEW`, with the "
+    "constructor calls of both optimizers, names the setting that differs"
+)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,9 @@ class Resumed:
             Verdict.ROUNDING: "goes on as the old one would have, but for rounding",
             Verdict.DIFFERENT: "does NOT go on as the old one would have",
         }
-        return f"{self.verdict.value}: the migrated optimizer {how[self.verdict]}. {NOT_SEEN}"
+        next_step = _NEXT_STEP if self.verdict is Verdict.DIFFERENT else ""
+        goes_on = f"the migrated optimizer {how[self.verdict]}"
+        return f"{self.verdict.value}: {goes_on}. {NOT_SEEN}{next_step}"
 
     def __str__(self) -> str:
         lines = []

@@ -231,8 +231,8 @@ def description_of(part: "Part") -> str:
 
     looks = looks_like(part)
     if " or " in looks:
-        looks += " (their states have the same fields: convert --optimizer says which)"
-    notes = [f"optimizer {part.name or '(the whole)'}: {looks}", f"step {part.step}"]
+        looks += " (their states have the same fields; give convert yours by --optimizer)"
+    notes = [f"optimizer {part.name}".rstrip() + f": {looks}", f"step {part.step}"]
     if part.copies is not None:
         notes.append(f"replicated {part.copies} times")
     if part.is_grouped:

@@ -36,6 +36,10 @@ MISUSES = {
     "recipe, of Optax": (("recipe", "optax.adam(1)"), 2, "expected Adam(...), optim.Adam(...)"),
     "compare, constructor": (("compare", "Adam(1)", "optax.adamm(1)"), 2, "is adam meant?"),
     "compare, function": (("compare", "new.py:mak", "Adam(1)"), 2, "'mak'; is make meant?"),
+    "compare, module": (
+        ("compare", "gone:make", "Adam(1)"), 2, "No module named 'gone'. If it is a file, name",
+        "name that: gone.py:make",
+    ),
     "compare, stream": ((*PAIR, "--gradients", "hostil"), 2, "is hostile meant?"),
     "check, optimizer": ("check --only adm", 2, "is adam meant? There are"),
     "check, file for a folder": ("check --report notes.txt", 2, "a folder", "found a file"),

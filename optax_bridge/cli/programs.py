@@ -148,7 +148,7 @@ def load_object(name: str, *, make: bool = False) -> Any:
     try:
         value = _attribute(module, attribute)
     except (ImportError, AttributeError) as error:
-        remedy = _migration_remedy(error)
+        remedy = _migration_remedy(error) or _file_remedy(error, name)
         raise ProgramError(f"{name}: {error}{place_of(error)}{remedy and f'. {remedy}'}") from error
     except SystemExit as error:  # it would end this command as well, with a code of its own
         raise ProgramError(
@@ -211,6 +211,13 @@ def _migration_remedy(error: BaseException) -> str:
     if file.is_relative_to(Path.cwd()):
         file = file.relative_to(Path.cwd())
     return f"Migrate it first: optax-bridge migrate --write {shlex.quote(str(file))}"
+
+
+def _file_remedy(error: BaseException, name: str) -> str:
+    """The name of a file in place of a module that is not installed; "" for any other error."""
+    module, _, attribute = name.rpartition(":")
+    is_this = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+    return f"If it is a file, name that: {module.replace('.', '/')}.py:{attribute}" * is_this
 
 
 def _execute(name: str, file: Path) -> ModuleType:
