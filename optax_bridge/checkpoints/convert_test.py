@@ -277,11 +277,6 @@ def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(tmp_path: Pa
     same_bits((again.params, again.opt_state), (state.params, state.opt_state))
 
 
-def test_two_optimizers_and_no_name_is_an_error_that_names_both() -> None:
-    with pytest.raises(CheckpointError, match=r"generator, discriminator.*--part"):
-        TrainState.from_legacy_checkpoint(FILES / "dataclass.msgpack")
-
-
 def test_layout_of_multi_optimizer_up_to_0_3_2() -> None:
     tree: Any = serialization.msgpack_restore((FILES / "multi_optimizer.msgpack").read_bytes())
     states, step = tree["state"]["param_states"], tree["state"]["step"]

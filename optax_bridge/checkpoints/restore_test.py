@@ -13,7 +13,6 @@ import pytest
 from flax import linen as nn
 from flax import serialization, struct
 from flax.core import freeze
-from flax.training import checkpoints
 
 import legacy_optim as optim
 import optax_bridge
@@ -24,7 +23,6 @@ from optax_bridge.checkpoints import (
     from_state_dict,
     restore_checkpoint,
 )
-from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.paths import leaves
 
@@ -398,23 +396,6 @@ def test_a_trace_that_optax_keeps_negated_is_turned(rate: Any) -> None:
     kernel: Any = trace["dense"]["kernel"]  # pyright: ignore
     momentum = optimizer.state.param_states["dense"]["kernel"].momentum
     np.testing.assert_array_equal(kernel, -momentum)
-
-
-@pytest.mark.parametrize("kind", ["t5x", "npz", "orbax"])
-def test_folders_of_other_formats_are_restored(kind: str, tmp_path: Path) -> None:
-    saved: Any = serialization.to_state_dict({"optimizer": trained()})
-    if kind == "t5x":
-        write_t5x(tmp_path / "checkpoint_2", saved["optimizer"])
-    elif kind == "npz":
-        flat = {"/".join(path): leaf for path, leaf in leaves(saved["optimizer"])}
-        np.savez(tmp_path / "checkpoint_2.npz", **{f"opt/{k}": v for k, v in flat.items()})
-    else:
-        taken = TrainState.from_legacy(trained(), exact=False)
-        checkpoints.save_checkpoint(tmp_path, taken, 2)
-    assert_taken_over(restore_checkpoint(tmp_path, fresh()))
-    if kind == "npz":  # without a template, as the file has it
-        plain: Any = restore_checkpoint(tmp_path / "checkpoint_2.npz", None)
-        same_bits(plain["opt"]["target"], trained().target)
 
 
 def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:

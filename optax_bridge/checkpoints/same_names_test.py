@@ -238,6 +238,11 @@ def test_of_orbax_arrays_come_to_where_the_template_has_them(tmp_path: Path) -> 
     restored: Any = restore_checkpoint(tmp_path, fresh())
     assert_taken_over(restored)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(restored))
+    rates = np.ones(2, np.float16)
+    checkpoints.save_checkpoint(tmp_path / "b", {"state": state, "rates": rates}, 2)
+    with pytest.warns(ConvertedWarning, match="float16 to float32"):  # Orbax says nothing
+        committed = jax.device_put(jnp.zeros(2), jax.devices()[0])
+        restore_checkpoint(tmp_path / "b", {"state": fresh(), "rates": committed})
 
 
 @pytest.mark.parametrize(
