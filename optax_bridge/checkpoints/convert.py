@@ -1,5 +1,14 @@
 # pyright: strict, reportMissingTypeStubs=false
-"""From one checkpoint to another: read, convert in the way that is asked for, write, compare."""
+"""From one checkpoint to another: read, convert in the way that is asked for, write, compare.
+
+read             a file or a folder becomes a plain tree; `formats` know how
+locate           its parts: optimizers of `flax.optim`, and states of today
+conversions      the ways to convert, each of which chooses a planner
+legacy_to_state, to_legacy, state_items, same_names
+                 where each leaf goes, and what does not fit: a plan
+moves            a plan is checked and carried out
+write            the new tree appears whole, is read again and compared
+"""
 
 import os
 from collections.abc import Callable, Mapping

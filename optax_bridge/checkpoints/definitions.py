@@ -22,7 +22,7 @@ from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.exact.leaf_rule import LeafRule, describe_leaves
 from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import Names, key_names, leaves
+from optax_bridge.metadata.paths import Names, key_names
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
 
@@ -113,7 +113,7 @@ def groups_of_definition(definition: legacy_optim.OptimizerDef, part: Part) -> l
             f"{len(definition.traversals)} groups, as the MultiOptimizer has",
             f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
         )  # fmt: skip
-    paths = sorted(path for path, _ in leaves(part.target))
+    paths = sorted(part.paths)
     return [
         [paths[index] for index in leaf_indices(traversal, part.target)]
         for traversal in definition.traversals

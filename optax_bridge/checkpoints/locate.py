@@ -9,7 +9,7 @@ import numpy as np
 
 from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, place_of
-from optax_bridge.checkpoints.trees import fill_outline, is_array, is_floating
+from optax_bridge.checkpoints.trees import is_array, is_floating
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.metadata.paths import Names, by_index, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
@@ -49,6 +49,11 @@ class Part:
     def rows(self) -> list[Row]:
         """Each parameter with its state; empty where it is not known which group has which."""
         return [] if self.is_grouped else [*_rows(self, self.target, self.param_states, ())]
+
+    @property
+    def paths(self) -> list[Names]:
+        """The paths of its parameters."""
+        return [path for path, _ in leaves(self.target)]
 
     @property
     def is_grouped(self) -> bool:
@@ -199,7 +204,7 @@ def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Ro
 
 def with_groups(part: Part, groups: Sequence[Sequence[Names]]) -> Part:
     """A part in the layout up to flax 0.3.2, whose groups are these, in that of later releases."""
-    fields: dict[Names, PyTree] = {path: None for path, _ in leaves(part.target)}
+    fields = dict[Names, PyTree].fromkeys(part.paths)
     for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
         if not jax.tree.leaves(group, is_leaf=lambda node: node is None):
             continue  # a group that keeps nothing
@@ -210,7 +215,13 @@ def with_groups(part: Part, groups: Sequence[Sequence[Names]]) -> Part:
                 f"{count}", "The group holds other leaves than it did when this was written.",
             )  # fmt: skip
         fields |= {path: group[str(i)] for i, path in enumerate(paths)}
-    return replace(part, param_states=fill_outline(part.target, fields))
+    return replace(part, param_states=_nested(part.target, fields, ()))
+
+
+def _nested(target: Params, fields: Mapping[Names, PyTree], path: Names) -> PyTree:
+    if isinstance(target, Mapping):
+        return {name: _nested(value, fields, (*path, name)) for name, value in target.items()}
+    return fields[path]
 
 
 def refuse_older(param_states: PyTree, path: Names, place: Place) -> None:

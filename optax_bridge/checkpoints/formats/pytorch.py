@@ -14,7 +14,7 @@ import numpy as np
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
-from optax_bridge.metadata.paths import Names, leaf_name
+from optax_bridge.metadata.paths import Names, leaf_name, with_indices
 from optax_bridge.metadata.trees import PyTree
 
 if TYPE_CHECKING:
@@ -71,11 +71,10 @@ def _code_in(path: Path) -> list[str]:
 
 
 def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
-    """Nested dicts and lists of NumPy's arrays, views of the tensors, from what `load` returns."""
+    """A `plain` tree of NumPy's arrays, views of the tensors, from what `load` returns."""
+    value = with_indices(value)
     if isinstance(value, Mapping):
         return {str(name): as_tree(item, place, (*path, str(name))) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_tree(item, place, (*path, str(at))) for at, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
     if not hasattr(value, "untyped_storage"):

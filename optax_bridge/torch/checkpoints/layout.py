@@ -11,7 +11,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.trees import is_array, is_floating, plain
-from optax_bridge.metadata.paths import Names, leaf_name, with_indices
+from optax_bridge.metadata.paths import Names, by_index, leaf_name
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.order import Order, parameter_order
 
@@ -74,7 +74,7 @@ class TorchCheckpoint:
         names = [group.settings.get("param_names") for group in self.groups]
         if listed_order is None and names and all(names):
             file_names = {_bare(name): name for name in self.tensors}
-            flat = [_bare(str(name)) for group in names for name in with_indices(group).values()]
+            flat = [_bare(str(name)) for group in names for name in group]
             listed_order = [file_names.get(name, name) for name in flat]
         groups = [list(group.indices) for group in self.groups]
         order = parameter_order(groups, shapes, by_name, listed_order, self.place)
@@ -129,7 +129,6 @@ def optimizer_paths(tree: PyTree) -> Iterator[Names]:
 
 
 def _paths(tree: PyTree, is_wanted: _Test, path: Names = ()) -> Iterator[Names]:
-    tree = with_indices(tree)
     if not isinstance(tree, Mapping):
         return
     if is_wanted(tree):
@@ -152,6 +151,7 @@ def torch_checkpoint(
     tree: PyTree, place: Place, model: str | None = None, optimizer: str | None = None
 ) -> TorchCheckpoint:
     """Finds the model and the optimizer."""
+    tree = plain(tree)
     model_path = _choose(list(model_paths(tree)), model, "model", place)
     optimizers = list(optimizer_paths(tree))
     optimizer_path = _choose(optimizers, optimizer, "optimizer", place) if optimizers else None
@@ -162,14 +162,14 @@ def torch_checkpoint(
     }
     tensors = {name: file_tensors[raw] for name, raw in file_names.items()}
     state = at_path(tree, optimizer_path) if optimizer_path is not None else {}
-    groups = [_group(g, place) for g in with_indices(state.get("param_groups", {})).values()]
+    groups = [_group(g, place) for g in state.get("param_groups", {}).values()]
     states = {
-        int(index): {n: v for n, v in with_indices(fields).items() if v is not None}
-        for index, fields in with_indices(state.get("state", {})).items()
+        int(index): {n: v for n, v in fields.items() if v is not None}
+        for index, fields in state.get("state", {}).items()
         if str(index).isdecimal() and isinstance(fields, Mapping)
     }
     tied = _tied_names(tensors)
-    rest = plain(tree)
+    rest = tree
     for path in (model_path, optimizer_path):
         rest = without(rest, path) if path else rest if path is None else {}
     checkpoint = TorchCheckpoint(
@@ -210,13 +210,14 @@ def _bare(name: str) -> str:
 
 
 def _group(group: Mapping[str, PyTree], place: Place) -> Group:
-    params = list(with_indices(group.get("params", {})).values())
+    params = list(group.get("params", {}).values())
     if not all(type(index) is int for index in params):
         raise CheckpointError(
             place, "a group's parameters by index", brief(params),
             "Save optimizer.state_dict() as PyTorch makes it.",
         )  # fmt: skip
-    return Group({n: v for n, v in group.items() if n != "params"}, params)
+    settings = {n: by_index(v) or v for n, v in group.items() if n != "params"}
+    return Group(settings, params)
 
 
 def _tied_names(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
