@@ -71,7 +71,7 @@ def from_state_dict(
       LeftOverWarning: something outside of the states is left over.
       ConvertedWarning: something has another type in the checkpoint.
     """
-    place, saved = "state dict" if name == "." else name, plain(state)
+    place, saved = "state dict" if name == "." else name, plain(state_dict(state))
     others = surplus_fields(target, saved) if is_state(target) else []
     remedy = _TAKE_OUT.format(brief(others)) if others else SAME_MAKE
     return _restored(target, saved, place, keeps(missing), allow_nan, remedy=remedy)
