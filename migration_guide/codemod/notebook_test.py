@@ -79,13 +79,27 @@ def test_a_source_that_is_one_string(tmp_path: Path):
     assert source.startswith("import optax\n")
 
 
-@pytest.mark.parametrize("setup", ["!pip install flax", "%load_ext autoreload", "%pip install x"])
+@pytest.mark.parametrize(
+    "setup",
+    ["!pip install flax", "%load_ext autoreload", "%pip install x", "files = !ls \\\n  'a'", "x?"],
+)
 def test_an_import_stands_where_the_old_one_stood(tmp_path: Path, setup: str):
     path = tmp_path / "x.ipynb"
     path.write_text(json.dumps(_notebook(setup, f"{setup}\n{OLD}")), encoding="utf-8")
     first, second = ("".join(c["source"]) for c in json.loads(_migrated(path))["cells"])
     assert first == setup
     assert second.startswith(f"{setup}\nimport optax\nimport optax_bridge\n\noptimizer = ")
+
+
+@pytest.mark.parametrize(
+    "above", ["x = 1 + \\\n    2", "'''text \\\n%time'''", "!ls \\\n  %s \\\n  b"]
+)
+def test_what_is_continued_is_a_magic_only_below_one(tmp_path: Path, above: str):
+    path = tmp_path / "x.ipynb"
+    old = "optimizer = \\\n    optim.GradientDescent(0.1).create(p)\n"
+    path.write_text(json.dumps(_notebook(f"from flax import optim\n{above}\n{old}")), "utf-8")
+    source = "".join(json.loads(_migrated(path))["cells"][0]["source"])
+    assert above in source and "optim.GradientDescent" not in source
 
 
 DEEP = {"lists": "[" * 50_000 + "]" * 50_000, "dicts": '{"a":' * 50_000 + "1" + "}" * 50_000}

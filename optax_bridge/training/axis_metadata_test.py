@@ -101,6 +101,10 @@ def test_6_specs_of_any_state_by_derivation_and_rank_one_for_v_row():
         assert specs.v_col["dense"]["kernel"].spec == PartitionSpec("model")
 
 
+# The others have a rule for every number alone, of which the shapes tell.
+LOOKS_AT_AXES = ("adafactor", "lamb", "weight_norm", *(f"optax {name}" for name in ON_OPTAX))
+
+
 @pytest.mark.parametrize(
     ("name", "grads"),
     [
@@ -117,6 +121,10 @@ def test_7_boxed_and_unboxed_gradients(name: str, grads: str):
     state = create(BOXED, tx)
     given = axis_metadata.boxed_as(BOXED, GRADS) if grads == "boxed" else GRADS
     assert_ranks(state.opt_state)
+    if name not in LOOKS_AT_AXES:
+        new = jax.eval_shape(lambda state: state.apply_gradients(grads=given), state)
+        assert jax.tree.structure(new) == jax.tree.structure(state)
+        return
     new, alone = state.apply_gradients(grads=given), create(RAW, tx).apply_gradients(grads=GRADS)
     assert jax.tree.structure(new) == jax.tree.structure(state)
     assert_equal(new.params, alone.params)

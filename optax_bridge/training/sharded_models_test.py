@@ -12,7 +12,6 @@ from flax.core import meta
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_bridge
-from optax_bridge.metadata import axis_metadata
 
 RULES = (("batch", "data"), ("embed", "data"), ("mlp", "model"), ("layers", None))
 
@@ -161,24 +160,3 @@ def test_nothing_is_ever_whole_on_one_device(kind: Any):
     assert max(int(np.prod(shape)) for shape in shapes) < 32 * 64
     memory = program.memory_analysis()
     assert memory.output_size_in_bytes < 6 * whole * 4 // 8 + 4096
-
-
-def test_a_forward_pass_and_a_step_under_an_explicit_mesh():
-    # Without dropout, whose mask Flax makes without a sharding.
-    where, model = mesh(AxisType.Explicit), Stack(dropout=0.0)
-    tx = optax_bridge.momentum(0.1)
-    alone, _ = jax.jit(train_step)(create(mesh(), model, tx), X)
-    replicated = tuple((name, None) for name, _ in RULES)
-    with jax.set_mesh(where):
-        state = State.create_sharded(
-            mesh=where, rules=replicated, init=lambda: model.init(jax.random.key(0), X, False),
-            apply_fn=model.apply, tx=tx,
-        )  # fmt: skip
-        x = jax.device_put(X, NamedSharding(where, PartitionSpec("data")))
-        # Without boxes: Flax would constrain the logical names in them, which no explicit mesh has.
-        state, _ = jax.jit(train_step)(axis_metadata.unboxed(state), x)
-    for ours, theirs in zip(
-        jax.tree.leaves(state.params), jax.tree.leaves(alone.params), strict=True
-    ):
-        atol = 16 * np.spacing(np.abs(theirs).max())
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0, atol=atol)
