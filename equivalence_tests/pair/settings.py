@@ -81,7 +81,7 @@ def _is_library(function: types.FunctionType) -> bool:
 
 def search_members(
     value: object, is_wanted: Callable[[str, object], bool], seen: set[int], depth: int = 0
-) -> Iterator[tuple[str, object]]:
+) -> Iterator[tuple[str, Any]]:
     """Yields the members of an object, and of its members, that are wanted."""
     if depth > _DEPTH or id(value) in seen:
         return

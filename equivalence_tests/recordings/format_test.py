@@ -83,9 +83,10 @@ def test_bfloat16_is_kept_by_its_bits(packed: bool, tmp_path: Path):
 def test_float64_is_replayed_in_float64(tmp_path: Path):
     rec, w = Recorder(tmp_path / "run.rec"), np.linspace(-1, 1, 4)
     for number in range(4):
-        grad, batch = {"w": np.cos(w)}, {"x": np.ones(4)} if number < 3 else None
-        rec.step(params={"w": w}, grads=grad, new_params={"w": w - 0.1 * grad["w"]}, batch=batch)
-        w = w - 0.1 * grad["w"]
+        new = w - 0.1 * np.cos(w)
+        trees: Any = {"params": {"w": w}, "grads": {"w": np.cos(w)}, "new_params": {"w": new}}
+        rec.step(**trees, batch={"x": np.ones(4)} if number < 3 else None)
+        w = new
     run = read(tmp_path / "run.rec")
     loss = lambda params, batch: jnp.sin(params["w"] * batch["x"]).sum()  # noqa: E731
     assert_replays(run, optimizer=optax.sgd(0.1), loss=loss)

@@ -193,14 +193,15 @@ def rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
         return "the recorded rates are given per call"
     if not all(step.rates for step in recorded):
         return "the recording has no rates"
-    rates: list[Any] = [rate for _, rate in search_members(stepper.value, _is_rate, set())]
-    rates = list({rate if callable(rate) else abs(rate): rate for rate in rates}.values())
+    members = [member for _, member in search_members(stepper.value, _is_rate, set())]
+    rates = {member if callable(member) else abs(member) for member in members}
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
-        rate = rates[0] if callable(rates[0]) else lambda count: rates[0]
+        rate: Any = rates.pop()
+        schedule = rate if callable(rate) else lambda count: rate
         taken = itertools.accumulate((not step.skipped for step in recorded), initial=0)
         counts = (stepper.recording.first + count for count in taken)
         pairs = zip(recorded, counts, strict=False)
-        return [dict.fromkeys(step.rates, abs(float(rate(count)))) for step, count in pairs]
+        return [dict.fromkeys(step.rates, abs(float(schedule(count)))) for step, count in pairs]
     return _measured(stepper)
 
 
