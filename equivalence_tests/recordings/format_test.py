@@ -54,7 +54,9 @@ def test_a_step_that_is_skipped_moves_nothing(overflow: Any, tmp_path: Path):
     state, rec = TX.init(params), Recorder(tmp_path / "run.rec")
     for number in range(4):
         if number == 1:
-            grads = {} if overflow is None else {"grads": {"w": np.array([1, overflow, 2], "f4")}}
+            grads: Any = (
+                {} if overflow is None else {"grads": {"w": np.array([1, overflow, 2], "f4")}}
+            )
             rec.step(params=params, new_params=params, skipped=True, **grads)
             continue
         updates, state = TX.update(params, state, params)

@@ -196,8 +196,8 @@ def rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     members = [member for _, member in search_members(stepper.value, _is_rate, set())]
     rates = {member if callable(member) else abs(member) for member in members}
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
-        rate: Any = rates.pop()
-        schedule = rate if callable(rate) else lambda count: rate
+        rate = rates.pop()
+        schedule: Any = rate if callable(rate) else lambda count: rate
         taken = itertools.accumulate((not step.skipped for step in recorded), initial=0)
         counts = (stepper.recording.first + count for count in taken)
         pairs = zip(recorded, counts, strict=False)
