@@ -142,7 +142,7 @@ def statements(task: Task) -> tuple[Claim, list[Statement]]:
 def is_held(claim: Claim, verdict: str | None, dtype: str) -> bool:
     """True if what is proved is what is claimed of this dtype, or more."""
     wanted, evidence = claim.relation, claim.evidence.get(dtype)
-    if wanted == REALS and evidence is not None and not evidence.over_reals:
+    if wanted != IDENTICAL and evidence is not None and not evidence.over_reals:
         return verdict is not None  # nothing is claimed
     return verdict == wanted or (wanted == REALS and verdict == IDENTICAL)
 

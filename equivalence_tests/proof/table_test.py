@@ -9,7 +9,7 @@ import pytest
 import legacy_optim
 from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.result import IDENTICAL
-from equivalence_tests.proof.table import DTYPES, Task, tasks
+from equivalence_tests.proof.table import DTYPES, Task, is_held, statements, tasks
 from optax_bridge.correspondence import ENTRIES, TORCH
 from optax_bridge.correspondence.claim import identical
 
@@ -84,6 +84,13 @@ def test_the_claims_about_other_origins_are_asked_for_by_name(names: tuple[str, 
 def test_a_claim_about_pytorch_is_held():
     outcome = prove_task(Task("torch.sgd", 2, "optax", "float32"))
     assert outcome.held, outcome.note
+
+
+def test_a_difference_that_a_dtype_hides_is_not_claimed_there():
+    claim, _ = statements(Task("torch.radam", 0, "optax", "float32"))
+    assert is_held(claim, "not decided", "float16")
+    assert not is_held(claim, None, "float16")
+    assert not any(is_held(claim, "not decided", dtype) for dtype in ("float32", "bfloat16"))
 
 
 PARAMS = {"w": jnp.ones((2, 2))}

@@ -160,6 +160,6 @@ def rounding(
     return Claim(Verdict.ROUNDING, ulp=ulp, why=why, evidence=evidence)
 
 
-def different(why: str) -> Claim:
-    """Claims that it is another optimizer."""
-    return Claim(Verdict.DIFFERENT, why=why)
+def different(why: str, **others: Evidence) -> Claim:
+    """Claims that it is another optimizer, in the dtypes at hand unless `others` says other."""
+    return Claim(Verdict.DIFFERENT, why=why, evidence=_in_both(NOT_MEASURED) | others)

@@ -409,7 +409,8 @@ _DECOUPLED = call(
 _RECTIFIED = up_to_rounding(64, "PyTorch computes the rectification in float64")
 _EPS_BEFORE = different(
     "PyTorch adds eps before the bias correction of the second moment, Optax after it: eps is 13 "
-    "times as large at the first rectified step"
+    "times as large at the first rectified step",
+    float16=EPS_OF_ZERO,
 )
 
 RADAM_ENTRY = Entry(
