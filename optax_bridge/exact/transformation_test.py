@@ -11,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 
-import legacy_optim
 import optax_bridge
 from optax_bridge.exact.transformation import ExactTransformation, take_step
 
@@ -167,28 +166,6 @@ def test_what_optax_freezes_stands_and_the_rest_takes_the_exact_step(tx: Any):
 def test_a_function_without_a_step_is_refused_with_the_remedy():
     with pytest.raises(TypeError, match=r"no exact step. Give step="):
         DECAYED._replace(update=lambda updates, state, params=None: (updates, state))
-
-
-WHOLE = {
-    **{name: make(0.1) for name, make in MAKERS.items()},
-    "weight_norm": optax_bridge.weight_norm(optax_bridge.adam(0.1)),
-    "multi_optimizer": optax_bridge.multi_optimizer((ALL, optax_bridge.adam(0.1))),
-    "from_legacy": optax_bridge.from_legacy(legacy_optim.WeightNorm(legacy_optim.Adam(0.1))),
-}
-
-
-@pytest.mark.parametrize("tx", WHOLE.values(), ids=WHOLE)
-def test_parameters_and_state_are_donated_in_a_bare_loop(tx: Any):
-    params = jax.tree.map(jnp.copy, PARAMS)
-    take = jax.jit(
-        lambda state, params: take_step(tx, GRADS, state, params),
-        donate_argnums=(0, 1),
-        keep_unused=True,  # weight_norm has no use for the parameters, a caller's loss has
-    )
-    state = tx.init(params)
-    for _ in range(2):
-        params, state = take(state, params)
-    assert jax.tree.all(jax.tree.map(lambda p: bool(jnp.isfinite(p).all()), params))
 
 
 def test_it_unpacks_and_compares_like_optaxs_own():

@@ -172,33 +172,6 @@ def test_an_instance_is_as_good_as_its_config(name):
     jax.tree.map(np.testing.assert_array_equal, collection.state_updates, expected.state_updates)
 
 
-@pytest.mark.parametrize("kind", ["adam", "momentum", "adafactor"])
-def test_steps_are_those_of_optax_bridge_to_the_bit(kind):
-    make = getattr(optax_bridge, kind)
-    cfg = config_for_function(make).set(learning_rate=0.1)
-    if kind != "adafactor":
-        cfg.set(weight_decay=0.1)
-    learner = learner_of(optimizer=cfg)
-    values = {"w": jnp.array([1.0, 2.0]), "b": jnp.array([3.0])}
-    params = jax.tree.map(lambda v: OptParam(v, None, None), values)
-    grads = jax.tree.map(jnp.cos, values)
-    tx = cfg.instantiate()
-    expected = optax_bridge.TrainState.create(apply_fn=None, params=values, tx=tx)
-    expected = jax.jit(lambda s, g: s.apply_gradients(grads=g))(expected, grads)
-
-    @jax.jit
-    def step(state, values):
-        params = jax.tree.map(lambda v: OptParam(v, None, None), values)
-        updates = Updates(opt_params=params, delta_updates=grads)
-        return functional(learner, None, state, (updates,), method="update", is_training=True)
-
-    new, collection = step(learner.init(params), values)
-    jax.tree.map(np.testing.assert_array_equal, new, expected.params)
-    jax.tree.map(
-        np.testing.assert_array_equal, collection.state_updates["optimizer"], expected.opt_state
-    )
-
-
 def test_override_takes_gradients_for_values():
     cfg = OverrideInplaceUpdateTransformation.default_config().set(
         transformation=config_for_function(optimizers.adam_optimizer).set(
