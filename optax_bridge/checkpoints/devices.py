@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.lazy import BLOCK, blocks_of
 from optax_bridge.checkpoints.trees import is_array, is_key, is_state
 from optax_bridge.checkpoints.values import fault_in
 from optax_bridge.metadata.axis_metadata import leaves_with_path
@@ -125,10 +125,10 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
     alignment = 64
     memory = np.empty(leaf.nbytes + alignment, np.uint8)
     start = -memory.ctypes.data % alignment
-    copy, data = memory[start : start + leaf.nbytes], bytes_of(leaf)
-    for offset in range(0, copy.size, BLOCK):
-        copy[offset : offset + BLOCK] = data(offset, min(offset + BLOCK, copy.size))
-        release(leaf)
+    copy, offset = memory[start : start + leaf.nbytes], 0
+    for block in blocks_of(leaf):
+        copy[offset : offset + block.size] = block
+        offset += block.size
     return copy.view(leaf.dtype).reshape(leaf.shape)
 
 

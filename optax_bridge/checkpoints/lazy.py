@@ -3,7 +3,7 @@
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,15 +88,21 @@ class ChunkedArray(LazyArray):
         return np.concatenate(pieces)
 
 
-def bytes_of(leaf: Leaf) -> Callable[[int, int], np.ndarray]:
-    """A function to any range of an array's bytes, so that not all are needed at once."""
-    if isinstance(leaf, ChunkedArray):
-        return leaf.bytes_at
-    flat = np.ascontiguousarray(np.asarray(leaf)).reshape(-1).view(np.uint8)
-    return lambda start, stop: flat[start:stop]
+def blocks_of(leaf: Leaf, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
+    """Yields an array's bytes in blocks, so that those of a large file are in memory in turn."""
+    array = leaf if isinstance(leaf, ChunkedArray) else np.ascontiguousarray(np.asarray(leaf))
+    stop = array.nbytes if stop is None else stop
+    for first in range(start, stop, BLOCK):
+        last = min(first + BLOCK, stop)
+        if isinstance(array, ChunkedArray):
+            yield array.bytes_at(first, last)
+        else:
+            yield array.reshape(-1).view(np.uint8)[first:last]
+        if array.nbytes > BLOCK:
+            _release(leaf)
 
 
-def release(leaf: Leaf) -> None:
+def _release(leaf: Leaf) -> None:
     """Gives the memory of a mapped file back to the system; what is read again is loaded again."""
     if isinstance(leaf, ChunkedArray):
         leaf = leaf.pieces[0]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.lazy import blocks_of
 from optax_bridge.checkpoints.trees import dtype_of, is_array
 from optax_bridge.correspondence.values import FINITE, Range
 from optax_bridge.metadata.trees import Leaf
@@ -47,16 +47,14 @@ def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
         leaf = np.asarray(leaf)
     if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
         return "" if is_array(leaf) else _fault(np.asarray(leaf), within)
-    data, fault = bytes_of(leaf), ""
-    for start in range(0, leaf.nbytes, BLOCK):
-        block = data(start, min(start + BLOCK, leaf.nbytes)).view(dtype)
+    fault = ""
+    for data in blocks_of(leaf):
+        block = data.view(dtype)
         if dtype == jnp.bfloat16:  # whose NaN makes NumPy warn, and which takes it long
             block = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         fault = _fault(block, within) or fault
         if fault == "NaN":
             break
-        if leaf.nbytes > BLOCK:
-            release(leaf)
     return fault
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
 from optax_bridge.checkpoints.formats.format import Format
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.lazy import blocks_of
 from optax_bridge.checkpoints.read import contents_of, written_as
 from optax_bridge.checkpoints.trees import is_array, state_dict
 from optax_bridge.metadata.paths import leaves
@@ -48,12 +48,5 @@ def same(expected: PyTree, actual: PyTree) -> bool:
         return is_array(actual) == is_array(expected) and bool(expected == actual)
     if not is_array(actual) or expected.shape != actual.shape or expected.dtype != actual.dtype:
         return False
-    one, other, size = bytes_of(expected), bytes_of(actual), expected.nbytes
-    for start in range(0, size, BLOCK):
-        stop = min(start + BLOCK, size)
-        if not np.array_equal(one(start, stop), other(start, stop)):
-            return False
-        if size > BLOCK:
-            release(expected)
-            release(actual)
-    return True
+    pairs = zip(blocks_of(expected), blocks_of(actual), strict=True)
+    return all(np.array_equal(one, other) for one, other in pairs)

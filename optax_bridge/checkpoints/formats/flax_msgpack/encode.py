@@ -2,14 +2,14 @@
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 import msgpack
 import numpy as np
 
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED
-from optax_bridge.checkpoints.lazy import BLOCK, bytes_of, release
+from optax_bridge.checkpoints.lazy import ChunkedArray, blocks_of
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 MAX_CHUNK_SIZE = 2**30  # as in Flax: msgpack's own limit is four times that
@@ -28,14 +28,12 @@ def write_msgpack(file: BinaryIO, node: PyTree) -> None:
         for value in node:
             write_msgpack(file, value)
     elif isinstance(node, np.generic):
-        _extension(file, 3, node.shape, node.dtype, bytes_of(node))
+        _extension(file, 3, node.shape, node.dtype, blocks_of(node))
     elif hasattr(node, "shape") and hasattr(node, "dtype"):
         if node.nbytes > MAX_CHUNK_SIZE:
             _write_chunks(file, node)
         else:
-            _extension(file, 1, node.shape, node.dtype, bytes_of(node))
-        if node.nbytes > BLOCK:
-            release(node)
+            _extension(file, 1, node.shape, node.dtype, blocks_of(node))
     elif isinstance(node, complex):
         file.write(_pack(msgpack.ExtType(2, _pack((node.real, node.imag)))))
     else:
@@ -47,7 +45,7 @@ def _extension(
     code: int,
     shape: tuple[int, ...],
     dtype: np.dtype,
-    data: Callable[[int, int], np.ndarray],
+    blocks: Iterable[np.ndarray],
 ) -> None:
     size = math.prod(shape) * dtype.itemsize
     head = msgpack.Packer().pack_array_header(3) + _pack(shape)
@@ -56,8 +54,8 @@ def _extension(
     is_fixed = length in (1, 2, 4, 8, 16)
     file.write(bytes([0xD4 + length.bit_length() - 1]) if is_fixed else _header(0xC7, length))
     file.write(bytes([code]) + head)
-    for start in range(0, size, BLOCK):
-        file.write(data(start, min(start + BLOCK, size)).data)
+    for block in blocks:
+        file.write(block.data)
 
 
 def _header(first: int, length: int) -> bytes:
@@ -76,10 +74,9 @@ def _write_chunks(file: BinaryIO, leaf: Leaf) -> None:
     file.write(_pack(CHUNKED) + _pack(True))
     file.write(_pack("shape") + _pack({str(i): dim for i, dim in enumerate(leaf.shape)}))
     file.write(_pack("chunks") + msgpack.Packer().pack_map_header(len(starts)))
-    data = bytes_of(leaf)
+    array = leaf if isinstance(leaf, ChunkedArray) else np.asarray(leaf)  # is read once
     for number, first in enumerate(starts):
         file.write(_pack(str(number)))
-        at = first * leaf.dtype.itemsize
-        length = min(count, leaf.size - first)
-        _extension(file, 1, (length,), leaf.dtype, lambda i, j, at=at: data(at + i, at + j))
-        release(leaf)
+        length = min(count, array.size - first)
+        start, stop = (at * array.dtype.itemsize for at in (first, first + length))
+        _extension(file, 1, (length,), array.dtype, blocks_of(array, start, stop))
