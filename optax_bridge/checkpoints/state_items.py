@@ -28,7 +28,9 @@ from optax_bridge.checkpoints.trees import (
     fill_outline,
     is_floating,
     is_key,
+    is_ordered,
     kind,
+    named_by_fields,
     paths_in_state_dict,
     refill,
     state_dict_of,
@@ -77,6 +79,8 @@ def state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> 
             field_scope = replace(
                 field_scope, ranges=ranges_of(value, field_paths.target), lifted=types.lifted
             )
+            if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
+                saved[name] = named_by_fields(value, saved[name])
         if name == "step" and not may_count_steps(saved[name]):
             yield steps_misfit(saved[name], field_paths.source)
         else:

@@ -75,6 +75,22 @@ def state_dict(tree: PyTree) -> PyTree:
     return serialization.to_state_dict(_as_leaves(tree, is_leaf=lambda node: False))
 
 
+def named_by_fields(template: PyTree, saved: PyTree) -> PyTree:
+    """Names the fields of NamedTuples that Flax wrote by position, below an `OrderedDict`."""
+    if not isinstance(saved, Mapping):
+        return saved
+    if isinstance(template, Mapping):
+        children = {str(name): child for name, child in template.items()}
+    elif isinstance(template, tuple):
+        names = getattr(template, "_fields", None) or map(str, range(len(template)))
+        children = dict(zip(names, template, strict=True))
+        if set(saved) == set(map(str, range(len(children)))):
+            saved = {name: saved[str(index)] for index, name in enumerate(children)}
+    else:
+        return saved
+    return {name: named_by_fields(children.get(name), value) for name, value in saved.items()}
+
+
 def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
     """Returns a state with the fields that `fill_outline` returned for it."""
     return state.replace(
