@@ -10,7 +10,6 @@ from migration_guide.codemod.dispatch import Dispatcher
 from migration_guide.codemod.inference import half_precision
 from migration_guide.codemod.inference.analysis import Analysis
 from migration_guide.codemod.inference.project import Project
-from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.marks import line_map
 from migration_guide.codemod.reading.source import TooLargeError, parse, undefined_names
 from migration_guide.codemod.registry import RULES, Rule
@@ -120,9 +119,8 @@ def _may_go_on(context: Context, code: str) -> bool:
     top = analysis.scopes[analysis.module]
     roots = {name.split(".")[0] for name in context.needed}
     new = {root for root in roots if not top.find(root)}
-    old_roots = {name.split(".")[0] for name in imports.references(analysis.module)}
     remaining = any(by_hand for _, _, by_hand in context.remarks)
-    if remaining or "legacy_optim" in context.needed or new & old_roots:
+    if remaining or "legacy_optim" in context.needed or new & analysis.referenced_roots:
         return True
     return bool(uses_gone_names(code))
 

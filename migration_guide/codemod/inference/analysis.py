@@ -111,12 +111,15 @@ class Analysis(Expressions):
             if not self._cells.has_changed:
                 arguments.learn(self, self.applications)
                 legacy_arguments.keep(self)
-            if not self._cells.has_changed and self._follows_foreign:
-                break
             if not self._cells.has_changed:
-                self._follows_foreign = True
+                if not self._holds_back_foreign:
+                    break
+                self._follows_foreign, self._holds_back_foreign = True, False
                 self._cells.change_all()
+        self._follows_foreign = True
         self._cells.forget_changed()
+        for call in self.facts.calls:
+            self.share_arguments(call)
         self.shared = module_exports(self)
         self.program = merge_projects([self.project, self.shared])
 
@@ -159,11 +162,17 @@ class Analysis(Expressions):
 
     def is_used(self, name: str) -> bool:
         """True if the module itself refers to a name."""
-        return name in self._referenced_names
+        return name in self.referenced_roots
 
     @functools.cached_property
-    def _referenced_names(self) -> set[str]:
-        return {name.split(".")[0] for name in imports.references(self.module)}
+    def references(self) -> frozenset[str]:
+        """The dotted names that the module uses outside of imports."""
+        return frozenset(imports.references(self.module))
+
+    @functools.cached_property
+    def referenced_roots(self) -> frozenset[str]:
+        """The names with which these begin."""
+        return frozenset(name.split(".")[0] for name in self.references)
 
     def read_of(self, node: cst.CSTNode) -> set[str]:
         """The attributes that are read of the variable that this is, `target` or `state.step`."""

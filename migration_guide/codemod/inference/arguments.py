@@ -70,7 +70,6 @@ def assign_arguments(a: Expressions, node: cst.Call) -> None:
                 leaf = _leaves(a.kind(node.args[1].value))
                 a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
     _assign_parameters(a, a.kind(node.func), node.args)
-    a.share_arguments(node)
     for name, value in fields_filled(a, node):
         a.assign_field(name, a.kind(value))
     for atom in a.kind(node.func):

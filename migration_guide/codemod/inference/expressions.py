@@ -74,7 +74,7 @@ class Expressions(abc.ABC):
         self._array_target = False
         # Other libraries' optimizers move by the names of fields once all of ours are known: what
         # has arrived somewhere stays, and there must be something that rules it out.
-        self._follows_foreign = False
+        self._follows_foreign = self._holds_back_foreign = False
         self.shared = Project()
         self.external: set[cst.CSTNode] = set()
         self.legacy: set[cst.CSTNode] = set()
@@ -436,6 +436,7 @@ class Expressions(abc.ABC):
         by_name = join_kinds([self.field_kind(attribute), *methods])
         by_its_class = join_kinds(self.kind(v) for v in self._set_by_its_class(node, base) or ())
         if not self._follows_foreign:
+            self._holds_back_foreign |= FOREIGN in by_name
             by_name = join_kinds([by_name - {FOREIGN}, by_its_class])
         return _drop_conflicts(by_its_class or in_module, by_name)
 

@@ -58,7 +58,7 @@ def rewrite_module(
     context: Context, original: cst.Module, updated: cst.Module
 ) -> cst.Module | None:
     """See the module."""
-    old_names, new_names = imports.references(original), imports.references(updated)
+    old_names, new_names = context.analysis.references, imports.references(updated)
 
     def is_dead(name: str, bound: str, dotted: bool) -> bool:
         if bound == "*":
@@ -135,8 +135,9 @@ def _without(
         return updated
 
     def into(node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.SimpleStatementLine) and is_skipped(node):
-            return False
+        if isinstance(node, cst.SimpleStatementLine):
+            imported = any(isinstance(line, cst.Import | cst.ImportFrom) for line in node.body)
+            return imported and not is_skipped(node)
         return not isinstance(node, cst.Try | cst.TryStar | cst.BaseExpression)
 
     return transform(module, leave, into)
