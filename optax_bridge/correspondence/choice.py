@@ -70,7 +70,7 @@ def choose_recipe(
         where that is identical or differs by rounding alone in all the dtypes, each member of a
         group for itself, else the exact one, as within an optimizer that magnifies rounding.
         "optax": public Optax wherever it has an equal at all; the choice's claim and dtypes say
-        what that is worth.
+        how far that holds.
       dtypes: names of the floating-point dtypes that parameters may have; None where that cannot be
         known, which is any of float32, bfloat16 and float16.
 
@@ -147,20 +147,20 @@ def _choose_outer(
         lacking = _reason(entry, around, possible - around.dtypes)
         if recipe == "auto" and entry.magnifies_rounding:
             lacking = f"{entry.legacy.__name__} magnifies the rounding of public Optax within it"
-        parts = [_within(part, around, lacking) for part in parts]
-    reason = "; ".join(dict.fromkeys(part.reason for part in parts if part.reason))
-    if all(part.kind == "exact" for part in parts):
+        parts = [_within(inner, around, lacking) for inner in parts]
+    reason = "; ".join(dict.fromkeys(inner.reason for inner in parts if inner.reason))
+    if all(inner.kind == "exact" for inner in parts):
         return Choice(call, EXACT, "exact", EXACT.dtypes, reason, tuple(parts))
-    weakest = max([around, *(part.claim for part in parts)], key=_weakness)
-    dtypes = frozenset.intersection(*(part.dtypes for part in parts))
+    weakest = max([around, *(inner.claim for inner in parts)], key=_weakness)
+    dtypes = frozenset.intersection(*(inner.dtypes for inner in parts))
     return Choice(call, weakest, "optax", dtypes, reason, tuple(parts))
 
 
-def _within(part: Choice, around: Claim, lacking: str) -> Choice:
-    """The choice for a part, which holds where the recipe around parts of public Optax does."""
-    dtypes = part.dtypes if part.kind == "exact" else part.dtypes & around.dtypes
-    reason = "; ".join(filter(None, [lacking, part.reason]))
-    return replace(part, dtypes=dtypes, reason=reason)
+def _within(inner: Choice, around: Claim, lacking: str) -> Choice:
+    """The choice for an optimizer within, limited to the dtypes of the recipe around it."""
+    dtypes = inner.dtypes if inner.kind == "exact" else inner.dtypes & around.dtypes
+    reason = "; ".join(filter(None, [lacking, inner.reason]))
+    return replace(inner, dtypes=dtypes, reason=reason)
 
 
 def _reason(entry: Entry, claim: Claim, lacking: frozenset[str]) -> str:

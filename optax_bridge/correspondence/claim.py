@@ -1,7 +1,7 @@
 # pyright: strict
 """Claims about recipes: how close one is to the legacy optimizer, and in which dtypes.
 
-What the suite has measured of each is in `seen.json`, which `python -m tools.record_seen` writes; a
+The suite's measurements are in `seen.json`, which `python -m tools.record_seen` writes; a
 test holds the suite to it.
 """
 
@@ -16,7 +16,7 @@ from importlib import resources
 
 FILE = "seen.json"
 
-# Another machine's compiler rounds elsewhere; what is measured may be so many times what is there.
+# Another machine's compiler rounds elsewhere: a distance may be so many times the one in the file.
 MARGIN = 2.0
 
 
@@ -38,7 +38,7 @@ class Verdict(enum.Enum):
 # Dtypes in which every claim holds: they round finely.
 FULL_PRECISION = frozenset({"float32", "float64"})
 HALF_PRECISION = ("bfloat16", "float16")
-# The parameters of which `optax-bridge prove` proves the claims, and for what it does.
+# The parameters for which `optax-bridge prove` proves the claims, and all else that it covers.
 PROVED_SHAPES = {"bias": (3,), "kernel": (4, 3), "scalar": ()}
 PROVED_FOR = (
     "all parameters, gradients and states, any number of steps, leaves of shapes "
@@ -91,7 +91,7 @@ class Claim:
         that a run of 100 steps may reach, in units in the last place at the tensor's largest
         magnitude so far, in float32. A longer run may drift in proportion.
       why: where the rounding or the difference comes from.
-      key: under which the suite records what it measures of it
+      key: of the suite's measurement in `seen.json`.
       evidence: for bfloat16 and float16 each, whether the claim holds there too, where
         hyper-parameters are plain numbers. In float32 it always does, and in float64 unless this
         says other.

@@ -160,16 +160,16 @@ class Entry:
       renamed: argument of the legacy constructor -> of the port, where they have different names.
       within: argument of the legacy constructor -> the numbers that it makes sense with; it may
         have those of related optimizers too.
-      getters: argument of the legacy constructor -> what reads it from a definition, where it is
+      getters: argument of the legacy constructor -> its getter from a definition, where it is
         none of `definition.hyper_params`.
       dropped: legacy state fields that go nowhere, each with the reason.
-      around: what a recipe of this project around parts of public Optax earns at best.
+      around: the best claim of a recipe of this project around optimizers of public Optax.
       parts: how it holds others, for one that does.
       inferred: the settings that shape a state, from the parameters and their states in a
         checkpoint; None: those are its switches, which can be tried.
       excluded: values of the suite's axes that cannot be, each with the reason.
-      exactness: what the exact recipe earns against the original library, and what makes it so.
-      extra_arguments: of the original constructor, without a place here -> what to know of each.
+      exactness: the claim of the exact recipe against the original library, and its reason.
+      extra_arguments: of the original constructor, without a place here -> advice on each.
     """
 
     legacy: LegacyClass

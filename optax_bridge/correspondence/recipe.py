@@ -1,7 +1,7 @@
 """Recipes: Optax code as data, to be evaluated or to be written down.
 
 A recipe is a tree of calls of dotted names. `build` evaluates it to a transformation; `render`
-writes it as source. What the suite proves and what the codemod writes are so the same thing.
+writes it as source. So the codemod writes the very recipe that the suite proves.
 """
 
 import functools

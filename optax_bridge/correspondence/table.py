@@ -51,7 +51,7 @@ class Table(Mapping[str, Entry]):
 
     @property
     def without_entry(self) -> Mapping[str, str]:
-        """Its optimizers and schedules that have no entry -> what to do instead."""
+        """Its optimizers and schedules that have no entry -> the remedy."""
         package = importlib.import_module(f"{self.package}.optimizers")
         return getattr(package, "WITHOUT_ENTRY", {})
 
@@ -148,7 +148,7 @@ class Described:
       entry: the entry.
       settings: legacy name -> value, for every hyper-parameter; a nested optimizer is `Described`
         as well, or the definition itself if its class has no entry.
-      extra_arguments: what else its constructor was given, see `Entry`: name -> source.
+      extra_arguments: further arguments of its constructor, see `Entry`: name -> source.
     """
 
     entry: Entry

@@ -1,7 +1,7 @@
 # pyright: strict
 """The values that a hyper-parameter can take, and its names in other libraries.
 
-Only what is written out is looked at: a variable of the program may be anything.
+Only literals are looked at: a variable of the program may be anything.
 """
 
 import math

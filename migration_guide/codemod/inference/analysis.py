@@ -41,11 +41,11 @@ class Analysis(Expressions):
 
     def infer(self, project: Project) -> None:
         """Infers all kinds, unless nothing that the module names has changed in other files."""
-        before, self._facts_of_others = self._facts_of_others, project
+        previous, self._facts_of_others = self._facts_of_others, project
         if (
-            before is None
+            previous is None
             or self._has_star
-            or not changed_names(before, project).isdisjoint(self._concerns)
+            or not changed_names(previous, project).isdisjoint(self._concerns)
         ):
             self.reset(project)
             self._infer()

@@ -20,7 +20,7 @@ _UNFINISHED = -1  # read by an expression that contains itself, which adds nothi
 
 
 class Cells:
-    """The kinds of one module so far; what nests too deeply is left out."""
+    """The kinds of one module so far; containers nested too deeply are left out."""
 
     def __init__(self):
         self.variables: dict[tuple[int, str], Kind] = {}
@@ -65,7 +65,7 @@ class Cells:
         return known[0]
 
     def forget_changed(self) -> None:
-        """Forgets the expressions that read what has changed."""
+        """Forgets the expressions that read a changed cell."""
         changed = self._changed | {_UNFINISHED}
         known = {} if _ALL in changed else self._expressions
         self._expressions = {

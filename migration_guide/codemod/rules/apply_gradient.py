@@ -77,7 +77,7 @@ def _optax_alone(context: Context, original: cst.Call, updated: cst.Call) -> cst
     """`with_hyper_params(optimizer, learning_rate=lr).apply_gradients(grads=g)`."""
     assert isinstance(original.func, cst.Attribute) and isinstance(updated.func, cst.Attribute)
     gradients = [arg for arg in updated.args if keyword_of(arg) in ("", "grads")]
-    rest = [arg for arg in updated.args if arg not in gradients]
+    overrides = [arg for arg in updated.args if arg not in gradients]
     if len(gradients) != 1:
         return None
     (grads,) = gradients
@@ -85,7 +85,7 @@ def _optax_alone(context: Context, original: cst.Call, updated: cst.Call) -> cst
     if context.once(provable) is not None:
         holder: cst.BaseExpression = updated.func.value  # a schedule has the rate
     else:
-        holder = with_hyper_params(context, updated.func.value, rest)
+        holder = with_hyper_params(context, updated.func.value, overrides)
     last = with_keyword(grads.with_changes(value=value), "grads")
     func = cst.Attribute(holder, cst.Name("apply_gradients"))
     return updated.with_changes(
@@ -109,8 +109,8 @@ def _argument(
     if old.keyword.value == "hyper_params":
         if not is_one(context, old.value):
             return None
-        one = as_overrides(context, old.value, new.value)
-        return new if one is None else one.with_changes(comma=new.comma)
+        override = as_overrides(context, old.value, new.value)
+        return new if override is None else override.with_changes(comma=new.comma)
     name = port_name(context, old.keyword.value)
     return None if name is None else with_keyword(new, name)
 

@@ -106,8 +106,8 @@ def _template(
     context: Context, original: cst.Call, entry: Entry, values: dict[str, object]
 ) -> Call:
     """Returns the recipe of an optimizer, with a placeholder for each setting."""
-    wanted = "exact" if context.options.exact or context.rate_per_call else "auto"
-    choice = choose_recipe(Described(entry, values), wanted, FULL_PRECISION)
+    recipe = "exact" if context.options.exact or context.rate_per_call else "auto"
+    choice = choose_recipe(Described(entry, values), recipe, FULL_PRECISION)
     sign, magnifier = context.half_precision, context.once(_magnifier)
     why = _PER_CALL if context.rate_per_call else choice.reason
     if choice.kind == "optax" and magnifier:
