@@ -158,6 +158,19 @@ def _renamed(path: Path, to: Path) -> Path:
     return to
 
 
+def test_a_state_of_pytorch_is_brought_over_beside_buffers(tmp_path: Path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for number in range(6):
+        if number == 2:
+            Recorder(tmp_path / "run.rec").torch(model, optimizer)
+        model(torch.eye(3) * (number + 1)).pow(3).sum().backward()
+        optimizer.step()
+    assert "1.running_var" in read(tmp_path / "run.rec").steps[0].tensors
+    assert_replays(tmp_path / "run.rec", optimizer=optax.adam(0.02))
+
+
 def test_pytorch_is_recorded_in_mid_training(tmp_path: Path):
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(3, 2)

@@ -178,7 +178,8 @@ def _judge_gradients(
         stage = stage_of(NAME, comparison, steps, CLOSED_ULP)
         return _judge_model_state(steps, computed) or replace(stage, text=remark or stage.text)
     if tree == "grads" and (clipped := _clipping(there, here)):
-        return Stage(NAME, Outcome.ROUNDING, clipped, distance=[0.0] * len(steps))
+        stage = Stage(NAME, Outcome.ROUNDING, clipped, distance=[0.0] * len(steps))
+        return _judge_model_state(steps, computed) or stage
 
     def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
         recorded_at, own_at = (

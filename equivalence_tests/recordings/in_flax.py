@@ -64,8 +64,10 @@ def recorded_state(source: Recording, names: NamesFile | None) -> PyTree:
         is_legacy = "param_states" in tree
         return {"state": tree} if is_legacy else {"step": source.first, "opt_state": tree}
     order = [str(name) for group in source.index.get("groups", []) for (name,) in group["params"]]
-    same_names = {name: f"params/{name}" for name in first.tensors}
-    entries, drop = (same_names, ()) if names is None else (names.entries, names.drop)
+    entries = {str(name): f"params/{name}" for (name,) in first.trees["params"]}
+    drop = [str(name) for (name,) in first.trees.get("model_state", {})]
+    if names is not None:
+        entries, drop = names.entries, names.drop
     file = NamesFile(source.place, "model", "optimizer", drop, order, entries)
     saved = {"model": first.tensors, "optimizer": nest(state)}
     checkpoint = torch_checkpoint(saved, source.place, "model", "optimizer")

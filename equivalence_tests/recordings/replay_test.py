@@ -248,6 +248,7 @@ def test_tied_weights_that_are_untied(run: Path):
 def test_a_norm_to_which_gradients_are_clipped(tmp_path: Path):
     path = record(tmp_path / "run.rec", clip=0.2)
     assert "clipped to a global norm of 0.2" in str(replay(path, loss=loss, optimizer=make_tx))
+    assert "is it the momentum?" in str(replay(path, loss=planted(momentum=0.99)))
 
 
 def test_a_recording_that_begins_later(tmp_path: Path):
