@@ -102,7 +102,7 @@ def _is_same_kind(leaf: Leaf, saved: Leaf) -> bool:
     return not is_array(leaf) or (is_array(saved) and leaf.dtype == saved.dtype)
 
 
-def restored_by_orbax(target: T, path: str, by_flax: Callable[[str, PyTree], PyTree]) -> T:
+def restore_by_orbax(target: T, path: str, by_flax: Callable[[str, PyTree], PyTree]) -> T:
     """Restores by Orbax, which brings arrays to the devices where the target has them."""
     try:
         return by_flax(path, _outline_on_host(target))

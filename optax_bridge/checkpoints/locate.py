@@ -215,12 +215,13 @@ def with_groups(part: Part, groups: Sequence[Sequence[Names]]) -> Part:
                 f"{count}", "The group holds other leaves than it did when this was written.",
             )  # fmt: skip
         fields |= {path: group[str(i)] for i, path in enumerate(paths)}
-    return replace(part, param_states=_nested(part.target, fields, ()))
+    return replace(part, param_states=_nest_fields(part.target, fields, ()))
 
 
-def _nested(target: Params, fields: Mapping[Names, PyTree], path: Names) -> PyTree:
+def _nest_fields(target: Params, fields: Mapping[Names, PyTree], path: Names) -> PyTree:
+    """A tree like the target with each parameter's fields in its place."""
     if isinstance(target, Mapping):
-        return {name: _nested(value, fields, (*path, name)) for name, value in target.items()}
+        return {name: _nest_fields(value, fields, (*path, name)) for name, value in target.items()}
     return fields[path]
 
 

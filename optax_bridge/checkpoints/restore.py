@@ -12,7 +12,7 @@ from optax_bridge.checkpoints.devices import (
     has_leaves_of,
     placed_like,
     quiet_orbax,
-    restored_by_orbax,
+    restore_by_orbax,
 )
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
@@ -74,7 +74,7 @@ def from_state_dict(
     place, saved = "state dict" if name == "." else name, plain(state_dict(state))
     others = surplus_fields(target, saved) if is_state(target) else []
     remedy = _TAKE_OUT.format(brief(others)) if others else SAME_MAKE
-    return _restored(target, saved, place, keeps(missing), allow_nan, remedy=remedy)
+    return _restore_into(target, saved, place, keeps(missing), allow_nan, remedy=remedy)
 
 
 def from_bytes(
@@ -95,7 +95,7 @@ def from_bytes(
       CheckpointError: see `from_state_dict`; or the bytes are damaged, or something else.
     """
     saved = decode(encoded_bytes, "bytes")
-    return _restored(target, saved, "bytes", keeps(missing), allow_nan, as_arrays)
+    return _restore_into(target, saved, "bytes", keeps(missing), allow_nan, as_arrays)
 
 
 def restore_checkpoint(
@@ -178,19 +178,20 @@ def _restore_from(
     if path is None:
         return target
     if "://" in path:  # in a bucket, where Flax reads
-        return _restored(target, by_flax(path, None), path, keep, allow_nan)
+        return _restore_into(target, by_flax(path, None), path, keep, allow_nan)
     read = read_checkpoint(path, _size_of(target))
     if target is None:
         return as_arrays(read.tree)
     if read.format != ORBAX:
-        return _restored(target, read.tree, path, keep, allow_nan, as_arrays)
+        return _restore_into(target, read.tree, path, keep, allow_nan, as_arrays)
     saved, put = read.tree, as_arrays
     if not allow_nan and has_leaves_of(target, saved):
-        saved, put = restored_by_orbax(target, path, by_flax), _unchanged
-    return placed_like(target, _restored(target, saved, path, keep, allow_nan, put))
+        saved, put = restore_by_orbax(target, path, by_flax), _identity
+    return placed_like(target, _restore_into(target, saved, path, keep, allow_nan, put))
 
 
-def _unchanged(leaf: Leaf) -> Leaf:
+def _identity(leaf: Leaf) -> Leaf:
+    """The leaf as it is: it is on its device already."""
     return leaf
 
 
@@ -264,13 +265,13 @@ def restored_like(target: T, read: Read, allow_nan: bool = False) -> T:
     return apply_plan(plan, target)
 
 
-def _restored(
+def _restore_into(
     target: T,
     saved: PyTree,
     place: Place,
     keep: bool,
     allow_nan: bool,
-    put: Callable[[Leaf], Leaf] = _unchanged,
+    put: Callable[[Leaf], Leaf] = _identity,
     remedy: str = SAME_MAKE,
 ) -> T:
     """The target with a state dict or a tree like it, whole or not at all."""
@@ -280,6 +281,6 @@ def _restored(
     return apply_plan(plan, target, put)
 
 
-def apply_plan(plan: Plan, target: T, put: Callable[[Leaf], Leaf] = _unchanged) -> T:
+def apply_plan(plan: Plan, target: T, put: Callable[[Leaf], Leaf] = _identity) -> T:
     """The target with the leaves that a plan has for it."""
     return refill(target, fill_outline(state_dict_of(target), plan.apply(put)))

@@ -74,7 +74,7 @@ class TorchCheckpoint:
         names = [group.settings.get("param_names") for group in self.groups]
         if listed_order is None and names and all(names):
             file_names = {_bare(name): name for name in self.tensors}
-            flat = [_bare(str(name)) for group in names for name in group]
+            flat = [_bare(str(name)) for group in names for name in group or ()]
             listed_order = [file_names.get(name, name) for name in flat]
         groups = [list(group.indices) for group in self.groups]
         order = parameter_order(groups, shapes, by_name, listed_order, self.place)
