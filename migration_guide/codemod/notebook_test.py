@@ -180,12 +180,6 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert "short.ipynb:cell 5:3: this class is called where nobody sees it" in output
 
 
-def test_a_notebook_without_the_api_is_not_touched(tmp_path: Path):
-    path = tmp_path / "other.ipynb"
-    path.write_text(json.dumps(_notebook_with_prose("x = 1")), encoding="utf-8")
-    assert not driver.migrate([path], Options()).changed_files
-
-
 def test_a_broken_notebook_says_so():
     with pytest.raises(notebook.NotANotebook, match="format 4"):
         notebook.read("[]")

@@ -413,13 +413,6 @@ def test_a_long_line_is_no_matter_and_data_is_left_with_a_message():
     assert (result.code, "move data into a file" in result.refused) == (data, True)
 
 
-def test_what_a_first_run_left_is_listed_again_and_gets_no_second_comment():
-    first = rewrite(f"{IMPORTS}f(optim)\n", Options())
-    again = rewrite(first.code, Options())
-    assert again.code == first.code
-    assert [m.text for m in again.messages] == [m.text for m in first.messages]
-
-
 def test_dropped_replace_is_noted():
     code = f"{IMPORTS}o = optim.Adam(1.0).create(p)\no.target.replace(params=q)\n"
     assert "did nothing" in rewrite(code, Options()).messages[0].text
