@@ -35,9 +35,12 @@ def test_it_says_how_far_rounding_went(capsys):
     ],
     ids=["ulp", "shape", "dtype", "name", "sign of zero", "nan", "no losses", "no parameters"],
 )
-def test_it_fails_where_they_are_not_the_same(old, new):
-    with pytest.raises(AssertionError):
-        agree(old, new)
+def test_it_fails_where_they_are_not_the_same(old, new, request):
+    """What is of another kind fails under any bound, not only for its bits."""
+    of_rounding = request.node.callspec.id in ("ulp", "sign of zero")
+    for ulp in (0,) if of_rounding else (0, np.inf):
+        with pytest.raises(AssertionError):
+            agree(old, new, ulp=ulp)
 
 
 def test_a_bound_is_a_bound():
