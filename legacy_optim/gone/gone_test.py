@@ -203,3 +203,14 @@ def test_run_is_silent_about_no_name_in_any_spelling():
     answered, explained, silent = map(int, done.stdout.split("\n")[:3])
     assert silent == 0, done.stdout
     assert answered > 500 and explained > 5000
+
+
+def test_the_end_of_a_name_is_of_whole_names():
+    for function, keywords in INVENTORY["keywords"].items():
+        last = function.rpartition(".")[2]
+        for keyword in keywords:
+            entry = gone.find_keyword(function, keyword)
+            for known in (function, last):
+                assert entry in gone.find_keyword_by_ending(known, keyword)
+            for other in (last[1:], f"x{last}", f"other.{last}", ""):
+                assert entry not in gone.find_keyword_by_ending(other, keyword), other

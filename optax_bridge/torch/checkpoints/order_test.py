@@ -57,6 +57,9 @@ def test_listed_names_decide_and_are_checked():
         (["a.weight", "b.weight"], "a state of shape"),
         (["b.weight"], "1 names"),
         (["b.weight", "c"], "no c in the model"),
+        (["b.weight", "b.weight"], "each once, found 2 names"),
+        (["b.weight", "a.weight", "b.bias"], "3 names"),
     ):
-        with pytest.raises(CheckpointError, match=expected):
-            order([[0, 1]], shapes, listed_order=listed_order)
+        for known in (shapes, {0: shapes[0]} if "shape" not in expected else shapes):
+            with pytest.raises(CheckpointError, match=expected):
+                order([[0, 1]], known, listed_order=listed_order)
