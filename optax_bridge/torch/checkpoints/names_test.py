@@ -95,6 +95,9 @@ def test_what_is_no_rearrangement_is_said(text, sizes, expected):
         ("o i -> i o", {}, (2,), "2 axes"),
         ("(h d) i -> i h d", {}, (4, 3), "size of h or d"),
         ("(h d) i -> i h d", {"h": 3}, (4, 3), "h d in 4"),
+        ("(h d) i -> i h d", {"h": 2, "d": 1}, (4, 3), "h d in 4"),
+        ("(h d) i -> i h d", {"h": 4, "d": 2}, (4, 3), "h d in 4"),
+        ("(h d) i -> i h d", {"h": 0}, (4, 3), "h d in 4"),
     ],
 )
 def test_an_array_without_these_axes_is_refused(text, sizes, shape, expected):
