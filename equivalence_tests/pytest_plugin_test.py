@@ -21,6 +21,8 @@ def test_same(assert_equivalent):
     pair = optax.adam(0.1), legacy_optim.Adam(0.1)
     report = assert_equivalent(*pair, PARAMS, steps=5, at_most=Verdict.ROUNDING)
     assert report.steps == 5
+    for rate in (0.1, 0.2):  # several pairs in a test are as many rows
+        assert_equivalent(optax.sgd(rate), optax.sgd(rate), PARAMS, steps=5)
 
 def test_proved(assert_proved):
     assert_proved(optax.sgd(0.1), optax.sgd(0.1), PARAMS)
@@ -71,6 +73,8 @@ def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
     verdicts = {row["test"].split("::")[1]: row["verdict"] for row in rows}
     assert verdicts == {
         "test_same": "rounding only",
+        "test_same (2)": "identical",
+        "test_same (3)": "identical",
         "test_strict": "rounding only",
         "test_other": "different",
         "test_not_comparable": "error",
@@ -85,8 +89,8 @@ def test_the_fixture_passes_fails_and_reports(tmp_path: Path):
 def test_without_workers_it_reports_as_well(tmp_path: Path):
     done = run(tmp_path, "-k", "same", "--equivalence-report", "report")
     assert done.returncode == 0, done.stdout
-    (row,) = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert row["verdict"] == "rounding only"
+    rows = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert [row["verdict"] for row in rows] == ["rounding only", "identical", "identical"]
 
 
 def test_a_platform_that_is_not_there_is_skipped(tmp_path: Path):
