@@ -203,7 +203,7 @@ def _run(options: ConvertOptions) -> int:
         errors.print(refusal)
         return MISUSE
     try:
-        with _quiet_threads(), warnings_to(errors):
+        with errors.status("reading, converting, writing"), _quiet_threads(), warnings_to(errors):
             done = _convert(options, str(recipe))
     except ProgramError as error:
         if options.shows_traceback:
