@@ -202,7 +202,7 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
         before, value = _flat(settings).get(here), other
         if isinstance(before, float) and before < 0 <= value:
             value = -value  # a rate that has the sign of the step
-        if before != value:
+        if (0 if before is None else before) != value:  # no momentum is none or 0
             why = f"as {there}={other!r} of {fixed.name}"
             yield _Change(why, {_root(here): _with(settings, here, value)})
     decay = next((name for name in WEIGHT_DECAYS if settings.get(name)), None)

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from equivalence_tests import RecordingError, assert_replays, replay
+from equivalence_tests.pair.named import named_side
 from equivalence_tests.recordings import format
 from equivalence_tests.recordings.format import pack, read, read_packed
 from equivalence_tests.recordings.recorder import Recorder
@@ -161,14 +162,15 @@ def _renamed(path: Path, to: Path) -> Path:
 def test_a_state_of_pytorch_is_brought_over_beside_buffers(tmp_path: Path):
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.02)
     for number in range(6):
         if number == 2:
             Recorder(tmp_path / "run.rec").torch(model, optimizer)
         model(torch.eye(3) * (number + 1)).pow(3).sum().backward()
         optimizer.step()
     assert "1.running_var" in read(tmp_path / "run.rec").steps[0].tensors
-    assert_replays(tmp_path / "run.rec", optimizer=optax.adam(0.02))
+    result = replay(tmp_path / "run.rec", optimizer=named_side("optax.rmsprop(0.02)"))
+    assert "decay=0.99, eps_in_sqrt=False) it is rounding only" in result.explanation, result
 
 
 def test_pytorch_is_recorded_in_mid_training(tmp_path: Path):
