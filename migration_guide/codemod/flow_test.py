@@ -91,6 +91,13 @@ OURS = (
     "from flax import optim\nclass Learner:\n    def __init__(self, p):\n"
     "        self._optimizer = optim.Adam(1e-3).create(p)\n"
 )
+
+
+def test_a_variable_with_an_optimizer_of_another_library_is_left_alone():
+    use = "def h(a, g):\n    x = a.optimizer\n    return x.apply_gradient(g)\n"
+    assert "return x.apply_gradient(g)" in rewrite(TORCH + use + OURS, Options()).code
+
+
 AGENT = (
     "class Agent(tf_agent.TFAgent):\n    def train(self, gv):\n"
     "        self._optimizer.apply_gradients(gv)\n"

@@ -361,11 +361,6 @@ def test_constructors(subtests: pytest.Subtests):
             assert _body(result.code) == f"x = {after}"
 
 
-def test_exact_writes_legacy_arithmetic():
-    result = _rewritten(IMPORTS + "x = optim.Adam(lr, beta1=0.8)", Options(recipe="exact"))
-    assert _body(result.code) == "x = optax_bridge.adam(lr, b1=0.8)"
-
-
 def test_a_rate_per_call_needs_the_exact_port():
     code = IMPORTS + SETUP + "opt = opt.apply_gradient(g, learning_rate=fn(opt.state.step))"
     body = _body(_rewritten(code).code)
