@@ -53,3 +53,10 @@ def test_a_picture_is_one_screen_tall_and_breaks_no_word(name: str) -> None:
     lines = pictures.text_of(picture).splitlines()
     assert not [line for line in lines if len(line) > 110]
     assert not re.search(r"\b(diff|ident|round|equa|adagra|moment)$", "\n".join(lines), re.M)
+
+
+def test_the_text_of_a_picture_is_by_line_whatever_its_file_begins_with() -> None:
+    at = pictures._COLUMN
+    parts = {(0, 40): "a&#160;&lt;", (5 * at, 40): "b", (0, 20.5): "took 1.25 s", (2 * at, 60): "c"}
+    texts = [f'<text class="x" x="{x:g}" y="{y}">{text}</text>' for (x, y), text in parts.items()]
+    assert pictures.text_of("".join(texts)) == "took ... s\na <  b\n  c"

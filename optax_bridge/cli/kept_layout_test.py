@@ -103,6 +103,19 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(tmp_path: Path) 
     assert set(back["critic"]) == {"target", "state"} and "opt_state" in back["actor"]
 
 
+@pytest.mark.parametrize(("more", "said"), [(0, 2), (1, None)])
+def test_a_step_is_said_where_every_state_has_taken_as_many(
+    more: int, said: int | None, tmp_path: Path
+) -> None:
+    critic = trained()
+    for _ in range(more):
+        critic = critic.apply_gradient(critic.target)
+    saved = {"actor": trained(), "critic": critic}
+    (tmp_path / "old").write_bytes(serialization.to_bytes(saved))
+    template = {"actor": fresh(), "critic": fresh()}
+    assert convert_file(tmp_path / "old", tmp_path / "new", like=template).step == said
+
+
 @pytest.mark.parametrize(
     "option", [["--layout", "flat"], ["--recipe", "exact"], ["--part", "actor"]]
 )
