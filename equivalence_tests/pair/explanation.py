@@ -20,13 +20,13 @@ from equivalence_tests.compare.comparison import Verdict
 from equivalence_tests.pair.equivalence import check_equivalence
 from equivalence_tests.pair.named import NamedSide, ObjectSide
 from equivalence_tests.pair.report import Report
-from equivalence_tests.pair.settings import literals, settings_of
+from equivalence_tests.pair.settings import literals, settings_of, with_settings
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike
 from optax_bridge._hyper_params import ALIKE, WEIGHT_DECAYS
 from optax_bridge.correspondence import TORCH, choose_recipe
 from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import render
-from optax_bridge.metadata.trees import Params
+from optax_bridge.metadata.trees import OptState, Params, Updates
 
 TRIES = 48  # of either side's settings, some tenths of a second each
 FEW = 16  # steps; what they do not tell apart is compared in full
@@ -50,15 +50,18 @@ class Explanation:
 
 @dataclass(frozen=True)
 class _Change:
-    """One setting to try: arguments, or weight decay to chain before."""
+    """One setting to try: arguments, weight decay to chain before, or the place of epsilon."""
 
     why: str
     kwargs: Mapping[str, object]
     before: float | None = None  # weight decay that joins the gradient
+    early_eps: bool = False  # added before the bias correction
 
     def __str__(self) -> str:
         if self.before is not None:
             return f"weight decay {self.before!r} added to the gradient, before the optimizer"
+        if self.early_eps:
+            return "eps added before the bias correction"
         return ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
 
 
@@ -150,13 +153,31 @@ def _verdict_with(side: Settings, changes: Sequence[_Change], judge: Judge) -> s
 
 def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
     changed = side.build(**_kwargs(changes))
+    if any(change.early_eps for change in changes):
+        changed = _with_early_eps(changed)
     for decay in _coupled_decays(changes):
         changed = optax.chain(optax.add_decayed_weights(decay), changed)
     return changed
 
 
+def _with_early_eps(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Adds eps before the bias correction of the second moment: afterwards it is larger."""
+    settings = settings_of(tx)
+
+    def update(
+        updates: Updates, state: OptState, params: Params = None
+    ) -> tuple[Updates, OptState]:
+        (_, count), *_ = optax.tree.get_all_with_path(state, "count")
+        eps = settings["eps"] / jnp.sqrt(1 - settings["b2"] ** (count + 1))
+        return with_settings(tx, settings, {"eps": eps}).update(updates, state, params)
+
+    return optax.GradientTransformation(tx.init, update)
+
+
 def _call_text(side: Settings, changes: Sequence[_Change]) -> str:
     text = side.call(_kwargs(changes))
+    if any(change.early_eps for change in changes):
+        text += ", its eps added before the bias correction,"
     decays = [f"optax.add_decayed_weights({decay!r})" for decay in _coupled_decays(changes)]
     if not decays or (isinstance(side, ObjectSide) and _kwargs(changes)):  # which is no expression
         return f"{text}, and {' and '.join(decays)} before it," if decays else text
@@ -218,6 +239,9 @@ def _changes(fixed: Settings, varied: Settings) -> Iterator[_Change]:
         there = next((other_settings[n] for n in ("eps", "epsilon") if other_settings.get(n)), None)
         if there is not None and settings.get("eps_root"):
             yield _Change("outside of the root", {"eps_root": 0.0, eps: there})
+    tx = varied.build()
+    if isinstance(tx, optax.GradientTransformation) and {"eps", "b2"} <= settings_of(tx).keys():
+        yield _Change("where TensorFlow and Keras have it", {}, early_eps=True)
     yield from _decays(other_settings, settings, varied)
 
 

@@ -113,6 +113,29 @@ def test_an_adam_of_whatever_kind_against_adamw_misses_its_decay(case: str):
     assert text.startswith("with weight_decay=0.01 in adamw it is "), text
 
 
+def tensorflow_s_adam(rate: float, eps: float) -> Any:
+    """Section 2 of Kingma and Ba, arXiv:1412.6980, the order of computation that is faster."""
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        count, mean, square = state
+        count, mean = count + 1, optax.tree.update_moment(grads, mean, 0.9, 1)
+        square = optax.tree.update_moment(grads, square, 0.999, 2)
+        size = rate * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+        moved = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + eps), mean, square)
+        return jax.tree.map(jnp.subtract, params, moved), (count, mean, square)
+
+    return (lambda params: (jnp.int32(0), *(jax.tree.map(jnp.zeros_like, params),) * 2)), step
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-2], ids=["the same epsilon", "another"])
+def test_tensorflow_s_adam_adds_its_epsilon_before_the_bias_correction(eps: float):
+    sides = tensorflow_s_adam(0.1, eps), optax.adam(0.1, eps=1e-3)
+    assert compared(*sides).verdict.value == "different"
+    text = str(explanation(*map(ObjectSide, ("tensorflow", "optax"), sides), compared))
+    assert "its eps added before the bias correction, it is rounding only" in text, text
+    assert ("eps=0.01" in text) is (eps == 1e-2)
+
+
 def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
     side = ObjectSide("adamw", optax.adamw(1e-3))
     assert side.parameters["weight_decay"] == 1e-4
