@@ -162,7 +162,7 @@ def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
 
 def _with_early_eps(tx: optax.GradientTransformation) -> optax.GradientTransformation:
     """Adds eps before the bias correction of the second moment: afterwards it is larger."""
-    settings = settings_of(tx)
+    settings: dict[str, Any] = settings_of(tx)
 
     def update(
         updates: Updates, state: OptState, params: Params = None

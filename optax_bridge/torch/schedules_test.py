@@ -140,7 +140,8 @@ def test_clipping_by_the_norm_adds_1e_6_to_it(norm_type: float, scale: float):
     untouched: Any = clip_grad_norm(100.0, norm_type).update(grads, optax.EmptyState())[0]
     assert (untouched["a"] == grads["a"]).all()
     half: Any = {"a": jnp.full(9, 300.0, jnp.float16)}  # whose squares overflow
-    short: Any = clip_grad_norm(0.5 * scale, norm_type).update(half, optax.EmptyState())[0]["a"]
+    shorter: Any = clip_grad_norm(0.5 * scale, norm_type).update(half, optax.EmptyState())[0]
+    short = shorter["a"]
     length = np.linalg.norm(np.full(9, 300.0), norm_type)
     np.testing.assert_allclose(short, 300 * 0.5 * scale / length, rtol=2e-3)
     assert short.dtype == jnp.float16

@@ -137,7 +137,7 @@ def test_what_is_rewritten_or_folded_keeps_every_bit(op: str):
         graph, leaves = Graph(), grid(dtype)
         size = len(next(iter(leaves.values())))
         for more in {*dtypes} - {dtype}:
-            leaves |= {name: jnp.resize(part, size) for name, part in grid(more).items()}
+            leaves |= {name: jnp.resize(part, (size,)) for name, part in grid(more).items()}
         kinds = [operands(graph, each)[: None if count < 3 else 7] for each in dtypes]
         for args in itertools.product(*kinds):
             node = _node(graph, op, args, settings)
