@@ -129,9 +129,10 @@ def tensorflow_s_adam(rate: float, eps: float) -> Any:
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-2], ids=["the same epsilon", "another"])
 def test_tensorflow_s_adam_adds_its_epsilon_before_the_bias_correction(eps: float):
-    sides: Any = tensorflow_s_adam(0.1, eps), optax.adam(0.1, eps=1e-3)
+    sides = tensorflow_s_adam(0.1, eps), optax.adam(0.1, eps=1e-3)
     assert compared(*sides).verdict.value == "different"
-    text = str(explanation(*map(ObjectSide, ("tensorflow", "optax"), sides), compared))
+    left, right = ObjectSide("tensorflow", sides[0]), ObjectSide("optax", sides[1])
+    text = str(explanation(left, right, compared))
     assert "its eps added before the bias correction, it is rounding only" in text, text
     assert ("eps=0.01" in text) is (eps == 1e-2)
 
