@@ -370,6 +370,12 @@ def test_a_rate_per_call_needs_the_exact_port():
     assert "opt = opt.apply_gradients(grads=grads, learning_rate=lr)" in body
 
 
+@pytest.mark.parametrize("given", ["**how", "*how", "grads=g, **how", "g, **how", "g, how"])
+def test_arguments_that_may_hold_a_rate_need_the_exact_port(given: str):
+    code = f"{IMPORTS}{SETUP}opt = opt.apply_gradient({given})\n"
+    assert "d = optax_bridge.adam(0.1)" in _rewritten(code).code
+
+
 def test_a_note_says_why_an_optimizer_is_not_public_optax(subtests: pytest.Subtests):
     step = "opt = opt.apply_gradient(g, learning_rate=lr)"
     for code, expected in {

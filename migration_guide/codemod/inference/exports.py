@@ -41,7 +41,7 @@ def module_exports(a: Expressions) -> Project:
         fields={name: kind for name, kind in fields.items() if kind},
         returns={name: kind for name, kind in functions.items() if kind},
         own_apply_gradient=bool(a.own_classes),
-        rate_per_call=reads_hyper_params or any(len(call.args) > 1 for call in _steps(a)),
+        rate_per_call=reads_hyper_params or any(map(_overrides, _steps(a))),
         keywords=frozenset(keyword_of(arg) for c in facts.calls for arg in c.args) - {""},
         definitions=frozenset(classes),
         steps=len(a.applications),
@@ -71,9 +71,15 @@ def _overridden_names(a: Expressions) -> frozenset[str]:
     for call in _steps(a):
         holder, _ = method_call(call)
         if holder is not None and a.holds(holder, OPTIMIZER):
-            overrides = call.args[1:] if call.args and not call.args[0].keyword else call.args
-            overridden |= {keyword_of(arg) or "**" for arg in overrides}
-    return frozenset(overridden - {"grads", "loss_fn"})
+            overridden |= {keyword_of(arg) or "**" for arg in _overrides(call)}
+    return frozenset(overridden)
+
+
+def _overrides(call: cst.Call) -> list[cst.Arg]:
+    """The arguments of a step beside the gradient; `**how` may hold some."""
+    gradient = (0, "grads", "loss_fn")
+    numbered = enumerate(call.args)
+    return [arg for n, arg in numbered if arg.star or (keyword_of(arg) or n) not in gradient]
 
 
 def _calls_classes(a: Expressions) -> bool:
