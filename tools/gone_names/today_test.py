@@ -42,7 +42,6 @@ class Plain:
         (dict.fromkeys, "no such", False),
         (vars, "object", None),  # which does not say what it takes
     ],
-    ids=str,
 )
 def test_a_keyword_is_taken_or_not_or_that_is_not_known(
     function: Any, keyword: str, expected: bool | None
