@@ -1,5 +1,6 @@
 """The exact recipes follow their libraries as their entries say: recorded, and live."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,15 @@ def test_eager_and_compiled_steps_have_the_same_bits(name: str, dtype: str):
     entry = all_entries()[name]
     definition = entry.legacy(**witness.case_settings(entry, 0))
     run = witness.recordings()[witness.case_name(entry, 0, dtype)]
-    stepper = Stepper(build(choose_recipe(definition, "exact").call), run)
+    # One leaf, as eager steps compile each operation for each shape.
+    steps = [
+        replace(step, trees={
+            tree: {path: leaf for path, leaf in flat.items() if path == ("kernel",)}
+            for tree, flat in step.trees.items() if tree in ("params", "grads", "new_params")
+        })
+        for step in run.steps
+    ]  # fmt: skip
+    stepper = Stepper(build(choose_recipe(definition, "exact").call), replace(run, steps=steps))
     compiled = stepper.run(lockstep=False)
     stepper.step = stepper.side.step
     assert compare(stepper.run(lockstep=False), compiled).identical
