@@ -52,9 +52,9 @@ def looks_like(part: Part) -> str:
 
 def other_classes(part: Part, name: str) -> str:
     """The classes that a state may be of, none of this name, in words; "" if it may be that."""
-    entry, classes = entries_by_class().get(name), looks_like(part)
+    entry, classes = entries_by_class().get(name), candidates(part)
     may_be = entry is None or entry.parts is not None or name in classes
-    return "" if may_be or not candidates(part) else f"that of {classes}"
+    return "" if may_be or not classes else f"that of {looks_like(part)}"
 
 
 def has_unmatched(part: Part) -> bool:

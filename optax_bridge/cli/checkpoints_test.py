@@ -166,6 +166,10 @@ FAILURES = {
         [ADAM, "{new}", "--optimizer", "Momentum(0.1)"],
         "the state of Momentum, found that of AdaBelief or Adam or LAMB. The state",
     ),
+    "within_another": (
+        [str(FILES / "weight_norm.msgpack"), "{new}", *AS_ADAM],
+        "the state of Adam, found that of WeightNorm of AdaBelief or Adam or LAMB. The state",
+    ),
     "no_folder": (
         [ADAM, str(FILES / "adagrad.msgpack" / "er"), *AS_ADAM],
         "a folder to write into",
