@@ -16,8 +16,12 @@ def candidates(part: Part) -> list[str]:
     """The legacy classes whose state has the fields of this one, most special first."""
     if part.is_grouped:
         return ["MultiOptimizer"]
-    kinds = {frozenset(s) for _, _, s in part.rows if isinstance(s, Mapping)}
-    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.matches(kinds))
+    return sorted(e.legacy.__name__ for e in ENTRIES.values() if e.matches(_field_names(part)))
+
+
+def _field_names(part: Part) -> set[frozenset[str]]:
+    """The names of the fields that the parameters' states have: one set for each kind of state."""
+    return {frozenset(s) for _, _, s in part.rows if isinstance(s, Mapping)}
 
 
 def _only_entry(part: Part) -> Entry | None:
@@ -53,7 +57,10 @@ def looks_like(part: Part) -> str:
 def other_classes(part: Part, name: str) -> str:
     """The classes that a state may be of, none of this name, in words; "" if it may be that."""
     entry, classes = entries_by_class().get(name), candidates(part)
-    may_be = entry is None or entry.parts is not None or name in classes
+    if entry is None or entry.parts is not None:
+        return ""
+    # A state of which some leaves are damaged is told leaf by leaf, not taken for another's.
+    may_be = name in classes or any(entry.matches({names}) for names in _field_names(part))
     return "" if may_be or not classes else f"that of {looks_like(part)}"
 
 
