@@ -123,7 +123,7 @@ def _report_misuse(shows_traceback: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if shows_traceback or not (isinstance(error, ValueError | TypeError) or _user_line(error)):
+        if shows_traceback or not (isinstance(error, ValueError | TypeError) or user_frame(error)):
             raise
         hint = ""
         if isinstance(error, RequiredFieldMissingError):
@@ -247,7 +247,7 @@ def _run(trainer: "SpmdTrainer", seed: int, resume_from: int | None, shows_trace
                 trainer.save_checkpoint()  # without asking the policy: it is the result
     except Exception as error:
         ours = isinstance(error, UndefinedLossException | SavingError | ValueError | OSError)
-        if shows_traceback or not (ours or _user_line(error)):
+        if shows_traceback or not (ours or user_frame(error)):
             raise
         if is_first:
             console.print(_message(error))
@@ -350,17 +350,11 @@ def _signals(request_stop: Callable[[], None], received: list[int]) -> Iterator[
 
 
 def _message(error: BaseException) -> str:
-    """An error with its notes and the line of the user's program that it comes from."""
+    """An error with the line of the user's program that it comes from, and its notes."""
     notes = [n for n in getattr(error, "__notes__", ()) if "JAX_TRACEBACK_FILTERING" not in n]
-    line, kind = _user_line(error), "" if isinstance(error, ValueError) else type(error).__name__
-    if line:
-        notes.append(f"{line}\nThe whole traceback: --traceback")
-    return "\n".join([": ".join(filter(None, ["error", kind, str(error)])), *notes])
-
-
-def _user_line(error: BaseException) -> str:
-    """The innermost line of the user's own program."""
-    frame = user_frame(error)
-    if frame is None:
-        return ""
-    return f"In {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+    frame, kind = user_frame(error), "" if isinstance(error, ValueError) else type(error).__name__
+    text = ": ".join(filter(None, ["error", kind, str(error)]))
+    if frame is not None:
+        place = f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}"
+        text += f" ({place}; --traceback prints the whole)"
+    return "\n".join([text, *notes])
