@@ -12,9 +12,10 @@ from flax.training import checkpoints as flax_checkpoints
 
 import legacy_optim
 from equivalence_tests.sides.adapt import EquivalenceError, on_host
+from optax_bridge.checkpoints.devices import as_arrays
 from optax_bridge.checkpoints.locate import at_path, find_states, legacy_states, optimizers
 from optax_bridge.checkpoints.read import ORBAX, Read, read_checkpoint
-from optax_bridge.checkpoints.restore import as_arrays, path_restored
+from optax_bridge.checkpoints.restore import path_restored
 from optax_bridge.metadata.trees import PyTree
 
 PREFIX = "checkpoint_"

@@ -21,8 +21,7 @@ from optax_bridge.correspondence.expression import ExpressionError, parse
 from optax_bridge.correspondence.recipe import Call, Source, build
 from optax_bridge.exact.leaf_rule import LeafRule, describe_leaves
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import Names, key_names
+from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
 
@@ -167,16 +166,6 @@ def differing_in_t5x(
     if isinstance(rule, LeafRule) and isinstance(rule.plan, Planner):
         return [leaf.path for leaf in rule.plan.differing_in_t5x(describe_leaves(params))]
     return [path for group in groups for path in differing_in_t5x(*group)]
-
-
-def params_held(
-    tx: optax.GradientTransformation, opt_state: OptState, params: Params
-) -> set[Names]:
-    """The paths of the parameters that some group of a transformation holds; all without groups."""
-    groups = groups_of(tx, opt_state, params)
-    if groups:
-        return {path for group in groups for path in params_held(*group)}
-    return {key_names(path) for path, _ in leaves_with_path(params)}
 
 
 def groups_of(

@@ -2,18 +2,16 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TypeVar
 
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.lazy import BLOCK, blocks_of
 from optax_bridge.checkpoints.trees import is_array, is_key, is_state
 from optax_bridge.checkpoints.values import fault_in
-from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import key_names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
@@ -54,15 +52,6 @@ def placed(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
     )
 
 
-def _outline_on_host(target: T) -> T:
-    """The target with NumPy's arrays for those that JAX may move from device to device."""
-
-    def outline_of_leaf(leaf: Leaf) -> Leaf:
-        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if _is_free(leaf) else leaf
-
-    return jax.tree.map(outline_of_leaf, target)
-
-
 def without_memory(template: T) -> T:
     """The template with its large finite arrays as views of one zero: a file replaces them."""
 
@@ -74,50 +63,27 @@ def without_memory(template: T) -> T:
     return jax.tree.map(outline_of_leaf, template)
 
 
-def placed_like(target: T, tree: T) -> T:
-    """Puts arrays on the target's devices, committed if the target's are."""
-
-    def place(old: Leaf, new: Leaf) -> Leaf:
-        if _is_free(old):
-            return jax.device_put(new)
-        return jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
-
-    # Where the target has None, anything may have come.
-    return jax.tree.map(place, target, tree, is_leaf=lambda node: node is None)
-
-
-def has_leaves_of(target: PyTree, saved: PyTree) -> bool:
-    """True if a file has a target's leaves by their paths in JAX, of the same types and shapes."""
-    target_leaves = {key_names(leaf_path): leaf for leaf_path, leaf in leaves_with_path(target)}
-    saved_leaves = {leaf_path: leaf for leaf_path, leaf in leaves(saved) if leaf is not None}
-    return target_leaves.keys() == saved_leaves.keys() and all(
-        _is_same_kind(leaf, saved_leaves[path]) for path, leaf in target_leaves.items()
+def as_arrays(tree: PyTree) -> PyTree:
+    """A state dict whose arrays are in memory: those read when asked for, or mapped from a file."""
+    return jax.tree.map(
+        lambda leaf: np.array(leaf) if is_array(leaf) and not isinstance(leaf, jax.Array) else leaf,
+        tree,
     )
 
 
-def _is_same_kind(leaf: Leaf, saved: Leaf) -> bool:
-    """True if Orbax restores the one into the other; it refuses NumPy's scalars."""
-    if isinstance(leaf, np.generic) or np.shape(leaf) != np.shape(saved):
-        return False
-    return not is_array(leaf) or (is_array(saved) and leaf.dtype == saved.dtype)
+def placed_like(target: T, tree: T) -> T:
+    """Reads the arrays one by one onto the target's devices, committed if the target's are."""
 
+    def place(old: Leaf, new: Leaf) -> Leaf:
+        new = as_arrays(new)
+        if not isinstance(old, jax.Array):
+            return new
+        # What `jnp` made, where no device was named, JAX may move. Keys have no NumPy.
+        is_free = not old.committed and not is_key(old)
+        return jax.device_put(new, None if is_free else old.sharding)
 
-def restore_by_orbax(target: T, path: str, by_flax: Callable[[str, PyTree], PyTree]) -> T:
-    """Restores by Orbax, which brings arrays to the devices where the target has them."""
-    try:
-        return by_flax(path, _outline_on_host(target))
-    except CheckpointError as error:  # of a state in the tree, which does not know the file
-        raise CheckpointError(
-            f"{path}, {error.place}", error.expected, error.found, error.remedy
-        ) from None
-    except (ValueError, KeyError) as error:  # of Orbax, about what it has written beside the arrays
-        found = f"{type(error).__name__}: {brief(str(error), 200)}"
-        raise CheckpointError(path, "a checkpoint that Orbax restores", found, DAMAGED) from error
-
-
-def _is_free(leaf: Leaf) -> bool:
-    """True if JAX may move it: `jnp` made it where no device was named. Keys have no NumPy."""
-    return isinstance(leaf, jax.Array) and not leaf.committed and not is_key(leaf)
+    # Where the target has None, anything may have come.
+    return jax.tree.map(place, target, tree, is_leaf=lambda node: node is None)
 
 
 def _own_copy(leaf: Leaf) -> np.ndarray:

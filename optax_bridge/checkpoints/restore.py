@@ -8,15 +8,11 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.devices import (
-    has_leaves_of,
-    placed_like,
-    quiet_orbax,
-    restore_by_orbax,
-)
+from optax_bridge.checkpoints.devices import as_arrays, placed_like, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.legacy_to_state import plan_like, surplus_fields
+from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.moves import Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, Read, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
@@ -26,11 +22,14 @@ from optax_bridge.checkpoints.trees import (
     is_array,
     is_key,
     is_state,
+    paths_in_state_dict,
     plain,
     refill,
     state_dict,
     state_dict_of,
 )
+from optax_bridge.metadata.axis_metadata import leaves_with_path
+from optax_bridge.metadata.paths import key_names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
@@ -184,15 +183,17 @@ def _restore_from(
         return as_arrays(read.tree)
     if read.format != ORBAX:
         return _restore_into(target, read.tree, path, keep, allow_nan, as_arrays)
-    saved, put = read.tree, as_arrays
-    if not allow_nan and has_leaves_of(target, saved):
-        saved, put = restore_by_orbax(target, path, by_flax), _identity
-    return placed_like(target, _restore_into(target, saved, path, keep, allow_nan, put))
+    saved = _named_as_flax(read.tree, target)
+    return placed_like(target, _restore_into(target, saved, path, keep, allow_nan))
 
 
-def _identity(leaf: Leaf) -> Leaf:
-    """The leaf as it is: it is on its device already."""
-    return leaf
+def _named_as_flax(saved: PyTree, target: PyTree) -> PyTree:
+    """Orbax has the names that JAX gives to the parts of a container, state dicts those of Flax."""
+    paths, names = [key_names(p) for p, _ in leaves_with_path(target)], paths_in_state_dict(target)
+    if paths == names or {p for p, leaf in leaves(saved) if leaf is not None} != {*paths}:
+        return saved
+    values = [at_path(saved, path) for path in paths]
+    return fill_outline(plain(state_dict(target)), dict(zip(names, values, strict=True)))
 
 
 def _size_of(target: PyTree) -> int:
@@ -239,14 +240,6 @@ def _step_of_manager(folder: Path, prefix: str) -> str | None:
     return None
 
 
-def as_arrays(tree: PyTree) -> PyTree:
-    """A state dict whose arrays are in memory: those read when asked for, or mapped from a file."""
-    return jax.tree.map(
-        lambda leaf: np.array(leaf) if is_array(leaf) and not isinstance(leaf, jax.Array) else leaf,
-        tree,
-    )
-
-
 def plan_restore(target: PyTree, read: Read) -> Plan:
     """The plan of `restored_like`, not checked."""
     if not has_states(target):
@@ -271,7 +264,7 @@ def _restore_into(
     place: Place,
     keep: bool,
     allow_nan: bool,
-    put: Callable[[Leaf], Leaf] = _identity,
+    put: Callable[[Leaf], Leaf] = lambda leaf: leaf,
     remedy: str = SAME_MAKE,
 ) -> T:
     """The target with a state dict or a tree like it, whole or not at all."""
@@ -281,6 +274,6 @@ def _restore_into(
     return apply_plan(plan, target, put)
 
 
-def apply_plan(plan: Plan, target: T, put: Callable[[Leaf], Leaf] = _identity) -> T:
+def apply_plan(plan: Plan, target: T, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> T:
     """The target with the leaves that a plan has for it."""
     return refill(target, fill_outline(state_dict_of(target), plan.apply(put)))

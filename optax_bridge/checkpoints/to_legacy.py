@@ -1,26 +1,16 @@
 """From a `TrainState`, in memory or read, to the legacy optimizer that it corresponds to."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import serialization
 
 import legacy_optim
 from optax_bridge._text import brief
-from optax_bridge.checkpoints.definitions import (
-    Definition,
-    check_axes_of_t5x,
-    is_transformation,
-    params_held,
-    shape_of_state,
-)
+from optax_bridge.checkpoints.definitions import shape_of_state
 from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
-from optax_bridge.checkpoints.formats.format import put
 from optax_bridge.checkpoints.layout import (
     LAYOUT,
     Layout,
@@ -31,7 +21,7 @@ from optax_bridge.checkpoints.layout import (
     without_copies,
 )
 from optax_bridge.checkpoints.legacy_to_state import OTHER_OPTIMIZER
-from optax_bridge.checkpoints.locate import at_path, find_states, select_paths, shapes_of
+from optax_bridge.checkpoints.locate import at_path, find_states, select_paths
 from optax_bridge.checkpoints.moves import Item, Move, Plan, Retyped, moved_to
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.same_names import Paths, may_count_steps, steps_misfit, trained_items
@@ -40,16 +30,14 @@ from optax_bridge.checks import check_definition, check_one_copy
 from optax_bridge.correspondence import UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RECIPES
 from optax_bridge.correspondence.recipe import build
-from optax_bridge.exact.boxed import boxes_handled
 from optax_bridge.legacy import legacy_fields
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.paths import Names, key_names, leaf_name, leaves
+from optax_bridge.metadata.paths import Names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
-from optax_bridge.states import Slot, field_slots
 
 
 def legacy_tree(
-    params: Params, opt_state: OptState, step: Leaf, definition: Definition
+    params: Params, opt_state: OptState, step: Leaf, definition: legacy_optim.OptimizerDef
 ) -> dict[str, PyTree]:
     """The state dict of the legacy optimizer for a new state, the layout of its checkpoints."""
     plan, outline = state_to_legacy(params, opt_state, step, definition)
@@ -61,26 +49,22 @@ def state_to_legacy(
     params: Params,
     opt_state: OptState,
     step: Leaf,
-    definition: Definition,
+    definition: legacy_optim.OptimizerDef,
     place: Place = "state",
     path: Names = (),
 ) -> tuple[Plan, dict[str, PyTree]]:
     """The plan from a TrainState at a path to a legacy optimizer, and the outline of that."""
-    check_definition(definition, "optimizer_def", or_transformation=True)
+    check_definition(definition, "optimizer_def")
     check_one_copy(step)
     target = unboxed(params)
-    if is_transformation(definition):
-        state, fields = _fields_by_parameter(definition, opt_state, params)
-        outline = serialization.to_state_dict({"target": target, "state": state})
-    else:
-        try:
-            state, fields = legacy_fields(definition, target, unboxed(opt_state))
-            outline = definition.state_dict(target, state)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                "opt_state", f"the state of {type(definition).__name__}'s transformation",
-                str(error).removesuffix("."), OTHER_OPTIMIZER,
-            ) from error  # fmt: skip
+    try:
+        state, fields = legacy_fields(definition, target, unboxed(opt_state))
+        outline = definition.state_dict(target, state)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            "opt_state", f"the state of {type(definition).__name__}'s transformation",
+            str(error).removesuffix("."), OTHER_OPTIMIZER,
+        ) from error  # fmt: skip
     states_path = ("state", "param_states")
     step_path, is_number = (*path, "step"), array_like(step) and may_count_steps(step)
     items: list[Item] = [
@@ -102,49 +86,6 @@ def state_to_legacy(
         if row not in rows and isinstance(leaf, jax.ShapeDtypeStruct)
     ]
     return Plan(place, tuple(items)), outline
-
-
-def _fields_by_parameter(
-    tx: optax.GradientTransformation, opt_state: OptState, params: Params
-) -> tuple[legacy_optim.OptimizerState, list[Slot]]:
-    """The legacy layout of a transformation's state: fields for each parameter, None for none."""
-    _check_is_of(tx, opt_state, params)
-    try:
-        fields = field_slots(opt_state, None)
-        check_axes_of_t5x(tx, opt_state, params, "opt_state")
-        paths = params_held(tx, unboxed(opt_state), unboxed(params))
-    except (ValueError, AttributeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(
-            "opt_state", "a state in this project's own arithmetic, which has a legacy layout",
-            str(error).removeprefix("found "), "Or pass the legacy definition instead.",
-        ) from error  # fmt: skip
-
-    by_parameter: dict[Names, dict[str, PyTree]] = {names: {} for names in paths}
-    for slot in fields:
-        row = slot.row
-        length = next(n for n in range(len(row) - 1, -1, -1) if row[:n] in paths)
-        put(by_parameter[row[:length]], row[length:], slot.leaf, "opt_state")
-    states = jax.tree_util.tree_map_with_path(
-        lambda path, _: by_parameter.get(key_names(path)), unboxed(params)
-    )
-    return legacy_optim.OptimizerState(None, states), fields
-
-
-def _check_is_of(tx: optax.GradientTransformation, opt_state: OptState, params: Params) -> None:
-    """Checks types and shapes of a state against those that a transformation makes."""
-    try:
-        template = jax.eval_shape(boxes_handled(tx).init, shapes_of(params))
-    except (ValueError, TypeError):
-        return  # it goes by the names of the axes, and the parameters are in boxes no more
-    shapes, expected = ([np.shape(x) for x in jax.tree.leaves(s)] for s in (opt_state, template))
-    if type(opt_state) is not type(template) or shapes != expected:
-        raise CheckpointError(
-            "opt_state", f"a {type(template).__name__} of the shapes {brief(expected)}",
-            f"a {type(opt_state).__name__} of {brief(shapes)}",
-            "Pass the transformation that the state is of.",
-        )  # fmt: skip
 
 
 def back(
@@ -215,33 +156,25 @@ def _replace(tree: PyTree, path: Names, value: PyTree) -> PyTree:
     return {**tree, path[0]: _replace(tree[path[0]], path[1:], value)}
 
 
-def _state_of(saved: PyTree, definition: Definition, params: Params, place: Path) -> OptState:
+def _state_of(
+    saved: PyTree, definition: legacy_optim.OptimizerDef, params: Params, place: Path
+) -> OptState:
     """The state of a file in the NamedTuples of the transformation that it is of."""
     actual = {p: (v.shape, v.dtype) for p, v in leaves(saved) if is_array(v)}
-    differing: list[str] = []
-    for tx in _transformations(definition):
-        template = shape_of_state(tx.init, params, place, _name(definition))
+    differing, name = list[str](), type(definition).__name__
+    for recipe in RECIPES:
+        try:
+            tx = build(choose_recipe(definition, recipe, {"float32"}).call)
+        except UnsupportedSetting:
+            continue
+        template = shape_of_state(tx.init, params, place, name)
         plain = state_dict(template)
         wanted = {p: (v.shape, v.dtype) for p, v in leaves(plain) if is_array(v)}
         if wanted == actual:
             return refill(template, fill_outline(plain, dict(leaves(saved))))
         differing += [leaf_name(p) for p, _ in set(wanted.items()) ^ set(actual.items())]
     raise CheckpointError(
-        f"{place}, ['opt_state']", f"the state of {_name(definition)}'s transformation",
+        f"{place}, ['opt_state']", f"the state of {name}'s transformation",
         f"leaves that differ: {brief(sorted(set(differing)))}",
         "Give the optimizer whose transformation wrote it.",
     )  # fmt: skip
-
-
-def _transformations(definition: Definition) -> Iterator[optax.GradientTransformation]:
-    """Those whose state a file may have for a definition: of each recipe."""
-    if is_transformation(definition):
-        yield definition
-        return
-    for recipe in RECIPES:
-        with contextlib.suppress(UnsupportedSetting):
-            yield build(choose_recipe(definition, recipe, {"float32"}).call)
-
-
-def _name(definition: Definition) -> str:
-    return "the transformation" if is_transformation(definition) else type(definition).__name__

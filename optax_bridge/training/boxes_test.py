@@ -13,7 +13,6 @@ from flax import linen as nn
 from flax import nnx, serialization
 
 import legacy_optim
-import optax_bridge
 from optax_bridge import TrainState, from_legacy
 from optax_bridge.checkpoints import convert_file, restore_checkpoint
 from optax_bridge.checkpoints.convert_test import same_bits
@@ -155,23 +154,6 @@ def test_a_file_goes_into_boxes_and_into_none(name: str, way: str, tmp_path: Pat
         if way == "new_msgpack":  # Flax alone would hand out {"value": array} for a box
             data = (path / "checkpoint_1").read_bytes()
             assert_taken_over(serialization.from_bytes(fresh(name, kind), data), name, kind)
-
-
-@pytest.mark.parametrize("kind", ["Partitioned", "none"])
-def test_adafactor_by_the_names_of_axes_is_written_with_boxes_and_without(
-    kind: str, tmp_path: Path
-) -> None:
-    rules = (("mlp", "row"), ("embed", "column"))
-    tx = optax_bridge.adafactor(0.1, axis_rules=rules, as_in_t5x=True)
-    state = TrainState.create(apply_fn=None, params=boxed("Partitioned"), tx=tx)
-    state = state.apply_gradients(grads=GRADS)
-    written = state if kind == "Partitioned" else unboxed(state)
-    written.to_legacy_checkpoint(tmp_path / "old", optimizer_def=tx)
-    plain: Any = restore_checkpoint(tmp_path / "old", None)
-    rows = plain["state"]["param_states"]
-    assert set(rows["dense"]["kernel"]) == {"v_row", "v_col", "v", "m"}
-    other = TrainState.create(apply_fn=None, params=boxed("Partitioned"), tx=tx)
-    same_bits(jax.tree.leaves(restore_checkpoint(tmp_path / "old", other)), jax.tree.leaves(state))
 
 
 @pytest.mark.parametrize("kind", BOXES)

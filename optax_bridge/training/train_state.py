@@ -358,7 +358,7 @@ class TrainState(train_state.TrainState):
         self,
         path: Path | str,
         *,
-        optimizer_def: "legacy_optim.OptimizerDef | optax.GradientTransformation",
+        optimizer_def: "legacy_optim.OptimizerDef",
         part: str | None = None,
         force: bool = False,
     ) -> None:
@@ -366,8 +366,7 @@ class TrainState(train_state.TrainState):
 
         Args:
           path: the file to write; it appears whole or not at all.
-          optimizer_def: the definition that this state's transformation corresponds to; or that
-            transformation, for Adafactor by axis.
+          optimizer_def: the definition that this state's transformation corresponds to.
           part: the path for the optimizer, such as "optimizer", next to the step and this state's
             other fields; None: the optimizer is the whole, and they stay out.
           force: replace an existing checkpoint; anything else is never replaced.

@@ -167,10 +167,6 @@ def test_adafactor_by_axis_goes_on_where_t5x_stopped(tmp_path: Path) -> None:
     found = after.opt_state.v_row["decoder"]["mlp"]["kernel"]
     # Within 4 ULP of the largest: the mean is summed in another order here.
     np.testing.assert_allclose(found, expected, rtol=0, atol=4 * np.spacing(expected.max()))
-    state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=tx)
-    back = read_checkpoint(tmp_path / "back").tree
-    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(tree), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_groups_of_adafactors_by_axis_go_on_where_t5x_stopped(tmp_path: Path) -> None:
@@ -188,11 +184,12 @@ def test_groups_of_adafactors_by_axis_go_on_where_t5x_stopped(tmp_path: Path) ->
     state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx)
     assert state.opt_state.inner[0].v_col["decoder"]["attention"]["kernel"].shape == (2, 3, 4)
     assert {int(inner.count) for inner in state.opt_state.inner} == {1000}
+    states = tree["state"]["param_states"]["decoder"]
+    for inner, name in zip(state.opt_state.inner, ("attention", "mlp"), strict=True):
+        for field in ("v_row", "v_col"):
+            found = getattr(inner, field)["decoder"][name]["kernel"]
+            np.testing.assert_array_equal(found, states[name]["kernel"][field])
     state.apply_gradients(grads=state.params)
-    state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=tx)
-    back = read_checkpoint(tmp_path / "back").tree
-    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(tree), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_a_square_kernel_by_rules_that_t5x_ignores_is_refused(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import legacy_optim
+from optax_bridge.checkpoints.devices import as_arrays
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.pytorch import as_tree
-from optax_bridge.checkpoints.restore import as_arrays
 from optax_bridge.checkpoints.to_train_state import convert_tree, train_state
 from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import PyTree

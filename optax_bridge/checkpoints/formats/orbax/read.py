@@ -48,9 +48,7 @@ class ArrayFolder:
         self.has_one_store = (folder / "manifest.ocdbt").is_file()
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
 
-    def open(
-        self, name: str, place: str, spec: Mapping[str, PyTree], dtype: np.dtype | None = None
-    ) -> StoredArray:
+    def open(self, name: str, place: str, spec: Mapping[str, PyTree]) -> StoredArray:
         """Opens an array, which is read when it is asked for."""
         parts = Path(name).parts
         if not parts or os.path.isabs(name) or ".." in parts or "\0" in name or len(name) > 4096:
@@ -73,7 +71,7 @@ class ArrayFolder:
                 place, "an array in zarr format", brief(str(error), 200), DAMAGED
             ) from None
         stored = np.dtype(opened.dtype.numpy_dtype)
-        array = StoredArray(place, tuple(opened.shape), dtype or stored, opened)
+        array = StoredArray(place, tuple(opened.shape), stored, opened)
         chunk = (
             math.prod(n or 1 for n in opened.chunk_layout.read_chunk.shape or ()) * stored.itemsize
         )
