@@ -68,6 +68,11 @@ class Step:
         return any(leaf.dtype == np.float64 for leaf in self.trees["params"].values())
 
     @property
+    def batch(self) -> Any:
+        """The batch, or the digest of it; None if neither was recorded."""
+        return self.digest or (nest(self.trees["batch"]) if "batch" in self.trees else None)
+
+    @property
     def tensors(self) -> dict[str, Any]:
         """Parameters and model state by name, as PyTorch's are."""
         flats = [self.trees.get(tree, {}) for tree in ("params", "model_state")]
@@ -211,8 +216,6 @@ def _read_step(file: Path, before: Sequence[Step]) -> Step:
         for number, (tree, path, dtype) in enumerate(meta.pop("arrays")):
             bits = _member(archive, str(number))
             trees.setdefault(tree, {})[tuple(path)] = bits.view(_dtype(dtype))
-    if "params" not in trees and not before:
-        raise ValueError("it has no parameters")
     return _step(meta, trees, before)
 
 
@@ -293,12 +296,12 @@ def _packed(recording: Recording, members: dict[tuple[Any, ...], str]) -> dict[s
     # Leaf -> the array of each step that has it; what the same steps have is one member.
     by_leaf: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
     metas = []
-    last: Flat = {}
+    last = None
     for number, step in enumerate(recording.steps):
         meta = {key: value for key, value in vars(step).items() if key != "trees"}
         metas.append({**meta, "missing": sorted(step.missing, key=str), "scalars": []})
         for tree, flat in step.trees.items():
-            if tree == "params" and _same(flat, last):
+            if flat is last:
                 continue  # the new parameters of the step before
             for path, leaf in flat.items():
                 if isinstance(leaf, np.ndarray):
@@ -306,7 +309,7 @@ def _packed(recording: Recording, members: dict[tuple[Any, ...], str]) -> dict[s
                     by_leaf.setdefault(key, {})[number] = leaf
                 else:
                     metas[-1]["scalars"].append([tree, path, leaf])
-        last = step.trees.get("new_params", {})
+        last = step.trees.get("new_params")
     groups: dict[tuple[str, tuple[int, ...]], list[tuple[Any, ...]]] = {}
     for (tree, *leaf), by_step in by_leaf.items():
         groups.setdefault((tree, tuple(by_step)), []).append((leaf, by_step.values()))
@@ -319,13 +322,6 @@ def _packed(recording: Recording, members: dict[tuple[Any, ...], str]) -> dict[s
         rows.append([tree, numbers, name, [leaf for leaf, _ in leaves]])
     about = {key: value for key, value in recording.index.items() if key != "names"}
     return {**about, "steps": metas, "trees": rows}
-
-
-def _same(flat: Flat, last: Flat) -> bool:
-    return flat.keys() == last.keys() and all(
-        leaf.dtype == last[path].dtype and leaf.tobytes() == last[path].tobytes()
-        for path, leaf in flat.items()
-    )
 
 
 def read_packed(path: Path) -> dict[str, Recording]:

@@ -190,4 +190,7 @@ def test_pytorch_is_recorded_in_mid_training(tmp_path: Path):
     names = {"names": {"weight": kernel, "bias": "params/dense/bias"}}
     result = replay(run, optimizer=optax.adam(0.1), names=names)
     assert "rate['bias']: 0.02 there, 0.1 here: 5 times" in str(result), result
-    assert result.explanation.startswith("with the recorded rates it is")
+    assert result.stages[-1].leaf == "params['dense']['bias']" and not result.explanation
+    rates: Any = {"bias": optax.adam(0.02), "kernel": optax.adam(0.1)}
+    groups = {"dense": {"bias": "bias", "kernel": "kernel"}}
+    assert_replays(run, optimizer=optax.partition(rates, groups), names=names)

@@ -51,8 +51,6 @@ from optax_bridge.cli.errors import error_text
 from optax_bridge.metadata.trees import PyTree
 
 NAME = "optimizer"
-# By step and group, what brings the updates to the recorded rate.
-Factors = Sequence[Mapping[str, float]]
 # In ULP: what a run may round where float64 shows no more, free or in lockstep (with the recorded
 # parameters at each step). Beyond that, four times our own rounding is rounding too, as far as the
 # bound of `OPEN_ULP` goes; different is what exceeds both, and what lies between is not decided.
@@ -75,28 +73,20 @@ class Stepper:
         self.step = jax.jit(self.side.step) if self.side.compiled else self.side.step
         self.can_set = not isinstance(value, Side)  # PyTorch's has its own tensors
 
-    def run(
-        self, *, lockstep: bool, wide: bool = False, factors: Factors = ()
-    ) -> dict[str, np.ndarray]:
-        """Returns the new parameters after each step; factors by group scale the updates."""
+    def run(self, *, lockstep: bool, wide: bool = False) -> dict[str, np.ndarray]:
+        """Returns the new parameters after each step."""
         recorded, new = self.recording.steps, []
         with float64(wide or recorded[0].is_double), np.errstate(all="ignore"):
             carry = self._start(wide)
             for number, step in enumerate(recorded):
                 params = step.trees["params"]
-                if (lockstep and number) or factors:
-                    carry = _with_params(
-                        carry, _jax(new[-1] if new and not lockstep else params, wide)
-                    )
-                before = host_leaves(self.side.view(carry)["params"])
+                if lockstep and number:
+                    carry = _with_params(carry, _jax(params, wide))
                 if not step.skipped:
                     grads = step.trees["grads"]
                     full = {p: grads.get(p, np.zeros_like(leaf)) for p, leaf in params.items()}
                     carry = self.step(carry, _jax(full, wide), **self._rate(step.rates))
                 new.append(host_leaves(self.side.view(carry)["params"]))
-                for group, factor in factors[number].items() if factors else ():
-                    for path in self.paths_of(group):
-                        new[-1][path] = _scaled(before[path], new[-1][path], factor)
         dtypes = {path: leaf.dtype for path, leaf in recorded[0].trees["params"].items()}
         runs = stacks_of(new)
         return named_leaves({path: leaf.astype(dtypes[path]) for path, leaf in runs.items()})
@@ -181,11 +171,6 @@ def _jax(flat: Flat, wide: bool) -> Any:
     return jax.tree.map(jnp.asarray, in_float64(nest(flat)) if wide else nest(flat))
 
 
-def _scaled(old: np.ndarray, new: np.ndarray, factor: float) -> np.ndarray:
-    before = old.astype(np.float64)
-    return new if factor == 1 else np.asarray(before + factor * (new - before), new.dtype)
-
-
 def rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     """The optimizer's rate at each step by the recorded groups, or why it is not known."""
     recorded = stepper.recording.steps
@@ -244,39 +229,26 @@ def _joined(rows: _Rows, names: Iterable[str]) -> list[np.ndarray]:
 
 def judge_steps(stepper: Stepper, settings: Settings) -> tuple[list[Stage], str]:
     """The stages of the rate and of the optimizer, and what explains a difference."""
-    recording, factors = stepper.recording, []
     try:
         rates = rates_of(stepper)
     except NotJudgedError as error:
         rates = str(error)
-    rate = judge_rates(recording, rates)
-    if rate.parts and not isinstance(rates, str):
-        pairs = zip((step.rates for step in recording.steps), rates, strict=True)
-        factors = [
-            {g: r / here[g] if here.get(g) else 1.0 for g, r in to.items()} for to, here in pairs
-        ]
+    rate = judge_rates(stepper.recording, rates)
     try:
-        stage = _judge(stepper, factors)
+        stage = _judge(stepper)
     except NotJudgedError as error:
         stage = not_judged(NAME, str(error), asked=True)
-    if factors:
-        stage = replace(stage, text=f"at the recorded rates; {stage.text}".rstrip("; "))
-    explanation = _explain(stepper, settings, factors) if stage.parts else ""
-    if rate.parts and not stage.parts:
-        explanation = f"with the recorded rates it is {stage.outcome.value}"
-    return [rate, stage], explanation
+    is_open = stage.parts and not rate.parts
+    return [rate, stage], _explain(stepper, settings) if is_open else ""
 
 
-def _judge(stepper: Stepper, factors: Factors) -> Stage:
+def _judge(stepper: Stepper) -> Stage:
     """Whether the optimizer makes the recorded parameters of the recorded gradients."""
     steps = stepper.recording.steps
     recorded = named_leaves(stepper.recording.stacks("new_params"))
     kinds = [False, True] if stepper.can_set else [False]
 
-    def run(lockstep: bool, wide: bool = False) -> dict[str, np.ndarray]:
-        return stepper.run(lockstep=lockstep, wide=wide, factors=factors)
-
-    runs = {lockstep: run(lockstep) for lockstep in kinds}
+    runs = {lockstep: stepper.run(lockstep=lockstep) for lockstep in kinds}
     comparisons = {lockstep: compare(recorded, runs[lockstep]) for lockstep in kinds}
     free = comparisons[False]
     ulp = max(comparison.ulp for comparison in comparisons.values())
@@ -286,7 +258,8 @@ def _judge(stepper: Stepper, factors: Factors) -> Stage:
     most, rounding = free.allowed(OPEN_ULP), dict.fromkeys(kinds, 0.0)
     if any(comparison.ulp > bounds[lockstep] for lockstep, comparison in comparisons.items()):
         for lockstep in kinds:
-            rounding[lockstep] = _OWN * compare(runs[lockstep], run(lockstep, wide=True)).ulp
+            wide = stepper.run(lockstep=lockstep, wide=True)
+            rounding[lockstep] = _OWN * compare(runs[lockstep], wide).ulp
             bounds[lockstep] = max(bounds[lockstep], min(rounding[lockstep], most))
     beyond = [lockstep for lockstep in kinds if comparisons[lockstep].ulp > bounds[lockstep]]
     beyond += [False] * (free.relative > VISIBLE and not beyond)
@@ -333,14 +306,14 @@ def _cause(step: Step, rows: _Rows, parted: set[str], leaf: str) -> str:
     return ""
 
 
-def _explain(stepper: Stepper, settings: Settings, factors: Factors) -> str:
+def _explain(stepper: Stepper, settings: Settings) -> str:
     """Returns settings with which the program follows the recording, in words."""
     there = stepper.recording.index.get("settings", {})
     recorded: Any = SimpleNamespace(parameters=there, name="the recording", build=lambda: None)
 
     def outcome(side: Any, is_short: bool) -> Outcome:
         recording = stepper.recording.until(FEW if is_short else None)
-        return _judge(Stepper(side, recording, stepper.state), factors).outcome
+        return _judge(Stepper(side, recording, stepper.state)).outcome
 
     explanation = search(recorded, settings, outcome, TRIES)
     return "" if explanation is None else str(explanation)

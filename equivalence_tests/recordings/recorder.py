@@ -154,17 +154,17 @@ class Recorder:
     def _write(self, meta, arrays):
         if self.count == 0:
             os.makedirs(self.path)
-            index = _index(self, meta, arrays)
+            index = _index(self, meta)
             _write_whole(os.path.join(self.path, INDEX), lambda f: f.write(_json(index)))
         arrays["meta"] = np.frombuffer(_json(meta), np.uint8)
         name = "step-%08d.npz" % meta["number"]
         _write_whole(os.path.join(self.path, name), lambda f: np.savez(f, **arrays))
         self.count += 1
         if self.count == 1:
-            size = sum(array.nbytes for array in arrays.values())
+            size = sum(array.nbytes for array in arrays.values()) / 1e6
             sys.stderr.write(
-                "%s: up to %d steps of %s: %s; steps= limits it\n"
-                % (self.path, self.steps, _size(size), _size(size * self.steps))
+                "%s: up to %d steps of %.3f MB: %.3f MB; steps= limits it\n"
+                % (self.path, self.steps, size, size * self.steps)
             )
 
     def torch(self, model, optimizer, scheduler=None):
@@ -196,7 +196,6 @@ class Recorder:
         )
         if scheduler is not None:
             self._settings["scheduler"] = type(scheduler).__name__
-            self.first = self.first or int(scheduler.last_epoch)
 
         def buffers():
             return {name: _copy(value) for name, value in model.named_buffers()} or None
@@ -207,10 +206,12 @@ class Recorder:
             if self.is_full:
                 return
             state = None
-            if self.count == 0 and stepped.state:
-                state = stepped.state_dict()
-                steps = [float(s["step"]) for s in state["state"].values() if "step" in s]
-                self.first = self.first or int(max(steps or [0]))
+            if self.count == 0:
+                state = stepped.state_dict() if stepped.state else None
+                steps = [float(s["step"]) for s in stepped.state.values() if "step" in s]
+                # SGD counts no steps; a scheduler may count epochs.
+                steps = steps or [getattr(scheduler, "last_epoch", 0)]
+                self.first = self.first or int(max(steps))
             taken.update(
                 params={name: _copy(value) for name, value in named.items()},
                 grads={name: _copy(value.grad) for name, value in named.items()},
@@ -277,6 +278,8 @@ class Recorder:
 
 def digest(batch):
     """Returns the text that stands for a batch that is too large, or private, to be recorded."""
+    if isinstance(batch, str):
+        return batch
     total = hashlib.sha256()
     for path, leaf in leaves_of(batch, "batch"):
         array, dtype = _array(leaf, _place("batch", path))
@@ -371,7 +374,7 @@ def _same(values, last):
 
 def _number(value, place):
     _array(value, place)  # refuses what is no number
-    return float(value.detach() if hasattr(value, "detach") else value)
+    return float(value)
 
 
 def _rates(rate):
@@ -383,14 +386,13 @@ def _rates(rate):
 
 def _flax_rates(definition, args, kwargs):
     """The learning rate of a call of apply_gradient, or of each group."""
-    hyper_params = args[0] if args else kwargs.get("hyper_params")
-    params = definition.hyper_params if hyper_params is None else hyper_params
-    if isinstance(params, (list, tuple)) and not hasattr(params, "learning_rate"):
-        rates = {str(n): getattr(p, "learning_rate", None) for n, p in enumerate(params)}
-    else:
-        rates = {"all": getattr(params, "learning_rate", None)}
+    params = args[0] if args else kwargs.get("hyper_params")
+    params = definition.hyper_params if params is None else params
+    is_list = isinstance(params, (list, tuple))
+    groups = {str(n): p for n, p in enumerate(params)} if is_list else {"all": params}
+    rates = {name: getattr(p, "learning_rate", None) for name, p in groups.items()}
     if kwargs.get("learning_rate") is not None:
-        rates = {name: kwargs["learning_rate"] for name in rates}
+        rates = dict.fromkeys(rates, kwargs["learning_rate"])
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 
@@ -409,10 +411,8 @@ def _flax_groups(definition, target):
 
 
 def _settings_of(definition):
-    params = definition.hyper_params
-    if isinstance(params, (list, tuple)) and not hasattr(params, "__dataclass_fields__"):
-        return {}
-    return _plain({n: getattr(params, n) for n in getattr(params, "__dataclass_fields__", {})})
+    params = definition.hyper_params  # of a MultiOptimizer a list, which has no fields
+    return _plain({n: getattr(params, n) for n in getattr(params, "__dataclass_fields__", ())})
 
 
 def _step_of(state):
@@ -445,25 +445,17 @@ def _json(value):
     return json.dumps(value).encode("utf-8")
 
 
-def _index(recorder, meta, arrays):
-    names = [
-        [tree, path, dtype, list(arrays[str(number)].shape)]
-        for number, (tree, path, dtype) in enumerate(meta["arrays"])
-    ]
-    versions = {}
-    for name in _FRAMEWORKS:
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            versions[name] = str(version)
+def _index(recorder, meta):
+    versions = {n: getattr(sys.modules.get(n), "__version__", None) for n in _FRAMEWORKS}
     return {
         "version": VERSION,
-        "versions": versions,
+        "versions": {name: str(it) for name, it in versions.items() if it is not None},
         "python": platform.python_version(),
         "platform": "%s %s" % (platform.system(), platform.machine()),
         "first": recorder.first,
         "limit": recorder.steps,
-        "dtypes": sorted({dtype for _, _, dtype, _ in names}),
-        "names": names,
+        "dtypes": sorted({dtype for _, _, dtype in meta["arrays"]}),
+        "names": meta["arrays"],
         "settings": _plain(recorder._settings),
         "groups": recorder._groups,
     }
@@ -478,14 +470,6 @@ def _process_index():
         if hasattr(jax, name):
             return getattr(jax, name)()
     return 0
-
-
-def _size(size):
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return "%.3g %s" % (size, unit)
-        size /= 1000.0
-    return "%.3g GB" % size
 
 
 def _write_whole(path, write):

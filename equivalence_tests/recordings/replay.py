@@ -14,7 +14,6 @@ from equivalence_tests.recordings.format import (
     Recording,
     RecordingError,
     named_leaves,
-    nest,
     path_text,
     read,
 )
@@ -33,7 +32,13 @@ from optax_bridge._text import listing
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.names import parse_names, read_names
 
-NAMES = ("batches", "loss and gradients", "rate", "optimizer")
+# The stages in their order, and the argument that each needs.
+_ASKED = {
+    "batches": "batches",
+    "loss and gradients": "loss",
+    "rate": "optimizer",
+    "optimizer": "optimizer",
+}
 
 
 @dataclass(frozen=True)
@@ -140,32 +145,26 @@ def replay(
         file = read_names(names) if is_file else parse_names(names, "names")
     here, remarks = _judgeable(source if file is None else in_flax(source, file))
     title = f"{source.place} ({source.origin})"
+    stages = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]
     if not here.steps:
-        return Replay(title, [not_judged(name, "no step is left") for name in NAMES], remarks)
-    stages = [
-        not_judged(NAMES[0], "no batches were given, see --batches")
-        if batches is None
-        else judge_batches(here, batches),
-        not_judged(NAMES[1], "no loss was given, see --loss")
-        if loss is None
-        else judge_loss(here, loss),
-    ]
+        stages = [not_judged(name, "no step is left", asked=True) for name in _ASKED]
+        return Replay(title, stages, remarks)
+    if batches is not None:
+        stages[0] = judge_batches(here, batches)
+    if loss is not None:
+        stages[1] = judge_loss(here, loss)
     if optimizer is None:
-        stages += [
-            not_judged(name, "no optimizer was given, see --optimizer") for name in NAMES[2:]
-        ]
         return Replay(title, stages, remarks)
     finite = sum("new_params" in step.trees for step in here.steps)
     if not finite:
-        why = "no step has new parameters"
-        stages += [not_judged(NAMES[2], why), not_judged(NAMES[3], why, asked=True)]
+        stages[2:] = [not_judged(s.name, "no new parameters", asked=True) for s in stages[2:]]
         return Replay(title, stages, remarks)
     settings = as_settings(optimizer)
     state = functools.partial(recorded_state, source, file)
     stepper = Stepper(settings.build(), here.until(finite), state)
     stepper.check_params()
-    more, explanation = judge_steps(stepper, settings)
-    return Replay(title, [*stages, *more], remarks, explanation)
+    stages[2:], explanation = judge_steps(stepper, settings)
+    return Replay(title, stages, remarks, explanation)
 
 
 def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
@@ -197,16 +196,12 @@ def beside(recording: Recording, other: Recording) -> Replay:
             f"{recording.place}, found {other.first}"
         )
     both = [side.until(steps) for side in (recording, other)]
-    batches = [
-        step.digest or (nest(step.trees["batch"]) if "batch" in step.trees else None)
-        for step in both[1].steps
-    ]
+    batches = [step.batch for step in both[1].steps]
+    has_none = any(batch is None for batch in batches)
     stages = [
-        not_judged("batches", "one recording has none")
-        if any(batch is None for batch in batches)
-        else judge_batches(both[0], batches)
+        not_judged("batches", _ONE_HAS_NONE) if has_none else judge_batches(both[0], batches),
+        *(_beside_tree(both, name, title) for name, title in _TITLES.items()),
     ]
-    stages += [_beside_tree(both, name, title) for name, title in _TITLES.items()]
     rates = [step.rates for step in both[1].steps]
     stages.insert(-1, judge_rates(both[0], rates if all(rates) else "one recording has no rates"))
     stages = sorted(stages, key=lambda s: s.step if s.parts and s.step is not None else -1)
@@ -216,6 +211,7 @@ def beside(recording: Recording, other: Recording) -> Replay:
     return Replay(f"{other.place} beside {recording.place}", stages, remarks)
 
 
+_ONE_HAS_NONE = "one recording has none"
 # In the order in which a step happens.
 _TITLES = {
     "params": "parameters",
@@ -229,7 +225,7 @@ _TITLES = {
 def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
     sides = [named_leaves(side.stacks(tree), tree) for side in both]
     if not all(sides):
-        return not_judged(title, "one recording has none")
+        return not_judged(title, _ONE_HAS_NONE)
     if differing := sorted(sides[0].keys() ^ sides[1].keys()):
         raise RecordingError(
             f"{both[1].place}: expected the leaves of {both[0].place}, found on one side alone "
@@ -241,24 +237,19 @@ def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
 def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
     """Returns the recording up to its first step that cannot be judged, and remarks on it."""
     remarks = [recording.remark] if recording.remark else []
+    paths = recording.steps[0].trees["params"].keys()
     for number, step in enumerate(recording.steps):
-        for tree in ("grads", "new_params"):
-            bad = [p for p, leaf in step.trees.get(tree, {}).items() if not _is_finite(leaf)]
-            if bad and not step.skipped:
-                remarks.append(
-                    f"{path_text(bad[0], tree)} is not finite from step {step.number}: the "
-                    f"{number} steps before it are judged"
-                )
-                return recording.until(number), remarks
-    paths = [step.trees["params"].keys() for step in recording.steps]
-    odd = next((n for n, these in enumerate(paths) if these != paths[0]), None)
-    if odd is not None:
-        at = recording.steps[odd].number
-        leaf = path_text(sorted(paths[odd] ^ paths[0], key=str)[0])
-        remarks.append(f"{leaf} comes or goes at step {at}: the {odd} steps before it are judged")
-        return recording.until(odd), remarks
+        faults = [
+            f"{path_text(path)} comes or goes at"
+            for path in sorted(step.trees["params"].keys() ^ paths, key=str)
+        ]
+        faults += [
+            f"{path_text(path, tree)} is not finite from"
+            for tree in (() if step.skipped else ("grads", "new_params"))
+            for path, leaf in step.trees.get(tree, {}).items()
+            if not np.isfinite(np.asarray(leaf).astype(np.float64)).all()
+        ]
+        if faults:
+            before = f"the {number} steps before it are judged"
+            return recording.until(number), [*remarks, f"{faults[0]} step {step.number}: {before}"]
     return recording, remarks
-
-
-def _is_finite(leaf: Any) -> bool:
-    return bool(np.isfinite(np.asarray(leaf).astype(np.float64)).all())

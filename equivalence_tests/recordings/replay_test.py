@@ -92,6 +92,7 @@ def record(
                 grads=grads,
                 new_params=new,
                 state=state if number == start and how.get("with_state") else None,
+                raw_grads=raw if how.get("with_raw") else None,
                 model_state=model_state,
                 rng=KEY,
                 learning_rate=RATES(number),
@@ -163,8 +164,10 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("fault", OPTIMIZERS)
-def test_a_fault_of_the_optimizer(fault: str, run: Path):
+def test_a_fault_of_the_optimizer(fault: str, run: Path, monkeypatch: pytest.MonkeyPatch):
     optimizer, stage, text = OPTIMIZERS[fault]
+    if "=" not in text:  # of a fault that no setting explains, two are tried
+        monkeypatch.setattr("equivalence_tests.recordings.optimizer.TRIES", 2)
     result = replay(run, optimizer=optimizer, loss=loss)
     assert result.first is not None, result
     assert result.first.name == stage, result
@@ -225,7 +228,10 @@ def test_nothing_differs(run: Path):
         assert_replays(run, optimizer=OPTIMIZERS["eps"][0])
 
 
-def test_moments_in_half_precision_are_not_rounding_only(run: Path):
+def test_moments_in_half_precision_are_not_rounding_only(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("equivalence_tests.recordings.optimizer.TRIES", 0)
     tx = optax.adamw(RATES, eps=1e-2, weight_decay=0.1, mu_dtype=jnp.bfloat16)
     stage = replay(run, optimizer=tx).stages[-1]
     assert stage.outcome is Outcome.UNDECIDED, stage
@@ -245,10 +251,12 @@ def test_tied_weights_that_are_untied(run: Path):
     assert "untied here?" in str(replay(run, loss=untied))
 
 
-def test_a_norm_to_which_gradients_are_clipped(tmp_path: Path):
-    path = record(tmp_path / "run.rec", clip=0.2)
-    assert "clipped to a global norm of 0.2" in str(replay(path, loss=loss, optimizer=make_tx))
-    assert "is it the momentum?" in str(replay(path, loss=planted(momentum=0.99)))
+def test_gradients_that_are_clipped(tmp_path: Path):
+    result = replay(record(tmp_path / "run.rec", clip=0.2), loss=loss, optimizer=make_tx)
+    assert result.first is not None and result.first.name == "loss and gradients"
+    assert "times the recorded one: are those clipped?" in result.first.text
+    path = record(tmp_path / "raw.rec", clip=0.2, with_raw=True)
+    assert_replays(path, loss=loss, optimizer=make_tx)
 
 
 def test_a_recording_that_begins_later(tmp_path: Path):
@@ -290,7 +298,6 @@ def test_flax_optim_is_recorded(tmp_path: Path):
     assert "eps=0.001" in result.explanation
     result = replay(tmp_path / "run.rec", optimizer=optax.adam(0.2, eps=1e-3))
     assert result.first is not None and result.first.name == "rate"
-    assert result.explanation.startswith("with the recorded rates it is ")
 
 
 def test_damaged_recordings(run: Path, tmp_path: Path):

@@ -16,7 +16,7 @@ from equivalence_tests.compare.comparison import Comparison, LeafDistance, compa
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.compare.relation import fitted_factor
 from equivalence_tests.recordings.bounds import OPEN_ULP
-from equivalence_tests.recordings.format import Flat, Recording, Step, nest, path_text
+from equivalence_tests.recordings.format import Flat, Recording, Step, path_text
 from equivalence_tests.recordings.recorder import digest, leaves_of
 from optax_bridge._text import listing
 
@@ -115,15 +115,15 @@ def distance_by_step(comparison: Comparison) -> list[float]:
 def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], Any]) -> Stage:
     """Asks whether the program's batches are the recorded ones."""
     name = "batches"
-    steps = list(itertools.takewhile(lambda s: s.digest or "batch" in s.trees, recording.steps))
+    steps = list(itertools.takewhile(lambda step: step.batch is not None, recording.steps))
     if not steps:
         return not_judged(name, "the recording has no batches", asked=True)
     source = batches() if callable(batches) else batches
     yielded = [batch for _, batch in zip(steps, source, strict=False)]
     if not yielded:
         return not_judged(name, "--batches yields none", asked=True)
-    texts = [batch if isinstance(batch, str) else digest(batch) for batch in yielded]
-    recorded = [step.digest or digest(nest(step.trees["batch"])) for step in steps[: len(yielded)]]
+    texts = list(map(digest, yielded))
+    recorded = [digest(step.batch) for step in steps[: len(yielded)]]
     differs = [here != there for here, there in zip(texts, recorded, strict=True)]
     if not any(differs):
         text = f"those of the first {len(yielded)} steps, all that there are"

@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from equivalence_tests import ProofError, prove_equivalence
+from equivalence_tests.proof.counterexample.search import Search
 from equivalence_tests.proof.pairs.testdata.differences import (
     BITS,
     CHAINS,
@@ -168,6 +169,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for kind, rows in (names | {"elsewhere": range(len(SHAPES))}).items():
         if kind in metafunc.fixturenames:
             metafunc.parametrize(kind, rows)
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the long search for an input, which comes after every attempt to prove."""
+    monkeypatch.setattr(Search, "find_patiently", lambda search: None)
 
 
 def _proof(left: Any, right: Any, params: Any, options: dict[str, Any]) -> Proof | None:
