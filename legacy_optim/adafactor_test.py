@@ -59,6 +59,16 @@ def test_numbers_and_numpy_arrays(param: Any, grad: Any) -> None:
     assert (optimizer.target == expected.target).all()
 
 
+def test_a_step_is_taken_before_the_momentum_is_rounded() -> None:
+    grads = jnp.linspace(-1.0, 1.0, 20).reshape(4, 5)
+    wide, narrow = (
+        optim.Adafactor(0.1, beta1=0.9, dtype_momentum=dtype).create(grads).apply_gradient(grads)
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    assert narrow.state.param_states.m.dtype == jnp.bfloat16
+    assert (narrow.target == wide.target).all()
+
+
 def test_the_step_offset_is_the_step_at_which_the_decay_begins() -> None:
     fresh = optim.Adafactor(0.1, clipping_threshold=None).create(jnp.full((4, 5), 0.1))
     tuned = optim.Adafactor(0.1, step_offset=7, clipping_threshold=None).create(fresh.target)

@@ -39,7 +39,7 @@ def test_aux_and_argnums() -> None:
 def test_steps_are_counted_anew_after_one_that_is_not_finite() -> None:
     scale, seen = DynamicScale(growth_interval=2, scale=8.0), list[tuple[float, float]]()
     for x in (1.0, jnp.inf, 1.0, 1.0, 1.0):
-        scale = scale.value_and_grad(lambda w, x=x: w * x)(1.0).dynamic_scale
+        scale = scale.value_and_grad(lambda w, x=x: w[0] * x + w[1])((1.0, 1.0)).dynamic_scale
         seen.append((jnp.asarray(scale.scale).item(), jnp.asarray(scale.fin_steps).item()))
     assert seen == [(8, 1), (4, 0), (4, 1), (4, 2), (8, 0)]
 

@@ -9,6 +9,7 @@ import pytest
 from flax import serialization
 
 import legacy_optim as optim
+from legacy_optim.older_layout import grouped_states
 
 PARAMS = {"a": {"k": jnp.ones((2, 3)), "b": jnp.ones(3)}, "c": jnp.ones(2)}
 KERNELS = optim.ModelParamTraversal(lambda path, _: path.endswith("k"))
@@ -33,6 +34,8 @@ def test_a_state_for_each_group_is_read() -> None:
     restored = serialization.from_state_dict(optimizer.optimizer_def.create(PARAMS), old)
     assert jax.tree.structure(restored) == jax.tree.structure(optimizer)
     jax.tree.map(np.testing.assert_array_equal, restored, optimizer)
+    many = {str(number): {"step": number, "param_states": {}} for number in range(11)}
+    assert grouped_states(many) == [*many.values()]  # 10 is behind 9
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Pickles of arrays as jax 0.3 and 0.4 wrote them."""
 
 import pickle
+import sys
 from collections.abc import Iterator
 
 import jax
@@ -20,9 +21,12 @@ def _pickled(module: str, name: str) -> bytes:
 
 @pytest.fixture
 def reading() -> Iterator[None]:
+    module = sys.modules["jax._src.array"]
+    before = vars(module)["_reconstruct_array"]
     undo = read_old_arrays()
     yield
     undo()
+    assert vars(module)["_reconstruct_array"] is before
 
 
 @pytest.mark.parametrize(

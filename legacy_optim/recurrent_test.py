@@ -64,4 +64,10 @@ def test_todays_form_is_understood(kind: str):
         (carry, own.apply(variables, carry, x)),
         (today.initialize_carry(key, x.shape), today.apply(variables, carry, x)),
     )
-    jax.tree.map(np.testing.assert_array_equal, own.initialize_carry(key, (2,), 4), carry)
+    normal = nn.initializers.normal(1.0)
+    random: Any = getattr(nn, kind)(features=4, parent=None, carry_init=normal)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (own.initialize_carry(key, (2,), 4), own.initialize_carry(key, (2,), 4, init_fn=normal)),
+        (carry, random.initialize_carry(key, x.shape)),
+    )

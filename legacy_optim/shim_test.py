@@ -193,7 +193,8 @@ OLD_NAMES = {
     "jax.device_put_sharded([jnp.ones(1)], jax.local_devices()[:1]).shape": "(1, 1)",
     "jax.random.shuffle(jax.random.PRNGKey(0), jnp.arange(3)).shape": "(3,)",
     "jax.lax.tie_in(1, 2)": "2",
-    "jnp.in1d(jnp.arange(3), jnp.ones(1)).tolist()": "[False, True, False]",
+    "jnp.in1d(jnp.arange(4).reshape(2, 2), jnp.ones(1)).tolist()": "[False, True, False, False]",
+    "refuses(__import__('jax.util').util.safe_zip, [1], [1, 2])": "True",
 }
 
 
@@ -202,6 +203,8 @@ def test_removed_names_answer(folder: Path):
     first = (
         "import jax, jax.api, jax.interpreters.xla, jax.interpreters.pxla, jax.numpy as jnp\n"
         "import numpy as np\nfrom jax.config import config\nx = jnp.ones(1)\n"
+        "def refuses(function, *args):\n    try: function(*args)\n"
+        "    except ValueError: return True\n"
     )
     (folder / "names.py").write_text(f"{first}{lines}\n", encoding="utf-8")
     done = _run(folder, "--quiet", "names.py")

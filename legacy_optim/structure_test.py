@@ -32,6 +32,7 @@ SAME_PATHS = ("FrozenDict", "tuple for a list")
 CASES = [
     *(("WeightNorm", case) for case in WRONG),
     *((name, case) for name in ("plain", "MultiOptimizer") for case in ("leaf missing", "None")),
+    ("MultiOptimizer", "leaf too many"),
 ]
 
 

@@ -11,7 +11,17 @@ import pytest
 import legacy_optim
 import optax_bridge
 from optax_bridge.checkpoints.definitions import differing_in_t5x, params_held
-from optax_bridge.states import Kind, extract, fill, legacy_classes, rows_of, slots, unused_rows
+from optax_bridge.correspondence.values import NOT_NEGATIVE
+from optax_bridge.states import (
+    Kind,
+    count_like,
+    extract,
+    fill,
+    legacy_classes,
+    rows_of,
+    slots,
+    unused_rows,
+)
 
 PARAMS = {
     "layers": {"kernel": jnp.arange(60.0).reshape(3, 4, 5) / 60},
@@ -74,6 +84,13 @@ def test_every_count_of_a_wrapped_state_is_the_number_of_steps(wrapped: str):
         slot.path for slot in classified if slot.path[-1] in ("count", "gradient_step")
     }
     assert (wrapped == "steps") == any("gradient_step" in path for path in counts)
+    assert {slot.within for slot in classified if "nu" in slot.path} == {NOT_NEGATIVE}
+
+
+@pytest.mark.parametrize("step", [3, np.int64(3), jnp.asarray(3)], ids=["python", "numpy", "jax"])
+def test_a_count_has_the_dtype_of_the_state(step: Any):
+    count = count_like(step, np.zeros((), np.int16))
+    assert (count.dtype, int(count)) == (np.int16, 3)
 
 
 def test_a_momentum_of_one_element_that_is_not_zero_is_no_placeholder():

@@ -212,3 +212,8 @@ def test_the_end_of_a_name_is_of_whole_names():
         ends = (function, last, last[1:], f"x{last}", f"other.{last}", "")
         found = [entry in gone.find_keyword_by_ending(end, keyword) for end in ends]
         assert found == [True, True, False, False, False, False], function
+    for owner, members in INVENTORY["attributes"].items():
+        last, member = owner.rpartition(".")[2], next(iter(members))
+        entry = gone.find(f"{owner}.{member}")
+        ends = (last, last[1:], f"x{last}")
+        assert [entry in gone.find_attribute(e, member) for e in ends] == [True, False, False]

@@ -39,8 +39,9 @@ def test_found_in_every_spelling(subtests: pytest.Subtests):
         "def f(:",
         "nn.Dense  # flax",
         "from numpy import *\nfloat(x)",
+        "from .jax import partial\npartial(f)",
     ],
-    ids=["object", "optim", "numpy", "own", "broken", "comment", "builtin"],
+    ids=["object", "optim", "numpy", "own", "broken", "comment", "builtin", "relative"],
 )
 def test_what_is_there_or_not_known_is_not_found(source: str):
     assert uses_gone_names(source) == []

@@ -281,7 +281,8 @@ def test_the_project_says_which_recipe_convert_takes(
     settings = tmp_path / "pyproject.toml"
     settings.write_text('[tool.optax-bridge]\nrecipe = "exact"\nskip = ["gone_names"]\n')
     checkpoint = Path(ADAM).absolute()
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path / "runs")
     done = bridge("convert", checkpoint, "by_default", *AS_ADAM)
     assert ": Adam (for a program with optax_bridge.adam)" in done.stdout, done.stderr
     done = bridge("convert", checkpoint, "as_asked", *AS_ADAM, "--recipe", "auto")

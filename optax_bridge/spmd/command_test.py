@@ -46,7 +46,7 @@ def stopping():
 
 
 def evaluated():
-    cfg = regression.trainer()
+    cfg = regression.trainer(mesh_shape=(1, 1))
     evaler = SpmdEvaler.default_config().set(
         input=cfg.input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=3),
@@ -65,7 +65,7 @@ def test_a_run_its_curve_and_a_second_one_from_its_file(tmp_path):
     again = call(tmp_path / "a" / "trainer_config.txt", "--dir", tmp_path / "b")
     assert again.exit_code == 0, again.output
     assert read_losses(tmp_path / "b") == read_losses(tmp_path / "a")
-    done = call(EXAMPLE, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
+    done = call(config, "--dir", tmp_path / "a", "--set", "trainer.max_step=3")
     assert done.exit_code == 0 and "nothing to do" in done.output
 
 

@@ -6,8 +6,10 @@ from jax.experimental import mesh_utils
 from optax_bridge.spmd.config import ConfigModifier, config_class
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.launch import setup
+from optax_bridge.spmd.layer import ParameterSpec
 from optax_bridge.spmd.mesh import (
     HybridMeshShape,
+    check_axes,
     create_device_mesh,
     infer_mesh_shape,
     select_mesh_config,
@@ -109,6 +111,15 @@ def test_two_tpu_slices_cut_a_mesh_and_every_minus_one_is_inferred(shape, ici, d
     assert ids(create_device_mesh(shape, devices=devices)) == ids(expected)
 
 
+def test_an_axis_over_several_of_the_mesh_is_divided_over_all_their_devices():
+    mesh = jax.sharding.AbstractMesh((2, 3), ("data", "model"))
+    spec = ParameterSpec(shape=(6, 5), mesh_axes=(("data", "model"), None))
+    check_axes("trainer", {"w": spec}, mesh)
+    spec.shape = (3, 5)
+    with pytest.raises(ValueError, match=r"parameter w, .*size 3 .*which has 6 devices"):
+        check_axes("trainer", {"w": spec}, mesh)
+
+
 class WithoutEvalers(ConfigModifier):
     @config_class
     class Config(ConfigModifier.Config):
@@ -132,7 +143,11 @@ def test_meshes_by_rule():
 
 @pytest.mark.parametrize(
     "kwargs, message",
-    [({"num_processes": 2}, "come together"), ({"num_processes": 2, "process_id": 0}, "need")],
+    [
+        ({"num_processes": 2}, "come together"),
+        ({"process_id": 0}, "come together"),
+        ({"num_processes": 2, "process_id": 0}, "need"),
+    ],
 )
 def test_processes_that_cannot_find_each_other(kwargs, message):
     with pytest.raises(ValueError, match=message):

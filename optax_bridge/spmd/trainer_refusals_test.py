@@ -51,10 +51,10 @@ class _OtherName(regression.Regression):
     ],
 )
 def test_what_a_model_does_wrong_is_said_of_the_model(tmp_path, model, message):
-    cfg = config(tmp_path)
+    cfg = config(tmp_path, mesh_shape=(1, 1))
     cfg.model = model.default_config().set(dtype=jnp.float32)
     with pytest.raises(ValueError, match=message):
-        run(cfg)
+        run(cfg, devices=1)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

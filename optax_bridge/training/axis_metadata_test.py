@@ -25,10 +25,8 @@ RULES = [("embed", "data"), ("mlp", "model")]
 OURS = [e.name for e in ENTRIES.values() if "boxed" not in e.excluded]
 ADAFACTORS = {"optax": optax.adafactor(0.1), "ours": optax_bridge.adafactor(0.1)}
 ON_OPTAX = {
-    "adafactor": optax.adafactor(0.1),
     "novograd": optax.novograd(0.1),
     "sm3": optax.sm3(0.1),
-    "adam": optax.adam(0.1),
     "masked": optax.masked(optax.adafactor(0.1), {"dense": {"kernel": True, "bias": False}}),
 }
 

@@ -84,12 +84,14 @@ def test_everything_at_once_compiles_once_under_donation():
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_each_call_has_the_keys_of_its_number(every: int):
-    state: Any = create(rngs={"dropout": jax.random.key(2)}, accumulate_every=every)
+def test_each_call_has_the_keys_of_its_number_and_sets_collections(every: int):
+    rngs = {"dropout": jax.random.key(2)}
+    state: Any = create(rngs=rngs, accumulate_every=every, batch_stats={"calls": 0})
     for call in range(7):
         expected = jax.random.fold_in(jax.random.key(2), call)
         assert state.step_rngs() == {"dropout": expected}
-        state = state.apply_gradients(grads=GRADS)
+        state = state.apply_gradients(grads=GRADS, batch_stats={"calls": call + 1})
+        assert state.batch_stats == {"calls": call + 1}
 
 
 def test_a_state_that_starts_as_the_parameters_is_donated_with_them():
@@ -201,13 +203,13 @@ def test_a_skipped_step_leaves_everything_but_the_scale(make: Any, every: int):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [({"accumulate_every": 0}, "accumulate_every"), ({"ema_decay": 1.5}, "ema_decay")],
-    ids=["accumulate_every", "ema_decay"],
+    ("name", "outside", "limit"),
+    [("accumulate_every", 0, 1), ("ema_decay", 1.5, 1.0), ("ema_decay", -0.1, 0.0)],
 )
-def test_settings_out_of_range(given: Any, message: str):
-    with pytest.raises(ValueError, match=message):
-        create(**given)
+def test_settings_out_of_range(name: str, outside: Any, limit: Any):
+    with pytest.raises(ValueError, match=name):
+        create(**{name: outside})
+    assert getattr(create(**{name: limit}), name) == limit
 
 
 def schedule(count: Any) -> Any:

@@ -42,28 +42,20 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers under `nn.scan`, or one after another."""
-
-    scanned: bool = True
-    layers: int = 3
-    dropout: float = 0.5
+    """Three layers under `nn.scan`."""
 
     @nn.compact
     def __call__(self, x: Any, train: bool) -> Any:
-        if not self.scanned:
-            for index in range(self.layers):
-                x, _ = Layer(dropout=self.dropout, name=f"layer{index}")(x, train)
-            return x
         lift: Any = nn.scan
         scan = lift(
             Layer,
             variable_axes={"params": 0, "batch_stats": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=nn.broadcast,
-            length=self.layers,
+            length=3,
             metadata_params={meta.PARTITION_NAME: "layers"},
         )
-        return scan(dropout=self.dropout, name="stack")(x, train)[0]
+        return scan(name="stack")(x, train)[0]
 
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((16, 32)), jnp.float32)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import optax_bridge
 from optax_bridge.training.shardings import _Located
@@ -29,8 +29,7 @@ def init() -> Any:
             / SIZE**0.5
         )
 
-    attend = {name: waves(SIZE, HEADS, SIZE) for name in "qkv"}
-    attend["out"] = waves(HEADS, SIZE, SIZE)
+    attend = {"q": waves(SIZE, HEADS, SIZE), "out": waves(HEADS, SIZE, SIZE)}
     return {"attend": attend, "mlp": {"up": waves(SIZE, 32), "down": waves(32, SIZE)}}
 
 
@@ -89,6 +88,9 @@ def test_what_is_like_the_parameters_lies_where_they_do_and_the_rest_everywhere(
     assert found.params["w"].spec[0] == "devices"
     assert found.params == found.ema_params == found.accumulated
     assert found.batch_stats["mean"].is_fully_replicated and found.step.is_fully_replicated
+    other = NamedSharding(jax.make_mesh((8,), ("rows",)), PartitionSpec("rows"))
+    elsewhere = jax.device_put(params, other)
+    assert optax_bridge.param_shardings(elsewhere, mesh())["w"].is_fully_replicated
 
 
 def test_an_axis_that_comes_and_goes_leaves_the_others_where_they_were():

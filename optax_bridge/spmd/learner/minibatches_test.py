@@ -25,12 +25,12 @@ def forward(*, model_params, inputs):
     return ForwardOutputs(loss=loss, aux={"noise": noise}, output_collection=collection)
 
 
-def value_and_grad(fn, batch=BATCH):
+def value_and_grad(fn, batch=BATCH, dtype=jnp.float32):
     def loss_fn(params):
         outputs = fn(model_params=params, inputs={"input_batch": batch, **KEYS})
         return outputs.loss, outputs
 
-    return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))({"w": jnp.float32(2)})
+    return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))({"w": jnp.asarray(2, dtype)})
 
 
 def test_the_mean_of_the_minibatches_is_that_of_the_batch():
@@ -100,8 +100,9 @@ def test_every_minibatch_counts_at_every_step(steps):
         assert float(value) == -step * 255 / 8
 
 
+@pytest.mark.parametrize("param_dtype", ["float32", "float16"])
 @pytest.mark.parametrize("grad_dtype, mean", [(None, 128.5), ("float32", 128.5), ("bfloat16", 128)])
-def test_gradients_are_summed_in_the_dtype_asked_for(grad_dtype, mean):
+def test_gradients_are_summed_in_the_dtype_asked_for(grad_dtype, mean, param_dtype):
     """256 + 1 is 256 in bfloat16."""
 
     def linear(*, model_params, inputs):
@@ -109,8 +110,8 @@ def test_gradients_are_summed_in_the_dtype_asked_for(grad_dtype, mean):
         return ForwardOutputs(loss=loss, aux={}, output_collection=new_output_collection())
 
     fn = with_minibatch_steps(steps=2, grad_dtype=grad_dtype)(linear)
-    _, grads = value_and_grad(fn, {"x": jnp.asarray([256.0, 1.0])})
-    assert grads["w"].dtype == jnp.float32 and float(grads["w"]) == mean
+    _, grads = value_and_grad(fn, {"x": jnp.asarray([256.0, 1.0], param_dtype)}, param_dtype)
+    assert grads["w"].dtype == param_dtype and float(grads["w"]) == mean
 
 
 @pytest.mark.parametrize(
