@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import jax_utils, serialization, struct
+from flax import serialization, struct
 from flax.core import FrozenDict
 from flax.training import checkpoints
 
@@ -164,11 +164,6 @@ def test_numpy_gradients_keep_their_values() -> None:
     assert (grads == 1).all()
 
 
-def test_create_runs_under_jit() -> None:
-    definition = optim.Adam(0.1)
-    assert same(jax.jit(definition.create)({"w": ONES}), definition.create({"w": ONES}))
-
-
 class SignDescent(optim.OptimizerDef):
     """A definition as users write them."""
 
@@ -197,23 +192,6 @@ def test_hyper_params_may_be_of_any_class(hyper_params: Any) -> None:
     optimizer = definition.create({"w": ONES})
     assert (optimizer.apply_gradient({"w": ONES}).target["w"] == 0.5).all()
     assert (optimizer.apply_gradient({"w": ONES}, hyper_params=Rates(1.0)).target["w"] == 0).all()
-
-
-class ClippedAdam(optim.Adam):
-    """An optimizer with something of a user's own before the step."""
-
-    def apply_param_gradient(
-        self, step: Any, hyper_params: Any, param: Any, state: Any, grad: Any
-    ) -> Any:
-        grad = jnp.clip(grad, -1, 1)
-        return super().apply_param_gradient(step, hyper_params, param, state, grad)
-
-
-def test_optimizers_can_be_subclassed() -> None:
-    clipped = ClippedAdam(0.1).create(ONES).apply_gradient(7 * ONES)
-    assert isinstance(clipped.optimizer_def, optim.Adam)
-    plain = optim.Adam(0.1).create(ONES).apply_gradient(ONES)
-    assert same((clipped.target, clipped.state), (plain.target, plain.state))
 
 
 @pytest.mark.parametrize(
@@ -256,8 +234,12 @@ def test_a_rate_that_is_no_number_is_refused() -> None:
 def test_definitions_can_be_subclassed() -> None:
     optimizer = SignDescent(0.5).create({"w": ONES}).apply_gradient({"w": -7 * ONES})
     assert (optimizer.target["w"] == 1.5).all()
+    own: Any = optim.OptimizerDef(None)
     with pytest.raises(NotImplementedError, match="OptimizerDef must define init_param_state"):
-        optim.OptimizerDef(None).create(ONES)
+        own.create(ONES)
+    expected = r"^OptimizerDef must define apply_param_gradient\(step, hyper_params, param, state, "
+    with pytest.raises(NotImplementedError, match=expected):
+        own.apply_param_gradient(0, None, 0.0, None, 0.0)
 
 
 @pytest.mark.filterwarnings("ignore:(compute_gradient|optimize) is deprecated")
@@ -358,18 +340,3 @@ class TestReplicate:
     def test_unreplicate_needs_a_replicated_optimizer(self) -> None:
         with pytest.raises(ValueError, match=r"its definition is a Momentum.*jax_utils"):
             optim.Momentum(0.1).create(ONES).unreplicate()
-
-    def test_jax_utils_replicate(self) -> None:
-        optimizer = jax_utils.replicate(optim.Momentum(0.1).create({"w": ONES}))
-        step = jax.pmap(lambda opt, g: opt.apply_gradient(jax.lax.pmean(g, "b")), "b")
-        new = jax_utils.unreplicate(step(optimizer, optimizer.target))
-        assert same(new.target, {"w": ONES - 0.1 * ONES})
-
-
-def test_a_definition_of_ones_own_says_what_it_must_define() -> None:
-    own: Any = optim.OptimizerDef(None)
-    with pytest.raises(
-        NotImplementedError,
-        match=r"^OptimizerDef must define apply_param_gradient\(step, hyper_params, param, state, ",
-    ):
-        own.apply_param_gradient(0, None, 0.0, None, 0.0)

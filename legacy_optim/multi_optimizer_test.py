@@ -190,19 +190,6 @@ def test_a_group_may_be_empty() -> None:
     assert (optimizer.target["w"] == 0.5).all()
 
 
-def test_scan() -> None:
-    definition = optim.MultiOptimizer((T["w"], optim.Momentum(0.5)))
-    optimizer = definition.create({"w": W, "b": W})
-    stepped = optimizer.apply_gradient(optimizer.target).apply_gradient(optimizer.target)
-
-    def body(optimizer: optim.Optimizer, _: None) -> tuple[optim.Optimizer, None]:
-        return optimizer.apply_gradient({"w": W, "b": W}), None
-
-    scanned, _ = jax.lax.scan(body, optimizer, length=2)
-    assert (scanned.target["w"] == stepped.target["w"]).all()
-    assert scanned.state.param_states["b"] is None
-
-
 class TestErrors:
     def test_overlap_names_leaves_and_groups(self) -> None:
         params = {"a": {"x": 0.0, "y": 0.0}, "b": {"y": 0, "z": 0.0}}
