@@ -46,7 +46,7 @@ def stopping():
 
 
 def evaluated():
-    cfg = regression.trainer(mesh_shape=(1, 1))
+    cfg = regression.trainer()
     evaler = SpmdEvaler.default_config().set(
         input=cfg.input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=3),
