@@ -240,7 +240,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(TREES)
 def test_any_tree_is_written_as_flax_does_and_read_back(tree: Any) -> None:
     file = io.BytesIO()

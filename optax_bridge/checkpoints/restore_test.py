@@ -355,6 +355,9 @@ def test_collections_fill_the_fields_that_they_are_of(name: str, tmp_path: Path)
     if field == "rngs":  # one key is the one key, whatever it is called
         restored = from_bytes(fresh(rngs={"own": np.zeros_like(KEY)}), data)
         same_bits(restored.rngs, {"own": KEY})
+        two = {"optimizer": trained(), "rngs": {"a": KEY, "b": KEY}}
+        with pytest.raises(CheckpointError, match=r"no \['rngs'\]\['c'\]"):
+            from_bytes(fresh(rngs={"b": KEY, "c": KEY}), serialization.to_bytes(two))
 
 
 def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> None:
@@ -405,6 +408,10 @@ def test_boxes_and_frozen_dicts_of_today_take_the_leaves_of_before() -> None:
     for params in (boxed, freeze(PARAMS)):
         state = from_bytes(fresh(params=params), serialization.to_bytes(trained()))
         assert jax.tree.structure(state.params) == jax.tree.structure(params)
+        adam, *others = state.opt_state
+        negative = (adam._replace(nu=jax.tree.map(lambda x: -1 - x, adam.nu)), *others)
+        with pytest.raises(CheckpointError, match="0 or more"):
+            from_state_dict(state, serialization.to_state_dict(state.replace(opt_state=negative)))
         taken = TrainState.from_legacy(trained(), exact=False)
         same = [jax.tree.leaves(t) for t in (state.opt_state, taken.opt_state)]
         for one, other in zip(*same, strict=True):

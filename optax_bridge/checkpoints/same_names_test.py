@@ -68,7 +68,10 @@ def with_step(step: Any) -> Any:
 
 # Template, state dict, what the error says and what it does not.
 MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
-    "the other kind": (fresh, lambda: taken(exact=True), r"another --recipe", "replicat"),
+    "the other kind": (
+        lambda: with_others(1), lambda: taken(exact=True),
+        r"\['opt_state'\].*\['params'\].*another --recipe", "replicat",
+    ),
     "lost": (
         fresh,
         lambda: {k: v for k, v in taken(exact=False).items() if k != "step"},
@@ -457,6 +460,11 @@ def test_parameters_that_a_step_lifted_to_float32_are_taken_and_said(half: str) 
     saved = serialization.to_state_dict(state)
     with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
         again = from_state_dict(fresh, saved)
+    other_half = "float16" if half == "bfloat16" else "bfloat16"
+    for level in (saved["opt_state"]["trace"], saved["params"]):
+        level["a"] = level["a"].astype(other_half)
+        with pytest.raises(CheckpointError, match=rf"\['a'\].*{other_half}"):
+            from_state_dict(fresh, saved)
     for restored in (state, again):
         same_bits(restored.params, old.target)
         grads = jax.tree.map(jnp.ones_like, old.target)

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import itertools
 from typing import Any, cast
 
 import jax
@@ -11,9 +12,10 @@ import optax
 import pytest
 
 from optax_bridge import TrainState, UnsupportedSetting, from_torch
-from optax_bridge.correspondence import TORCH
+from optax_bridge.correspondence import TORCH, choose_recipe
 from optax_bridge.correspondence.expression import ExpressionError
-from optax_bridge.torch import AdamW, schedules, torch_definition
+from optax_bridge.correspondence.recipe import render
+from optax_bridge.torch import AdamW, torch_definition
 from optax_bridge.torch.arithmetic import Kernels
 
 PARAMS = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}}
@@ -54,6 +56,8 @@ def test_the_rate_may_be_a_schedule(exact: bool):
     state = TrainState.create(apply_fn=None, params=PARAMS, tx=from_torch("AdamW()", lr=0.25))
     assert state.learning_rate == 0.25
     state.apply_gradients(grads=PARAMS, lr=0.5)
+    still: Any = from_torch("AdamW()", lr=0.0)
+    assert still.hyper_params["lr"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -107,38 +111,51 @@ def test_every_constructor_takes_what_pytorchs_takes():
         assert {key: genuine[key].default for key in own} == own, name
 
 
-@with_torch
+def optimizer_of(name: str, *groups: dict[str, Any]) -> Any:
+    """As far as an optimizer of PyTorch is read: its class, and the settings of its groups."""
+    optimizer: Any = type(name, (), {"__module__": "torch.optim"})()
+    optimizer.param_groups = [{"params": [], "foreach": None, **group} for group in groups]
+    return optimizer
+
+
 def test_groups_of_an_optimizer_become_groups_where_their_paths_are_said():
-    torch = importlib.import_module("torch")
-    layer = torch.nn.Linear(3, 2)
-    groups = [{"params": [layer.weight]}, {"params": [layer.bias], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=torch.tensor(0.5))
-    with pytest.raises(ValueError, match=r"which differ in weight_decay, .*groups=\("):
-        from_torch(optimizer)
-    new = _step(from_torch(optimizer, groups=("*/kernel", "*/bias"), lr=[0.5, 0.25]))
-    alone = _step(from_torch("AdamW(lr=0.5)"))
-    np.testing.assert_array_equal(new["layer"]["kernel"], alone["layer"]["kernel"])
-    np.testing.assert_allclose(new["layer"]["bias"], 0.75, rtol=1e-6)
+    kernels = {"lr": np.float32(0.5), "betas": [0.5, 0.75], "weight_decay": 0.01, "fused": True}
+    optimizer = optimizer_of("AdamW", kernels, kernels, {**kernels, "weight_decay": 0.0})
+    with pytest.warns(UserWarning, match=r"AdamW\(fused=True\)"):
+        with pytest.raises(ValueError, match=r"which differ in weight_decay, .*groups=\("):
+            from_torch(optimizer)
+        groups, rates = ("/nothing", "*/kernel", "*/bias"), [0.125, 0.5, 0.25]
+        definition: Any = torch_definition(optimizer, groups=groups, lr=rates)
+        strict = from_torch(optimizer, groups=groups)
+        same: Any = from_torch(optimizer_of("AdamW", kernels, kernels))
+    settings = [(each.lr, each.weight_decay) for each in definition.sub_optimizers]
+    assert settings == [(0.125, 0.01), (0.5, 0.01), (0.25, 0.0)]
     with pytest.raises(ValueError, match="group 0: none of the 2 parameters is selected"):
-        from_torch(optimizer, groups=("kernel", "bias")).init(PARAMS)
-    same = torch.optim.SGD([{"params": [layer.weight]}, {"params": [layer.bias]}], lr=0.1)
-    assert type(torch_definition(same)).__name__ == "SGD"
+        strict.init(PARAMS)
+    assert same.hyper_params["betas"] == (0.5, 0.75) and type(same.hyper_params["lr"]) is float
+    with pytest.raises(ValueError, match="lr: expected one for each of 3 groups, found 2"):
+        from_torch(optimizer_of("SGD", {}, {}, {}), lr=[0.5, 0.25])
 
 
-@with_torch
 def test_an_attached_scheduler_is_not_taken_for_a_constant_rate():
-    torch = importlib.import_module("torch")
-    weight = torch.nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.AdamW([weight], lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 10)
+    optimizer = optimizer_of("AdamW", {"lr": 1e-4, "initial_lr": 1e-3}, {"lr": 1e-4})
     with pytest.raises(ValueError, match=r"lr=optax_bridge.torch.from_torch_schedule\(scheduler\)"):
         from_torch(optimizer)
-    with pytest.raises(ValueError, match="a scheduler is attached"):
-        TrainState.from_torch(
-            optimizer, params={"w": weight.detach()}, names={"names": {"w": "params/w"}}
-        )
-    tx: Any = from_torch(optimizer, lr=schedules.from_torch_schedule(scheduler))
-    assert float(tx.hyper_params["lr"](10)) == np.float32(1e-3)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+    tx: Any = from_torch(optimizer, lr=0.25)
+    assert tx.hyper_params["lr"] == 0.25
+    optimizer.param_groups[1] |= {"base_momentum": 0.85}
     with pytest.raises(ValueError, match=r"changes its momentum .*betas=function"):
         from_torch(optimizer, lr=0.1)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_public_recipes_have_the_sign_and_the_decay(name: str):
+    entry = TORCH[name]
+    own = {hp.legacy for hp in entry.hyper_params}
+    for maximize, decay in itertools.product((False, True), (0.0, 0.125)):
+        settings = {"maximize": maximize, "weight_decay": decay}
+        settings = {key: value for key, value in settings.items() if key in own}
+        if entry.optax:
+            text = render(choose_recipe(entry.legacy(**settings), "optax").call)
+            assert text.count("optax.scale(-1.0)") == settings.get("maximize", False), text
+            assert ("0.125" in text) == bool(settings.get("weight_decay")), text

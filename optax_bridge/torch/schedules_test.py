@@ -3,6 +3,9 @@
 `equivalence_tests/suite/witness_test.py` holds the others to PyTorch's own rates.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -67,19 +70,32 @@ def test_ends_of_schedules_are_those_of_pytorch():
     assert float(falling(15)) == float(falling(99)) == 0.0
 
 
+def scheduler_of(name: str, rates: Sequence[float] = (0.1,), **settings: Any) -> Any:
+    """As far as a scheduler of PyTorch is read: its class, and what it keeps."""
+    scheduler = type(name, (), {"__module__": "torch.optim.lr_scheduler"})()
+    vars(scheduler).update(base_lrs=list(rates), **settings)
+    return scheduler
+
+
 def test_a_scheduler_itself_says_what_it_cannot_be():
-    torch = pytest.importorskip("torch")
-    one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
-    optimizer = torch.optim.SGD([{"params": [one]}, {"params": [other], "lr": 0.01}], lr=0.1)
-    schedulers = torch.optim.lr_scheduler
-    with pytest.raises(ValueError, match=r"groups have rates of their own, 0.1, 0.01"):
-        from_torch_schedule(schedulers.StepLR(optimizer, 3))
-    with pytest.raises(ValueError, match="functions of their own"):
-        from_torch_schedule(schedulers.LambdaLR(optimizer, [abs, float]), lr=0.1)
-    with pytest.raises(ValueError, match="depends on a metric"):
-        from_torch_schedule(schedulers.ReduceLROnPlateau(optimizer))
-    scheduler = schedulers.LambdaLR(optimizer, lambda epoch: 1.0 if epoch < 5 else 0.1)
-    schedule: Any = from_torch_schedule(scheduler, lr=0.1)
+    two = (0.1, 0.01)
+    for scheduler, lr, message in (
+        (
+            scheduler_of("StepLR", two, step_size=3),
+            None,
+            "groups have rates of their own, 0.1, 0.01",
+        ),
+        (scheduler_of("LambdaLR", two, lr_lambdas=[abs, float]), 0.1, "functions of their own"),
+        (scheduler_of("ReduceLROnPlateau"), None, "depends on a metric"),
+        (cycle_of(0.02, 0.5, cycle_momentum=True), 0.02, "changes the momentum as well"),
+        (cycle_of(0.02, 0.5), 0.5, "first rate of a group, one of 0.04, 0.02, found 0.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_torch_schedule(scheduler, lr=lr)
+    with pytest.raises(TypeError, match=r"a scheduler of torch\.optim, or text, found int"):
+        from_torch_schedule(3)
+    scheduler = scheduler_of("LambdaLR", lr_lambdas=[lambda epoch: 1.0 if epoch < 5 else 0.1])
+    schedule: Any = from_torch_schedule(scheduler)
     assert float(schedule(7)) == np.float32(0.01)
     with pytest.raises(ValueError, match="make a table of it"):
         jax.jit(schedule)(7)
@@ -89,47 +105,69 @@ def test_restarts_are_at_pytorchs_steps():
     """Logarithms of their numbers are off by a little: log(243) / log(3) is below 5."""
     schedule: Any = from_torch_schedule("CosineAnnealingWarmRestarts(1, T_mult=3)", lr=1.0)
     starts = [(3**period - 1) // 2 for period in range(20)]
-    np.testing.assert_array_equal(jax.vmap(schedule)(jnp.array(starts)), 1.0)
-    before: Any = jax.vmap(schedule)(jnp.array(starts[2:]) - 1)
-    assert (before < 0.3).all()
+    counts = jnp.array([*starts, *(start - 1 for start in starts[2:])])
+    rates: Any = jax.jit(jax.vmap(schedule))(counts)
+    np.testing.assert_array_equal(rates[:20], 1.0)
+    assert (rates[20:] < 0.3).all()
 
 
-@pytest.mark.parametrize("is_linear", [True, False])
-def test_schedules_are_made_of_objects(is_linear: bool):
+def cycle_of(first: float, top: float, *, cycle_momentum: bool = False) -> Any:
+    """A OneCycleLR of 20 steps, which keeps its rates in the groups; these are the second's."""
+    group = {"initial_lr": first, "max_lr": top, "min_lr": first / 1e4}
+    other = {name: 2 * rate for name, rate in group.items()}
+    phases = [("initial_lr", "max_lr", 5.0), ("max_lr", "min_lr", 19)]
+    keys = ("start_lr", "end_lr", "end_step")
+    return scheduler_of(
+        "OneCycleLR", (2 * first, first), cycle_momentum=cycle_momentum, _anneal_func_type="linear",
+        optimizer=SimpleNamespace(param_groups=[other, group]),
+        _schedule_phases=[dict(zip(keys, phase, strict=True)) for phase in phases],
+    )  # fmt: skip
+
+
+def test_schedules_of_objects_are_those_of_their_calls():
     """MultiStepLR counts milestones that repeat; OneCycleLR has its rates in the groups."""
+    steps = scheduler_of("MultiStepLR", milestones=Counter([4, 2, 4]), gamma=0.5)
+    cosine = scheduler_of("CosineAnnealingLR", T_max=7, eta_min=0.01)
+    both = scheduler_of("SequentialLR", _schedulers=[steps, cosine], _milestones=[6])
+    del both.base_lrs  # those of its first scheduler
+    text = "SequentialLR([MultiStepLR([2, 4, 4], 0.5), CosineAnnealingLR(7, 0.01)], [6])"
+    cycle = "OneCycleLR(0.5, 20, pct_start=0.3, anneal_strategy='linear', cycle_momentum=False)"
+    for scheduler, lr, text in (
+        (steps, None, "MultiStepLR([2, 4, 4], gamma=0.5)"),
+        (cosine, 0.2, "CosineAnnealingLR(7, eta_min=0.01)"),
+        (
+            both,
+            None,
+            "SequentialLR([MultiStepLR([2, 4, 4], 0.5), CosineAnnealingLR(7, 0.01)], [6])",
+        ),
+        (cycle_of(0.02, 0.5), 0.02, cycle),
+    ):
+        of_object: Any = from_torch_schedule(scheduler, lr=lr)
+        of_text: Any = from_torch_schedule(text, lr=0.1 if lr is None else lr)
+        counts = jnp.arange(20)
+        rates, expected = (jax.jit(jax.vmap(each))(counts) for each in (of_object, of_text))
+        np.testing.assert_array_equal(rates, expected)
+    fours: Any = from_torch_schedule(steps)
+    assert float(fours(4)) == np.float32(0.1 * 0.5**3)
+
+
+@pytest.mark.parametrize("name", ["OneCycleLR", "MultiStepLR", "SequentialLR"])
+def test_rates_of_objects_are_those_that_pytorch_sets(name: str):
     torch = pytest.importorskip("torch")
     schedulers = torch.optim.lr_scheduler
-    one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
-    optimizer = torch.optim.SGD([{"params": [one]}, {"params": [other]}], lr=0.1)
-    options = {"anneal_strategy": "linear", "three_phase": True} if is_linear else {}
-    cycle = schedulers.OneCycleLR(
-        optimizer, [0.5, 0.25], total_steps=20, cycle_momentum=False, **options
-    )
-    with pytest.raises(ValueError, match=r"rates of their own, 0.02, 0.01"):
-        from_torch_schedule(cycle)
-    with pytest.raises(ValueError, match=r"first rate of a group, one of 0.02, 0.01, found 0.5"):
-        from_torch_schedule(cycle, lr=0.5)
-    assert_rates(cycle, optimizer.param_groups[1], lr=0.01)
-    given = "".join(f", {name}={value!r}" for name, value in options.items())
-    text = f"OneCycleLR(max_lr=0.25, total_steps=20, cycle_momentum=False{given})"
-    of_text: Any = from_torch_schedule(text, lr=0.1)
-    of_object: Any = from_torch_schedule(cycle, lr=0.01)
-    rates = [[float(each(count)) for count in range(20)] for each in (of_text, of_object)]
-    np.testing.assert_allclose(*rates, rtol=1e-6, atol=1e-9)
-    optimizer = torch.optim.SGD([one], lr=0.1)
-    assert_rates(schedulers.MultiStepLR(optimizer, [2, 4, 4]), optimizer.param_groups[0])
-    with pytest.raises(ValueError, match="changes the momentum as well"):
-        from_torch_schedule(schedulers.OneCycleLR(optimizer, 0.5, total_steps=20))
-
-
-def assert_rates(scheduler, group, lr=None):
-    """Every rate of a schedule is that of the scheduler, which is stepped to its end."""
-    schedule: Any = from_torch_schedule(scheduler, lr=lr)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    steps = schedulers.MultiStepLR(optimizer, [2, 4, 4])
+    made = {"MultiStepLR": lambda: steps, "SequentialLR": lambda: schedulers.SequentialLR(
+        optimizer, [steps, schedulers.ExponentialLR(optimizer, 0.5)], [6]
+    ), "OneCycleLR": lambda: schedulers.OneCycleLR(
+        optimizer, 0.5, total_steps=20, cycle_momentum=False, three_phase=True
+    )}[name]()  # fmt: skip
+    schedule: Any = from_torch_schedule(made)
     for count in range(20):
-        assert float(schedule(count)) == np.float32(group["lr"]), count
+        assert float(schedule(count)) == np.float32(optimizer.param_groups[0]["lr"]), count
         if count < 19:
-            scheduler.optimizer.step()
-            scheduler.step()
+            optimizer.step()
+            made.step()
 
 
 @pytest.mark.parametrize(("norm_type", "scale"), [(2.0, 5.0), (np.inf, 4.0), (1.0, 7.0)])

@@ -143,7 +143,11 @@ def test_an_optimizer_before_its_first_step_brings_parameters_alone(
     settings: Any, names: Path
 ) -> None:
     tree = saved((), None, **settings)
-    state = move(names, tree, template(optax.sgd(0.1, momentum=0.9)))
+    like = template(optax.sgd(0.1, momentum=0.9))
+    read = Read(Path("a.pt"), "PyTorch", tree)
+    moved = moved_to_flax(read, like, names=names, params_only=False, step=None)
+    assert moved.origins["params", "fc", "kernel"].source == ("model", "fc.weight")
+    state = restored_like(like, moved)
     assert int(state.step) == 0
     np.testing.assert_array_equal(state.params["fc"]["bias"], tree["model"]["fc.bias"])
 
@@ -187,6 +191,12 @@ def test_parameters_without_a_state_are_frozen(names: Path) -> None:
     like = template(optax.partition(parts, {"fc": "trained", "bn": "frozen"}))
     with pytest.warns(UserWarning, match=r"bn.weight, bn.bias: no state.*set_to_zero"):
         assert int(move(names, tree, like).step) == 3
+        read = Read(Path("a.pt"), "PyTorch", tree)
+        moved = moved_to_flax(read, like, names=names, params_only=False, step=None)
+    states = moved.tree["optimizer"]["state"]["param_states"]
+    assert states["bn"] == {"scale": None, "bias": None}  # nothing below would be a trained one
+    moment = moved.origins["optimizer", "state", "param_states", "fc", "kernel", "exp_avg"]
+    assert moment.source == ("optimizer", "state", "0", "exp_avg")
 
 
 def test_names_by_the_alphabet_are_doubted_and_those_of_an_optimizer_decide() -> None:
@@ -197,6 +207,18 @@ def test_names_by_the_alphabet_are_doubted_and_those_of_an_optimizer_decide() ->
         group["param_names"] = [f"module.{[*SHAPES][index]}" for index in group["params"]]
     order = torch_checkpoint(tree, "file").order()
     assert (list(order.names.values()), order.doubt) == ([*SHAPES], "")
+    listed = ["fc.weight", "bn.bias", "bn.weight", "fc.bias"]
+    assert list(torch_checkpoint(tree, "file").order(listed).names.values()) == listed
+
+
+def test_a_tensor_of_two_names_is_one_parameter() -> None:
+    weight, nothing = np.ones((2, 3), np.float32), np.zeros(0, np.float32)
+    tensors = {"w": weight, "v": weight, "e": nothing, "d": nothing}
+    state = {index: {"exp_avg": np.zeros_like(tensors[n])} for index, n in enumerate("wed")}
+    optimizer = {"state": state, "param_groups": [{"params": [0, 1, 2]}]}
+    found = torch_checkpoint({"model": tensors, "optimizer": optimizer}, "file")
+    assert found.tied == {"v": "w"}
+    assert (list(found.order().names.values()), found.order().doubt) == (["w", "e", "d"], "")
 
 
 QKV = '"w" = { to = ["params/q", "params/k", "params/v"], as = "(n h d) i -> n i h d", h = 2 }'
@@ -217,6 +239,7 @@ def test_an_array_is_taken_apart_there_and_joined_on_the_way_back(
     }}}, "names")  # fmt: skip
     forward = plan_from_torch(checkpoint, file.rules(["w"]), "names", checkpoint.order())
     arrays = forward.apply()
+    assert not fields or arrays["step",] == 3
     for number, part in enumerate("qkv"):
         expected = weight[4 * number : 4 * number + 4].reshape(2, 2, 5).transpose(2, 0, 1)
         np.testing.assert_array_equal(arrays["params", part], expected)
@@ -237,23 +260,33 @@ def test_statistics_along_axes_move_where_the_parameter_lies_as_it_did(names: Pa
     tree = {"model": {"w": weight}, "optimizer": optimizer}
     tx = optax_bridge.torch.adafactor()
     like = FullTrainState.create(apply_fn=None, params={"w": jnp.zeros((4, 3))}, tx=tx)
-    names.write_text('[names]\n"w" = { to = "params/w", as = "o i -> i o" }')
-    refused(names, tree, "row_var of the parameter's shape", like)
+    for line, problem in (
+        ('{ to = "params/w", as = "o i -> i o" }', "row_var of the parameter's shape"),
+        ('{ to = ["params/a", "params/b", "params/c", "params/d"] }', "row_var of the parameter's"),
+        ('{ to = ["params/a", "params/b", "params/c"] }', "a first axis of 3, as there are paths"),
+    ):
+        names.write_text(f'[names]\n"w" = {line}')
+        refused(names, tree, problem, like)
     names.write_text('[names]\n"w" = "params/w"')
     np.testing.assert_array_equal(move(names, tree, like).opt_state.col_var["w"], columns)
 
 
 def test_inspect_names_groups_and_fields() -> None:
     tree = saved(weight_decay=0.5, maximize=False)
+    tree["optimizer"]["param_groups"].append({"lr": 0.2, "params": []})
     lines = list(description_of(Read(Path("a.pt"), "PyTorch", tree)))
     assert lines == [
-        "7 tensors at model, an optimizer of 2 groups at optimizer",
+        "7 tensors at model, an optimizer of 3 groups at optimizer",
         "group 0: 1 parameters (fc.weight), lr=0.1, weight_decay=0.5",
         "group 1: 3 parameters (fc.bias, bn.weight, bn.bias), lr=0.1, weight_decay=0.5",
+        "group 2: 0 parameters (), lr=0.2",
         "state of each parameter: exp_avg, exp_avg_sq, step",
         "which state is whose is not certain: shapes that fit two orders: the model's, and that of "
         "programs which sort the names of a group",
     ]
+    tree["optimizer"]["param_groups"] = [{"params": [0, 1, 2, 3]}]
+    line = list(description_of(Read(Path("a.pt"), "PyTorch", tree)))[1]
+    assert line.startswith("group 0: 4 parameters (fc.weight, fc.bias, bn.weight, ...)")
     several = {**tree, "ema": tree["model"]}
     (line,) = description_of(Read(Path("a.pt"), "PyTorch", several))
     assert line == "models: model, ema; name one: --part MODEL,OPTIMIZER"
@@ -297,26 +330,26 @@ def test_a_draft_marks_what_shapes_do_not_settle() -> None:
 
 
 def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() -> None:
-    shapes = {"model.attn.in_proj_weight": (12, 5), "model.attn.out_proj.weight": (5, 4)}
-    shapes |= {
-        "model.bn.running_mean": (6,),
-        "model.bn.running_var": (6,),
-        "model.up.weight": (7, 8, 2),
-    }
-    params = {f"attn/{name}/kernel": (5, 2, 2) for name in ("query", "key", "value")}
-    params |= {"attn/out/kernel": (2, 2, 5), "ConvTranspose_0/kernel": (2, 8, 7)}
+    shapes = {"net.attn.in_proj_weight": (18, 5), "net.attn.out_proj.weight": (5, 6)}
+    shapes |= {"net.q_proj.weight": (6, 5), "net.bn.running_var": (6,), "net.bn.running_mean": (6,)}
+    shapes |= {"net.up.weight": (7, 8, 2), "net.head.weight": (3, 7)}
+    params = {f"attn/{name}/kernel": (5, 2, 3) for name in ("query", "key", "value")}
+    params |= {"attn/out/kernel": (2, 3, 5), "q_proj/kernel": (5, 2, 3), "head/kernel": (7, 3)}
     params |= {"batch_stats/bn/mean": (6,), "batch_stats/bn/var": (6,)}
-    lines = [line for line in draft(shapes, params) if line.startswith('"')]
+    params["ConvTranspose_0/kernel"] = (2, 8, 7)
+    lines = [line.partition(" = ") for line in draft(shapes, params) if line.startswith('"')]
     three = ", ".join(f'"params/attn/{name}/kernel"' for name in ("query", "key", "value"))
-    flipped = "a transposed convolution of Flax has its kernel the other way round"
-    assert lines[:4] == [
-        f'"model.attn.in_proj_weight" = {{ to = [{three}], as = "(n h d) i -> n i h d", h = 2 }}',
-        '"model.attn.out_proj.weight" = { to = "params/attn/out/kernel", as = "o (h d) -> h d o", '
-        "h = 2 }",
-        '"model.bn.running_mean" = "batch_stats/bn/mean"',
-        '"model.bn.running_var" = "batch_stats/bn/var"',
-    ]
-    assert "o i w -> w i o" in lines[4] and flipped in lines[4]
+    found = {name[5:-1]: text for name, _, text in lines}
+    up = found.pop("up.weight")
+    assert "o i w -> w i o" in up and "has its kernel the other way round" in up
+    assert found == {
+        "attn.in_proj_weight": f'{{ to = [{three}], as = "(n h d) i -> n i h d", h = 2 }}',
+        "attn.out_proj.weight": '{ to = "params/attn/out/kernel", as = "o (h d) -> h d o", h = 2 }',
+        "q_proj.weight": '{ to = "params/q_proj/kernel", as = "(h d) i -> i h d", h = 2 }',
+        "bn.running_var": '"batch_stats/bn/var"',
+        "bn.running_mean": '"batch_stats/bn/mean"',
+        "head.weight": '{ to = "params/head/kernel", as = "o i -> i o" }',
+    }
 
 
 def test_a_prefix_of_all_names_is_left_out_of_the_comparison() -> None:
