@@ -1,17 +1,18 @@
 """The benchmarks run and write their page; how fast anything is, no test can judge."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from benchmarks import __main__ as bench
-from benchmarks import figures, problem, step_time, timing, trainer
+from benchmarks import figures, growth, problem, start, step_time, timing, tools, trainer
 from benchmarks.figures import Figure, NotRun, exactly, to_markdown
-from benchmarks.timing import Spread
-from optax_bridge.correspondence import ENTRIES
+from benchmarks.timing import Spread, Stepper
 from optax_bridge.spmd.examples import regression
 
 
@@ -25,6 +26,20 @@ def test_every_measurement_runs_and_stands_on_the_page(
         assert f"## {name.capitalize()}\n" in text
         assert f"\n{name}: " in f"\n{printed}"
     assert "it stopped with" not in text
+
+
+def test_a_measurement_that_stops_is_told_and_one_that_is_not_named_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def stops(quick: bool) -> Iterator[Figure]:
+        yield Figure("stops", "x", "a / b", exactly(1.0), 2.0)
+        raise ValueError("no more")
+
+    monkeypatch.setattr(bench, "MEASUREMENTS", {"unnamed": stops, "stops": stops})
+    assert bench.main(["stops"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "stops: x: a / b  1.00"
+    assert second == "stops: the rest: not run: it stopped with ValueError: no more"
 
 
 def test_nothing_comes_from_the_compilation_cache():
@@ -58,17 +73,31 @@ def test_a_ratio_is_above_its_bar_where_its_whole_interval_is():
     assert "1 of 2." in text and "- not run: torch: it is not here" in text
 
 
-@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
-def test_every_optimizer_has_sides_that_can_be_measured(entry):
-    names = [side.name for side in step_time.sides_of(entry)]
-    assert names[:2] == ["legacy", "exact"]
-    assert not entry.optax or names[2:] == ["optax"]
-
-
-def test_the_standard_trees_are_of_the_sizes_that_the_readme_names():
+def test_the_trees_are_of_the_sizes_that_the_readme_names_and_of_a_dtype():
     shapes = {name: jax.eval_shape(make) for name, make in problem.TREES.items()}
     assert problem.size(shapes["16 x 1024x1024"]) == 2**24
     assert problem.size(shapes["400 x 64x64"]) == 400 * 2**12
+    assert problem.tree(problem.QUICK_TREE, "bfloat16")["leaf_00000"].dtype == jnp.bfloat16
+
+
+def test_leaves_are_in_groups_by_turns_on_all_sides():
+    grads = {name: jnp.ones(2) for name in problem.equal_leaves(4, 2)}
+    for tx in growth._group(2).values():
+        updates, _ = tx.update(grads, tx.init(grads), grads)
+        rates = [float(update[0]) / -growth.RATE for update in updates.values()]
+        assert rates == pytest.approx([1, 2, 1, 2], rel=1e-3)
+
+
+def test_tracing_compiling_imports_and_memory_are_measured_apart(monkeypatch: pytest.MonkeyPatch):
+    assert start.seconds_to_run("import time\ntime.sleep(0.2)") >= 0.2
+    assert tools._time_call("x", lambda: "done", 1e9).ratio.median < 1
+    assert [16 < figure.base < 32 for figure in step_time.measure_memory(True)] == [True, True]
+    ticks = iter([0.0, 1.0, 3.0])
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=ticks.__next__))
+    square = jnp.ones((64, 64))
+    stepper = Stepper(lambda s, g: (s @ g) @ g + s, square, square)
+    assert (stepper.trace_seconds, stepper.compile_seconds) == (1.0, 2.0)
+    assert step_time._planned_bytes(stepper) > 2 * square.nbytes  # and a buffer between
 
 
 def test_a_ratio_is_that_of_the_first_side_to_the_second():
@@ -80,10 +109,27 @@ def test_a_ratio_is_that_of_the_first_side_to_the_second():
     assert (first.bar, first.is_within_bar, second.is_within_bar) == (1.02, False, True)
 
 
-def test_a_step_of_the_trainer_is_a_part_of_its_turn(tmp_path: Path):
-    ticks = iter([0.0, 6.0, 10.0, 18.0])
+def test_a_step_of_the_trainer_is_a_part_of_its_turn(tmp_path: Path, monkeypatch):
+    ends = []
+
+    class Loop(trainer.TrainingLoop):
+        def __init__(self, *args, max_step: int):
+            super().__init__(*args, max_step=max_step)
+            ends.append(max_step)
+
+    monkeypatch.setattr(trainer, "TrainingLoop", Loop)
+    ticks = iter([0.0, 6.0, 10.0, 18.0, 20.0, 22.0])
     sides = trainer._sides(regression.trainer(), tmp_path, 2, ticks.__next__)
     assert [side() for side in sides.values()] == [3.0, 4.0]
+    assert sides["trainer"]() == 1.0
+    assert ends == [2, 4]
+
+
+def test_the_trainer_is_measured_beyond_a_plain_loop(tmp_path: Path, monkeypatch):
+    sides = {"plain loop": lambda: 1e-4, "trainer": lambda: 5e-4}
+    monkeypatch.setattr(trainer, "_sides", lambda *_: sides)
+    time, processor = trainer.measure("tools", tmp_path, quick=True)
+    assert (time.ratio.median, processor.ratio.median) == pytest.approx((5.0, 2.0))
 
 
 def test_candidates_take_turns_and_warm_up_does_not_count():
@@ -99,6 +145,7 @@ def test_candidates_take_turns_and_warm_up_does_not_count():
     seconds = timing.in_turn({"a": candidate("a"), "b": candidate("b")}, repeats=2, warm_up=1)
     assert order == ["b", "a", "a", "b", "b", "a"]
     assert seconds == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
+    assert timing.in_turn({"a": lambda: 1.0}, 9, 0, seconds=-1)["a"] == [1.0] * 5
 
 
 def test_the_interval_of_a_median_goes_by_ranks():

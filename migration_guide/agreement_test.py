@@ -30,14 +30,18 @@ def test_it_says_how_far_rounding_went(capsys):
         ({"a": ONES}, {"b": ONES}),
         (0 * ONES, -0.0 * ONES),
         (np.nan * ONES, np.nan * ONES),
+        (ONES, np.inf * ONES),
+        ({"a": ONES}, {"a": ONES, "b": ONES}),
+        ({"a": ONES, "b": ONES}, {"a": ONES, "b": NEXT}),
         ([], []),
         ({}, {}),
     ],
-    ids=["ulp", "shape", "dtype", "name", "sign of zero", "nan", "no losses", "no parameters"],
-)
+    ids=["ulp", "shape", "dtype", "name", "sign of zero", "nan", "one infinite", "one more",
+         "ulp of one", "no losses", "no parameters"],
+)  # fmt: skip
 def test_it_fails_where_they_are_not_the_same(old, new, request):
     """What is of another kind fails under any bound, not only for its bits."""
-    of_rounding = request.node.callspec.id in ("ulp", "sign of zero")
+    of_rounding = request.node.callspec.id in ("ulp", "ulp of one", "sign of zero")
     for ulp in (0,) if of_rounding else (0, np.inf):
         with pytest.raises(AssertionError):
             agree(old, new, ulp=ulp)
@@ -46,3 +50,4 @@ def test_it_fails_where_they_are_not_the_same(old, new, request):
 def test_a_bound_is_a_bound():
     with pytest.raises(AssertionError, match=r"1 ULP apart, at most 0\.5 expected"):
         agree(ONES, NEXT, ulp=0.5)
+    agree(np.nextafter(ONES, 0, dtype=np.float32), ONES, ulp=0.5)  # of the larger number

@@ -49,8 +49,12 @@ def test_the_advice_counts_what_is_by_hand_not_what_is_only_remarked(tmp_path: P
     for taken, expected in ((1, "0 to do by hand"), (2, "1 to do by hand")):
         lines = "\n".join(f"    {line}" for line in body[:taken]).format("FrozenDict")
         (tmp_path / "a.py").write_text(program + lines + "\n", encoding="utf-8")
-        (line,) = command.advice([str(tmp_path / "a.py"), "not.txt"]).splitlines()
-        assert line.endswith(expected)
+        cell = {"cell_type": "code", "source": program + lines}
+        (tmp_path / "b.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+        paths = [str(tmp_path / name) for name in ("a.py", "b.ipynb", "not.txt")]
+        assert [line.endswith(expected) for line in command.advice(paths).splitlines()] == [
+            True
+        ] * 2
 
 
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
@@ -90,7 +94,8 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     first, second = _tree(tmp_path, 2)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != first)
     assert command.run([tmp_path], write=True) == 1
-    assert "is write-protected" in capsys.readouterr().out
+    assert "is write-protected" in (printed := capsys.readouterr().out)
+    assert "1 file rewritten" in printed
     assert first.read_text(encoding="utf-8") == OLD
     assert second.read_text(encoding="utf-8") != OLD
 

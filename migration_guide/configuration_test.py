@@ -40,8 +40,13 @@ def test_the_command_line_has_the_last_word(project: Path):
 
 @pytest.mark.parametrize(
     ("chosen", "is_renamed"),
-    [({"only": ["gone_names"]}, True), ({"skip": ["schedule"]}, True), ({}, False)],
-    ids=["only", "skip", "neither"],
+    [
+        ({"only": ["gone_names"]}, True),
+        ({"only": ["gone_names", "create"], "skip": ["gone_names"]}, False),
+        ({"skip": ["schedule"]}, True),
+        ({}, False),
+    ],
+    ids=["only", "both", "skip", "neither"],
 )
 def test_rules_of_the_command_line_replace_those_of_the_settings(
     chosen: dict[str, list[str]], is_renamed: bool, project: Path

@@ -3,16 +3,19 @@
 import functools
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 
 import legacy_optim
-from migration_guide import build, cells
+from migration_guide import build, cells, generated
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import GROUP, PARTS, commands_markdown, filled_in, marks
 from migration_guide.rules_page import COLUMN
@@ -112,12 +115,22 @@ def _leads(page, target):
 def test_the_table_has_every_optimizer(entry):
     name = entry.legacy.__name__
     section = f"\n{optimizers_markdown()}".partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    assert f"[{name}](#{name.lower()})" in overview_markdown()
+    row = overview_markdown().partition(f"[{name}](#{name.lower()})")[2].partition("\n")[0]
     assert entry.notes in section
     for hp in entry.hyper_params:
         assert f"| `{hp.legacy}` | `{hp.port}` |" in section
+    for unsupported in entry.unsupported:
+        assert unsupported.message in section
+    for field in entry.state:
+        negated = " (negated)" * (field.optax_sign < 0)
+        assert re.search(
+            rf"`{re.escape(field.legacy)}` \|.* \| [^(]+{re.escape(negated)} \|", section
+        )
     for variant in entry.optax:
-        assert variant.claim.verdict.value in section
+        assert variant.claim.verdict.value in row
+        claim = f"# optax: {variant.claim.verdict.value}"
+        bound = "" if variant.claim.ulp is None else f", at most {variant.claim.ulp:g} ULP in"
+        assert f"{claim}{bound}" in section
 
 
 def test_defaults_that_differ_are_those_of_both_signatures():
@@ -185,15 +198,33 @@ def test_the_reference_has_every_subcommand_and_its_options():
         assert "--" in section, point.name
 
 
+def test_options_are_told_with_their_other_names_and_defaults():
+    def run(
+        path: Annotated[str, typer.Argument(help="`a` | b.")],
+        fast: Annotated[bool, typer.Option("--fast/--slow", help="See --level.")] = True,
+        level: int = 3,
+        secret: Annotated[str, typer.Option(hidden=True)] = "",
+    ) -> None: ...
+
+    lines = generated._section("run", generated._command(run)).splitlines()
+    assert [line for line in lines if line.startswith("| `")] == [
+        r"| `PATH` | `a` \| b. Required. |",
+        "| `--fast`, `--slow` | See `--level`. |",
+        "| `--level LEVEL` |  Default: `3`. |",
+    ]
+
+
 def test_docstrings_become_rest():
     code = ["`f`, two `Call`s:", "", "    x = f(1)", "", "Returns:", "  One: or none,"]
     code += ["      as `f` has it."]
+    code[3:3] = ["    y = x"]
     assert as_rest(code) == [
         "`f`, two `Call`\\ s:",
         "",
         ".. code-block:: python",
         "",
         "    x = f(1)",
+        "    y = x",
         "",
         "Returns:",
         "  : One: or none,",
@@ -207,6 +238,34 @@ def test_a_failing_cell_names_its_page_and_line(tmp_path):
     with pytest.raises(ZeroDivisionError) as caught:
         cells.run(page)
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 7)
+
+
+def test_a_command_is_shown_as_text_below_the_current_folder(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    program = "import os; print(os.environ.get('FORCE_COLOR'), os.path.abspath('x'), ' ')"
+    assert cells.shell_output(f'{sys.executable} -c "{program}"') == "None x"
+    with pytest.raises(RuntimeError, match="ended with status 3"):
+        cells.shell_output("exit 3")
+
+
+@pytest.mark.skipif(not find_spec("myst_nb"), reason="Sphinx is not installed: .[guide]")
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [
+        ("print(1)\n```\n", 0),
+        ("1 / 0\n```\n", 1),
+        ("import sys; print(1, file=sys.stderr)\n```\n", 1),
+        ("print(1)\n```\n\n```{toctree}\nnowhere\n```\n", 1),
+    ],
+)
+def test_a_page_that_fails_or_warns_fails_the_build(page, status, tmp_path, monkeypatch):
+    shutil.copy(cells.SOURCE / "conf.py", tmp_path)
+    shutil.copytree(cells.SOURCE / "_static", tmp_path / "_static")
+    head = TEXTS[cells.SOURCE / "costs.md"].partition("\n\n")[0]
+    text = f"{head}\n\n# Page\n\n```{{code-cell}} ipython3\n{page}"
+    (tmp_path / "index.md").write_text(text)
+    monkeypatch.setattr(build, "SOURCE", tmp_path)
+    assert build.main(["--output", str(tmp_path / "built")]) == status
 
 
 def test_build_says_what_is_missing(monkeypatch, capsys):

@@ -46,10 +46,11 @@ def _without_indent(lines: str) -> str:
 def rules_markdown() -> str:
     """A section for each rule, by name."""
     names = sorted(rule.name for rule in RULES)
-    return "\n\n".join(_section(rule_text(name)) for name in names)
+    return "\n\n".join(section(rule_text(name)) for name in names)
 
 
-def _section(rule: RuleText) -> str:
+def section(rule: RuleText) -> str:
+    """The section of a rule: both sides of its example, and the reason."""
     halves = [
         f"::::{{container}} {side}\n```python\n{code}\n```\n::::"
         for side, code in (("before", rule.before), ("after", rule.after))

@@ -7,7 +7,7 @@ import pytest
 from migration_guide.codemod.registry import RULES
 from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
-from migration_guide.rules_page import rule_text, rules_markdown
+from migration_guide.rules_page import COLUMN, RuleText, rule_text, rules_markdown, section
 
 IMPORTS = """import flax
 import jax
@@ -59,6 +59,16 @@ def test_a_rule_writes_what_its_docstring_shows(subtests: pytest.Subtests):
                 found = written.find(_squeezed(part), position)
                 assert found >= 0, f"{part.strip()!r} is not what follows in:\n{written[position:]}"
                 position = found + len(_squeezed(part))
+
+
+@pytest.mark.parametrize(("width", "layout"), [(COLUMN, "pair"), (COLUMN + 1, "pair stacked")])
+def test_a_section_has_both_sides_and_the_reason(width: int, layout: str):
+    after = "x" * width
+    assert section(RuleText("name", "Summary.", "before", after, "Why.")) == (
+        f"## name\n\nSummary.\n\n:::::{{container}} {layout}\n"
+        "::::{container} before\n```python\nbefore\n```\n::::\n"
+        f"::::{{container}} after\n```python\n{after}\n```\n::::\n:::::\n\nWhy."
+    )
 
 
 def test_the_page_has_every_rule():

@@ -1,4 +1,10 @@
+import random
+import signal
+import sys
+from pathlib import Path
+
 import jax
+import pytest
 
 from optax_bridge.spmd.examples import regression
 from optax_bridge.spmd.progress import read_losses
@@ -24,3 +30,24 @@ def test_two_processes_and_a_kill(tmp_path):
     _, moments = killing.train_with_kills(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
     assert len(moments) == 1
     assert read_losses(tmp_path / "two") == expected
+
+
+def test_all_are_killed_at_once_and_one_that_fails_is_enough():
+    waiting = killing.Processes([sys.executable, "-c", "import time; time.sleep(30)"], 2)
+    waiting.kill(random.Random(0))
+    assert {process.returncode for process in waiting._processes} == {-signal.SIGKILL}
+    last_fails = "import sys; sys.exit('gone' if sys.argv[-1] == '1' else 0)"
+    with pytest.raises(RuntimeError, match="gone"):
+        killing.Processes([sys.executable, "-c", last_fails], 2).wait()
+
+
+@pytest.mark.parametrize(("losses", "status"), [("'0.5'", 0), ("f'0.5 {p.parent.name}'", 1)])
+def test_other_losses_end_with_1(losses: str, status: int, monkeypatch: pytest.MonkeyPatch):
+    def command(folder: Path, **_: int) -> list[str]:
+        program = f"import pathlib; p = pathlib.Path({str(folder)!r}, 'losses.csv')"
+        program += f"; p.parent.mkdir(); p.write_text({losses})"
+        return [sys.executable, "-c", program]
+
+    monkeypatch.setattr(killing, "command", command)
+    monkeypatch.setattr(sys, "argv", ["killing", "--kills", "0"])
+    assert killing.main() == status

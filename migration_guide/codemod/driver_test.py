@@ -40,12 +40,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_shows_a_diff_and_changes_nothing(file: Path):
+    file.write_text(OLD.rstrip("\n"), encoding="utf-8")
     code, output = _migrate(str(file))
     assert code == 0
     assert "-from flax import optim" in output
     assert "+import optax" in output
+    assert output.count("\n\\ No newline at end of file\n") == 2
     assert "1 file would be rewritten" in output
-    assert file.read_text(encoding="utf-8") == OLD
+    assert file.read_text(encoding="utf-8") == OLD.rstrip("\n")
 
 
 def test_write_changes_and_a_second_run_does_nothing(file: Path):
@@ -168,6 +170,9 @@ def test_json_says_all(file: Path):
     assert entry["changed"]
     assert entry["counts"]["create"] == 1
     assert entry["by_hand"][0]["line"] == 4
+    (entry,) = json.loads(_migrate("--json", "--write", str(file))[1])["files"]
+    line = file.read_text(encoding="utf-8").splitlines()[entry["by_hand"][0]["line"] - 1]
+    assert line == "f(optim)"
 
 
 UNCLEAR = OLD + "\n\nx = 1\nmoments = f(\n    optimizer.state,\n)\nnumpy.savez(p, x=optimizer)\n"

@@ -22,7 +22,6 @@ class Bound:
     """The value of a name."""
 
     keywords: list[str] | None = None
-    open: bool = False
     attributes: dict[str, "Bound"] | None = None
     instance: dict[str, "Bound"] = field(default_factory=dict)
     module: str | None = None
@@ -219,18 +218,15 @@ class _Reader:
     def _class(self, node: ast.ClassDef) -> Bound:
         attributes: dict[str, Bound] = {}
         fields: list[str] = []
-        is_open = False
         constructor: list[str] | None = None
         for base in node.bases:
             bound = self._resolve(base)
             if bound is None or bound.attributes is None:
-                is_open = is_open or not isinstance(base, ast.Name) or base.id != "object"
                 continue
             if ast.unparse(base).rpartition(".")[2].startswith("_"):
                 attributes |= bound.attributes
             constructor = bound.keywords
             fields += bound.keywords or []
-            is_open = is_open or bound.open
         for part in node.body:
             if isinstance(part, ast.FunctionDef):
                 attributes[part.name] = _function(part, method=True)
@@ -247,12 +243,11 @@ class _Reader:
         instance: dict[str, Bound] = {}
         if constructors:
             instance = {name: Bound() for name in _set_on_self(constructors[0]) if is_public(name)}
-            bound = _function(constructors[0], method=True)
-            constructor, is_open = bound.keywords, bound.open
+            constructor = _function(constructors[0], method=True).keywords
         elif fields:
             constructor = fields
         attributes = {name: bound for name, bound in attributes.items() if is_public(name)}
-        return Bound(constructor, open=is_open, attributes=attributes, instance=instance)
+        return Bound(constructor, attributes=attributes, instance=instance)
 
 
 def _function(node: ast.FunctionDef, method: bool = False) -> Bound:
@@ -261,7 +256,7 @@ def _function(node: ast.FunctionDef, method: bool = False) -> Bound:
     if any("property" in d or "contextmanager" in d for d in decorators):
         return Bound()
     bound_first = method and "staticmethod" not in decorators and bool(node.args.args)
-    return Bound(keywords=args[1:] if bound_first else args, open=node.args.kwarg is not None)
+    return Bound(keywords=args[1:] if bound_first else args)
 
 
 def _set_on_self(node: ast.FunctionDef) -> set[str]:

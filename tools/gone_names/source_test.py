@@ -13,7 +13,10 @@ PACKAGE = {
     "from small import shown as other\n",
     "_private.py": "def f(a, *, b=1, _c=2, **d): pass\n"
     "class Base:\n    x: int\n    def go(self, much): pass\n"
-    "class Sub(Base):\n    y = 2\n    def __init__(self, z): pass\n",
+    "class Sub(Base):\n    y = 2\n    def __init__(self, z): pass\n"
+    "    @property\n    def shape(self): pass\n    @staticmethod\n    def make(size): pass\n",
+    "warns.py": "from small._private import f\n"
+    "_deprecations = {'old': ('use f', f), 'lost': ('it is gone', None)}\n",
     "shown.py": "import json\nfrom small._private import f as g\n"
     "def own(q): return json\n_hidden = 1\nvalue = 3\ndel value\n",
     # Relative imports of a package and of a module; names for type checkers, of other branches.
@@ -23,6 +26,7 @@ PACKAGE = {
     "below/deep.py": "from ..shown import g\nfrom . import near\ndef typed(t): pass\n",
     "below/near.py": "try:\n    from .deep import typed\nexcept ImportError:\n    pass\n",
 }
+MODULES = ("below", "shown", "warns")
 
 
 def test_both_ways_of_reading_see_the_same(tmp_path: Path):
@@ -37,9 +41,11 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     imported = json.loads(done.stdout)
-    assert set(read["small"]) == {"f", "Base", "Sub", "partial", "shown", "other", "below"}
+    assert set(read["small"]) == {"f", "Base", "Sub", "partial", "other", *MODULES}
+    assert set(read["small.warns"]) == {"f", "old"}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
-    assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": {"y": []}}
+    attributes = {"make": ["size"], "shape": [], "y": []}
+    assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": attributes}
     assert read["small.shown"] == {
         "g": {"keywords": ["a", "b"]},
         "own": {"keywords": ["q"]},

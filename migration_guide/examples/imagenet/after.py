@@ -176,8 +176,10 @@ def train_and_evaluate(workdir, num_steps):
         if step % EVAL_EVERY == 0:
             state = sync_batch_stats(state)
             log(step, **jax_utils.unreplicate(p_eval_step(state, shard(test))))
-        if step % SAVE_EVERY == 0 and jax.process_index() == 0:
-            checkpoints.save_checkpoint(ckpt_dir, jax_utils.unreplicate(state), step, keep=2)
+        if step % SAVE_EVERY == 0 or step == num_steps:
+            state = sync_batch_stats(state)
+            if jax.process_index() == 0:
+                checkpoints.save_checkpoint(ckpt_dir, jax_utils.unreplicate(state), step, keep=2)
 
 
 if __name__ == '__main__':

@@ -97,7 +97,7 @@ def train_and_evaluate(workdir, num_steps):
         log(step, loss=loss)
         if step % EVAL_EVERY == 0:
             log(step, **eval_step(optimizer.params, test))
-        if step % SAVE_EVERY == 0:
+        if step % SAVE_EVERY == 0 or step == num_steps:
             checkpoints.save_checkpoint(ckpt_dir, optimizer, step, keep=2)
 
 

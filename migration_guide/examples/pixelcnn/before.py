@@ -114,7 +114,7 @@ def train_and_evaluate(workdir, num_steps):
         if step % EVAL_EVERY == 0:
             log(step, eval_bits=eval_step(state.ema, test),
                 eval_bits_without_ema=eval_step(state.optimizer.target, test))
-        if step % SAVE_EVERY == 0:
+        if step % SAVE_EVERY == 0 or step == num_steps:
             checkpoints.save_checkpoint(ckpt_dir, state, step, keep=2)
 
 

@@ -142,7 +142,7 @@ def train_and_evaluate(workdir, num_iterations):
         log(iteration, loss=loss)
         if iteration % EVAL_EVERY == 0:
             log(iteration, eval_return=evaluate(optimizer.params))
-        if iteration % SAVE_EVERY == 0:
+        if iteration % SAVE_EVERY == 0 or iteration == num_iterations:
             checkpoints.save_checkpoint(ckpt_dir, optimizer, iteration, keep=2)
 
 

@@ -1,7 +1,7 @@
 """Translation, English to German: a transformer that reads and writes letters.
 
 Names of countries, languages and units. Trained with Adam, decay of the weights, label smoothing and
-a learning rate that falls with the root of the step; beam search translates at the end.
+a learning rate that falls with the root of the step; beam search translates half-way and at the end.
 """
 import argparse
 import difflib
@@ -25,7 +25,7 @@ BATCH_SIZE = 64
 NUM_STEPS = 300
 SAVE_EVERY = 150
 EVAL_EVERY = 50
-TRANSLATE_EVERY = 300
+TRANSLATE_EVERY = 150
 NUM_TEST = 64
 LENGTH = 20
 BEAMS = 4
@@ -201,7 +201,7 @@ def train_and_evaluate(workdir, num_steps):
         log(step, loss=loss)
         if step % EVAL_EVERY == 0:
             log(step, **eval_step(optimizer.params, test))
-        if step % SAVE_EVERY == 0:
+        if step % SAVE_EVERY == 0 or step == num_steps:
             checkpoints.save_checkpoint(ckpt_dir, optimizer, step, keep=2)
         if step % TRANSLATE_EVERY == 0:
             translated = jax.jit(beam_search)(optimizer.params, test['sources'])
