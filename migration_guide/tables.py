@@ -17,7 +17,7 @@ from optax_bridge.correspondence import (
     choose_recipe,
     describe,
 )
-from optax_bridge.correspondence.recipe import Setting, resolve
+from optax_bridge.correspondence.recipe import Setting, render, resolve
 
 _NONE = "none"
 _WIDTH = 64
@@ -107,7 +107,7 @@ def _comment(text: str) -> list[str]:
 
 def _source(node: Any, indent: int = 0) -> str:
     """A recipe as source, broken after each argument where a line would be too long for a page."""
-    line = node.render() if isinstance(node, Call) else Call("", (node,)).render()[1:-1]
+    line = render(node)
     if len(line) + indent <= _WIDTH or not isinstance(node, Call):
         return line
     inner = indent + 4

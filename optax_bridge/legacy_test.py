@@ -14,19 +14,11 @@ from optax_bridge.correspondence import UnsupportedSetting
 from optax_bridge.legacy import from_legacy, to_legacy, to_optax, wrap_definition
 
 
-@pytest.mark.parametrize(
-    ("definition", "message"),
-    [
-        (lambda: legacy_optim.Adam(), "per call"),
-        (lambda: legacy_optim.Adafactor(0.1, epsilon2=0.5), "epsilon2"),
-        (lambda: legacy_optim.Adagrad(0.1), "eps outside the root"),
-        (lambda: legacy_optim.LARS(0.1, weight_decay=0.1), "denominator"),
-    ],
-    ids=["no-rate", "epsilon2", "adagrad", "lars-decay"],
-)
-def test_settings_without_a_optax_equal_say_so(definition: Any, message: str):
-    with pytest.raises(UnsupportedSetting, match=message):
-        from_legacy(definition(), exact=False)
+def test_settings_without_an_optax_equal_say_so():
+    with pytest.raises(UnsupportedSetting, match="per call"):
+        from_legacy(legacy_optim.Adam(), exact=False)
+    with pytest.raises(UnsupportedSetting, match="denominator"):
+        from_legacy(legacy_optim.LARS(0.1, weight_decay=0.1), exact=False)
 
 
 def test_parameters_that_the_state_was_not_made_for_are_named():
@@ -121,13 +113,12 @@ BIASES = legacy_optim.ModelParamTraversal(lambda path, _: path.endswith("/b"))
 @pytest.mark.parametrize(
     "definition",
     [
-        legacy_optim.Adam(0.1),
         legacy_optim.WeightNorm(legacy_optim.Momentum(0.1)),
         legacy_optim.MultiOptimizer(
             (KERNELS, legacy_optim.Adam(0.1)), (BIASES, legacy_optim.Momentum(0.1))
         ),
     ],
-    ids=["alone", "wrapped", "grouped"],
+    ids=["wrapped", "grouped"],
 )
 def test_half_precision_is_refused_where_public_optax_is_no_equal(definition: Any):
     on_optax_in(definition, jnp.float32)

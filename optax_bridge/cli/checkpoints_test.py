@@ -179,14 +179,8 @@ FAILURES = {
     "parameters_alone": ([str(FILES / "params_only.msgpack"), "{new}", *AS_ADAM], "inspect"),
     "not_a_new_one": ([ADAM, "{new}", *AS_ADAM, "--to", "legacy"], "a TrainState"),
     "no_optax_equal": (
-        [
-            str(FILES / "weight_norm.msgpack"),
-            "{new}",
-            "--optimizer",
-            "LAMB(1e-3, 0.5)",
-            *OPTAX_ALONE,
-        ],
-        "expected",
+        [ADAM, "{new}", "--optimizer", "Adafactor(1, epsilon2=0.5)", *OPTAX_ALONE],
+        "epsilon2",
     ),
 }
 
@@ -249,29 +243,14 @@ def test_a_state_that_was_saved_for_each_device_goes_back_once(tmp_path: Path) -
     assert "expected one state, or equal copies of one, found 2 that differ" in refused.stderr
 
 
-@pytest.mark.parametrize(("name", "noted"), [("adam_bfloat16", True), ("adam", False)])
-def test_optax_in_bfloat16_is_noted(name: str, noted: bool, tmp_path: Path) -> None:
-    done = bridge("convert", FILES / f"{name}.msgpack", tmp_path / "new", *AS_ADAM, *OPTAX_ALONE)
-    assert done.exit_code == 0
-    assert ("not the same in bfloat16" in done.stderr) == noted
-
-
-@pytest.mark.parametrize(
-    ("options", "recipe"),
-    [(["--recipe", "exact"], "exact"), (OPTAX_ALONE, "optax"), ([], "optax")],
-    ids=str,
-)
-def test_convert_says_which_recipe_and_makes_folders(
-    options: list[str], recipe: str, tmp_path: Path
-) -> None:
+def test_convert_says_which_recipe_and_makes_folders(tmp_path: Path) -> None:
     destination = tmp_path / "runs" / "new" / "checkpoint_4"
-    done = bridge("convert", ADAM, destination, *AS_ADAM, *options)
+    done = bridge("convert", ADAM, destination, *AS_ADAM, "--recipe", "exact")
     assert done.exit_code == 0, done.stderr
-    name = {"exact": "optax_bridge.adam", "optax": "optax.adam"}[recipe]
-    assert f": Adam (for a program with {name}), 14 arrays" in done.stdout
-    again = bridge("convert", ADAM, destination, *AS_ADAM, *options, "--json", "--force")
+    assert ": Adam (for a program with optax_bridge.adam), 14 arrays" in done.stdout
+    again = bridge("convert", ADAM, destination, *AS_ADAM, *OPTAX_ALONE, "--json", "--force")
     found = json.loads(again.stdout)
-    assert (found["recipe"], found["optimizer"], found["step"]) == (recipe, "Adam", 4)
+    assert (found["recipe"], found["optimizer"], found["step"]) == ("optax", "Adam", 4)
     assert (found["source"], found["format"], found["verified"]) == (ADAM, "Flax msgpack", True)
 
 
@@ -290,13 +269,6 @@ def test_the_project_says_which_recipe_convert_takes(
     settings.write_text('[tool.optax-bridge]\nrecipe = "exat"\n')
     done = bridge("convert", checkpoint, "wrong", *AS_ADAM)
     assert done.exit_code == 2 and "found 'exat'; is exact meant?" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["inspect", "convert"])
-def test_help_shows_examples(command: str) -> None:
-    done = bridge(command, "--help")
-    assert done.exit_code == 0
-    assert "Examples" in done.stdout and f"optax-bridge {command} " in done.stdout
 
 
 def test_as_a_process_with_nothing_else_on_the_terminal(tmp_path: Path) -> None:

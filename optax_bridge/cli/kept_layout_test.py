@@ -15,7 +15,7 @@ from flax.training import checkpoints
 from flax.training import train_state as flax_train_state
 
 import legacy_optim
-from optax_bridge import TrainState, from_legacy
+from optax_bridge import from_legacy
 from optax_bridge.checkpoints import (
     CheckpointError,
     convert_file,
@@ -126,15 +126,6 @@ def test_what_a_template_decides_is_no_option(option: list[str], tmp_path: Path)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_template_says_step_and_optimizer_in_json(tmp_path: Path) -> None:
-    source, program = old_file(tmp_path, "bare"), tmp_path / "program.py"
-    program.write_text(f"{PROGRAM}\ndef one(): return make_state()['actor']\n")
-    like = ["--like", f"{program}:one", "--json"]
-    done = bridge("convert", source, tmp_path / "new", *like)
-    found = json.loads(done.stdout)
-    assert (found["optimizer"], found["step"]) == ("Adam", 2)
-
-
 @pytest.mark.parametrize(
     ("like", "message"),
     [
@@ -229,16 +220,3 @@ def test_like_what_holds_no_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="expected a template that holds a TrainState"):
         convert_file(tmp_path / "old", tmp_path / "new", like=object())
     assert not (tmp_path / "new").exists()
-
-
-def test_what_was_saved_into_a_converted_folder_is_newer_than_that(tmp_path: Path) -> None:
-    old = legacy_optim.Adam(0.1).create({"w": jnp.zeros(3)})
-    (tmp_path / "old").write_bytes(serialization.to_bytes(old))
-    tx = from_legacy(legacy_optim.Adam(0.1))
-    template = TrainState.create(apply_fn=None, params={"w": jnp.zeros(3)}, tx=tx)
-    convert_file(tmp_path / "old", tmp_path / "new", like=template)
-    state = restore_checkpoint(tmp_path / "new", template)
-    for _ in range(3):
-        state = state.apply_gradients(grads={"w": jnp.ones(3)})
-    checkpoints.save_checkpoint(str(tmp_path / "new"), state, 3)
-    assert int(restore_checkpoint(tmp_path / "new", template).step) == 3

@@ -23,7 +23,7 @@ from optax_bridge.correspondence import (
 )
 from optax_bridge.correspondence.claim import Claim
 from optax_bridge.correspondence.entry import Case, Entry
-from optax_bridge.correspondence.recipe import imports, render, resolve
+from optax_bridge.correspondence.recipe import build, imports, render, resolve
 
 CASES = {
     f"{entry.name}-{index}": (entry, case)
@@ -116,7 +116,7 @@ def test_render_evaluates_to_what_build_makes(entry: Entry, case: Case):
         names: dict[str, Any] = {}
         for module in imports(recipe.call):
             exec(f"import {module}", names)
-        built, evaluated = recipe.call.build(), eval(source, names)
+        built, evaluated = build(recipe.call), eval(source, names)
         left, right = (_two_steps(tx, _params(entry)) for tx in (built, evaluated))
         jax.tree.map(np.testing.assert_array_equal, left, right)
 

@@ -320,11 +320,6 @@ class Entry:
         )
 
 
-def setting(name: str, index: int | None = None) -> Setting:
-    """A placeholder for a legacy setting in a recipe, or for an item of one that is a tuple."""
-    return Setting(name, index)
-
-
 def _same(value: Node, expected: Node) -> bool:
     """Whether a setting is known to be that value; an expression of a program's source never is."""
     if isinstance(value, Source | Call) or expected is inspect.Parameter.empty:

@@ -11,6 +11,7 @@ import legacy_optim
 import optax_bridge
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION, MARGIN
+from optax_bridge.correspondence.recipe import build
 
 STEPS = 100
 # Gradients of usual size, of a size whose squares vanish, and all of these with nothing between.
@@ -42,7 +43,7 @@ def distance(definition: legacy_optim.OptimizerDef, dtype: Any) -> float:
         "zeros": jnp.zeros(3, dtype),
         "large": jnp.asarray(10 * rng.standard_normal((64, 64)), dtype),  # squares overflow in sum
     }
-    made = choose_recipe(definition, "optax").call.build()
+    made = build(choose_recipe(definition, "optax").call)
     state: Any = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=made)
 
     def step(carry: Any, grads: Any) -> Any:

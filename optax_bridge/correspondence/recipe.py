@@ -36,14 +36,6 @@ class Call:
     args: tuple[Node, ...] = ()
     kwargs: Mapping[str, Node] = field(default_factory=dict)
 
-    def build(self) -> Any:
-        """Evaluates the call; see `build`."""
-        return build(self)
-
-    def render(self) -> str:
-        """Writes the call as source; see `render`."""
-        return render(self)
-
 
 @dataclass(frozen=True)
 class Name:
@@ -160,7 +152,8 @@ def _literal(value: Node) -> str:
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else f"math.{_infinite(value)}"
+        sign = "-" if value < 0 else ""
+        return repr(value) if math.isfinite(value) else f"{sign}math.{abs(value)}"
     if _is_dtype(value):
         return f"jax.numpy.{np.dtype(value).name}"
     if is_array(value) and np.ndim(value) == 0:
@@ -171,25 +164,16 @@ def _literal(value: Node) -> str:
     )
 
 
-def _infinite(value: float) -> str:
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "inf * -1"
-
-
 def is_array(value: object) -> bool:
     """True for an array of NumPy or JAX; imports neither."""
     return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
 def _is_dtype(value: object) -> bool:
-    if isinstance(value, np.dtype):
-        return True
     is_numpy_type = isinstance(value, type) and issubclass(value, np.generic)
-    return is_numpy_type or _is_jax_scalar_type(value)
-
-
-def _is_jax_scalar_type(value: object) -> bool:
-    """Whether this is one of `jax.numpy.float32` and its like, which are no types of numpy's."""
-    return callable(value) and isinstance(getattr(value, "dtype", None), np.dtype)
+    # `jax.numpy.float32` and its like are no types of numpy's.
+    is_jax_type = callable(value) and isinstance(getattr(value, "dtype", None), np.dtype)
+    return is_numpy_type or is_jax_type or isinstance(value, np.dtype)
 
 
 @functools.cache

@@ -67,8 +67,8 @@ def test_a_value_without_source_says_what_to_do():
 
 def test_a_source_is_written_as_it_is_and_built_as_its_value():
     recipe = call("optax.sgd", Source("schedule", 0.5))
-    assert recipe.render() == "optax.sgd(schedule)"
-    updates, _ = recipe.build().update(1.0, recipe.build().init(1.0))
+    assert render(recipe) == "optax.sgd(schedule)"
+    updates, _ = build(recipe).update(1.0, build(recipe).init(1.0))
     assert updates == -0.5
 
 
@@ -157,7 +157,7 @@ def test_nested_optimizers_are_parsed_and_written():
     text = "WeightNorm(optim.Momentum(0.1, nesterov=True), wn_decay=0.01)"
     described = parse(text)
     assert isinstance(described.settings["wrapped_optimizer"], Described)
-    written = choose_recipe(described, "exact").call.render()
+    written = render(choose_recipe(described, "exact").call)
     assert ast.parse(written)
     assert written == (
         "optax_bridge.weight_norm(inner=optax_bridge.momentum(learning_rate=0.1, nesterov=True), "
@@ -168,15 +168,14 @@ def test_nested_optimizers_are_parsed_and_written():
 def test_parsed_and_constructed_optimizers_have_the_same_recipe():
     definition = legacy_optim.LARS(0.1, weight_decay=1e-4, nesterov=True)
     text = "LARS(0.1, weight_decay=1e-4, nesterov=True)"
-    assert (
-        choose_recipe(parse(text), "exact").call.render()
-        == choose_recipe(definition, "exact").call.render()
+    assert render(choose_recipe(parse(text), "exact").call) == render(
+        choose_recipe(definition, "exact").call
     )
 
 
 def test_an_expression_is_never_known_to_be_a_default():
     described = parse("Momentum(0.1, weight_decay=decay)")
-    assert "add_decayed_weights" in choose_recipe(described, "optax").call.render()
+    assert "add_decayed_weights" in render(choose_recipe(described, "optax").call)
     with pytest.raises(UnsupportedSetting, match="epsilon2"):
         choose_recipe(parse("Adafactor(0.1, epsilon2=e)"), "optax")
 

@@ -100,13 +100,6 @@ def test_a_group_with_an_argument_that_it_does_not_use():
         tx.step(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2), hyper_params=[{"eps": 0.1}])
 
 
-def test_the_argument_arrives():
-    state = optax_bridge.TrainState.create(
-        apply_fn=None, params=jnp.ones(()), tx=optax.chain(scale_by_weight(), optax.scale(-1.0))
-    )
-    assert state.apply_gradients(grads=jnp.ones(()), weight=0.25).params == 0.75
-
-
 @pytest.mark.parametrize("as_transformation", [False, True])
 def test_arguments_reach_what_multi_steps_accumulates_for(as_transformation: bool):
     inner = optax.chain(optax_bridge.adam(), optax.contrib.reduce_on_plateau(0.5, patience=1))

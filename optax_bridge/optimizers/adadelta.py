@@ -10,7 +10,7 @@ from jax import Array
 
 from optax_bridge.correspondence.claim import by_measurement, rounding
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, squares
-from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained

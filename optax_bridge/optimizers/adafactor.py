@@ -22,8 +22,8 @@ from optax_bridge.correspondence.entry import (
     Unsupported,
     squares,
 )
-from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Name, Node, call
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE, Range
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule

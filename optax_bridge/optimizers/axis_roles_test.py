@@ -228,15 +228,11 @@ def everything(path: str, value: Any) -> bool:
 
 WITHIN = {
     "chain": lambda tx: optax.chain(optax.identity(), tx),
-    "masked": lambda tx: optax.masked(tx, {"kernel": True, "bias": True}),
     "masked by a function": lambda tx: optax.masked(tx, optax_bridge.path_mask(everything)),
     "partition": lambda tx: optax.partition({"all": tx}, {"kernel": "all", "bias": "all"}),
     "MultiSteps": lambda tx: optax.MultiSteps(tx, 1),
     "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
     "inject_hyperparams": lambda tx: optax.inject_hyperparams(by_axis)(learning_rate=0.1),
-    "multi_optimizer": lambda tx: optax_bridge.multi_optimizer(
-        (optax_bridge.path_mask(everything), optax.chain(tx))
-    ),
     "chain of multi_optimizer": lambda tx: optax.chain(
         optax_bridge.multi_optimizer((optax_bridge.path_mask(everything), tx))
     ),

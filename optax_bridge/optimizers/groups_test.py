@@ -286,25 +286,6 @@ def test_counts_per_group():
         optax_bridge.group_counts(params, is_bias, is_bias)
 
 
-def test_each_group_sees_its_own_leaves_only():
-    """What makes the cost grow with the leaves: no group's trees hold the leaves of others."""
-    params = {f"layer{i}": {"kernel": KERNEL, "bias": BIAS} for i in range(30)}
-    seen = []
-
-    def init(params: Any) -> Any:
-        tree = params
-        seen.append(len(jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, optax.MaskedNode))))
-        return optax.EmptyState()
-
-    probe = optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
-    groups = [
-        (optax_bridge.path_mask(lambda path, _, i=i: path.startswith(f"/layer{i}/")), probe)
-        for i in range(30)
-    ]
-    optax_bridge.multi_optimizer(*groups).init(params)
-    assert seen == [2] * 30
-
-
 def test_selectors_are_asked_once_for_parameters_of_one_form():
     asked = []
     selector = optax_bridge.path_mask(lambda path, _: asked.append(path) or True)

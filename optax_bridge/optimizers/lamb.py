@@ -16,7 +16,7 @@ from optax_bridge.correspondence.entry import (
     StateField,
     squares,
 )
-from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
 from optax_bridge.exact.calls import explained

@@ -8,7 +8,7 @@ from jax import Array
 
 from optax_bridge.correspondence.claim import identical
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, StateField
-from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import DECAY
 from optax_bridge.exact.calls import explained

@@ -99,7 +99,6 @@ class _Groups:
     selectors: tuple[Selector, ...]
     inner: tuple[optax.GradientTransformation, ...]
     strict: bool
-    # Of the last parameters' structure and shapes.
     cache: dict[Hashable, list[Group]] = field(default_factory=dict, repr=False)
 
     def groups(self, params: Params) -> list[Group]:
@@ -110,7 +109,6 @@ class _Groups:
             for index, group in enumerate(groups):
                 if not group.indices:
                     say_nothing_selected(f"multi_optimizer, group {index}", params, self.strict)
-            self.cache.clear()
             self.cache[key] = groups
         return self.cache[key]
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from jax import Array
 
 from optax_bridge.correspondence.claim import identical
-from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, setting
+from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
@@ -45,7 +46,7 @@ ENTRY = Entry(
     state=(),
     optax=(
         OptaxRecipe(
-            call("optax.sgd", learning_rate=setting("learning_rate")),
+            call("optax.sgd", learning_rate=s("learning_rate")),
             identical("one product and one subtraction on both sides"),
         ),
     ),

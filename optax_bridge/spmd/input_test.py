@@ -138,10 +138,10 @@ def test_partitions_by_path_and_rank(mesh):
         (None, 1): PartitionSpec.UNCONSTRAINED,
     }
     partition = partition_by_path_rank(rules)
-    batch = {"image": jnp.ones((4, 2, 2)), "text": jnp.ones((4, 3)), "label": jnp.ones(4)}
+    batch = {"image": jnp.ones((4, 2, 2)), "image_text": jnp.ones((4, 4)), "label": jnp.ones(4)}
     out = jax.jit(partition)(batch)
     assert out["image"].sharding.shard_shape((4, 2, 2)) == (1, 1, 2)
-    assert out["text"].sharding.shard_shape((4, 3)) == (1, 3)
+    assert out["image_text"].sharding.shard_shape((4, 4)) == (1, 4)
     with pytest.raises(ValueError, match=r"'video'.*rank 4"):
         jax.jit(partition)({"video": jnp.ones((1, 1, 1, 1))})
 
@@ -336,7 +336,7 @@ def ragged():
 def test_an_evaluation_counts_every_example(tmp_path, devices, data):
     cfg = regression.trainer(steps=1, mesh_shape=(devices, 1)).set(dir=str(tmp_path))
     cfg.model = WithSizes.default_config().set(dtype=jnp.float32)
-    writer = JsonlWriter.default_config().set(paths=["input/y", "output/aux/.*"])
+    writer = JsonlWriter.default_config().set(paths=["input", "input/y", "output/aux/.*"])
     cfg.evalers = {"all": SpmdEvaler.default_config().set(input=data, output_writer=writer)}
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
     key = jax.random.PRNGKey(0)

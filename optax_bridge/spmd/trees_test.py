@@ -87,7 +87,7 @@ def test_sharding_of_a_spec(axes, spec):
 
 
 def test_rules_and_dicts():
-    rules = [("a.*", 1), ("a", 2)]
+    rules = [("a", 2), ("a.*", 1), ("ab", 3)]  # the first that fits the whole
     assert match_regex_rules("ab", rules=rules) == 1
     assert match_regex_rules("ba", rules=rules, default_value=3) == 3
     tree = {"a": {"b": 1}}

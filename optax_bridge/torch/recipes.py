@@ -5,8 +5,8 @@ from typing import Any
 
 from optax_bridge.correspondence.claim import Claim, Evidence, differs, identical, rounding
 from optax_bridge.correspondence.entry import LegacyClass, OptaxRecipe
-from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
+from optax_bridge.correspondence.recipe import Setting as s
 
 # Arguments of PyTorch's constructors that have no place here, and what to know of each.
 _BESIDE = {

@@ -16,10 +16,8 @@ import legacy_optim
 from optax_bridge import TrainState, from_legacy
 from optax_bridge.checkpoints import convert_file, restore_checkpoint
 from optax_bridge.checkpoints.convert_test import same_bits
-from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata.axis_metadata import unboxed
-from optax_bridge.metadata.paths import leaves
 from optax_bridge.training.nnx import hand_off
 
 PARAMS = {"dense": {"kernel": jnp.linspace(-1.0, 1.0, 12).reshape(4, 3), "bias": jnp.ones(3)}}
@@ -90,18 +88,6 @@ def old_msgpack(path: Path, name: str) -> Path:
     return path
 
 
-def old_t5x(path: Path, name: str) -> Path:
-    write_t5x(path / "checkpoint_1", serialization.to_state_dict(optimizer(name)))
-    return path
-
-
-def old_npz(path: Path, name: str) -> Path:
-    tree = serialization.to_state_dict(optimizer(name))
-    named = {f"opt/{'/'.join(at)}": leaf for at, leaf in leaves(tree) if leaf is not None}
-    np.savez(path / "old.npz", **named)
-    return path / "old.npz"
-
-
 def old_of_boxes(path: Path, name: str) -> Path:
     """What a program saves that runs flax.optim on boxed parameters today."""
     there = DEFINITIONS[name].create(boxed("Partitioned"))
@@ -132,7 +118,7 @@ def converted(path: Path, name: str) -> Path:
 WAYS = {
     way.__name__: way
     for way in (
-        old_msgpack, old_t5x, old_npz, old_of_boxes, new_orbax, new_msgpack, converted
+        old_msgpack, old_of_boxes, new_orbax, new_msgpack, converted
     )
 }  # fmt: skip
 

@@ -240,7 +240,6 @@ READABLE = {
     "injected": (injected(0.25), 0.25),
     "injected schedule": (optax.chain(optax.clip(1.0), injected(schedule)), 0.25),
     "injected within MultiSteps": (optax.MultiSteps(injected(0.25), 2), 0.25),
-    "chain of ours": (optax.chain(optax.clip(1.0), optax_bridge.sgd(schedule)), 0.25),
     "weight norm": (optax_bridge.weight_norm(optax_bridge.sgd(0.25)), 0.25),
     "groups": (GROUPS, (0.5, 0.25)),
     "chain of groups": (optax.chain(optax.clip(1.0), GROUPS), (0.5, 0.25)),

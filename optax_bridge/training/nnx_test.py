@@ -192,7 +192,10 @@ def variables(model: Any, kind: Any) -> Any:
 
 def test_all_collections_the_average_and_the_keys_are_handed_over() -> None:
     state, model = full_state(), NnxNorm()
+    model.mean = nnx.BatchStat(jnp.zeros(1))
+    state = state.replace(batch_stats={**state.batch_stats, "mean": jnp.ones(1)})
     optimizer: Any = nnx_optimizer.hand_off(state, model, rename=module_of)
+    assert variables(model, nnx.BatchStat)["mean"] == 1
     stats = variables(model, nnx.BatchStat)["norm"]
     np.testing.assert_array_equal(stats["mean"], state.batch_stats["BatchNorm_0"]["mean"])
     np.testing.assert_array_equal(stats["var"], state.batch_stats["BatchNorm_0"]["var"])

@@ -16,9 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 from flax import serialization
-from flax.training import checkpoints
 
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState, restored_into
@@ -183,16 +181,6 @@ def test_a_step_of_a_manager_is_a_checkpoint_and_a_folder_of_steps_is_refused(
         restore_checkpoint(tmp_path, FRESH)
 
 
-@pytest.mark.parametrize(
-    "saved", [np.ones(2, np.float32), "text", {}], ids=["array", "text", "none"]
-)
-def test_what_is_no_level_of_the_parameters_is_refused(saved: Any) -> None:
-    tree = serialization.msgpack_restore(by_msgpack(("step",), "nothing"))
-    tree["params"]["dense"] = saved
-    with pytest.raises(CheckpointError, match=r"\['params'\]\['dense'\].*kernel"):
-        from_state_dict(FRESH, tree)
-
-
 def test_parameters_alone_are_restored_whole_or_not_at_all() -> None:
     params = {"a": {"w": jnp.ones(2)}}
     fine = restored_into(params, {"a": {"w": np.full(2, 3.0, "f4")}})
@@ -218,31 +206,6 @@ def test_what_is_missing_is_kept_if_asked_for(way: str, change: str) -> None:
     assert (int(restored.epoch), restored.rngs["dropout"]) == (3, jax.random.key(3))
     if way == "restore_checkpoint":
         assert isinstance(restored.params["dense"]["kernel"], jax.Array)
-
-
-@no_sharding_said
-@pytest.mark.parametrize("boxed", [True, False])
-def test_boxes_that_orbax_would_leave_unfilled(boxed: bool, tmp_path: Path) -> None:
-    kernel = PARAMS["dense"]["kernel"]
-    box = {"dense": {"kernel": nn.Partitioned(kernel, ("a", "b"))}}
-    pair = [
-        optax_bridge.TrainState.create(apply_fn=None, params=params, tx=TX)
-        for params in (box, jax.tree.map(jnp.zeros_like, PARAMS))
-    ]
-    saved, template = pair if boxed else pair[::-1]
-    checkpoints.save_checkpoint(tmp_path, saved, 1)
-    restored: Any = restore_checkpoint(tmp_path, template)
-    same = zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True)
-    assert all(np.array_equal(one, other) for one, other in same)
-
-
-@no_sharding_said
-def test_nothing_is_logged_unless_asked_for(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    WAYS["restore_checkpoint"](("step",), "nothing")
-    assert caplog.records == []
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_replicated_template_says_so_where_flax_restores():

@@ -104,6 +104,7 @@ def test_retention_overwriting_and_what_is_not_complete(tmp_path):
     half = tmp_path / "step_00000009.orbax-checkpoint-tmp-1700000000"
     shutil.copytree(tmp_path / "step_00000007", half)
     (tmp_path / "step_00000008").mkdir()
+    shutil.copytree(tmp_path / "step_00000007", tmp_path / "step_00000009_copy")
     assert checkpointer(tmp_path).restore(state=given)[0] == 7
     assert Checkpointer.latest_checkpoint_path(str(tmp_path)) == str(tmp_path / "step_00000007")
     assert Checkpointer.latest_checkpoint_step(str(tmp_path)) == 7
@@ -111,8 +112,9 @@ def test_retention_overwriting_and_what_is_not_complete(tmp_path):
         saver.save(step=10**8, state=given)
     with pytest.raises(ValueError, match="no checkpoint of a trainer"):
         read_index(tmp_path / "step_00000008")
-    with pytest.raises(ValueError, match="not named like a checkpoint"):
-        parse_step(tmp_path / "step_7")
+    for name in ("step_7", "step_00000009_copy"):
+        with pytest.raises(ValueError, match="not named like a checkpoint"):
+            parse_step(tmp_path / name)
     plain = jax.tree.map(np.asarray, given)  # nowhere in particular: whole on every device
     with checkpointer(tmp_path) as another:
         another.save(step=10, state=given)

@@ -142,7 +142,7 @@ def _body(code: str) -> None:
         ("p = property(price)", NonConfigFieldError, "p"),
         ("def new(self): pass", NonConfigFieldError, "new"),
         ("Bad: int = 1", InvalidConfigNameError, "Bad"),
-        ("_bad: int = 1", InvalidConfigNameError, "_bad"),
+        ("badName: int = 1", InvalidConfigNameError, "badName"),
         ("x: Any = b''", InvalidConfigValueError, "bytes"),
         ("x: int", TypeError, "x"),
     ],
@@ -281,7 +281,7 @@ def test_getattr_may_supply_defaults():
 
 
 def test_similar_names():
-    assert similar_names("learning_rat", ["learning_rate", "learning", "warm"]) == [
+    assert similar_names("learning_rat", ["learning_rate", "learning", "learnin", "warm"]) == [
         "learning_rate",
         "learning",
     ]

@@ -345,10 +345,11 @@ def test_default_initializer():
 
 
 def test_first_rule_wins():
-    rules = {".*in_weight": ConstantInitializer.default_config().set(value=3.0)}
+    three = ConstantInitializer.default_config().set(value=3.0)
+    rules = {"in": three.clone(value=5.0), ".*in_weight": three}
     initializer = DefaultInitializer.default_config().set(init_by_param_name=rules).instantiate()
     assert (values(initializer, "in_weight") == 3).all()
-    assert next(iter(initializer.config.init_by_param_name)) == ".*in_weight"
+    assert next(iter(initializer.config.init_by_param_name)) == "in"
 
 
 def test_constants_and_normals():

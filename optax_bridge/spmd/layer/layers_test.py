@@ -132,11 +132,14 @@ class Draws(ParameterNoise):
         return jax.tree.map(lambda x: jax.random.normal(prng_key, x.shape), params)
 
 
-def test_each_repetition_draws_its_own_noise():
+def test_each_repetition_draws_its_own_random_numbers():
     cfg = LAYERS["repeated"].clone()
     layer, params = made(cfg.set(layer=cfg.layer.clone(param_noise=Draws.default_config())))
     noisy = layer.apply_parameter_noise_recursively(KEY, params)["layer"]["weight"]
     assert len(jnp.unique(noisy)) == noisy.size
+    layer, params = made(cfg.set(layer=Dropout.default_config().set(rate=0.5)))
+    dropped = run(layer, params, jnp.ones(400), is_training=True)
+    np.testing.assert_allclose((dropped != 0).mean(), 0.25, atol=0.1)
 
 
 def test_number_of_layers():

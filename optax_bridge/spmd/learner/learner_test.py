@@ -107,11 +107,11 @@ def test_a_rule_that_fits_no_parameter_is_said(caplog):
         scale_by_path=[("b", 0.5), ("bb", 0.0)], description="learning_rate"
     )
     scale = config_for_function(optimizers.scale_update_per_param).set(per_param_scale=half_of_b)
-    rules = [("stats/.*", UpdateType.NO_UPDATE), ("mean", UpdateType.NO_UPDATE)]
+    rules = [("stats/.*", UpdateType.NO_UPDATE), ("stats", UpdateType.NO_UPDATE)]
     optimizer = config_for_function(optimizers.chain).set(args=[SGD, scale])
     step_of(learner_of(update_rules=rules, optimizer=optimizer))
     assert [message.split(";")[0] for message in caplog.messages] == [
-        "learner.update_rules: 'mean' fits no parameter",
+        "learner.update_rules: 'stats' fits no parameter",
         "per_param_scale_by_path, learning_rate: 'bb' fits no parameter",
     ]
 
@@ -204,7 +204,7 @@ ADAM = config_for_function(optax_bridge.adam).set(learning_rate=0.1)
 def test_override_of_a_transformation_that_gives_values():
     """The port in legacy arithmetic gives new parameters, not differences."""
     cfg = OverrideInplaceUpdateTransformation.default_config().set(
-        transformation=ADAM, rules=["stats/.*"]
+        transformation=ADAM, rules=["stats/.*", "|b.+"]
     )
     learner = learner_of(optimizer=cfg)
     updates = Updates(opt_params=opt_params(), delta_updates=VALUES)

@@ -167,6 +167,7 @@ def test_tree():
     ("name", "config", "error"),
     [
         ("X", Leaf.default_config(), ValueError),
+        ("a-b", Leaf.default_config(), ValueError),
         ("x", 3, TypeError),
         ("x", Leaf.default_config().set(name="y"), ValueError),
         ("leaf", Leaf.default_config(), ChildNameConflictError),
@@ -342,6 +343,9 @@ def test_leaving_outputs():
     child.set_state_update((1, 2))
     assert ctx.get_state_updates() == {"child": (1, 2)} and child.get_state_updates() == (1, 2)
     assert ctx.get_module_outputs() == {"child": {"a": 1}}
+    own = ctx.add_child("own", module=root(), state=None, output_collection=new_output_collection())
+    own.set_state_update(3)
+    assert "own" not in ctx.get_state_updates()
 
 
 def test_functional_of_a_context():

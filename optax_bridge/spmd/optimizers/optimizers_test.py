@@ -362,3 +362,9 @@ def test_an_exact_transformation_that_is_chained_twice_takes_the_step_once():
     updates, _ = once.update(grads, once.init(params), params)
     expected, _ = once.step(updates, once.init(params), params)
     np.testing.assert_array_equal(values["w"], expected["w"])
+
+
+def test_the_first_step_of_a_schedule_is_1():
+    for sgd in (optax_bridge.sgd, config_for_function(optax_bridge.sgd)):
+        tx = cast(Any, optimizers.with_learning_rate(sgd, lambda step: 0.5 * step))
+        assert tx.step(1.0, tx.init(3.0), 3.0)[0] == 2.5

@@ -165,7 +165,7 @@ def test_adastar_clips_and_averages_its_updates():
     jax.__version_info__ < (0, 10), reason="JAX 0.9 leaves it on the device, on CPUs"
 )
 def test_an_offloaded_state_lies_there_between_the_steps():
-    cfg = config_for_function(optimizers.offload_optimizer).set(optimizer=TRACE, pattern="0/.*")
+    cfg = config_for_function(optimizers.offload_optimizer).set(optimizer=TRACE, pattern="0/.*|2")
     tx, plain = cfg.instantiate(), TRACE.instantiate()
     specs = jax.tree.map(
         lambda v: optimizers.ParameterSpec(shape=v.shape, dtype=v.dtype, mesh_axes=(None,)), VALUES
@@ -179,6 +179,7 @@ def test_an_offloaded_state_lies_there_between_the_steps():
         expected, expected_state = plain.update(gradients(norm), expected_state, PARAMS)
         jax.tree.map(np.testing.assert_array_equal, updates, expected)
         assert state[0].trace["w"].sharding.memory_kind == "pinned_host"
+        assert state[2].count.sharding.memory_kind != "pinned_host"
 
 
 @pytest.mark.parametrize(

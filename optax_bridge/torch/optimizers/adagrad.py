@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
 from optax_bridge.correspondence.entry import Case, Entry, StateField, Unsupported, squares
-from optax_bridge.correspondence.entry import setting as s
 from optax_bridge.correspondence.recipe import Call, call
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
 from optax_bridge.torch.definition import (

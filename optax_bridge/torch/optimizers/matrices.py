@@ -16,7 +16,7 @@ from optax_bridge.correspondence.entry import (
     Unsupported,
     squares,
 )
-from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE, OneOf, Range
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor, root

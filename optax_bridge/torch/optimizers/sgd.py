@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
 from optax_bridge.correspondence.entry import Case, Entry, StateField, Unsupported
-from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor

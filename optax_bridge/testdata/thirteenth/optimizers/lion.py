@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import identical
 from optax_bridge.correspondence.entry import Case, Entry, LegacyClass, OptaxRecipe, StateField
-from optax_bridge.correspondence.entry import setting as s
+from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, zeros
