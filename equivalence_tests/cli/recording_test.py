@@ -83,6 +83,7 @@ def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.Capture
     assert run_suite(["sgd"], Outputs(record=file), steps=10) == 0
     assert run_suite(["sgd"], Outputs(json=output), steps=10, against=file) == 0
     assert "against the recording from cpu" in capsys.readouterr().out
+    assert run_suite(["sgd"], Outputs(json=Path("/dev/full")), steps=10) == 2
     rows = json.loads(output.read_text())["against"]
     assert {row["verdict"] for row in rows} == {"identical"}
 
@@ -124,11 +125,12 @@ def test_other_steps_are_misuse_and_other_leaves_are_different(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "run.zip"
-    save(file, [result()], ENVIRONMENT)
+    short = Result(suite.Check("adam", 0), "", trajectory={"params": {"w": np.ones((2, 1))}})
+    save(file, [result(), short], ENVIRONMENT)
     assert run_suite(["sgd"], Outputs(), steps=2, against=file) == 2
     assert "it has 3 steps, not 2" in capsys.readouterr().err
     other = result()
     other.trajectory = {"params": {"w": other.trajectory["params"]["w"]}}
-    (outcome,) = against([other], read_packed(file))
+    outcome = against([other], read_packed(file))[0]
     assert outcome.outcome is Outcome.DIFFERENT
     assert "params['h']" in outcome.text

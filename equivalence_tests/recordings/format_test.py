@@ -12,9 +12,11 @@ from equivalence_tests import RecordingError, assert_replays, replay
 from equivalence_tests.pair.named import named_side
 from equivalence_tests.recordings import format
 from equivalence_tests.recordings.format import pack, read, read_packed
+from equivalence_tests.recordings.in_flax import in_flax, recorded_state
 from equivalence_tests.recordings.recorder import Recorder
 from equivalence_tests.recordings.replay import beside
 from equivalence_tests.recordings.stages import Outcome
+from optax_bridge.torch.checkpoints.names import parse_names
 
 TX = optax.adam(0.1)
 
@@ -48,25 +50,36 @@ def test_new_parameters_may_be_left_out(tmp_path: Path):
     assert len(assert_replays(path, optimizer=TX).stages[-1].distance) == len(steps) - 1
 
 
+def test_parameters_that_the_program_changed_between_steps(tmp_path: Path):
+    other = {"w": jnp.full(4, 7.0), "b": jnp.ones(2)}
+    steps = read(record(tmp_path / "run.rec", params=(2, other))).steps
+    assert set(steps[2].trees["params"]["w",]) == {7} != set(steps[1].trees["new_params"]["w",])
+    assert format.nest({("x", 1): 2, ("x", 0): 1}) == {"x": (1, 2)}
+
+
 @pytest.mark.parametrize("overflow", [None, np.inf, np.nan])
 def test_a_step_that_is_skipped_moves_nothing(overflow: Any, tmp_path: Path):
     """A loss scale skips it for gradients that are not finite, which do not end the judgement."""
-    params = {"w": jnp.ones(3)}
-    state, rec = TX.init(params), Recorder(tmp_path / "run.rec")
+    params, rates = {"w": jnp.ones(3)}, [0.1, 0.07, 0.02]
+    tx = optax.adam(lambda count: jnp.asarray(rates)[count])
+    state, rec = tx.init(params), Recorder(tmp_path / "run.rec")
     for number in range(4):
         if number == 1:
             grads: Any = (
                 {} if overflow is None else {"grads": {"w": np.array([1, overflow, 2], "f4")}}
             )
-            rec.step(params=params, new_params=params, skipped=True, **grads)
+            rate = {"learning_rate": rates[1]}  # of the next step that is taken
+            rec.step(params=params, new_params=params, skipped=True, **grads, **rate)
             continue
-        updates, state = TX.update(params, state, params)
+        updates, state = tx.update(params, state, params)
         new = optax.apply_updates(params, updates)
-        rec.step(params=params, grads=params, new_params=new)
+        rec.step(
+            params=params, grads=params, new_params=new, learning_rate=rates[number - (number > 0)]
+        )
         params = new
     skipped = [step.skipped for step in read(tmp_path / "run.rec").steps]
     assert skipped == [False, True, False, False]
-    judged = assert_replays(tmp_path / "run.rec", optimizer=TX)
+    judged = assert_replays(tmp_path / "run.rec", optimizer=tx)
     assert (len(judged.stages[-1].distance), judged.remarks) == (4, [])
 
 
@@ -104,6 +117,8 @@ def test_what_is_not_finite_ends_what_is_judged(tmp_path: Path):
     assert result.remarks == [
         "grads['w'] is not finite from step 3: the 3 steps before it are judged"
     ]
+    result = replay(record(tmp_path / "new.rec", new_params=(2, bad)), optimizer=TX)
+    assert result.remarks[0].startswith("new_params['w'] is not finite from step 2")
     result = replay(record(tmp_path / "at_once.rec", grads=(0, bad)), optimizer=TX)
     assert result.outcome is Outcome.NOT_JUDGED
 
@@ -157,6 +172,40 @@ def _renamed(path: Path, to: Path) -> Path:
         }
         rec.step(**tree)
     return to
+
+
+def test_names_and_a_state_of_pytorch_s_are_those_of_flax(tmp_path: Path):
+    """As its hook records them: a step of SGD with momentum that goes on."""
+    rng, rec = np.random.default_rng(0), Recorder(tmp_path / "run.rec", first=4)
+    names = ("fc.weight", "fc.bias")
+    params, grads, trace = (
+        {name: rng.standard_normal((2, 3)[: 2 - n]).astype("f4") for n, name in enumerate(names)}
+        for _ in range(3)
+    )
+    new = {n: params[n] - np.float32(0.1) * (grads[n] + np.float32(0.5) * trace[n]) for n in names}
+    new["fc.bias"], grads["fc.bias"] = params["fc.bias"], None  # pyright: ignore[reportArgumentType]
+    rec._groups = [{"name": "0", "params": [[name] for name in names], "settings": {}}]
+    fields = {n: {"momentum_buffer": trace[name]} for n, name in enumerate(names)}
+    state = {"state": fields, "param_groups": [{"lr": 0.1, "momentum": 0.5, "params": [0, 1]}]}
+    buffers = {"norm.running_mean": np.arange(3.0), "norm.num": np.int64(3)}
+    rec.step(params, grads, new, state=state, model_state=buffers)
+    file = parse_names({
+        "drop": ["norm.num"],
+        "names": {
+            "fc.weight": {"to": "params/fc/kernel", "as": "o i -> i o"},
+            "fc.bias": "params/fc/bias",
+            "norm.running_mean": "batch_stats/norm/mean",
+        },
+    }, "names")  # fmt: skip
+    run = read(tmp_path / "run.rec")
+    here = in_flax(run, file)
+    assert here.index["groups"][0]["params"] == [("fc", "kernel"), ("fc", "bias")]
+    trees = here.steps[0].trees
+    assert list(trees["model_state"]) == [("batch_stats", "norm", "mean")]
+    np.testing.assert_array_equal(trees["params"]["fc", "kernel"], params["fc.weight"].T)
+    assert here.steps[0].missing == {("grads", ("fc", "bias"))}
+    restored = recorded_state(run, file)["state"]["param_states"]["fc"]
+    np.testing.assert_array_equal(restored["kernel"]["momentum_buffer"], trace["fc.weight"].T)
 
 
 def test_a_state_of_pytorch_is_brought_over_beside_buffers(tmp_path: Path):

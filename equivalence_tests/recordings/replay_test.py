@@ -13,10 +13,10 @@ import pytest
 
 import legacy_optim
 from equivalence_tests import RecordingError, assert_replays, replay
-from equivalence_tests.recordings.format import pack, read
+from equivalence_tests.recordings.format import Step, pack, read
 from equivalence_tests.recordings.recorder import Recorder, RecorderError, digest
 from equivalence_tests.recordings.replay import Replay, beside
-from equivalence_tests.recordings.stages import Outcome, Stage
+from equivalence_tests.recordings.stages import Outcome, Stage, stage_between
 
 STEPS = 12
 RATES = optax.linear_schedule(0.1, 0.02, 10)
@@ -191,8 +191,9 @@ def test_a_fault_of_the_loss(fault: str, run: Path):
         (lambda own: own[::-1], "the same batches in another order"),
         (lambda own: [(x[::-1], y[::-1]) for x, y in own], "the same set in another order"),
         (lambda own: batches(seed=7), "other data"),
+        (lambda own: own[:3] + batches(seed=7)[3:4] + own[4:], "from step 3, batch[0]: other data"),
     ],
-    ids=["normalisation", "order", "order within", "seed"],
+    ids=["normalisation", "order", "order within", "seed", "one of them"],
 )
 def test_a_fault_of_the_batches(change: Any, text: str, run: Path):
     result = replay(run, optimizer=make_tx, loss=loss, batches=change(batches()))
@@ -238,10 +239,58 @@ def test_moments_in_half_precision_are_not_rounding_only(
     assert "in half precision" in stage.text
 
 
-def test_accumulated_gradients_that_are_not_divided(tmp_path: Path):
-    path = record(tmp_path / "run.rec", micro=4)
-    result = replay(path, loss=planted(scale=4.0))
-    assert "4 micro-batches are accumulated and not divided here" in str(result)
+_W, _B = np.asarray([3.0, 1.0, -2.0], np.float32), np.zeros(2, np.float32)
+# What is recorded instead of the gradients (_W, _B), what the loss here has, and the text.
+OTHERS: dict[str, tuple[Any, Any, str]] = {
+    "None, and no gradient": ({"grads": {"w": _W, "b": None}}, {}, "loss and gradients: identical"),
+    "None, and a gradient": (
+        {"grads": {"w": _W, "b": None}}, {"b": 1.0}, "grads['b']: no gradient there (None"
+    ),
+    "a loss of NaN": ({"loss": np.nan}, {}, "the recorded loss is nan, here it is 2"),
+    "rounding": (
+        {"grads": {"w": _W, "b": _B + 1e-9}}, {"b": 3e-9}, "1 of 2 leaves have no gradient but"
+    ),
+    "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a mean over 4 here, a sum there"),
+    "micro-batches": ({"micro_batches": 5}, {"all": 5.0}, "5 micro-batches are accumulated"),
+    "half": ({"grads": {"w": _W, "b": _B + 1}}, {"b": 0.5}, "grads['b'] is 0.5 times the recorded"),
+    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "grads['b'] of the other sign is"),
+    "a leaf": ({"grads": {"w": _W, "b": _B + 1}}, {}, "grads['b']: a missing leaf, zero here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_a_difference_of_gradients_looks_like(case: str, tmp_path: Path):
+    recorded, here, text = OTHERS[case]
+    fields = {"grads": {"w": _W, "b": _B}, "loss": 2.0, "batch": np.tile(_W, (4, 1)), **recorded}
+    Recorder(tmp_path / "run.rec").step({"w": np.ones(3, "f4"), "b": np.ones(2, "f4")}, **fields)
+
+    def tiny(params: Any, batch: Any) -> Any:
+        total = (batch @ params["w"]).mean() + here.get("b", 0.0) * (params["b"] - 1).sum()
+        return here.get("all", 1.0) * total
+
+    assert text in str(replay(tmp_path / "run.rec", loss=tiny))
+
+
+def test_the_first_step_and_its_farthest_leaf_are_named():
+    there = {name: np.ones((4, 2), np.float32) for name in "abc"}
+    here = {name: leaf.copy() for name, leaf in there.items()}
+    here["a"][2:] += 0.5
+    here["b"][1:] += 0.1
+    here["c"][1:] += 0.3
+    steps = [Step(10 + number, {}) for number in range(4)]
+    stage = stage_between("it", [there, here], steps, 256.0)
+    assert (stage.outcome, stage.step, stage.leaf) == (Outcome.DIFFERENT, 11, "c")
+    assert stage.text.startswith("from step 11, c by 23.1 %")
+    assert stage.distance == pytest.approx([0, 0.3, 0.5, 0.5])
+
+
+def test_one_rate_per_call_is_not_taken_from_several(tmp_path: Path):
+    tree = {"w": np.ones(2, np.float32)}
+    rates = {"a": 0.1, "b": 0.2}
+    Recorder(tmp_path / "run.rec").step(tree, tree, tree, learning_rate=rates)
+    result = replay(tmp_path / "run.rec", optimizer=legacy_optim.GradientDescent())
+    assert "the optimizer takes its rate per call, and no one is recorded" in str(result)
+    assert result.outcome is Outcome.NOT_JUDGED
 
 
 def test_tied_weights_that_are_untied(run: Path):
@@ -259,12 +308,15 @@ def test_gradients_that_are_clipped(tmp_path: Path):
     assert_replays(path, loss=loss, optimizer=make_tx)
 
 
-def test_a_recording_that_begins_later(tmp_path: Path):
+def test_a_recording_that_begins_later(run: Path, tmp_path: Path):
     without = replay(record(tmp_path / "a.rec", start=5), optimizer=make_tx)
     assert "begins at step 5 without the optimizer's state" in str(without)
     assert without.outcome is Outcome.NOT_JUDGED
     path = record(tmp_path / "b.rec", start=5, with_state=True)
     assert_replays(path, optimizer=make_tx)
+    for pair in ((read(path), read(run)), (read(run), read(path))):
+        with pytest.raises(RecordingError, match="expected its first step to be"):
+            beside(*pair)
 
 
 def test_two_recordings(run: Path, tmp_path: Path):
@@ -286,13 +338,17 @@ def test_packed_is_the_same(run: Path, tmp_path: Path):
 
 def test_flax_optim_is_recorded(tmp_path: Path):
     params = {"w": jnp.linspace(-1, 1, 4), "scalar": jnp.ones(())}
-    optimizer = legacy_optim.Adam(0.1, eps=1e-3).create(params)
+    optimizer = legacy_optim.Adam(0.3, eps=1e-3).create(params)
     rec = Recorder(tmp_path / "run.rec", steps=5)
+    rec.note(loss=1.5)
     with rec.flax(legacy_optim):
-        for number in range(8):
-            rec.note(loss=float(number))
+        for _ in range(8):
             optimizer = optimizer.apply_gradient(optimizer.target, learning_rate=0.1)
-    assert len(read(tmp_path / "run.rec").steps) == 5
+    assert [step.loss for step in read(tmp_path / "run.rec").steps] == [1.5, *[None] * 4]
+    with Recorder(tmp_path / "mid.rec").flax(legacy_optim):
+        optimizer.apply_gradient(optimizer.target)
+    assert read(tmp_path / "mid.rec").first == 8
+    assert_replays(tmp_path / "mid.rec", optimizer=legacy_optim.Adam(0.3, eps=1e-3))
     assert_replays(tmp_path / "run.rec", optimizer=optax.adam(0.1, eps=1e-3))
     result = replay(tmp_path / "run.rec", optimizer=optax.adam(0.1))
     assert "eps=0.001" in result.explanation
@@ -308,9 +364,10 @@ def test_damaged_recordings(run: Path, tmp_path: Path):
     (path / "step-00000004.npz").unlink()
     assert "step 4 is missing" in str(replay(path, optimizer=make_tx))
     index = json.loads((path / "index.json").read_text())
-    (path / "index.json").write_text(json.dumps({**index, "version": 99}))
-    with pytest.raises(RecordingError, match="version 1, found 99"):
-        read(path)
+    for version in (0, 99):
+        (path / "index.json").write_text(json.dumps({**index, "version": version}))
+        with pytest.raises(RecordingError, match=f"version 1, found {version}"):
+            read(path)
     (path / "index.json").write_text("{")
     with pytest.raises(RecordingError, match="as `optax-bridge recorder` makes one"):
         read(path)
@@ -324,9 +381,17 @@ def test_recorder_refuses(tmp_path: Path):
         step(tree)
     with pytest.raises(RecorderError, match=r"grads\['w'\]: expected an array of numbers"):
         rec.step(params=tree, grads={"w": "text"}, new_params=tree)
-    rec.step(params=tree, grads={"w": None}, new_params=tree, batch=digest(tree))
+    copies, none = {"w": np.ones((jax.local_device_count(), 2))}, {"w": None}
+    with pytest.raises(RecorderError, match=r"params\['w'\]: expected one replica.*unreplicate"):
+        rec.step(params=copies, grads=copies)
+    rec._is_writer = False  # as in every process but the first
+    rec.step(params=tree, grads=tree)
+    rec._is_writer = True
+    assert not (tmp_path / "run.rec").exists()
+    several = {**copies, "b": np.ones(3)}
+    rec.step(params=several, grads=none, raw_grads=none, new_params=several, batch=digest(tree))
     step_read = read(tmp_path / "run.rec").steps[0]
-    assert step_read.missing == {("grads", ("w",))}
+    assert step_read.missing == {("grads", ("w",)), ("raw_grads", ("w",))}
     assert step_read.digest == digest(tree)
     with pytest.raises(RecorderError, match="there is something already"):
         Recorder(tmp_path / "run.rec")

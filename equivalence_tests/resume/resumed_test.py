@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -14,8 +16,10 @@ from flax.training import checkpoints as flax_checkpoints
 
 import legacy_optim
 from equivalence_tests.pair.equivalence import check_equivalence
-from equivalence_tests.resume.resumed import Resumed, _compare_others, resume
+from equivalence_tests.resume.restored import each_pair, old_checkpoint, restored_by_flax
+from equivalence_tests.resume.resumed import Resumed, _compare_others, _left_over, resume
 from equivalence_tests.sides.adapt import EquivalenceError
+from optax_bridge.checkpoints import LeftOverWarning
 from optax_bridge.cli.programs import load_object
 from optax_bridge.correspondence import Verdict
 
@@ -126,7 +130,9 @@ INJECTED = (
 
 
 @pytest.mark.parametrize(
-    ("tx", "rate"), [(ON_OPTAX, None), (INJECTED, 0.01)], ids=["optax", "injected"]
+    ("tx", "rate"),
+    [(ON_OPTAX, None), (INJECTED, 0.01), (INJECTED.replace("float32", "bfloat16"), 2.0**-7)],
+    ids=["optax", "injected", "injected in bfloat16"],
 )
 def test_a_program_without_this_package_is_asked_as_well(
     checkpoint: Path, tx: str, rate: float | None
@@ -206,6 +212,10 @@ def test_each_member_of_a_population_is_compared(tmp_path: Path):
     resumed = resume(tmp_path / "checkpoint_1", sides[0], old=sides[1], steps=2)
     assert list(resumed.reports) == ["[0]", "[1]"]
     assert resumed.verdict is Verdict.IDENTICAL, resumed
+    # Members that are alike on one side alone are no copies for devices.
+    alike, state = jax.tree.map(lambda leaf: leaf[jnp.array([0, 0])], old), load_object(sides[0])()
+    state = state.replace(params={"w": old.target["w"]})
+    assert [path for path, *_ in each_pair({"": alike}, {"": state}, "")] == ["[0]", "[1]"]
 
 
 def test_replicated_leaves_are_equal_only_where_every_copy_is():
@@ -219,6 +229,7 @@ def test_replicated_leaves_are_equal_only_where_every_copy_is():
 NOWHERE = {
     "an empty folder": ([], "found an empty folder"),
     "another prefix": (["model_72"], "found it holds model_72"),
+    "many": ([f"model_{n}" for n in range(7)], "found it holds .*, model_4 and 2 more"),
     "one folder too high": (["run1/checkpoint_72"], "found it holds run1"),
 }
 
@@ -268,7 +279,7 @@ def test_what_flax_does_not_read_is_read_for_the_old_side_as_well(checkpoint: Pa
 def test_what_the_migrated_program_wrote_is_not_compared(checkpoint: Path):
     new = program(checkpoint.parent, EXACT)
     state = load_object(new, make=True)
-    for step, save in ((6, _save_orbax), (7, _save_msgpack)):
+    for step, save in ((6, _save_orbax), (7, _save_msgpack), (8, _save_params)):
         save(str(checkpoint.parent), state, step)
         with pytest.raises(EquivalenceError, match=f"checkpoint_{step}.*of the migrated program"):
             resume(checkpoint.parent, new, optimizers=[ADAM])
@@ -277,6 +288,10 @@ def test_what_the_migrated_program_wrote_is_not_compared(checkpoint: Path):
 
 def _save_orbax(folder: str, state: Any, step: int) -> None:
     flax_checkpoints.save_checkpoint(folder, state, step, keep=9)
+
+
+def _save_params(folder: str, state: Any, step: int) -> None:
+    _save_orbax(folder, {"params": state.optimizer.params}, step)
 
 
 def _save_msgpack(folder: str, state: Any, step: int) -> None:
@@ -379,6 +394,13 @@ def test_what_only_the_migrated_program_has_is_said():
     assert "only in the migrated program: b, c/d (2 leaves); the old one" in str(resumed)
 
 
+def test_warnings_of_the_program_are_given_on_while_it_restores():
+    with pytest.warns(RuntimeWarning, match="its own"), _left_over() as paths:
+        warnings.warn("its own", RuntimeWarning, stacklevel=1)
+        warnings.warn(LeftOverWarning("left", [("a", "b")]), stacklevel=1)
+    assert paths == ["a/b"]
+
+
 def test_a_rate_per_call(checkpoint: Path):
     new = program(checkpoint.parent, "optax_bridge.adam(weight_decay=0.1)")
     given: Any = {"optimizers": ["Adam(weight_decay=0.1)"], "learning_rate": 0.01}
@@ -400,6 +422,9 @@ def test_several_optimizers_are_compared_by_their_names(checkpoint: Path):
     resumed = resume(checkpoint, made, optimizers=expressions, steps=4)
     assert (resumed.verdict, resumed.steps) == (Verdict.IDENTICAL, {"critic": 5, "policy": 5})
     assert "critic, restored at step 5:" in str(resumed)
+    bare = legacy_optim.Adam(0.1).create({"w": np.ones(1)})
+    with pytest.raises(EquivalenceError, match="expected one legacy optimizer, found critic, po"):
+        restored_by_flax(old_checkpoint(checkpoint), bare)
     old = OLD.replace(
         'return State(optimizer, {"mean": jnp.zeros(2)}, 0)',
         "return {'policy': optimizer, 'critic': 0}",
@@ -435,8 +460,14 @@ def test_the_containers_of_the_parameters_do_not_matter(checkpoint: Path):
 
 def test_the_verdict_is_that_of_the_optimizer_that_is_farthest_apart():
     params = {"w": np.ones(3, np.float32)}
-    same, other = (check_equivalence(optax.sgd(0.1), optax.sgd(r), params) for r in (0.1, 0.2))
+    same, other, near = (
+        check_equivalence(optax.sgd(0.1), optax.sgd(rate), params, steps=8)
+        for rate in (0.1, 0.2, 0.1 * (1 + 2e-7))
+    )
     for reports in ({"a": same, "b": other}, {"a": other, "b": same}):
         assert Resumed(reports, {"a": 1, "b": 1}, 0, []).verdict is Verdict.DIFFERENT
     assert Resumed({"a": same}, {"a": 1}, 0, []).verdict is Verdict.IDENTICAL
     assert Resumed({"a": same}, {"a": 1}, 0, ["params"]).verdict is Verdict.DIFFERENT
+    assert Resumed({"a": near, "b": same}, {}, 0, []).differs_by_a_constant
+    assert not Resumed({"a": near, "b": other}, {}, 0, []).differs_by_a_constant
+    assert not Resumed({"a": near}, {}, 0, ["params"]).differs_by_a_constant
