@@ -124,6 +124,13 @@ def test_optimizer_is_read_from_the_state_where_it_is_clear(name: str) -> None:
     same_bits(state.opt_state, expected.opt_state)
 
 
+def test_of_the_settings_that_a_state_may_have_the_likeliest_says_what_is_wrong() -> None:
+    tree: Any = serialization.msgpack_restore((FILES / "rmsprop.msgpack").read_bytes())
+    tree["state"]["param_states"]["scale"]["v"] = np.ones(7, np.float32)
+    with pytest.raises(CheckpointError, match=r"\['scale'\]\['v'\]: expected .*float32\[7\]\. "):
+        convert_state(tree)
+
+
 class WithStats(TrainState):
     batch_stats: Any
 
@@ -255,10 +262,32 @@ def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path
     empty = jax.tree.map(jnp.zeros_like, expected)
     if msgpack:
         restored = serialization.from_bytes(empty, (tmp_path / "new").read_bytes())
+        adagrad = parse_definition(OPTIMIZERS["adagrad"])
+        convert_file(tmp_path / "new", tmp_path / "old", adagrad, to_legacy=True, part="a/b")
+        assert set(read_checkpoint(tmp_path / "old").tree["a"]["b"]) == {"target", "state"}
     else:
         with ocp.StandardCheckpointer() as checkpointer:
             restored = checkpointer.restore(tmp_path / "new", empty)
     same_bits(restored, expected)
+
+
+def test_each_of_several_optimizers_is_converted_where_it_stands(tmp_path: Path) -> None:
+    names = {"actor": "adam", "critic": "adagrad"}
+    definitions = {path: parse_definition(OPTIMIZERS[name]) for path, name in names.items()}
+    read = {p: read_checkpoint(FILES / f"{name}.msgpack").tree for p, name in names.items()}
+    source = tmp_path / "source"
+    tree = {**jax.tree.map(np.asarray, read), "n": np.int32(3)}
+    source.write_bytes(serialization.msgpack_serialize(tree))
+    convert_file(source, tmp_path / "new", definitions, file_format="msgpack")
+    new = read_checkpoint(tmp_path / "new").tree
+    assert [sorted(new[path]) for path in names] == [["opt_state", "params", "step"]] * 2
+    done = convert_file(tmp_path / "new", tmp_path / "back", definitions, to_legacy=True)
+    assert {move.target[0] for move in done.moves} == {*names}
+    same_bits(read_checkpoint(tmp_path / "back").tree, read_checkpoint(source).tree)
+    with pytest.raises(CheckpointError, match="one optimizer to convert, found actor, critic"):
+        convert_file(source, tmp_path / "params", params_only=True)
+    with pytest.raises(CheckpointError, match=r"for each of its optimizers, actor, critic"):
+        convert_file(source, tmp_path / "x", {"actor": definitions["actor"]})
 
 
 def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(tmp_path: Path) -> None:

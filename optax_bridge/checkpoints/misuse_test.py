@@ -5,6 +5,7 @@ import operator
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,6 +20,7 @@ from optax_bridge.checkpoints import (
     CheckpointError,
     convert_file,
     from_state_dict,
+    read_checkpoint,
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.layout import add_optimizer
@@ -41,6 +43,16 @@ MISUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"format: expected one of .*msgpack.*, found 'zip'",
     ),
 }
+
+
+@pytest.mark.parametrize("destination", ["source", "source/new", "link"])
+def test_nothing_is_written_over_the_source_or_into_it(destination: str, tmp_path: Path) -> None:
+    write(tmp_path / "source", read_checkpoint(FILES / "adam.msgpack").tree)
+    (tmp_path / "link").symlink_to("source")
+    with pytest.raises(CheckpointError, match="another place than the source"):
+        convert_file(
+            tmp_path / "source", tmp_path / destination, legacy_optim.Adam(0.1), force=True
+        )
 
 
 @pytest.mark.parametrize("case", MISUSED)
@@ -173,6 +185,14 @@ def test_a_state_goes_back_by_the_transformation_that_made_it_and_by_no_other(
         CheckpointError, match="expected a TrainState: step, params, opt_state, found"
     ):
         convert_file(tmp_path / "old", tmp_path / "x", legacy_optim.Adam(0.1), to_legacy=True)
+
+
+def test_members_of_a_population_do_not_go_back_as_one(tmp_path: Path) -> None:
+    state = fresh(from_legacy(legacy_optim.Adam(0.1)))
+    members = jax.tree.map(lambda leaf: np.stack([leaf, leaf + 1]), state)
+    (tmp_path / "new").write_bytes(serialization.to_bytes(members))
+    with pytest.raises(CheckpointError, match=r"\['step'\]: expected one state.*2 that differ"):
+        convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
 
 
 def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:

@@ -99,7 +99,8 @@ def move(names: Path | None, tree: Any, like: Any = None, step: int | None = Non
 def test_everything_arrives_from_the_usual_layouts_and_wrappers(names: Path, wrapped: Any) -> None:
     tree = saved()
     tensors, states = tree["model"], tree["optimizer"]["state"]
-    state = move(names, wrapped(tree))
+    with pytest.warns(optax_bridge.LeftOverWarning, match=r"\['epoch'\] left over"):
+        state = move(names, {**wrapped(tree), "epoch": 7})
     adam = state.opt_state[1][0]
     for tree, field in ((adam.mu, "exp_avg"), (adam.nu, "exp_avg_sq")):
         np.testing.assert_array_equal(tree["fc"]["kernel"], states[0][field].T)
@@ -219,6 +220,9 @@ def test_a_tensor_of_two_names_is_one_parameter() -> None:
     found = torch_checkpoint({"model": tensors, "optimizer": optimizer}, "file")
     assert found.tied == {"v": "w"}
     assert (list(found.order().names.values()), found.order().doubt) == (["w", "e", "d"], "")
+    like = FullTrainState.create(None, {"w": jnp.zeros((2, 3))}, optax.sgd(0.1))
+    text = draft_names(found, like)
+    assert 'drop = ["v"]\n' in text and text.count('"v"') == 1 and '"w" = "params/w"' in text
 
 
 QKV = '"w" = { to = ["params/q", "params/k", "params/v"], as = "(n h d) i -> n i h d", h = 2 }'
