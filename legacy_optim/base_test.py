@@ -329,10 +329,10 @@ class TestReplicate:
 
     def test_overrides_reach_the_definition(self) -> None:
         devices = jax.local_devices()[:2]
-        replicated = optim.GradientDescent().create(ONES).replicate(devices)
+        replicated = optim.GradientDescent().create(ONES).replicate(devices, axis_name="i")
         step = jax.pmap(
             lambda optimizer, grads: optimizer.apply_gradient(grads, learning_rate=0.5),
-            "batch",
+            "i",
             devices=devices,
         )
         assert (step(replicated, jnp.stack([ONES, ONES])).unreplicate().target == 0.5).all()

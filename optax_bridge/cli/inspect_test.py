@@ -64,6 +64,8 @@ def test_inspect_in_json() -> None:
     found = json.loads(done.stdout)
     assert [part["part"] for part in found["optimizers"]] == ["generator", "discriminator"]
     assert found["optimizers"][0]["candidates"] == ["Adafactor"]
+    replicated = json.loads(bridge("inspect", FILES / "replicated.msgpack", "--json").stdout)
+    assert replicated["optimizers"][0]["copies"] == 2
     kernel = next(
         leaf for leaf in found["leaves"]
         if leaf["path"] == ["generator", "target", "dense", "kernel"]

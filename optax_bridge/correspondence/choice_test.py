@@ -6,7 +6,7 @@ import pytest
 
 import legacy_optim
 from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
-from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION
+from optax_bridge.correspondence.claim import HALF_BOUND, HALF_PRECISION, by_measurement
 
 FLOAT32 = {"float32"}
 
@@ -18,6 +18,7 @@ def test_half_precision_takes_the_exact_recipe_where_optax_parts_from_it():
     assert (half.kind, half.call.target) == ("exact", "optax_bridge.adam")
     assert "in bfloat16: the legacy bias correction" in half.reason
     assert unknown.kind == "exact" and "float16" in unknown.reason
+    assert [by_measurement(ulp).holds for ulp in (HALF_BOUND, 1.5)] == [True, False]
 
 
 def test_what_is_the_same_in_every_dtype_is_optax_whatever_the_parameters_are():

@@ -41,8 +41,9 @@ def distance(definition: legacy_optim.OptimizerDef, dtype: Any) -> float:
     params = {
         "kernel": jnp.asarray(rng.standard_normal((8, 3)), dtype),
         "zeros": jnp.zeros(3, dtype),
-        "large": jnp.asarray(10 * rng.standard_normal((64, 64)), dtype),  # squares overflow in sum
     }
+    if dtype == "float16":  # whose squares overflow in sum
+        params["large"] = jnp.asarray(10 * rng.standard_normal((64, 64)), dtype)
     made = build(choose_recipe(definition, "optax").call)
     state: Any = optax_bridge.TrainState.create(apply_fn=None, params=params, tx=made)
 

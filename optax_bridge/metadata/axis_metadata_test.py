@@ -238,11 +238,14 @@ def test_boxes_of_a_users_own(tx: Any):
 
 
 def test_add_axis_and_remove_axis_are_inverses_of_states_too():
-    row: Any = create(BOXED, optax_bridge.adafactor(0.1)).opt_state.v_row
-    added = optax_bridge.add_axis(row, 0, "layers")
-    assert added["dense"]["kernel"].names == ("layers", "embed")
+    box = optax_bridge.FactoredPartitioned
+    kernel = box(RAW["dense"]["kernel"], ("embed", "mlp"), roles=("row", "column"))
+    column: Any = create(kernel, optax_bridge.adafactor(0.1)).opt_state.v_col
+    assert (column.names, column.roles) == (("mlp",), ("column",))
+    added = optax_bridge.add_axis(column, 0, "layers")
+    assert added.names == ("layers", "mlp")
     back = optax_bridge.remove_axis(added, 0, "layers")
-    assert jax.tree.structure(back) == jax.tree.structure(row)
+    assert jax.tree.structure(back) == jax.tree.structure(column)
 
 
 def test_in_a_list_of_states_an_index_is_that_of_the_parameter():
