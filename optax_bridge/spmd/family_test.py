@@ -107,8 +107,7 @@ def test_a_folder_of_another_kind_is_not_called_damaged(tmp_path):
 
 
 def test_convert_writes_the_old_programs_file(run, tmp_path):
-    call_of_old = "Adam(learning_rate=0.01)"
-    result = call("convert", run[0], tmp_path / "old", "--to", "legacy", "--optimizer", call_of_old)
+    result = call("convert", run[0], tmp_path / "old", "--to=legacy", "--optimizer", "Adam(0.01)")
     assert result.exit_code == 0, result.output
     params = run[1].trainer_state.model["net"]["params"]
     template = legacy_optim.Adam(learning_rate=0.01).create(jax.tree.map(jnp.zeros_like, params))

@@ -123,6 +123,7 @@ class WithMean(regression.Regression):
         return {"mean": ParameterSpec(shape=(), initializer=constant_initializer(0.0))}
 
     def forward(self, input_batch):
+        assert {x.dtype.name for x in jax.tree.leaves((self.state, input_batch))} == {"bfloat16"}
         self.add_state_update("mean", jnp.mean(input_batch["x"]))
         return super().forward(input_batch)
 
