@@ -56,6 +56,18 @@ def test_what_can_be_seen_is_not_rounding_only():
     assert (far.ulp, far.within(NOTICEABLE)) == (9, Verdict.DIFFERENT)
 
 
+def test_a_tiny_tensor_is_held_to_its_own_scale_down_to_the_smallest_normal_number():
+    tiny = np.float32(2.0**-100)
+    assert compare(trajectory([tiny]), trajectory([tiny * (1 + 2 * ULP)])).ulp == 2
+    denormal = np.float32(2.0**-140)
+    assert compare(trajectory([denormal]), trajectory([2 * denormal])).ulp == 2.0**9
+
+
+def test_the_worst_leaf_is_the_farthest():
+    here, there = ({"a": trajectory([ONE]), "b": trajectory([x])} for x in (ONE, ONE + ULP))
+    assert compare(here, there).worst_leaf == "b['params']"
+
+
 def test_minus_zero_is_no_distance_but_not_identical():
     found = compare(trajectory([0.0]), trajectory([-0.0]))
     assert not found.identical

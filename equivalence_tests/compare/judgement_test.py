@@ -1,5 +1,6 @@
 """What a difference is made of, and what is said of it, for runs whose distances are known."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -88,6 +89,15 @@ def test_of_what_poison_tells_apart_nothing_is_measured():
         found = compare({"params": left}, {"params": right}, poisoned=poisoned)
         said = Judgement(found, Verdict.DIFFERENT, wide=apart(0, 0, dtype=np.float64)).explanation
         assert f"{largest:.2g} of the scale here, 0 there" in said
+
+
+def test_in_half_precision_a_difference_begins_where_it_can_be_seen():
+    """256 ULP of bfloat16 are twice the scale: a sixteenth of it counts."""
+    left = np.ones((4, 2), ml_dtypes.bfloat16)
+    apart = np.asarray([[0, 0], [1, 0], [16, 0], [200, 0]]) / 128
+    right = left + apart.astype(ml_dtypes.bfloat16)
+    found = compare({"params": left}, {"params": right})
+    assert "from step 3" in Judgement(found, Verdict.DIFFERENT).headline
 
 
 def test_what_poison_alone_tells_apart_is_said_to_be_that():

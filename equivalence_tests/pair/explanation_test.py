@@ -27,7 +27,17 @@ def one_by_one(rate: float, b1: float = 0.9, b2: float = 0.999) -> Any:
     return optax.adam(rate, b1, b2)
 
 
+def with_a_setting_that_does_nothing(rate: float, b1: float = 0.9, b2: float = 0.999,
+                                     decay: float = 0.0) -> Any:  # fmt: skip
+    return optax.adam(rate, b1, b2)
+
+
 NAMED = {
+    "without what does not matter": (
+        (f"{__name__}:with_a_setting_that_does_nothing", "0.1, b1=0.8, b2=0.9, decay=0.5"),
+        (f"{__name__}:with_a_setting_that_does_nothing", "0.1"),
+        "with_a_setting_that_does_nothing(rate=0.1, b1=0.8, b2=0.9) it is identical",
+    ),
     "names and nesterov": (
         ("legacy_optim:Momentum", "0.1, beta=0.8, nesterov=True"),
         ("optax:sgd", "0.1"),
@@ -143,6 +153,9 @@ def test_a_copy_with_other_settings_leaves_the_object_as_it_is():
     changed = ObjectSide("changed", side.build(weight_decay=0.5, b1=0.8))
     assert (changed.parameters["weight_decay"], changed.parameters["b1"]) == (0.5, 0.8)
     assert side.parameters["weight_decay"] == 1e-4
+    step = lambda grads, state, params, *, rate=0.1, flag=True: (params, state)  # noqa: E731
+    own = ObjectSide("own", (zeros, step))
+    assert ObjectSide("", own.build(rate=0.2)).parameters == own.parameters | {"rate": 0.2}
     pair = side.build(weight_decay=0.5), optax.adamw(1e-3, weight_decay=0.5)
     assert compared(*pair).verdict.value == "identical"
 

@@ -52,6 +52,17 @@ def test_both_cases_of_a_question_are_proved():
     assert not proof.general  # it has norms
 
 
+def test_every_combination_of_numbers_that_are_asked_for_is_a_case():
+    def asking(hp: Any) -> Any:
+        asked = (1 if hp["decay"] == 0 else 2) * (1 if hp["rate"] == 1 else 3)
+        return optax.sgd(asked * unwrap(hp["rate"]))
+
+    proof = prove_equivalence(asking, asking, PARAMS, hyper_params=NUMBERS)
+    none, one, other = {}, {"decay": 0.0}, {"rate": 1.0}
+    assert [dict(case.fixed) for case in proof.cases] == [none, one, other, one | other]
+    assert proof.verdict == IDENTICAL
+
+
 def test_one_case_may_be_different():
     proof = prove_equivalence(
         lambda hp: legacy_optim.LARS(hp["rate"], weight_decay=hp["decay"]),
@@ -263,6 +274,11 @@ BAD: dict[str, tuple[Any, Any, str]] = {
         _stepping(lambda g, s, p: ({"k": p["k"]}, s)),
         PARAMS,
         r"left side .*changes the structure of what it holds: \[\"\[0\]\['b'\]\"\]",
+    ),
+    "dtype": (
+        (lambda p: jnp.int32(0), lambda g, s, p: (p, s.astype(jnp.float32))),
+        PARAMS,
+        r"a step makes of `\[1\]`, int32\[\], float32\[\]; a proof by induction needs one type",
     ),
     "static field": (
         (lambda p: jax.tree_util.Partial(min), lambda g, s, p: (p, jax.tree_util.Partial(max))),

@@ -137,6 +137,18 @@ FALSE: dict[str, tuple[Any, Any]] = {
         _far(lambda p, g: jnp.sqrt(-g / (-1 - p * p))),
         _far(lambda p, g: jnp.sqrt(-g) / jnp.sqrt(-1 - p * p)),
     ),
+    "rows from the last to the first": (
+        _far(lambda p, g: lax.scan(lambda c, x: (c - x, c), 0 * p[0], p, reverse=True)[1]),
+        _far(lambda p, g: lax.scan(lambda c, x: (c - x, c), 0 * p[0], p)[1]),
+    ),
+    "every second column": (
+        _far(lambda p, g: lax.slice(jnp.concatenate([p, g], 1), (0, 0), (2, 5), (1, 2))),
+        _far(lambda p, g: lax.slice(jnp.concatenate([p, g], 1), (0, 0), (2, 3))),
+    ),
+    "sums along other axes": (
+        _far(lambda p, g: p * jnp.sum(p[:, :2], 0, keepdims=True)[:, :1]),
+        _far(lambda p, g: p * jnp.sum(p[:, :2], 1, keepdims=True)[:1]),
+    ),
     "a larger threshold": (
         _far(lambda p, g: jnp.where(p > 3, p, jnp.where(p > -3, g, 0))),
         _far(lambda p, g: jnp.where(p > -3, p, jnp.where(p > 3, g, 0))),

@@ -12,6 +12,7 @@ import pytest
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.report.html import NAME, page, write
 from equivalence_tests.report.item import Item, of_result
+from equivalence_tests.report.outputs import Outputs
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
 from equivalence_tests.suite.matrix.cases import MatrixCase
@@ -75,7 +76,18 @@ def test_every_case_has_a_cell_a_verdict_and_both_sources():
     assert "2 claims did NOT hold" in text
     assert "A &amp; B" in text
     assert "not as claimed" in text
+    assert 'class="different broken"' in row("adam-0-odd_shapes-constant-optax")
+    assert 'class="different"' in row("lamb-0-odd_shapes-constant-optax")
     assert not re.search(r"<!--\w+-->", text)
+
+
+def test_junit_has_what_failed_stopped_and_was_skipped(tmp_path: Path):
+    assert Outputs(junit=tmp_path / "a.xml").write({}, list(map(of_result, results())))
+    text = (tmp_path / "a.xml").read_text()
+    assert 'tests="7" time="0.000" failures="1" errors="1" skipped="1"' in text
+    assert '<failure message="claimed: identical; found: different: ' in text
+    with pytest.raises(ValueError, match=r"--record .*does not exist"):
+        Outputs(record=tmp_path / "none" / "a.zip").check()
 
 
 def row(anchor: str) -> str:

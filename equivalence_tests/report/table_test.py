@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import compare
-from equivalence_tests.report.table import closing_line
+from equivalence_tests.report.table import closing_line, table
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
 from optax_bridge.correspondence.claim import Claim, different, identical, rounding
@@ -41,6 +41,10 @@ STOPPED = Result(Check("adam", 0, recipe="optax"), "", note="out of luck", faile
             "public Optax alone: 1 different; 1 claims did NOT hold",
         ),
         (
+            [result("optax", "far"), result("optax", "far", rounding(8, "order"))],
+            "public Optax alone: 2 different; 1 claims did NOT hold",
+        ),
+        (
             [result("optax", "same"), STOPPED],
             "public Optax alone: 1 identical, 1 stopped by an error; 1 claims did NOT hold",
         ),
@@ -48,3 +52,16 @@ STOPPED = Result(Check("adam", 0, recipe="optax"), "", note="out of luck", faile
 )
 def test_the_counts_are_those_of_the_results(results: list[Result], line: str):
     assert closing_line(results) == line
+
+
+def test_a_row_tells_the_farthest_the_first_step_and_a_claim_that_is_broken():
+    late, early = ONE.repeat(2, 0), ONE.repeat(2, 0)
+    late[2:], early[1:] = 4, 1.5
+    results = [
+        Result(Check("adam", 0, recipe="optax"), "", claim,
+               compare({"w": ONE.repeat(2, 0)}, {"w": right}))
+        for right, claim in ((late, different("")), (early, rounding(8, "order")))
+    ]  # fmt: skip
+    cells = [list(column.cells) for column in table(results, "it").columns]
+    assert cells[2] == ["2"] and cells[5] == ["[bold red]NO[/]"]
+    assert str(cells[3][0]).endswith(" by 75 % of its scale (6.29e+06 ULP), from step 2")

@@ -130,9 +130,7 @@ INJECTED = (
 
 
 @pytest.mark.parametrize(
-    ("tx", "rate"),
-    [(ON_OPTAX, None), (INJECTED, 0.01), (INJECTED.replace("float32", "bfloat16"), 2.0**-7)],
-    ids=["optax", "injected", "injected in bfloat16"],
+    ("tx", "rate"), [(ON_OPTAX, None), (INJECTED, 0.01)], ids=["optax", "injected"]
 )
 def test_a_program_without_this_package_is_asked_as_well(
     checkpoint: Path, tx: str, rate: float | None
