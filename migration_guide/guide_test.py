@@ -3,9 +3,11 @@
 import functools
 import inspect
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import Annotated
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import legacy_optim
-from migration_guide import build, cells, generated
+from migration_guide import build, cells, generated, pictures
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import GROUP, PARTS, commands_markdown, filled_in, marks
 from migration_guide.rules_page import COLUMN
@@ -25,10 +28,12 @@ from migration_guide.tables import (
     optimizers_markdown,
     overview_markdown,
 )
+from optax_bridge.cli.app import app
 from optax_bridge.correspondence import ENTRIES
 from optax_bridge.correspondence.recipe import resolve
 
 _TRAINER = "optax_bridge.spmd"
+SHELL_OUTPUT = cells.shell_output
 PAGES = cells.pages()
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 _LINK = re.compile(r"\]\(([^)]+)\)")
@@ -66,9 +71,26 @@ def test_there_are_pages():
     assert {"index", "quick_start", "have/training_step"} <= {_name(page) for page in PAGES}
 
 
+def _output_of(command):
+    """The output of a command; one of ours runs in this process, which has imported it all."""
+    program, *arguments = shlex.split(command)
+    if (
+        program != "optax-bridge"
+        or arguments[0] in ("run", "replay")
+        or re.search("[|;&>]", command)
+    ):
+        return SHELL_OUTPUT(command)
+    with warnings.catch_warnings(action="ignore"):
+        done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout.rstrip()
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if "{code-cell}" in TEXTS[p]], ids=_name)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages write files
+    for module in (cells, pictures):
+        monkeypatch.setattr(module, "shell_output", _output_of)
     if "import torch" in TEXTS[page]:
         pytest.importorskip("torch")
     cells.run(page)

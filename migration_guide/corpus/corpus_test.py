@@ -46,15 +46,27 @@ def migrate_copies(
     return reports
 
 
+def first_alike(copies: Iterable[Path]) -> dict[Path, Path]:
+    """Copy -> the first one with the same code, since a second run of it shows nothing new."""
+    first: dict[bytes, Path] = {}
+    return {copy: first.setdefault(_code(copy), copy) for copy in copies}
+
+
+def _code(copy: Path) -> bytes:
+    files = [copy] if copy.is_file() else sorted(copy.rglob("*.py"))
+    return b"".join(file.name.encode() + file.read_bytes() for file in files)
+
+
 @functools.cache
 def _migrated() -> dict[str, dict[str, Migrated]]:
     """Recipe -> name -> each program, all of them run in one fresh process."""
     programs: dict[str, dict[str, Migrated]] = {recipe: {} for recipe in RECIPES}
     with tempfile.TemporaryDirectory() as folder:
         reports = migrate_copies(PROGRAMS, RECIPES, Path(folder))
-        printed = outputs("plain", {copy: [str(copy)] for copy in reports})
+        first = first_alike(reports)
+        printed = outputs("plain", {copy: [str(copy)] for copy in set(first.values())})
     for copy, report in reports.items():
-        programs[copy.parent.name][copy.stem] = Migrated(printed[copy], report)
+        programs[copy.parent.name][copy.stem] = Migrated(printed[first[copy]], report)
     return programs
 
 
