@@ -65,9 +65,7 @@ def test_stack_of_layers():
 )
 def test_third_party_layers(custom_layer_cfg):
     custom_layer_cfg.set(config=PretrainedConfig(scale=3.0))
-    stack_cfg = StackedTransformerLayer.default_config().set(
-        layer=custom_layer_cfg,
-    )
+    stack_cfg = StackedTransformerLayer.default_config().set(layer=custom_layer_cfg)
     stack = stack_cfg.set(num_layers=2, name="stack").instantiate(parent=None)
     outputs, _ = F(stack, None, {}, {"data": jnp.ones(2)}, is_training=False)
     np.testing.assert_array_equal(outputs, [9, 9])

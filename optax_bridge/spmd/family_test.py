@@ -121,11 +121,10 @@ def test_convert_writes_the_old_programs_file(run, tmp_path):
 
 def _sides():
     adam = config_for_function(optax_bridge.adam).set(learning_rate=0.01)
-    learner = Learner.default_config().set(optimizer=adam)
     return {
         "optimizer": adam,
         "definition": config_for_class(legacy_optim.Adam).set(learning_rate=0.01),
-        "trainer": regression.trainer().set(learner=learner),
+        "trainer": regression.trainer().set(learner=Learner.default_config().set(optimizer=adam)),
         "transformation": optimizers.from_optax(adam.instantiate()),
     }
 

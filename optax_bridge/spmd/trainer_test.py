@@ -269,19 +269,20 @@ class _WithError(regression.Regression):
     def forward(self, input_batch):
         loss, aux = super().forward(input_batch)
         self.add_summary("error", jnp.mean(jnp.abs(aux["predicted"] - input_batch["y"])))
+        self.add_summary("each", aux["predicted"])
         self.add_summary("loss", WeightedSummary(2 * loss, len(input_batch["y"])))
         draw = 0.0 if self.prng_key is None else jax.random.uniform(self.prng_key)
         return loss, {**aux, "draw": draw}
 
 
-def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
+def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path, caplog):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     evaler = SpmdEvaler.default_config().set(
         input=config(tmp_path).input.clone(num_epochs=1, shuffle=False),
         eval_policy=config_for_function(every_n_steps_policy).set(n=2),
     )
     evaler.input.global_batch_size = 192  # and a batch of 64
-    at_last = evaler.clone(eval_policy=evaler.eval_policy.clone(n=3))
+    at_last = evaler.clone(eval_policy=evaler.eval_policy.clone(n=3), eval_dtype=jnp.bfloat16)
     cfg = config(tmp_path, steps=3, mesh_shape=(1, 1), log_every_n_steps=2)
     cfg.evalers = {"all": evaler, "at_last": at_last}
     cfg.model = _WithError.default_config().set(dtype=jnp.float32)
@@ -289,7 +290,9 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     cfg.checkpointer.save_policy = config_for_function(saving_policy).set(n=2, min_step=0)
     trainer = cfg.instantiate(parent=None, devices=jax.devices()[:1])
     outputs = trainer.run(KEY, return_evaler_summaries=True)
-    mean = float(outputs["evaler_summaries"]["all"]["loss"].mean)
+    mean, rough = (float(x["loss"].mean) for x in outputs["evaler_summaries"].values())
+    assert rough != mean and rough == pytest.approx(mean, rel=0.1)  # in eval_dtype
+    assert caplog.text.count("do not say how they add up: each. In the model") == 2
     samples = regression.samples()
     with trainer.mesh_scope():
         (loss, aux), _ = functional(
@@ -299,8 +302,7 @@ def test_evaluation_and_summaries_as_tensorboard_reads_them(tmp_path):
     error = float(outputs["evaler_summaries"]["all"]["error"].mean)  # a scalar, not the last one
     assert error == pytest.approx(float(jnp.mean(jnp.abs(aux["predicted"] - samples["y"]))))
     events = reading.EventAccumulator(str(tmp_path / "summaries" / "train_train")).Reload()
-    names = events.Tags()["scalars"]
-    assert {"loss", "learner/gradient_norm", "learner/update_norm"} <= set(names)
+    assert {"loss", "learner/gradient_norm", "learner/update_norm"} <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
     for name, steps in (("all", [2, 3]), ("at_last", [3])):  # which is not done again
         evaluated = reading.EventAccumulator(str(tmp_path / "summaries" / name)).Reload()
