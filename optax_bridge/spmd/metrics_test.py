@@ -84,18 +84,21 @@ def test_writers_write_what_they_can(tmp_path):
                 "a": {"mean": WeightedSummary(3.0, 1.0), "hist": jnp.arange(4.0)},
                 "image": ImageSummary(jnp.ones((2, 2, 3))),
                 "text": "words",
+                "not finite": jnp.array([1.0, jnp.nan]),
             },
         )
     writer.log_average_step_time(3, 0.25)
     writer.close()
+    writer(4, {"loss": 0.25})
+    writer.close()
     events = reading.EventAccumulator(str(tmp_path / "board")).Reload()
     tags = events.Tags()
     assert sorted(tags["scalars"]) == ["a/mean", "average_step_time", "loss"]
-    assert [event.step for event in events.Scalars("loss")] == [2]
+    assert [event.step for event in events.Scalars("loss")] == [2, 4]
     assert tags["histograms"] == ["a/hist"] and len(tags["images"]) == 1
     assert "trainer_config/text_summary" in tags["tensors"]
     lines = (tmp_path / "lines" / "summaries.jsonl").read_text().splitlines()
-    assert len(lines) == 3 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]
+    assert len(lines) == 4 and '"a/mean": 3.0' in lines[0] and '"text": "words"' in lines[0]
 
 
 def test_arrays_that_do_not_add_up_are_said(caplog):
