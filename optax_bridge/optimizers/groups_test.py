@@ -284,13 +284,3 @@ def test_counts_per_group():
     assert [tuple(count) for count in counts] == [(0, 2, 8), (1, 1, 2), (None, 1, 2)]
     with pytest.raises(ValueError, match=r"\['a'\]\['bias'\] in groups \[0, 1\]"):
         optax_bridge.group_counts(params, is_bias, is_bias)
-
-
-def test_selectors_are_asked_once_for_parameters_of_one_form():
-    asked = []
-    selector = optax_bridge.path_mask(lambda path, _: asked.append(path) or True)
-    tx = optax_bridge.multi_optimizer((selector, optax_bridge.sgd(0.1)))
-    state = optax_bridge.TrainState.create(apply_fn=None, params=CONTAINERS["dict"], tx=tx)
-    for _ in range(3):
-        state = state.apply_gradients(grads=state.params)
-    assert len(asked) == 2
