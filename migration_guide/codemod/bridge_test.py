@@ -174,6 +174,10 @@ CHILDREN = {
         "def f(t, o): return Own((t, o))\nd = f(t, o=optim.Adam(1))",
         "o=legacy_optim.Adam(1)",
     ),
+    "by-default": (
+        "def f(t, o=optim.Adam(1)): return Own((t, o))\nd = f(t)",
+        "o=legacy_optim.Adam(1)",
+    ),
     "by-starred-parameter": (
         "def f(*a): return Own(*a)\nd = f((t, optim.Adam(1)))",
         "(t, legacy_optim.Adam(1))",

@@ -272,8 +272,7 @@ def result_of(candidate: Candidate, options: Options, project: Project) -> list[
             )
             if candidate.book is None and files.has_old_line_ends(candidate.text):
                 new = new.replace("\n", "\r")
-        new.encode(candidate.encoding)
-    except (notebook.NotANotebook, UnicodeEncodeError) as error:
+    except notebook.NotANotebook as error:
         return [failure(path, f"left as it is: {error}")]
     except Exception as error:  # one file must not stop the others; it is reported, and unchanged
         return [failure(path, bug_report(error))]

@@ -46,6 +46,20 @@ CASES = {
     "got": f"d = dict(a={MADE})\nd.get('a').target\nd.pop('a').target\n",
     "values": f"for v in dict(a={MADE}).copy().values(): v.target\n",
     "nested-comprehension": f"[x.target for xs in [[{MADE}]] for x in xs]\n",
+    "last-of-a-tuple": f"t = 1, 2, {MADE}\nt[-1].target\n",
+    "tuples-of-two-lengths": (
+        f"def f(x):\n    if x: return 1, {MADE}\n    return 2, 3, {MADE}\n"
+        "n, a = f(1)\nn, m, b = f(0)\na.target, b.target\n"
+    ),
+    "remaining-items": f"n, *xs = 1, {MADE}, {MADE}\nfor x in xs: x.target\n",
+    "scan": f"def f(o, x): return o, o.target\no, ys = jax.lax.scan(f, {MADE}, xs)\no.target\n",
+    "second-branch": f"jax.lax.cond(c, lambda x: 1, lambda x: x.target, {MADE})\n",
+    "dataclass-by-position": (
+        f"class S:\n    n: int\n    held: object\ndef f(s): return s.held.target\nf(S(1, {MADE}))\n"
+    ),
+    "optional": "from typing import Optional\ndef f(o: Optional[optim.Optimizer]): o.target\n",
+    "or-none": "def f(o: optim.Optimizer | None): o.target\n",
+    "restored-by-clu": f"def f(ckpt): return ckpt.restore_or_initialize({MADE})\nf(c).target\n",
 }
 
 
@@ -91,6 +105,16 @@ OURS = (
     "from flax import optim\nclass Learner:\n    def __init__(self, p):\n"
     "        self._optimizer = optim.Adam(1e-3).create(p)\n"
 )
+
+
+def test_parameters_and_classes_of_ones_own_are_no_optimizers():
+    head = "from flax import optim\no = optim.Adam(0.1).create(p)\n"
+    own = "class Own:\n    def apply_gradient(self, g): return self\n"
+    for code in (
+        "def f(s, g): return s.target.apply_gradient(g), s.target.step\n",
+        f"{own}def f(x, g):\n    return x.apply_gradient(g)\n",
+    ):
+        assert code in rewrite(head + code, Options()).code
 
 
 def test_a_variable_with_an_optimizer_of_another_library_is_left_alone():

@@ -14,6 +14,7 @@ HEAD = (
 )
 PERHAPS = {
     "name": "x = jnp.bfloat16",
+    "short-name": "use(fp16=True)",
     "text": "x = jnp.zeros(3, 'float16')",
     "numpy-s-name": "x = np.half",
     "flag": "x = train(half_precision=True)",
@@ -112,6 +113,12 @@ def test_a_file_belongs_to_the_programs_that_import_it():
         "train.py": 2,
         "optimizers.py": 2,
     }
+
+
+def test_of_several_files_the_first_one_is_told():
+    sources = {Path("main.py"): "import b, a\nx = 1\n", Path("a.py"): "\nx = jnp.bfloat16\n"}
+    sources[Path("b.py")] = "y = jnp.float16\nz = jnp.bfloat16\n"
+    assert signs(sources)[Path("main.py")].text == "x = jnp.bfloat16"
 
 
 def test_what_holds_in_half_precision_stays_public_optax():

@@ -58,6 +58,16 @@ def test_nobody_knows_what_two_stars_bring_so_nothing_is_rewritten():
     assert result.code == f"{PREFIX}{message.text}\n{code}"
 
 
+def test_a_fallback_is_no_other_meaning_and_an_alternative_is():
+    name = "LAMB\nexcept ImportError:\n    LAMB = None\nd = LAMB(0.1)\n"
+    assert (
+        "d = optax_bridge.lamb(0.1)"
+        in rewrite(f"try:\n    from flax.optim import {name}", Options()).code
+    )
+    name = "LAMB\nelse:\n    from mine import LAMB\nd = LAMB(0.1)\n"
+    assert "d = LAMB(0.1)" in rewrite(f"if x:\n    from flax.optim import {name}", Options()).code
+
+
 KEPT = {
     "shadowed": "from flax.optim import Adam, Momentum\ndef Adam(x): return x\n",
     "star-shadowed": "from flax.optim import *\ndef Adam(x): return x\n",

@@ -161,6 +161,10 @@ BY_HAND = {
         "r = optim.Adam(1.0).create(p).compute_gradient(f)",
         "value_and_grad",
     ),
+    "gradient-starred": (
+        "*a, g = optim.Adam(1.0).create(p).compute_gradient(f)",
+        "value_and_grad",
+    ),
     "gradient-of-four": (
         "a, b, c, g = optim.Adam(1.0).create(p).compute_gradient(f)",
         "value_and_grad",

@@ -81,7 +81,7 @@ def test_a_source_that_is_one_string(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "setup",
-    ["!pip install flax", "%load_ext autoreload", "%pip install x", "files = !ls \\\n  'a'", "x?"],
+    ["!pip install flax", "%load_ext x", "%pip install x", "files = !ls \\\n  'a'", "x.y?", "?x"],
 )
 def test_an_import_stands_where_the_old_one_stood(tmp_path: Path, setup: str):
     path = tmp_path / "x.ipynb"
@@ -139,7 +139,7 @@ def test_notebooks_keep_everything_else(tmp_path: Path):
     cells = (
         "%matplotlib inline\n!pip install flax\nfrom flax import optim",
         OLD.splitlines()[2],
-        "if x:\n    %time y = 1\noptimizer.target",
+        "if x:\n    %time y = 1\noptimizer.target  # gr\u00f6\u00dfer?",
         "%%bash\necho optimizer.target",
         "optim?",
     )
@@ -153,12 +153,12 @@ def test_notebooks_keep_everything_else(tmp_path: Path):
     assert sources[1].startswith("%matplotlib inline\n!pip install flax\n")
     assert "import optax_bridge" in sources[1]
     assert "optax.sgd" in sources[2]
-    assert sources[3] == "if x:\n    %time y = 1\noptimizer.params"
+    assert sources[3] == "if x:\n    %time y = 1\noptimizer.params  # gr\u00f6\u00dfer?"
     assert sources[4:] == [cells[3], cells[4]]
     assert new["cells"][1]["outputs"] == [{"x": 1}]
     assert text.startswith('{\n "cells"')
     assert text.endswith("}\n")
-    assert "\u00e9" in text
+    assert text.count("\u00e9") == text.count("gr\u00f6\u00dfer") == 1
     assert _migrate("--check", path)[0] == 0
 
 
@@ -178,6 +178,15 @@ def test_a_notebook_on_one_line_with_a_timed_cell_and_an_installation(tmp_path: 
     assert sources[3] == cells[2]
     assert "short.ipynb:cell 4:1: this cell is not read" in output
     assert "short.ipynb:cell 5:3: this class is called where nobody sees it" in output
+
+
+def test_half_precision_in_a_cell_is_told_with_the_cell(tmp_path: Path):
+    path = tmp_path / "x.ipynb"
+    head = "from flax import optim\nimport jax.numpy as jnp"
+    cells = ("y = 1", "\nx = jnp.bfloat16", "optim.Adam(0.1).create(p)")
+    path.write_text(json.dumps(_notebook(head, *cells)), encoding="utf-8")
+    (message,) = driver.migrate([path], Options()).results[0].messages
+    assert "x.ipynb:cell 3:2: x = jnp.bfloat16)" in message.text
 
 
 def test_a_broken_notebook_says_so():

@@ -47,6 +47,37 @@ PROGRAMS = {
         },
         "apply_fn=None, params=p, tx=make.make())\no = o.apply_gradients(grads=g)",
     ),
+    "factory-of-a-package": Program(
+        {
+            "pkg/__init__.py": "import clip\ndef make(): return clip.Optimizer(0.1)\n",
+            "main.py": (
+                "from flax import optim\nimport pkg\no = pkg.make().create(p)\n"
+                "o = o.apply_gradient(g)\n"
+            ),
+        },
+        {
+            "pkg/__init__.py": ["return optax_bridge.from_legacy(clip.Optimizer(0.1))"],
+            "main.py": ["apply_fn=None, params=p, tx=pkg.make())"],
+        },
+    ),
+    "last-of-two-stars": Program(
+        {
+            "a.py": "from flax.optim import Adam\n__all__ = ['Adam']\n",
+            "b.py": "from flax.optim import Momentum as Adam\n__all__ = ['Adam']\n",
+            "main.py": "from a import *\nfrom b import *\nd = Adam(0.1)\n",
+        },
+        "d = optax.sgd(0.1",
+    ),
+    "schedule-beside-another-step": Program(
+        {
+            "steps.py": "from flax import optim\n"
+            "def step(o: optim.Optimizer, g): return o.apply_gradient(g)\n",
+            "main.py": "from flax import optim\ndef fn(step): return 0.1 / (1 + step)\n"
+            "d = optim.Momentum(beta=0.5)\ndef f(o, g):\n"
+            "    return o.apply_gradient(g, learning_rate=fn(o.state.step))\nf(d.create(p), g)\n",
+        },
+        "apply_gradients(grads=g, learning_rate=fn(o.step))",
+    ),
     "imported-through-two-files": Program(
         {
             "pkg/__init__.py": "from .compat import Adam\n",
@@ -132,6 +163,21 @@ PROGRAMS = {
             "loop.py": ["state.opt.params", "o.params, o.apply_gradients(grads=g, learning"],
             "model.py": ["optax_bridge.adam(0.1)"],  # the other file gives a rate per call
         },
+    ),
+    "alias-of-another-file": Program(
+        {
+            "base.py": "from flax import optim\nBase = optim.OptimizerDef\n",
+            "main.py": "import base\nclass Own(base.Base): pass\no = Own(1).create(p)\n",
+        },
+        "tx=optax_bridge.wrap_definition(Own(1)))",
+    ),
+    "rates-of-own-groups": Program(
+        {
+            "groups.py": "from flax import optim\nclass Own(optim.MultiOptimizer): pass\n"
+            "def make(p): return Own((t, optim.Adam(0.1))).create(p)\n",
+            "main.py": "import groups\no = groups.make(p)\no = o.apply_gradient(g, beta1=r)\n",
+        },
+        "o = o.apply_gradients(grads=g, beta1=r)",
     ),
     "argument-of-a-function": Program(
         {

@@ -155,6 +155,24 @@ REWRITES = {
         "opt, l = opt.optimize(f)",
         "l, grads = jax.value_and_grad(f)(opt.params)\nopt = opt.apply_gradients(grads=grads)",
     ),
+    "optimize-aux": (
+        "opt, l, a = opt.optimize(f)",
+        "(l, a), grads = jax.value_and_grad(f, has_aux=True)(opt.params)\n"
+        "opt = opt.apply_gradients(grads=grads)",
+    ),
+    "unreplicated-again": (
+        "o = opt.replicate()\no = o.apply_gradient(g)\no = jax_utils.unreplicate(o)\n"
+        "x = serialization.to_bytes(o)",
+        "o = flax.jax_utils.replicate(opt)\n"
+        'o = o.apply_gradients(grads=jax.lax.pmean(g, axis_name="batch"))\n'
+        "o = jax_utils.unreplicate(o)\nx = serialization.to_bytes(o)",
+    ),
+    "focus-by-position": (
+        "o = d.create(p, t)\nq = d.create(p, focus=None)",
+        "o = optax_bridge.TrainState.create(apply_fn=None, params=p, "
+        "tx=optax_bridge.multi_optimizer((t, d)))\n"
+        "q = optax_bridge.TrainState.create(apply_fn=None, params=p, tx=d)",
+    ),
     "state-dict": ("opt.state_dict()", "flax.serialization.to_state_dict(opt)"),
     "restore-state": (
         "opt.restore_state(x)",

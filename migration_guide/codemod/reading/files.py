@@ -125,8 +125,8 @@ def uses_optim(data: bytes) -> bool:
 
 
 def is_migrated(data: bytes) -> bool:
-    """True if a file uses this package in place of flax.optim, as an earlier run wrote it."""
-    return (b"optax_bridge" in data or b"legacy_optim" in data) and not uses_optim(data)
+    """True if a file uses this package, as an earlier run wrote it."""
+    return b"optax_bridge" in data or b"legacy_optim" in data
 
 
 def has_old_names(data: bytes) -> bool:

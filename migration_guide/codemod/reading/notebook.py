@@ -13,7 +13,7 @@ from typing import Any
 from migration_guide.codemod.reading.marks import CELL
 
 MAGIC = "pass  # optax-bridge-magic "
-_LINE = re.compile(r"^(\s*)([%!].*|[\w, ]+=\s*[%!].*|.*\?{1,2})$")
+_LINE = re.compile(r"^(\s*)([%!?].*|[\w, ]+=\s*[%!].*|[\w.*%!]+\?{1,2})$")
 # Cell magics whose cell is Python, of IPython and of packages that people use with it.
 _PYTHON_MAGICS = {"time", "timeit", "capture", "prun", "memit", "mprun", "lprun", "px", "skip"}
 
@@ -89,16 +89,10 @@ def _mask_magics(source: str) -> str:
     lines = []
     continued = False
     for line in source.split("\n"):
-        masked = f"{MAGIC}{line}" if continued else _LINE.sub(_mask_magic, line)
+        masked = f"{MAGIC}{line}" if continued else _LINE.sub(rf"\1{MAGIC}\2", line)
         continued = masked != line and line.endswith("\\")
         lines.append(masked)
     return "\n".join(lines)
-
-
-def _mask_magic(match: re.Match[str]) -> str:
-    if match.group(2).lstrip().startswith("#"):
-        return match.group(0)
-    return f"{match.group(1)}{MAGIC}{match.group(2)}"
 
 
 def _unmask(source: str) -> str:
