@@ -23,7 +23,7 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import without_memory
-from optax_bridge.checkpoints.layout import layout_of, with_lists
+from optax_bridge.checkpoints.layout import layout_of, likely_path, with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import fresh, same_bits
@@ -182,6 +182,11 @@ def test_the_step_beside_the_optimizer_goes_back_as_what_it_was(beside: Any) -> 
     new = layout_of(("optimizer",), {"step": beside}, 3).steps_at(5)["step"]
     assert type(new) is type(beside) and new == 5
     assert np.asarray(new).dtype == np.asarray(beside).dtype
+
+
+def test_an_optimizer_of_no_known_place_goes_into_the_gap_of_a_tuple() -> None:
+    for others, place in (({}, "optimizer"), ({"n": 1}, "optimizer"), ({"0": 1, "2": 3}, "1")):
+        assert likely_path(others) == (place,)
 
 
 def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:

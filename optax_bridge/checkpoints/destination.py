@@ -65,27 +65,19 @@ def check_replaceable(destination: Path) -> None:
         what = brief(sorted(os.listdir(destination))) if is_folder else "a file of another kind"
         raise _refusal(destination, what)
     format, _ = located
+    if format.write is None:
+        raise _refusal(destination, f"one of {format.name}, which is only read")
     try:
         tree = contents_of(format, destination).tree
     except CheckpointError as error:
         raise _refusal(destination, f"a damaged one ({error.place}: {error.found})") from None
     if not any(is_array(leaf) for _, leaf in leaves(tree)):
         raise _refusal(destination, f"a file of {format.name} without an array in it")
-    if stat.S_ISDIR(mode):
-        foreign = _foreign(destination, format.file_pattern)
-        if foreign:
-            raise _refusal(destination, f"one with other files in its folder: {brief(foreign)}")
-
-
-def _foreign(folder: Path, file_pattern: str | None) -> list[str]:
-    pattern = re.compile(file_pattern) if file_pattern is not None else None
-    foreign: list[str] = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        is_file = path.is_symlink() or not path.is_dir()
-        if is_file and (pattern is None or not pattern.fullmatch(name)):
-            foreign.append(name)
-    return foreign
+    files = [p for p in destination.rglob("*") if p.is_symlink() or not p.is_dir()]
+    names = sorted(path.relative_to(destination).as_posix() for path in files)
+    foreign = [name for name in names if not re.fullmatch(format.file_pattern, name)]
+    if foreign:
+        raise _refusal(destination, f"one with other files in its folder: {brief(foreign)}")
 
 
 def _refusal(destination: Path, actual: str) -> CheckpointError:

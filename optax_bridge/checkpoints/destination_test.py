@@ -82,6 +82,11 @@ def _settings(path: Path) -> None:
     path.write_bytes(msgpack.packb({"learning_rate": 0.1}) or b"")
 
 
+def _npz(path: Path) -> None:
+    np.savez(path.with_suffix(".npz"), w=np.ones(3))
+    path.with_suffix(".npz").rename(path)
+
+
 def _link(path: Path) -> None:
     path.with_name("linked").write_bytes(ADAM_FILE.read_bytes())
     path.symlink_to("linked")
@@ -93,6 +98,7 @@ OTHERS: dict[str, Callable[[Path], object]] = {
     "picture": lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 100),
     "archive": lambda path: zipfile.ZipFile(path, "w").writestr("notes.txt", "mine"),
     "settings": _settings,
+    "npz": _npz,
     "damaged": _damaged,
     "own_folder": _own_folder,
     "file_in_a_checkpoint": _file_in_a_checkpoint,

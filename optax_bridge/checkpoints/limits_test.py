@@ -3,6 +3,7 @@
 import io
 import os
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_what_would_not_fit_is_refused_before_it_is_unpacked(
 
 
 def test_an_array_of_an_npz_file_is_in_memory_once(tmp_path: Path) -> None:
-    zeros = np.zeros(2**24, np.float32)
+    zeros = np.zeros(2**22, np.float32)
     np.savez_compressed(tmp_path / "x.npz", w=zeros)
     leaf = read_checkpoint(tmp_path / "x.npz").tree["w"]
     tracemalloc.start()
@@ -120,6 +121,35 @@ def test_latest_is_by_number(names: list[str], latest: str, tmp_path: Path) -> N
             b'model_checkpoint_path: "ckpt-10"' if name == "checkpoint" else ADAM
         )
     assert read_checkpoint(tmp_path).path.name == latest
+
+
+def zipped(member: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(member, b"")
+    return file.getvalue()
+
+
+FOUND: dict[str, tuple[dict[str, bytes], str | None]] = {
+    "zip of PyTorch": ({"x": zipped("any/data.pkl")}, "PyTorch"),
+    "PyTorch before zips": ({"x": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."}, "PyTorch"),
+    "a pickle": ({"x": b"\x80\x02}."}, None),
+    "npz": ({"x": zipped("data.npy")}, "npz"),
+    "safetensors": ({"x": b"\x02\0\0\0\0\0\0\0{}"}, "safetensors"),
+    "of the Trainer": ({"x/optimizer.pt": b"", "x/pytorch_model.bin": b""}, "PyTorch"),
+    "a model alone": ({"x/pytorch_model.bin": b""}, None),
+    "an optimizer alone": ({"x/optimizer.pt": b""}, None),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_files_of_pytorch_are_told_by_their_content(case: str, tmp_path: Path) -> None:
+    files, expected = FOUND[case]
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    found = reading.format_of(tmp_path / "x")
+    assert (found and (found[0].name, found[1])) == (expected and (expected, tmp_path / "x"))
 
 
 @pytest.mark.parametrize("count", [1, 2])

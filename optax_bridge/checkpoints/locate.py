@@ -206,7 +206,7 @@ def with_groups(part: Part, groups: Sequence[Sequence[Names]]) -> Part:
     """A part in the layout up to flax 0.3.2, whose groups are these, in that of later releases."""
     fields = dict[Names, PyTree].fromkeys(part.paths)
     for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
-        if not jax.tree.leaves(group, is_leaf=lambda node: node is None):
+        if not jax.tree.leaves(group):
             continue  # a group that keeps nothing
         if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
             count = len(group) if isinstance(group, Mapping) else type(group).__name__

@@ -23,6 +23,7 @@ from optax_bridge.checkpoints import (
     from_state_dict,
     restore_checkpoint,
 )
+from optax_bridge.checkpoints.trees import named_by_fields
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.paths import leaves
 
@@ -213,6 +214,9 @@ def test_named_tuples_as_they_are_and_as_they_were_saved_long_ago() -> None:
         restored = from_state_dict(Pair(fresh(), 0), tree)
         assert_taken_over(restored.optimizer)
         assert restored.epoch == 3
+    chain = {"a": (optax.TraceState(1), optax.EmptyState())}  # as Flax writes below OrderedDicts
+    by_position, by_name = ({"a": {"0": {name: 2}, "1": {}}} for name in ("0", "trace"))
+    assert named_by_fields(chain, by_position) == named_by_fields(chain, by_name) == by_name
 
 
 def test_groups_of_before_flax_0_3_3() -> None:
@@ -336,6 +340,7 @@ COLLECTIONS = {
     "rng": ({"rng": KEY}, "rngs", {"rng": KEY}),
     "dropout_rng": ({"dropout_rng": KEY}, "rngs", {"dropout": KEY}),
     "rngs": ({"rngs": {"noise": KEY}}, "rngs", {"noise": KEY}),
+    "rngs of one": ({"rngs": KEY}, "rngs", {"rngs": KEY}),
 }
 
 
@@ -385,14 +390,15 @@ def test_a_loss_scale_keeps_its_settings_and_takes_its_state(tmp_path: Path) -> 
         ({"model_state": {**STATS, "cache": np.ones(2)}}, r"\['model_state'\]\['cache'\]"),
         ({"model_state": {**STATS, "spectral": np.ones(2)}}, r"\['model_state'\]\['spectral'\]"),
         ({"ema_params": {"other": np.ones(2)}}, r"\['ema_params'\]\['other'\]"),
+        ({"ema": jax.tree.map(lambda x: x[None], PARAMS)}, r"\['ema'\]\['dense'\]"),
     ],
-    ids=["best", "another step", "another collection", "a later one", "another average"],
+    ids=["best", "another step", "another collection", "a later one", "other names", "shapes"],
 )
 def test_what_fills_no_field_is_listed(beside: Any, message: str, tmp_path: Path) -> None:
     data = serialization.to_bytes({"optimizer": trained(), **beside})
     (tmp_path / "checkpoint_2").write_bytes(data)
     with pytest.warns(LeftOverWarning, match=message):
-        TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM)
+        FullTrainState.from_legacy_checkpoint(tmp_path, optimizer_def=ADAM)
 
 
 @pytest.mark.parametrize("rate", [0.1, optax.constant_schedule(0.1)], ids=["number", "schedule"])

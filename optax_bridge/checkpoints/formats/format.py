@@ -39,7 +39,7 @@ class Format:
       read: from that file or folder to the contents; arrays may stay on the disk until used.
       write: writes a tree to a path; None if the format is only read. Its last argument is the
         destination, for errors.
-      file_pattern: of a folder: a regular expression that all file names in it match.
+      file_pattern: of a folder that is written: a regular expression that its files' names match.
       level: the name under which every checkpoint of the format has its optimizer, if any.
       is_general: True if other formats have the same outward form, and are tried before it.
     """
@@ -49,6 +49,6 @@ class Format:
     find: Callable[[Path], Path | None]
     read: Callable[[Path], Contents]
     write: Callable[[Path, PyTree, Path], None] | None = None
-    file_pattern: str | None = None
+    file_pattern: str = ""
     level: str | None = None
     is_general: bool = False

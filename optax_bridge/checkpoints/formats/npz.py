@@ -44,7 +44,7 @@ class NpzArray(LazyArray):
             file.read(1)  # the end, where the checksum is compared
         if array.dtype.kind == "V":
             array = array.view(self.dtype)
-        return np.ascontiguousarray(array.astype(self.dtype, copy=False)).reshape(self.shape)
+        return array.astype(self.dtype, copy=False)
 
 
 def _read(path: Path) -> Contents:

@@ -158,6 +158,4 @@ def _name(kvstore: PyTree, folder: Path) -> str:
     return path
 
 
-_OWN = r"checkpoint|manifest\.ocdbt|d/[0-9a-f]{32}|[^/]+/(\.zarray|\d+([./]\d+)*)"
-
-FORMAT = Format("T5X", "t5x", find=_find, read=_read, file_pattern=_OWN, level="optimizer")
+FORMAT = Format("T5X", "t5x", find=_find, read=_read, level="optimizer")
