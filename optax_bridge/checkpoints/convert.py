@@ -131,8 +131,8 @@ def _conversion_of(
 
 def _check_apart(source: Path, destination: Path) -> None:
     # Unlike Path.resolve, this takes links in a circle.
-    source_path, path = (Path(os.path.realpath(each)) for each in (source, destination))
-    if source_path in (path, *path.parents):
+    one, other = (Path(os.path.realpath(path)) for path in (source, destination))
+    if one == other or one in other.parents or other in one.parents:
         raise CheckpointError(
             destination, "another place than the source", f"the source, {source}",
             "The source is only read, never replaced: name another destination.",
