@@ -43,10 +43,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: optax_bridge.multi_optimizer(("*", adam(0.1)), strict="no"),  # type: ignore[arg-type]
         "strict: expected True or False, found str 'no'",
     ),
-    "strict-mask": (
-        lambda: optax_bridge.path_mask("*", strict="no"),  # type: ignore[arg-type]
-        "strict: expected True or False, found str 'no'",
-    ),
     "roles": (
         lambda: optax_bridge.adafactor(path_rules={"kernel": "row"}),
         "path rule 'kernel': expected a role for each axis, found 'row'",
