@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from legacy_optim import settings
@@ -105,3 +106,10 @@ def test_a_keyword_that_ended_the_program_is_explained(
         lines = _explanations()
         assert [line.startswith(f"optax-bridge: {name}") for line in lines] == [True] * bool(name)
         assert all(line.endswith("by position, or leave it out") for line in lines)
+
+
+def test_an_attribute_that_ended_the_program_is_explained(monkeypatch: pytest.MonkeyPatch):
+    for owner in (np.ones(1), np.ndarray, type("Own", (np.ndarray,), {})):
+        error = AttributeError("itemset", name="itemset", obj=owner)
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        assert _explanations()[0].startswith("optax-bridge: numpy.ndarray.itemset is gone: ")
