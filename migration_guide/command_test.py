@@ -78,16 +78,6 @@ def test_interrupted_it_says_so_and_exits_as_the_shell_does(
     assert [path.read_text(encoding="utf-8") != OLD for path in paths] == [written, False, False]
 
 
-def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path):
-    first, second = _tree(tmp_path, 2)
-    report = driver.migrate([tmp_path], Options())
-    first.write_text("x = 1\n", encoding="utf-8")
-    (failed,) = driver.save(report.results, [])
-    assert (failed.path, failed.refused) == (first, "not written: it has changed meanwhile")
-    assert first.read_text(encoding="utf-8") == "x = 1\n"
-    assert second.read_text(encoding="utf-8") != OLD
-
-
 def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -25,6 +25,10 @@ BRIDGED = {
         "d = getattr(optim, name)(**settings)",
         "d = optax_bridge.from_legacy(getattr(legacy_optim, name)(**settings))",
     ),
+    "vars": (
+        "d = vars(optim)[name](rate)",
+        "d = optax_bridge.from_legacy(vars(legacy_optim)[name](rate))",
+    ),
     "of-another": (
         "d = getattr(optim, a)(getattr(optim, b)(0.1))",
         "d = optax_bridge.from_legacy(getattr(legacy_optim, a)(getattr(legacy_optim, b)(0.1)))",

@@ -65,6 +65,12 @@ def test_a_checkpoint_of_old_and_one_of_today_are_read(
     assert names["weights"] == names["again"] == optimizer.target["w"].tolist()
 
 
+def test_what_is_left_by_hand_beside_it_does_not_wrap_it_twice():
+    head = "from clu import checkpoint\nfrom flax import optim\no = optim.Adam(0.1).create(p)\n"
+    result = settled(f"{head}ckpt = checkpoint.Checkpoint(d)\nf(optim)\n")
+    assert result.code.count("reading_old_files(") == 2  # its definition, and the call
+
+
 def test_public_optax_alone_says_that_files_need_converting():
     code = "from clu import checkpoint\nfrom flax import optim\no = optim.Adam(0.1).create(p)\n"
     result = rewrite(f"{code}ckpt = checkpoint.Checkpoint(d)\n", Options(recipe="optax"))

@@ -230,6 +230,26 @@ def test_modes_and_links_stay(file: Path, tmp_path: Path):
     assert file.read_bytes() == b"x = 1\n"
 
 
+def test_a_file_that_changes_meanwhile_is_not_overwritten(file: Path):
+    other = file.with_name("other.py")
+    other.write_text(OLD, encoding="utf-8")
+    report = driver.migrate([file.parent], Options())
+    file.write_text("x = 1\n", encoding="utf-8")
+    (failed,) = driver.save(report.results, [])
+    assert (failed.path, failed.refused) == (file, "not written: it has changed meanwhile")
+    assert file.read_text(encoding="utf-8") == "x = 1\n"
+    assert other.read_text(encoding="utf-8") != OLD
+
+
+def test_a_file_that_is_write_protected_is_not_replaced(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(files.os, "access", lambda path, mode: False)
+    (failed,) = driver.save(driver.migrate([file], Options()).results)
+    assert "is write-protected" in failed.refused
+    assert file.read_text(encoding="utf-8") == OLD
+
+
 def test_what_a_link_in_a_folder_leads_out_to_is_left_alone_and_named(tmp_path: Path):
     (tmp_path / "shared").mkdir()
     (tmp_path / "mine").mkdir()

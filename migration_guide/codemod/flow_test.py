@@ -109,10 +109,11 @@ OURS = (
 
 def test_parameters_and_classes_of_ones_own_are_no_optimizers():
     head = "from flax import optim\no = optim.Adam(0.1).create(p)\n"
-    own = "class Own:\n    def apply_gradient(self, g): return self\n"
     for code in (
         "def f(s, g): return s.target.apply_gradient(g), s.target.step\n",
-        f"{own}def f(x, g):\n    return x.apply_gradient(g)\n",
+        "class Own:\n    def apply_gradient(self, g): return self\n"
+        "def f(x, g):\n    return x.apply_gradient(g)\n",
+        "class A:\n    def f(self): return self.target, self.state.step\n",
     ):
         assert code in rewrite(head + code, Options()).code
 

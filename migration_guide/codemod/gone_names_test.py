@@ -152,6 +152,7 @@ def test_what_is_there_stays(subtests: pytest.Subtests):
         "import jax.numpy as jnp\njnp.clip(x, max=1)\n",
         "from jax.numpy import *\nfrom mine import *\nproduct(x)\n",
         "from numpy import *\nfloat(x)\n",
+        "import numpy as np\nimport jax.numpy as jnp\nx = np\nx = jnp\nx.product(y)\n",
         "class A:\n    def clip(self, a_min): pass\nA().clip(a_min=0)\n",
         "x.tostring()\n",
     ]:

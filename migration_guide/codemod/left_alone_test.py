@@ -40,6 +40,7 @@ NO_OPS = {
     "own-tree-map": "def tree_map(f, x): ...\ntree_map(f, x)\n",
     "create-of-others": "User.objects.create(name='a')\n",
     "string": "x = 'optim.Adam(0.1)'\n# optim.Adam\n",
+    "text-alone": "'flax.optim.Adam'\nx = 1\n",
     "keyword": "f(optim=1, target=2)\n",
     "empty": "",
     "comment-only": "# nothing\n",
@@ -213,6 +214,11 @@ BY_HAND = {
         "from flax import core\nx = isinstance(params, core.FrozenDict)",
         "ask for (dict, flax.core.FrozenDict)",
     ),
+    "frozen-among-others": (
+        "from flax import core\nx = isinstance(params, (core.FrozenDict, list))",
+        "ask for (dict, flax.core.FrozenDict)",
+    ),
+    "class-in-a-pattern": ("match d:\n    case optim.Adam():\n        pass", "cannot be asked"),
     "frozen-by-its-type": (
         "from flax import core\nx = type(params) is core.FrozenDict",
         "ask for (dict, flax.core.FrozenDict)",

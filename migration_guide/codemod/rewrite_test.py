@@ -64,8 +64,8 @@ REWRITES = {
         "f(flax.core.pretty_repr(opt.params))",
     ),
     "dict-pop": (
-        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
-        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))",
+        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))\na, b, c = v.pop('params')",
+        "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))\na, b, c = v.pop('params')",
     ),
     "relative-folder": (
         "from flax.training import checkpoints\ncheckpoints.save_checkpoint('run', opt, 3)",
@@ -438,6 +438,7 @@ def test_dropped_replace_is_noted():
     assert rewrite(code.replace("o.target.", "p = o.target."), Options()).messages == ()
 
 
+DEFINED = ("def fn(step): return 0.1 / (1 + step)\n", "d = optim.Momentum(beta=0.5)\n")
 SCHEDULED = """\
 import jax
 from flax import optim
@@ -491,6 +492,7 @@ def test_a_rate_stays_an_argument_where_it_may_differ(subtests: pytest.Subtests)
         ("    return opt", "    lr = lr * 2\n    return opt"),
         ("    lr =", "    opt = g(opt)\n    lr ="),
         ("def fn(step)", "fn = None\ndef fn(step)"),
+        (DEFINED[0] + DEFINED[1], DEFINED[1] + DEFINED[0]),
         ("d = optim", "e = optim.Adam()\nd = optim"),
         ("f(d.create", "d.create(p).apply_gradient(g)\nf(d.create"),
         ("f(d.create", "getattr(optim, n)\nf(d.create"),
