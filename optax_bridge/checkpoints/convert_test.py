@@ -23,8 +23,10 @@ from optax_bridge.checkpoints import (
 )
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import without_memory
+from optax_bridge.checkpoints.inference import looks_like
 from optax_bridge.checkpoints.layout import layout_of, likely_path, with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
+from optax_bridge.checkpoints.locate import find_parts
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import fresh, same_bits
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS
@@ -122,6 +124,21 @@ def test_optimizer_is_read_from_the_state_where_it_is_clear(name: str) -> None:
         FILES / f"{name}.msgpack", optimizer_def=parse_definition(OPTIMIZERS[name])
     )
     same_bits(state.opt_state, expected.opt_state)
+
+
+LIKELY = {
+    "adam": "AdaBelief or Adam or LAMB",
+    "adafactor": "Adafactor",
+    "weight_norm": "WeightNorm of AdaBelief or Adam or LAMB",
+    "multi_optimizer": "MultiOptimizer of AdaBelief or Adam or LAMB, LARS or Momentum",
+    "gradient_descent": "GradientDescent",
+}
+
+
+@pytest.mark.parametrize("name", LIKELY)
+def test_the_classes_that_a_state_may_be_of_are_told_by_its_fields(name: str) -> None:
+    (part,) = find_parts(read_checkpoint(FILES / f"{name}.msgpack").tree, "file")
+    assert looks_like(part) == LIKELY[name]
 
 
 def test_of_the_settings_that_a_state_may_have_the_likeliest_says_what_is_wrong() -> None:
@@ -287,6 +304,7 @@ def test_each_of_several_optimizers_is_converted_where_it_stands(tmp_path: Path)
     new = read_checkpoint(tmp_path / "new").tree
     assert [sorted(new[path]) for path in names] == [["opt_state", "params", "step"]] * 2
     done = convert_file(tmp_path / "new", tmp_path / "back", definitions, to_legacy=True)
+    assert done.read.description == "Flax msgpack, a TrainState at actor, critic"
     assert {move.target[0] for move in done.moves} == {*names}
     same_bits(read_checkpoint(tmp_path / "back").tree, read_checkpoint(source).tree)
     with pytest.raises(CheckpointError, match="one optimizer to convert, found actor, critic"):

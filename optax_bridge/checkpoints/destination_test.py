@@ -158,6 +158,14 @@ def test_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_is_no_folder_to_write_into(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, kind in (("file", "a file"), ("link", "a broken link")):
+        with pytest.raises(CheckpointError, match=f"to write into, found {kind}, .*{name}"):
+            convert_file(ADAM_FILE, tmp_path / name / "new", adam())
+
+
 def test_source_is_only_read(tmp_path: Path) -> None:
     source = tmp_path / "old"
     source.write_bytes(ADAM_FILE.read_bytes())

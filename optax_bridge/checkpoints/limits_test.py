@@ -103,24 +103,29 @@ def test_an_array_of_an_npz_file_is_in_memory_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "latest"),
+    ("names", "latest", "count"),
     [
-        (["checkpoint_9", "checkpoint_20", "checkpoint_100"], "checkpoint_100"),
-        (["checkpoint_9", "checkpoint_20", "model_100"], "checkpoint_20"),
-        (["checkpoint_9", "checkpoint_20.tmp-1625674313", LOGS], "checkpoint_9"),
-        (["model_9", "model_20.orbax-checkpoint-tmp-162567", LOGS, ".model_30"], "model_9"),
-        (["checkpoint_2.5", "checkpoint_1e2", "checkpoint_99", "checkpoint_tmp"], "checkpoint_1e2"),
-        (["ckpt-9.flax", "ckpt-10.flax", "ckpt-10.index", "checkpoint"], "ckpt-10.flax"),
-        (["my-model_v2_7", "my-model_v2_17"], "my-model_v2_17"),
+        (["checkpoint_9", "checkpoint_20", "checkpoint_100"], "checkpoint_100", 3),
+        (["checkpoint_9", "checkpoint_20", "model_100"], "checkpoint_20", 2),
+        (["checkpoint_9", "checkpoint_20.tmp-1625674313", LOGS], "checkpoint_9", 1),
+        (["model_9", "model_20.orbax-checkpoint-tmp-162567", LOGS, ".model_30"], "model_9", 1),
+        (
+            ["checkpoint_2.5", "checkpoint_1e2", "checkpoint_99", "checkpoint_tmp"],
+            "checkpoint_1e2",
+            3,
+        ),
+        (["ckpt-9.flax", "ckpt-10.flax", "ckpt-10.index", "checkpoint"], "ckpt-10.flax", 2),
+        (["my-model_v2_7", "my-model_v2_17"], "my-model_v2_17", 2),
     ],
     ids=["number", "usual", "rests", "rests_of_others", "decimal", "clu", "prefix"],
 )
-def test_latest_is_by_number(names: list[str], latest: str, tmp_path: Path) -> None:
+def test_latest_is_by_number(names: list[str], latest: str, count: int, tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_bytes(
             b'model_checkpoint_path: "ckpt-10"' if name == "checkpoint" else ADAM
         )
     assert read_checkpoint(tmp_path).path.name == latest
+    assert reading.count_of_series(tmp_path / latest) == count
 
 
 def zipped(member: str) -> bytes:

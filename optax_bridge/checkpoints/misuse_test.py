@@ -121,6 +121,17 @@ def test_what_is_given_for_orbax_reaches_it(given: str, tmp_path: Path) -> None:
     saver.close()
 
 
+def test_of_steps_that_a_manager_saved_the_newest_is_named(tmp_path: Path) -> None:
+    state = fresh()
+    for step in (9, 10):
+        tree = serialization.to_state_dict(state.replace(step=jnp.int32(step)))
+        (tmp_path / f"{step}").mkdir()
+        write(tmp_path / f"{step}" / "default", tree, "orbax")
+    with pytest.raises(CheckpointError, match=r"CheckpointManager.*/10 is the newest"):
+        restore_checkpoint(tmp_path, state)
+    assert int(restore_checkpoint(tmp_path / "9", state).step) == 9
+
+
 def test_what_can_be_missing_is_said_by_one_of_two_words() -> None:
     with pytest.raises(ValueError, match='expected "error" or "keep", found \'drop\''):
         from_state_dict(fresh(), serialization.to_state_dict(trained()), missing="drop")
@@ -130,6 +141,11 @@ def test_no_checkpoint_yet_leaves_the_target_as_it_is(tmp_path: Path) -> None:
     state = fresh()
     assert restore_checkpoint(tmp_path, state) is state
     assert restore_checkpoint(tmp_path / "none", state) is state
+    for where, target in ((3, state), (tmp_path, "state")):
+        with pytest.raises(TypeError, match=r"expected a path, found int 3|found text 'state'"):
+            restore_checkpoint(where, target)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(CheckpointError, match="expected a template that holds a TrainState"):
+        convert_file(FILES / "adam.msgpack", tmp_path / "new", like={"a": 3})
     with pytest.raises(ValueError, match="checkpoint_3"):
         restore_checkpoint(tmp_path, state, 3)
     write(tmp_path / "new", serialization.to_state_dict(state), "orbax")

@@ -25,9 +25,20 @@ from optax_bridge.checkpoints import (
     read_checkpoint,
     restore_checkpoint,
 )
-from optax_bridge.checkpoints.definitions import parse_definition, path_pattern
+from optax_bridge.checkpoints.definitions import (
+    parse_definition,
+    parse_definitions,
+    path_pattern,
+)
 from optax_bridge.checkpoints.devices import quiet_orbax
-from optax_bridge.checkpoints.moves import Misfit, Plan, Side
+from optax_bridge.checkpoints.moves import (
+    Misfit,
+    Plan,
+    Side,
+    leaves_of_training,
+    rename_items,
+    with_renamed_parameters,
+)
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
@@ -192,6 +203,37 @@ def test_a_group_that_is_code_is_refused_and_not_run(groups: str) -> None:
         parse_definition(f"MultiOptimizer({groups})")
 
 
+def test_several_definitions_are_named_by_their_places() -> None:
+    found = parse_definitions(["actor = Adam(0.5)", "/a/critic/=Momentum(0.1, beta=0.5)"])
+    assert {path: type(each).__name__ for path, each in found.items()} == {
+        "actor": "Adam", "a/critic": "Momentum",
+    }  # fmt: skip
+    assert [*parse_definitions(["Adam(0.1, beta1=0.5)"])] == [""]
+    with pytest.raises(ExpressionError, match="there is one for actor already"):
+        parse_definitions(["actor=Adam(0.5)", "/actor=Adam(0.1)"])
+
+
+def test_leaves_go_to_their_new_names_or_the_plan_says_what_is_wrong() -> None:
+    """As the hand-off to NNX and the start of a trainer rename them."""
+    params, tx = {"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, optax.adam(0.1)
+    names = with_renamed_parameters(params, tx.init(params), lambda path: ("net", *path))
+    assert names["params", "a"] == ("params", "net", "a")
+    assert names["opt_state", "0", "mu", "b"] == ("opt_state", "0", "mu", "net", "b")
+    assert names["opt_state", "0", "count"] == ("opt_state", "0", "count")
+    source = leaves_of_training(params, tx.init(params))
+    target = {names[path]: leaf for path, leaf in source.items()}
+    plan = Plan("run", tuple(rename_items(source, target, names)))
+    plan.check()
+    assert {move.source: move.target for move in plan.moves} == names
+    wide = {**target, ("params", "net", "a"): jnp.ones((2, 4))}
+    with pytest.raises(CheckpointError, match=r"\['a'\]: expected float32\[2, 4\], found float32"):
+        Plan("run", tuple(rename_items(source, wide, names))).check()
+    more = {**target, ("params", "net", "c"): jnp.ones(2)}
+    del more["params", "net", "b"]
+    with pytest.raises(CheckpointError, match=r"no \['params'\]\['net'\]\['c'\].*\['b'\] besides"):
+        Plan("run", tuple(rename_items(source, more, names))).check()
+
+
 def test_a_pattern_is_of_whole_paths() -> None:
     params = {"a": {"kernel": 1, "bias": 2}, "b": {"a": {"kernel": 3}}}
     for pattern, leaves in (("/a/*", [2, 1]), ("*/kernel", [1, 3]), ("kernel", []), ("/a", [])):
@@ -224,6 +266,11 @@ def test_an_array_with_more_copies_than_devices_is_refused() -> None:
     state = {"optimizer": saved(replicated(trained(), 2)), "epoch": np.full(3, 4)}
     with pytest.raises(CheckpointError, match=r"\['epoch'\]"):
         from_state_dict({"optimizer": fresh(), "epoch": np.asarray(0)}, state)
+    state = {"optimizer": saved(trained()), "epoch": np.full(3, 4)}
+    with pytest.raises(CheckpointError, match=r"\['epoch'\]"):  # nor is it copied five times
+        from_state_dict(
+            {"optimizer": replicated(fresh(), 2), "epoch": np.zeros((5, 3), int)}, state
+        )
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int8, jnp.float8_e5m2], ids=lambda d: d.__name__)
@@ -419,6 +466,8 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
     assert int(state.step) == 7
     np.testing.assert_array_equal(state.opt_state.trace["a"], [3.0, 3.0])
     np.testing.assert_array_equal(state.opt_state.trace["b"], [4.0, 4.0, 4.0])
+    with pytest.raises(CheckpointError, match=r"expected an optimizer: "):
+        convert_state({**tree, "state": {"0": group, "1": {}}}, legacy_optim.Momentum(0.1))
     two = {**tree, "state": {"0": group, "1": group}}
     with pytest.raises(
         CheckpointError, match="expected 1 groups, as the MultiOptimizer has, found 2"
