@@ -123,6 +123,12 @@ def test_an_adam_of_whatever_kind_against_adamw_misses_its_decay(case: str):
     assert text.startswith("with weight_decay=0.01 in adamw it is "), text
 
 
+def test_a_rate_that_has_the_sign_of_the_step_keeps_it():
+    named, _ = named_pair(("optax.sgd(0.2)", ""), ("optax.sgd(0.2)", ""))
+    text = str(explanation(named, ObjectSide("mine", optax.sgd(0.1)), compared))
+    assert text.endswith("step_size=-0.2 (as learning_rate=0.2 of optax:sgd)"), text
+
+
 def tensorflow_s_adam(rate: float, eps: float) -> Any:
     """Section 2 of Kingma and Ba, arXiv:1412.6980, the order of computation that is faster."""
 

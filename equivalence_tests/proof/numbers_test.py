@@ -21,9 +21,13 @@ def _prove(side: Callable[[HyperParams], Any], rate: float) -> str:
     return prove_equivalence(_sgd, side, PARAMS, hyper_params={"rate": rate}).verdict
 
 
-def test_a_side_that_tells_numbers_from_symbols_is_refused():
+@pytest.mark.parametrize("state", [False, True], ids=["by its rate", "by its state"])
+def test_a_side_that_tells_numbers_from_symbols_is_refused(state: bool):
     def by_type(hp: HyperParams) -> Any:
-        return optax.sgd(2 * hp["rate"] if isinstance(hp["rate"], float) else hp["rate"])
+        is_number = isinstance(hp["rate"], float)
+        if state:
+            return optax.sgd(hp["rate"], momentum=0.0 if is_number else None)
+        return optax.sgd(2 * hp["rate"] if is_number else hp["rate"])
 
     with pytest.raises(ProofError, match=r"right side .*another program than with symbols"):
         _prove(by_type, 0.1)
@@ -42,3 +46,13 @@ def test_what_is_the_same_with_numbers_is_not_refused(rate: float):
     assert _prove(without_zero, rate) in ("identical", "equal over the reals")
     if rate < 1:
         assert _prove(by_halves, rate) == "equal over the reals"
+
+
+def test_a_number_that_is_asked_for_is_a_case_of_its_own_and_no_check_of_the_others():
+    def asking(hp: HyperParams) -> Any:
+        return optax.sgd(1 - hp["rate"]) if hp["rate"] != 0.1 else optax.sgd(5.0)
+
+    proof = prove_equivalence(
+        asking, lambda hp: optax.sgd(1 - hp["rate"]), PARAMS, hyper_params={"rate": 0.1}
+    )
+    assert [case.verdict for case in proof.cases] == ["identical", "different"]

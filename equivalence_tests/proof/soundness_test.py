@@ -139,7 +139,7 @@ FALSE: dict[str, tuple[Any, Any]] = {
     ),
     "rows from the last to the first": (
         _far(lambda p, g: lax.scan(lambda c, x: (c - x, c), 0 * p[0], p, reverse=True)[1]),
-        _far(lambda p, g: lax.scan(lambda c, x: (c - x, c), 0 * p[0], p)[1]),
+        _far(lambda p, g: jnp.flip(lax.scan(lambda c, x: (c - x, c), 0 * p[0], p)[1], 0)),
     ),
     "every second column": (
         _far(lambda p, g: lax.slice(jnp.concatenate([p, g], 1), (0, 0), (2, 5), (1, 2))),

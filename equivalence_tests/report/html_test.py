@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.compare.judgement import Judgement
+from equivalence_tests.plot import figure
 from equivalence_tests.report.html import NAME, page, write
 from equivalence_tests.report.item import Item, of_result
 from equivalence_tests.report.outputs import Outputs
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
 from equivalence_tests.suite.matrix.cases import MatrixCase
+from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.claim import different, identical, rounding
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -79,6 +82,16 @@ def test_every_case_has_a_cell_a_verdict_and_both_sources():
     assert 'class="different broken"' in row("adam-0-odd_shapes-constant-optax")
     assert 'class="different"' in row("lamb-0-odd_shapes-constant-optax")
     assert not re.search(r"<!--\w+-->", text)
+    assert not re.search(r'd="[^"]*(inf|nan)', text)  # what is infinitely far has a place as well
+
+
+def test_the_farthest_tensor_has_the_first_colour():
+    one = {name: np.ones((3, 2), np.float32) for name in "abc"}
+    other = {name: one[name] * np.float32(by) for name, by in (("a", 1.1), ("b", 1.5), ("c", 1.2))}
+    (text,) = figure(Judgement(compare(one, other), Verdict.DIFFERENT), "it")
+    assert [text.index(f"<code>{name}</code>") for name in "bca"] == sorted(
+        text.index(f"<code>{name}</code>") for name in "abc"
+    )
 
 
 def test_junit_has_what_failed_stopped_and_was_skipped(tmp_path: Path):

@@ -64,4 +64,9 @@ def test_a_row_tells_the_farthest_the_first_step_and_a_claim_that_is_broken():
     ]  # fmt: skip
     cells = [list(column.cells) for column in table(results, "it").columns]
     assert cells[2] == ["2"] and cells[5] == ["[bold red]NO[/]"]
+    poisoned = early.copy()
+    poisoned[1:] = np.nextafter(ONE[0], 2), [np.nan], [np.nan]
+    found = compare({"w": ONE.repeat(2, 0)}, {"w": poisoned}, poisoned={"": 2})
+    (cell,) = table([Result(Check("adam", 0), "", different(""), found)], "it").columns[3].cells
+    assert str(cell).endswith("different[/], but not before a gradient that is not finite")
     assert str(cells[3][0]).endswith(" by 75 % of its scale (6.29e+06 ULP), from step 2")

@@ -321,10 +321,8 @@ def _compare_others(
     old, new = others(before), others(after)
     shared = sorted(old.keys() & new.keys())
     unequal = [path for path in shared if not _equal(old[path], new[path], copies)]
-    dropped = [] if isinstance(after, kinds) else sorted(old.keys() - shared)
-    return Resumed(
-        {}, {}, len(shared) - len(unequal), unequal, dropped, sorted(new.keys() - shared)
-    )
+    dropped, added = (sorted(side.keys() - shared) for side in (old, new))
+    return Resumed({}, {}, len(shared) - len(unequal), unequal, dropped, added)
 
 
 def _fold_paths(paths: Sequence[str]) -> list[str]:

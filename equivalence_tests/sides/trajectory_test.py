@@ -37,3 +37,5 @@ def test_devices_have_gradients_of_their_own_whose_sum_does_not_round():
     parts = np.asarray(per_device(np.ones((2, 3), np.float32), 4))
     assert parts.shape == (2, 4, 3)
     assert parts[0, :, 0].tolist() == [0, 1, 2, 0]
+    odd = np.asarray(per_device(np.full((1, 1), 1 + 2.0**-20, np.float32), 4))
+    assert odd[0, :, 0].tolist() == [0, 1, 2, 0]

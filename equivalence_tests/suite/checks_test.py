@@ -11,6 +11,7 @@ from equivalence_tests.compare.comparison import compare
 from equivalence_tests.report.item import broken_lines
 from equivalence_tests.suite.case import SYNTHETIC, Result, groups, largest_ulp_by_claim
 from equivalence_tests.suite.checks import TRAINED, Check, checks, run
+from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.claim import MARGIN, identical, measurements, rounding
 
 QUICK = 100  # steps; the claims are for as many
@@ -39,6 +40,8 @@ def test_claim_on_odd_shapes(group: list[Check], monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("equivalence_tests.suite.checks.prove", lambda result, setting: None)
     for result in run(group, QUICK):
         assert result.held, (str(result.case), result.note, result.comparison)
+        if result.verdict is Verdict.DIFFERENT:  # as claimed: float64 tells that it is no rounding
+            assert result.wide is not None or result.about_wide
         for key, ulp in largest_ulp_by_claim([result]).items():
             again = "run python -m tools.record_seen"
             most = 1 + MARGIN * measurements().get(key, 0.0)

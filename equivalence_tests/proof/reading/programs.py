@@ -126,10 +126,8 @@ class _Run:
 
     def branches(self, eqn: JaxprEqn, args: list[Node]) -> list[Node]:
         which, *operands = args
+        # `lax.switch` has clamped the index, which is an operation of its own.
         cases = [self.program(branch, operands) for branch in eqn.params["branches"]]
-        if which.dtype != np.bool_ and not _is_from_bool(which):
-            least, most = (self.graph.const(n, which.dtype) for n in (0, len(cases) - 1))
-            which = self.graph.apply("clamp", (least, which, most), (), (), which.dtype)
         return [
             self.graph.apply("select_n", (which, *column), (), aval.shape, aval.dtype)
             for aval, *column in zip(map(aval_of, eqn.outvars), *cases, strict=True)
@@ -306,10 +304,6 @@ def _cut(array: Node, number: int, cut: Node) -> Node | None:
     settings = cut.settings
     is_row = tuple(settings["start_indices"]) == start and cut.shape == (1, *array.shape[1:])
     return cut if is_row and settings.get("strides") is None else None
-
-
-def _is_from_bool(node: Node) -> bool:
-    return node.op == "convert_element_type" and node.args[0].dtype == np.bool_
 
 
 def _is_computed(node: Node) -> bool:

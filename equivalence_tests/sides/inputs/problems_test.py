@@ -55,6 +55,8 @@ def test_poison_comes_late_and_in_every_leaf():
         orders = {tuple(map(str, values[list(steps), element])) for element in range(6)}
         assert orders == set(itertools.permutations(("inf", "-inf", "nan")))
         assert np.isfinite(values).sum() == values.size - 18
+        few = problems.gradients({"b": np.zeros(3, np.float32)}, 64, stream)["b"][list(steps)]
+        assert np.isfinite(few).sum(axis=1).tolist() == [1, 1, 1]
     assert np.isfinite(_steps("all", 8)).all() and np.isfinite(_steps("poisoned", 1)).all()
 
 
