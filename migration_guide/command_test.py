@@ -1,13 +1,11 @@
 """The command under bad conditions: long runs, Ctrl-C, odd files, files that others change."""
 
-import io
 import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from migration_guide import command
 from migration_guide.codemod import driver
@@ -23,16 +21,6 @@ def _tree(folder: Path, count: int) -> list[Path]:
     for path in paths:
         path.write_text(OLD, encoding="utf-8")
     return paths
-
-
-@pytest.mark.parametrize(("terminal", "after"), [(True, 0.0), (True, 60.0), (False, 0.0)])
-def test_a_bar_appears_on_a_terminal_if_it_takes_long(tmp_path: Path, terminal: bool, after: float):
-    _tree(tmp_path, 3)
-    shown = io.StringIO()
-    console = Console(file=shown, force_terminal=terminal, width=80)
-    report = command.with_bar([tmp_path], Options(), console, after=after)
-    assert len(report.changed_files) == 3
-    assert ("rewriting" in shown.getvalue()) == (terminal and after == 0.0)
 
 
 def test_check_writes_nothing_and_its_exit_code_says_whether_anything_would_change(tmp_path: Path):
@@ -90,19 +78,6 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     assert second.read_text(encoding="utf-8") != OLD
 
 
-@pytest.mark.parametrize("broken", [b"def (:\n", b"\x00", b"x = '\xff'\n"])
-def test_what_cannot_be_parsed_makes_the_exit_code_1_and_others_are_done(
-    tmp_path: Path, broken: bytes, capsys: pytest.CaptureFixture[str]
-):
-    first, second = _tree(tmp_path, 2)
-    first.write_bytes(OLD.encode() + broken)
-    assert command.run([tmp_path], write=True) == 1
-    printed = capsys.readouterr().out
-    assert "m0.py: " in printed and "Left as they are:" in printed
-    assert first.read_bytes() == OLD.encode() + broken
-    assert second.read_text(encoding="utf-8") != OLD
-
-
 @pytest.mark.parametrize(
     "data",
     [b"# coding: rot13\n" + OLD.encode(), OLD.encode("utf-16")],
@@ -150,28 +125,6 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path):
     (tmp_path / "folder.py").mkdir()
     os.mkfifo(tmp_path / "pipe.py")
     assert driver.migrate([tmp_path], Options()).seen == 0
-
-
-@pytest.mark.parametrize("name", ["stub.pyi", "train"])
-def test_stubs_and_scripts_without_a_suffix(tmp_path: Path, name: str):
-    path = tmp_path / name
-    path.write_text(OLD, encoding="utf-8")
-    assert driver.migrate([path], Options()).changed_files
-
-
-@pytest.mark.parametrize("drawn", [True, False])
-def test_json_has_the_note_on_random_numbers(
-    drawn: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    code = "import jax\nfrom flax import optim\nx = optim.Adam(0.1).create(p)\n"
-    draws = "k = jax.random.PRNGKey(0)\n" if drawn else ""
-    (tmp_path / "a.py").write_text(code + draws)
-    assert command.run([tmp_path], json=True) == 0
-    notes = json.loads(capsys.readouterr().out)["notes"]
-    assert [note.partition(":")[0] for note in notes] == [
-        "Written for float32",
-        *["Random numbers"] * drawn,
-    ]
 
 
 def test_what_python_warns_of_in_a_program_is_not_said(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from migration_guide import from_pytorch
-from migration_guide.from_pytorch import HALF, HERE
+from migration_guide.from_pytorch import HALF
 
 RECORDED = from_pytorch.recorded_losses()
 
@@ -31,7 +31,3 @@ def test_the_recorded_losses_are_those_of_today(tmp_path):
     for way, values in losses.items():
         expected = RECORDED[way][:3]
         np.testing.assert_allclose(values, expected, rtol=2e-4 if "moments" in way else 2e-5)
-
-
-def test_the_names_file_is_a_draft_that_somebody_has_looked_at():
-    assert "unsure" not in (HERE / "digits.toml").read_text(encoding="utf-8")

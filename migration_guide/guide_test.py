@@ -21,7 +21,6 @@ import legacy_optim
 from migration_guide import build, cells, generated, pictures
 from migration_guide.docstrings import as_rest
 from migration_guide.generated import GROUP, PARTS, commands_markdown, filled_in, marks
-from migration_guide.rules_page import COLUMN
 from migration_guide.tables import (
     default,
     differences_markdown,
@@ -38,7 +37,6 @@ PAGES = cells.pages()
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 _LINK = re.compile(r"\]\(([^)]+)\)")
 _MENU = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PAIRED = re.compile(r"^:tags: \[(?:old|new)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def _name(page: Path) -> str:
@@ -99,18 +97,6 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 def test_no_code_block_is_overlooked():
     counts = {page: len(list(cells.cells(page))) for page in PAGES}
     assert counts == {page: text.count("{code-cell}") for page, text in TEXTS.items()}
-
-
-def test_old_and_new_fit_beside_each_other():
-    paired = [
-        (_name(page), line)
-        for page, text in TEXTS.items()
-        for code in _PAIRED.findall(text)
-        for line in code.splitlines()
-    ]
-    assert [line for line in paired if len(line[1]) > COLUMN] == []
-    for text in TEXTS.values():
-        assert text.count(":tags: [old") == text.count(":tags: [new")
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,9 @@ def test_list_names_every_rule():
 
 
 def test_json_says_all(file: Path):
-    file.write_text(OLD + "f(optim)\n", encoding="utf-8")
+    file.write_text(OLD + "f(optim)\njax.random.key(0)\n", encoding="utf-8")
     data = json.loads(_migrate("--json", str(file))[1])
+    assert [note.partition(":")[0] for note in data["notes"]] == ["Random numbers"]
     (entry,) = data["files"]
     assert entry["changed"]
     assert entry["counts"]["create"] == 1

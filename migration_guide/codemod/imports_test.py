@@ -1,7 +1,10 @@
 """Imports: which are known, which go, which come, and where."""
 
+from pathlib import Path
+
 import pytest
 
+from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import PREFIX
 from migration_guide.codemod.results import Options
 from migration_guide.codemod.rewrite import rewrite
@@ -302,3 +305,14 @@ def test_an_environment_that_is_set_later_moves_nothing():
     )
     new = rewrite(code, Options()).code
     assert new.index("import optax_bridge") < new.index("def f")
+
+
+@pytest.mark.parametrize("stem", ["train", "__init__"])
+def test_a_dead_import_stays_where_others_may_import_it_from(stem: str, tmp_path: Path):
+    (tmp_path / f"{stem}.py").write_text("from flax.optim import Adam\nx = 1\n")
+    (tmp_path / "main.py").write_text("from flax import optim\ny = optim.Adam(0.1)\n")
+    new = {
+        result.path.stem: result.code
+        for result in driver.migrate([tmp_path], Options()).changed_files
+    }
+    assert ("from legacy_optim import Adam\n" in new[stem]) == (stem == "__init__")

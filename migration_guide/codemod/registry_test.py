@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from dataclasses import replace
 
 import libcst as cst
 import pytest
@@ -33,17 +32,6 @@ def test_the_order_of_files_does_not_matter():
         if rewrite(source, Options(), rules=rules) != rewrite(source, Options())
     ]
     assert differ == []
-
-
-@pytest.mark.parametrize(
-    ("after", "said"), [("nothing", "which is no rule"), ("target", "after each other")]
-)
-def test_an_order_that_cannot_be_is_refused(after: str, said: str):
-    rules = [r for r in RULES if r.name != "target"]
-    rules.append(Rule("target", "", {}, runs_after=("create",)))
-    rules = [replace(r, runs_after=(after,)) if r.name == "create" else r for r in rules]
-    with pytest.raises(ValueError, match=said):
-        order_rules(rules)
 
 
 @pytest.mark.parametrize(

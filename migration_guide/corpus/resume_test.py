@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from migration_guide.codemod.results import Report
-from migration_guide.corpus import next_steps
 from migration_guide.corpus.comparing import assert_close, numbers, outputs, printed_by
 from migration_guide.corpus.corpus_test import first_alike, migrate_copies
 from migration_guide.corpus.worker import NUM_STEPS
@@ -25,9 +24,6 @@ PROGRAMS = sorted(
     key=lambda path: path.stem,
 )
 RECORDED = json.loads((HERE / "resumed.json").read_text(encoding="utf-8"))
-
-# What writes a checkpoint: a program of the corpus in which one of these stands is in this module.
-_SAVES = ("save_checkpoint", "to_bytes", "msgpack_serialize", "state_dict(")
 
 
 class Resumed(NamedTuple):
@@ -114,15 +110,3 @@ def test_old_files_stay_where_the_programs_left_them_and_new_ones_are_of_today(
                 del new[path]
             of_today = [b"opt_state" in text or "opt_state" in file for file, text in new.items()]
             assert any(of_today) or not recorded["saves_again"]
-
-
-def test_every_program_that_saves_is_here():
-    texts = {
-        path.stem: path.read_text(encoding="utf-8")
-        for folder in ("programs", "resumed")
-        for path in sorted((HERE / folder).rglob("*"))
-        if path.suffix in (".py", ".ipynb")
-    }
-    saving = sorted(name for name, text in texts.items() if any(s in text for s in _SAVES))
-    assert saving == [path.stem for path in PROGRAMS]
-    assert saving == sorted(RECORDED) == sorted(next_steps.OPTIMIZERS)
