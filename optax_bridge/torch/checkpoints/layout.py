@@ -11,6 +11,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.layout import without
 from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.trees import is_array, is_floating, plain
+from optax_bridge.checkpoints.values import STEPS
 from optax_bridge.metadata.paths import Names, by_index, leaf_name
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.order import Order, parameter_order
@@ -105,11 +106,8 @@ class TorchCheckpoint:
                 self.place, "the number of steps taken", "a state without it, as SGD's is",
                 "Say it: --step N, step=N in a program; 0 will do where no schedule asks for it.",
             )  # fmt: skip
-        if number != int(number) or not 0 <= number < 2**31:
-            raise CheckpointError(
-                self.place, "the number of steps, an integer from 0 to 2**31 - 1", brief(number),
-                "Is the file damaged?",
-            )  # fmt: skip
+        if number != int(number) or not 0 <= number < 2**31 - 1:
+            raise CheckpointError(self.place, STEPS, brief(number), "Is the file damaged?")
         return int(number)
 
 

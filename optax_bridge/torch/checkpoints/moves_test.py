@@ -56,7 +56,7 @@ def saved(
     states = {}
     for index, shape in enumerate(SHAPES.values()):
         moments = dict(zip(fields, numbers(*[shape] * len(fields)), strict=True))
-        states[index] = ({} if step is None else {"step": np.float32(step)}) | moments
+        states[index] = ({} if step is None else {"step": np.float64(step)}) | moments
     groups = [{"lr": 0.1, **settings, "params": params} for params in ([0], [1, 2, 3])]
     state = {index: fields for index, fields in states.items() if fields}
     return {"model": model(), "optimizer": {"state": state, "param_groups": groups}}
@@ -172,7 +172,14 @@ def test_what_cannot_be_moved_is_refused(names: Path) -> None:
     refused(names, fewer, "tensors of the model, found no fc.bias")
     other = {**tree, "model": {**tensors, "fc.bias": np.ones(9)}}
     refused(names, other, "fc.bias: expected a state of shape")
-    tree["optimizer"]["state"][2]["step"] = np.float32(4)
+    optimizer = tree["optimizer"]
+    stray = {**optimizer, "state": {**optimizer["state"], 9: optimizer["state"][2]}}
+    refused(names, {**tree, "optimizer": stray}, r"a state for each parameter, by index, .*9")
+    named = {**optimizer, "param_groups": [{"params": ["fc.weight"]}]}
+    refused(names, {**tree, "optimizer": named}, "a group's parameters by index, .*fc.weight")
+    for step in (2.5, -1, 2**31 - 1):
+        refused(names, saved(step=step), r"the number of steps, an integer from 0")
+    optimizer["state"][2]["step"] = np.float32(4)
     refused(names, tree, "bn.weight 4.*Those that have no gradient")
 
 
@@ -242,6 +249,8 @@ def test_an_array_is_taken_apart_there_and_joined_on_the_way_back(
         "to": ["params/q", "params/k", "params/v"], "as": "(n h d) i -> n i h d", "h": 2
     }}}, "names")  # fmt: skip
     forward = plan_from_torch(checkpoint, file.rules(["w"]), "names", checkpoint.order())
+    line = "['model']['w'] -> ['params']['k'] ((n h d) i -> n i h d, array 1)"
+    assert line in map(str, forward.moves)
     arrays = forward.apply()
     assert not fields or arrays["step",] == 3
     for number, part in enumerate("qkv"):
@@ -336,13 +345,17 @@ def test_a_draft_marks_what_shapes_do_not_settle() -> None:
 def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() -> None:
     shapes = {"net.attn.in_proj_weight": (18, 5), "net.attn.out_proj.weight": (5, 6)}
     shapes |= {"net.q_proj.weight": (6, 5), "net.bn.running_var": (6,), "net.bn.running_mean": (6,)}
+    shapes |= {"net.q_proj.bias": (6,), "net.attn.in_proj_bias": (18,)}
+    params = {f"attn/{name}/bias": (2, 3) for name in ("query", "key", "value")}
+    params["q_proj/bias"] = (2, 3)
     shapes |= {"net.up.weight": (7, 8, 2), "net.head.weight": (3, 7)}
-    params = {f"attn/{name}/kernel": (5, 2, 3) for name in ("query", "key", "value")}
+    params |= {f"attn/{name}/kernel": (5, 2, 3) for name in ("query", "key", "value")}
     params |= {"attn/out/kernel": (2, 3, 5), "q_proj/kernel": (5, 2, 3), "head/kernel": (7, 3)}
     params |= {"batch_stats/bn/mean": (6,), "batch_stats/bn/var": (6,)}
     params["ConvTranspose_0/kernel"] = (2, 8, 7)
     lines = [line.partition(" = ") for line in draft(shapes, params) if line.startswith('"')]
     three = ", ".join(f'"params/attn/{name}/kernel"' for name in ("query", "key", "value"))
+    biases = three.replace("kernel", "bias")
     found = {name[5:-1]: text for name, _, text in lines}
     up = found.pop("up.weight")
     assert "o i w -> w i o" in up and "has its kernel the other way round" in up
@@ -350,10 +363,23 @@ def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() ->
         "attn.in_proj_weight": f'{{ to = [{three}], as = "(n h d) i -> n i h d", h = 2 }}',
         "attn.out_proj.weight": '{ to = "params/attn/out/kernel", as = "o (h d) -> h d o", h = 2 }',
         "q_proj.weight": '{ to = "params/q_proj/kernel", as = "(h d) i -> i h d", h = 2 }',
+        "q_proj.bias": '{ to = "params/q_proj/bias", as = "(h d) -> h d", h = 2 }',
+        "attn.in_proj_bias": f'{{ to = [{biases}], as = "(n h d) -> n h d", h = 2 }}',
         "bn.running_var": '"batch_stats/bn/var"',
         "bn.running_mean": '"batch_stats/bn/mean"',
         "head.weight": '{ to = "params/head/kernel", as = "o i -> i o" }',
     }
+
+
+def test_a_draft_has_the_order_that_a_person_decides() -> None:
+    checkpoint = torch_checkpoint(saved(), "file")
+    lines = draft_names(checkpoint, template(), is_one_of_several=True).splitlines()
+    order = 'order = ["fc.weight", "fc.bias", "bn.weight", "bn.bias"]'
+    assert lines[1:5] == [
+        'model = "model"', 'optimizer = "optimizer"', 'drop = ["*num_batches_tracked"]', order,
+    ]  # fmt: skip
+    assert lines[5].startswith('unsure_order = "shapes that fit two orders')
+    assert order not in draft_names(torch_checkpoint(saved((), None), "file"), template())
 
 
 def test_a_prefix_of_all_names_is_left_out_of_the_comparison() -> None:
