@@ -187,6 +187,11 @@ BY_HAND = {
         "from flax import linen as nn\nc = nn.GRUCell.initialize_carry(k, b, 3)",
         "GRUCell",
     ),
+    "update-as-a-value": ("f = optim.Adam(1.0).update_hyper_params", "no equal"),
+    "subclass-of-an-alias": (
+        "Base = optim.Optimizer\nclass A(Base): pass",
+        "derive it from optax_bridge.TrainState",
+    ),
     "sub-optimizers": ("optim.Adam(1.0).sub_optimizers", "no equal"),
     "create-starred": ("x = optim.Adam(1.0).create(*parts)", "TrainState.create(apply_fn=None"),
     "create-with-another-argument": (

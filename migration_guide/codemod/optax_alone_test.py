@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from flax.core import FrozenDict
+from flax.training.train_state import TrainState
 
 from migration_guide.codemod import driver
 from migration_guide.codemod.reading.marks import NOTE
@@ -227,6 +229,18 @@ def test_labels_say_which_group_takes_a_leaf():
         names["labels"](lambda path, _: "/a/k" in path, lambda path, _: "kernel" in path)(params)
 
 
+def test_a_rate_of_a_step_has_the_dtype_of_the_state():
+    names: dict[str, Any] = {"jax": jax}
+    exec(optax_alone._SOURCE.format(name="with_rates"), names)
+    tx = optax.inject_hyperparams(optax.sgd, hyperparam_dtype=jnp.float32)(learning_rate=0.1)
+    params = {"w": jnp.ones(1)}
+    state = TrainState.create(apply_fn=lambda x: x, params=params, tx=tx)
+    new = names["with_rates"](state, learning_rate=2)
+    assert new.opt_state.hyperparams["learning_rate"].dtype == jnp.float32
+    assert new.apply_gradients(grads=params).params["w"] == -1
+    assert state.apply_gradients(grads=params).params["w"] == jnp.float32(0.9)
+
+
 def test_what_groups_restore_is_converted_by_the_programs_own_state():
     body = (
         "from flax.training import checkpoints\nt = optim.ModelParamTraversal(f)\n"
@@ -319,9 +333,9 @@ def test_the_helper_of_an_earlier_run_is_used_again():
     assert second.count("o = with_hyper_params(o, learning_rate=lr)") == 2
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_what_orbax_restores_is_taken_off_its_device_for_pmap(mapped: bool, tmp_path: Path):
-    step = "import functools\n@functools.partial(jax.pmap, axis_name='b')\n" if mapped else ""
+@pytest.mark.parametrize("mapped", ["@jax.pmap", "@partial(jax.pmap, axis_name='b')", ""])
+def test_what_orbax_restores_is_taken_off_its_device_for_pmap(mapped: str, tmp_path: Path):
+    step = f"from functools import partial\n{mapped}\n"
     (tmp_path / "steps.py").write_text(
         f"import jax\n{step}def step(o): return o.apply_gradient(1)\n"
     )

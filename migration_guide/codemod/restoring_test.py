@@ -100,6 +100,13 @@ def test_what_makes_the_template_is_named_where_there_is_one_alone(subtests: pyt
             assert found.template == ""
 
 
+def test_a_path_of_parts_is_seen():
+    head = f"from pathlib import Path\nfrom flax.training import checkpoints\n{HEAD}"
+    call = "checkpoints.restore_checkpoint(Path('/runs') / ('a' + '_1'), opt)"
+    (restored,) = rewrite(f"{head}opt = {call}\n", Options()).checkpoints
+    assert restored.path == "/runs/a_1"
+
+
 def test_a_program_without_optimizers_stays():
     code = "from flax.training import checkpoints\ns = checkpoints.restore_checkpoint('/d', s)\n"
     assert rewrite(code, Options()).code == code

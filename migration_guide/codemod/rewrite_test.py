@@ -190,6 +190,10 @@ REWRITES = {
         "opt, {name: value for name, value in x.items() if name not in ('a', 'b')})\n"
         "if 'step' in x: f(x.get('a'), x['b']['c'])",
     ),
+    "traversal-that-updates": (
+        "k = optim.ModelParamTraversal(f)\nq = k.update(g, p)",
+        "k = legacy_optim.ModelParamTraversal(f)\nq = k.update(g, p)",
+    ),
     "unreplicate": ("opt.unreplicate()", "flax.jax_utils.unreplicate(opt)"),
     "replicate": (
         "o = opt.replicate(devices, 'i')\no = o.apply_gradient(g)",

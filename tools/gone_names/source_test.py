@@ -14,7 +14,8 @@ PACKAGE = {
     "_private.py": "def f(a, *, b=1, _c=2, **d): pass\n"
     "class Base:\n    x: int\n    def go(self, much): pass\n"
     "class Sub(Base):\n    y = 2\n    def __init__(self, z): pass\n"
-    "    @property\n    def shape(self): pass\n    @staticmethod\n    def make(size): pass\n",
+    "    @property\n    def shape(self): pass\n    @staticmethod\n    def make(size): pass\n"
+    "    def put(self, much): pass\n",
     "warns.py": "from small._private import f\n"
     "_deprecations = {'old': ('use f', f), 'lost': ('it is gone', None)}\n",
     "shown.py": "import json\nfrom small._private import f as g\n"
@@ -44,7 +45,7 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     assert set(read["small"]) == {"f", "Base", "Sub", "partial", "other", *MODULES}
     assert set(read["small.warns"]) == {"f", "old"}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
-    attributes = {"make": ["size"], "shape": [], "y": []}
+    attributes = {"make": ["size"], "put": ["much"], "shape": [], "y": []}
     assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": attributes}
     assert read["small.shown"] == {
         "g": {"keywords": ["a", "b"]},
