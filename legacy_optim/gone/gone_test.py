@@ -46,6 +46,7 @@ def test_the_inventory_is_right_about_what_is_installed():
     for old, new in (INVENTORY["moved"] | remedies.RENAMED).items():
         entry = gone.find(old)
         assert entry is not None and entry.new == new, old
+        assert old.rpartition(".")[2] in gone.names_with_an_equal(old.rpartition(".")[0]), old
         # Four names went to jax.extend.core later than they left their old place.
         is_later = new.startswith("jax.extend.core.") and jax.__version_info__ < (0, 10)
         if _is_gone_here(entry) and not is_later:
