@@ -79,6 +79,7 @@ def test_what_convert_wrote_is_inspected_and_known_to_be_new(tmp_path: Path) -> 
     assert done.exit_code == 0, done.stderr
     assert "Orbax, a TrainState" in done.stdout and "\nstep 4\n" in done.stdout
     assert "float32[4, 3] 48 bytes" in done.stdout
+    assert json.loads(bridge("inspect", tmp_path / "new", "--json").stdout)["step"] == 4
     again = bridge("convert", tmp_path / "new", tmp_path / "newer", *AS_ADAM)
     assert again.exit_code == 1 and "--to legacy" in again.stderr
 

@@ -96,6 +96,7 @@ def test_like_a_program_each_optimizer_becomes_what_it_is_there(tmp_path: Path) 
     assert (int(restored["critic"].opt_state.count), restored["epoch"]) == (2, 7)
     described = json.loads(bridge("inspect", tmp_path / "new", "--json").stdout)
     assert described["states"] == [{"part": "actor", "step": 2}, {"part": "critic", "step": 2}]
+    assert "\nTrainState critic: step 2\n" in bridge("inspect", tmp_path / "new").stdout
     optimizer = ["--optimizer", "Adam(0.1)", "--to", "legacy", "--part", "critic"]
     done = bridge("convert", tmp_path / "new", tmp_path / "back", *optimizer)
     assert done.exit_code == 0, done.stderr
