@@ -111,16 +111,6 @@ def test_a_damaged_recording_says_so(tmp_path: Path):
         read_packed(file)
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive"])
-def test_a_file_that_is_no_recording_is_misuse(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    file = tmp_path / "run.zip"
-    file.write_bytes(content)
-    assert run_suite(["sgd"], Outputs(), steps=2, against=file) == 2
-    assert "expected a file written by" in capsys.readouterr().err
-
-
 def test_other_steps_are_misuse_and_other_leaves_are_different(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -472,6 +472,17 @@ def test_what_the_programs_ask_for_becomes_an_input(name: str):
     assert when in str(proof)
 
 
+def test_a_state_that_many_gradients_build_up_is_reached():
+    def side(factor: float) -> Any:
+        def leaf(t: Any, g: Any, p: Any, a: Any) -> Any:
+            return -0.1 * g * jnp.where(a > 1000, factor, 1.0), a + jnp.minimum(jnp.abs(g), 1)
+
+        return rule(leaf, 0.0)
+
+    proof = prove_equivalence(side(2.0), side(1.0), PARAMS)
+    assert proof.verdict == DIFFERENT and "steps 1 to 1001, each: grads" in str(proof), proof
+
+
 def test_far_steps_of_a_program_that_asks_for_its_dtype_are_taken_in_it():
     def factor(n: Any, g: Any) -> Any:
         return jnp.where(n > 50_000, 2.0 if g.dtype == jnp.float16 else 1.0, 1.0).astype(g.dtype)

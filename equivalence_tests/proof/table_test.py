@@ -9,7 +9,7 @@ import pytest
 import legacy_optim
 from equivalence_tests.proof.claims import prove_all, prove_task
 from equivalence_tests.proof.result import IDENTICAL
-from equivalence_tests.proof.table import DTYPES, Task, is_held, statements, tasks
+from equivalence_tests.proof.table import DTYPES, Statement, Task, is_held, statements, tasks
 from optax_bridge.correspondence import ENTRIES, TORCH
 from optax_bridge.correspondence.claim import identical
 
@@ -62,6 +62,15 @@ def test_a_claim_of_more_than_is_proved_is_not_held(monkeypatch: pytest.MonkeyPa
     row = prove_task(Task("adam", 0, "optax", "float32"))
     assert row.verdict == "equal over the reals"
     assert not row.held
+
+
+def test_the_weaker_of_two_statements_counts_and_is_told(monkeypatch: pytest.MonkeyPatch):
+    claim, _ = statements(TASK)
+    both = [Statement(optax.sgd(0.1), optax.sgd(rate), PARAMS, None) for rate in (0.1, 0.2)]
+    monkeypatch.setattr("equivalence_tests.proof.claims.statements", lambda task: (claim, both))
+    row = prove_task(TASK)
+    assert (row.verdict, row.held) == ("different", False)
+    assert "after step 1" in row.text
 
 
 # Names that are asked for -> the entries of their claims; a name of another origin narrows none.

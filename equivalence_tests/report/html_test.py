@@ -1,9 +1,7 @@
-"""The page: self-contained, complete, and working in a browser."""
+"""The page: self-contained and complete."""
 
 import dataclasses
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.compare.judgement import Judgement
 from equivalence_tests.plot import figure
-from equivalence_tests.report.html import NAME, page, write
+from equivalence_tests.report.html import page
 from equivalence_tests.report.item import Item, of_result
 from equivalence_tests.report.outputs import Outputs
 from equivalence_tests.suite.case import Result
@@ -20,9 +18,6 @@ from equivalence_tests.suite.checks import Check
 from equivalence_tests.suite.matrix.cases import MatrixCase
 from optax_bridge.correspondence import Verdict
 from optax_bridge.correspondence.claim import different, identical, rounding
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 
 
 def results() -> list[Result]:
@@ -149,60 +144,6 @@ def test_a_training_shows_both_losses_and_their_difference():
     text = row("adam-0-mlp-constant-exact")
     assert text.count('<path class="old"') == text.count('<path class="new"') == 2
     assert "new less old: at most 0.25, first at step 3" in text
-
-
-def chromium(tmp_path: Path, page: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    assert CHROMIUM is not None
-    return subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            *arguments,
-            page,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-@needs_chromium
-def test_the_search_finds_constructors_reasons_and_ids_in_a_browser(tmp_path: Path):
-    asked = """<script>
-      const seen = [];
-      for (const text of ["adam bfloat16", "never moves", "beta1=0", "out of luck", "nothing"]) {
-        words.value = text; words.oninput();
-        seen.push(cases.filter(one => !one.hidden).map(one => one.id.split("-")[0]).join("+"));
-      }
-      document.title = seen.join(" "); </script>"""
-    file = tmp_path / "index.html"
-    file.write_text(made().replace("</html>", asked + "</html>"))
-    done = chromium(tmp_path, f"{file.as_uri()}?q=adam+bfloat16", "--dump-dom")
-    assert done.returncode == 0, done.stderr
-    assert "<title>matrix lamb adam lars </title>" in done.stdout
-
-
-@needs_chromium
-@pytest.mark.parametrize("width", [400, 1280], ids=["phone", "desk"])
-def test_a_link_opens_its_case_and_the_plot_is_as_wide_as_the_screen(width: int, tmp_path: Path):
-    asked = """<script>addEventListener("load", () => {
-      const plot = document.querySelector("details[open] .plot"), page = document.documentElement;
-      document.title = [page.scrollWidth <= innerWidth,
-        plot.getBoundingClientRect().width > document.body.clientWidth - 40].join(" "); });
-      </script>"""
-    write(tmp_path / NAME, "Report", list(map(of_result, results())), {})
-    file = tmp_path / NAME
-    file.write_text(file.read_text().replace("</html>", asked + "</html>"))
-    anchor = str(results()[1].case).replace(" ", "_")
-    size = f"--window-size={width},900"
-    done = chromium(tmp_path, f"{file.as_uri()}#{anchor}", size, "--dump-dom")
-    (opened,) = [tag for tag in re.findall(r"<details[^>]*>", done.stdout) if " open" in tag]
-    assert anchor in opened and "<title>true true</title>" in done.stdout
 
 
 def test_a_pair_s_page_is_about_that_pair_and_claims_nothing():

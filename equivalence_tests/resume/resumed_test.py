@@ -227,8 +227,7 @@ def test_replicated_leaves_are_equal_only_where_every_copy_is():
 
 NOWHERE = {
     "an empty folder": ([], "found an empty folder"),
-    "another prefix": (["model_72"], "found it holds model_72"),
-    "many": ([f"model_{n}" for n in range(7)], "found it holds .*, model_4 and 2 more"),
+    "another prefix": ([f"model_{n}" for n in range(7)], "found it holds .*, model_4 and 2 more"),
     "one folder too high": (["run1/checkpoint_72"], "found it holds run1"),
 }
 
