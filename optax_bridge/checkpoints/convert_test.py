@@ -321,7 +321,7 @@ def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(tmp_path: Pa
     )  # fmt: skip
     state.to_legacy_checkpoint(tmp_path / "back", optimizer_def=definition, part="models/a")
     found: Any = read_checkpoint(tmp_path / "back").tree
-    assert int(found["step"]) == 0
+    assert set(found) == {"step", "models", "batch_stats", "rngs"} and int(found["step"]) == 0
     np.testing.assert_array_equal(found["batch_stats"]["mean"], np.ones(2))
     assert found["rngs"]["dropout"].dtype == np.uint32
     with pytest.warns(LeftOverWarning, match=r"\['rngs'\]\['dropout'\] left over"):

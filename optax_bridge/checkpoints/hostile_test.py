@@ -384,20 +384,6 @@ def bomb(size: int) -> bytes:
     return data[:at] + struct.pack("<I", min(size, 2**32 - 2)) + data[at + 4 :]
 
 
-def overlapping() -> bytes:
-    """A zip with a thousand names for the same member: a small file that unpacks to a large one."""
-    content = np.random.default_rng(0).bytes(4 * 4096)
-    data = zipped({"x.npy": npz_header("(4096,)") + content})
-    start = data.index(b"PK\x01\x02")
-    end = data.index(b"PK\x05\x06")
-    entry, tail = data[start:end], data[end:]
-    entries = b"".join(
-        entry.replace(b"x.npy", f"{chr(97 + i % 26)}.npy".encode()) for i in range(1000)
-    )
-    tail = tail[:8] + struct.pack("<HHII", 1000, 1000, len(entries), start) + tail[20:]
-    return data[:start] + entries + tail
-
-
 NPZ = {
     "void_of_four_bytes": zipped({"x.npy": npz_header("(1,)").replace(b"<f4", b"|V4") + b"1234"}),
     "absurd_shape": zipped({"x.npy": npz_header("(1000000000000,)") + b"1234"}),
@@ -415,7 +401,6 @@ NPZ = {
     "header_of_brackets": zipped({"x.npy": npz_header("(" * 80)}),
     "header_of_4_GiB": zipped({"x.npy": b"\x93NUMPY\x02\x00" + b"\xff" * 4}),
     "promises_more_than_it_can_hold": bomb(2**40),
-    "members_in_one_place": overlapping(),
 }
 
 

@@ -191,12 +191,3 @@ def test_what_is_in_hand_goes_back_by_a_definition_alone() -> None:
     state = fresh(from_legacy(legacy_optim.Adam(0.1)))
     with pytest.raises(TypeError, match=r"convert_state\(train_state\) needs optimizer_def="):
         convert_state(state)
-
-
-def test_a_state_of_another_class_does_not_go_back_by_a_definition() -> None:
-    state = fresh(from_legacy(legacy_optim.Momentum(0.1)))
-    with pytest.raises(
-        CheckpointError,
-        match=r"found no .*\['grad_ema'\].*\['trace'\].*The state is that of another",
-    ):
-        convert_state(state, legacy_optim.Adam(0.1))

@@ -129,10 +129,7 @@ def formats() -> dict[str, Format]:
         if not info.name.endswith("_test"):
             module = importlib.import_module(f"{folder.__name__}.{info.name}")
             all_formats += [module.FORMAT] if hasattr(module, "FORMAT") else []
-    by_option = {f.option: f for f in sorted(all_formats, key=lambda f: (f.is_general, f.option))}
-    if len(by_option) < len(all_formats):
-        raise ValueError(f"two formats of one option: {sorted(f.option for f in all_formats)}")
-    return by_option
+    return {f.option: f for f in sorted(all_formats, key=lambda f: (f.is_general, f.option))}
 
 
 def names() -> str:

@@ -134,8 +134,7 @@ def restore_checkpoint(
       See `from_state_dict`; the target itself where there is no checkpoint and no step was given.
 
     Raises:
-      CheckpointError: see `from_state_dict`.
-      ValueError: there is no checkpoint of this step.
+      CheckpointError: see `from_state_dict`; or there is no checkpoint of this step.
     """
     if not isinstance(ckpt_dir, str | os.PathLike):
         raise TypeError(f"ckpt_dir: expected a path, found {type(ckpt_dir).__name__} {ckpt_dir!r}")
@@ -211,10 +210,7 @@ def path_restored(
     """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is."""
     folder = os.fspath(folder)
     if step is not None:
-        path = os.path.join(folder, f"{prefix}{step}")
-        if "://" not in path and not os.path.exists(path):
-            raise ValueError(f"Matching checkpoint not found: {path}")
-        return path
+        return os.path.join(folder, f"{prefix}{step}")
     if "://" in folder:
         return latest_checkpoint(folder, prefix) or folder
     if not os.path.isdir(folder):

@@ -337,7 +337,7 @@ COLLECTIONS = {
     "nested batch_stats": ({"batch_stats": STATS}, "batch_stats", STATS["batch_stats"]),
     "ema_params": ({"ema_params": PARAMS}, "ema_params", PARAMS),
     "ema of variables": ({"ema": {"params": PARAMS}}, "ema_params", PARAMS),
-    "rng": ({"rng": KEY}, "rngs", {"rng": KEY}),
+    "prng_key": ({"prng_key": KEY}, "rngs", {"prng_key": KEY}),
     "dropout_rng": ({"dropout_rng": KEY}, "rngs", {"dropout": KEY}),
     "rngs": ({"rngs": {"noise": KEY}}, "rngs", {"noise": KEY}),
     "rngs of one": ({"rngs": KEY}, "rngs", {"rngs": KEY}),

@@ -176,18 +176,6 @@ def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
         FullTrainState.from_torch(new, params=model, names=folder / "names.toml")
 
 
-def test_parameters_that_are_frozen_in_pytorch_stay_so(folder):
-    model = Net()
-    model.bn.requires_grad_(False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    take_steps(model, optimizer)
-    with pytest.warns(UserWarning, match=r"bn.weight, bn.bias: no state.*set_to_zero"):
-        state = FullTrainState.from_torch(optimizer, params=model, names=folder / "names.toml")
-    new: Any = state.apply_gradients(grads=jax.tree.map(jnp.ones_like, state.params)).params
-    assert (new["bn"]["scale"] == 1).all()
-    assert (new["fc"]["kernel"] != state.params["fc"]["kernel"]).all()
-
-
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,7 +1,7 @@
 """Flax's msgpack files, read without copying and without trusting any length in them.
 
-The decoder walks a memory map of the file. Every length is held against the bytes that are left,
-so that nothing is ever allocated for a promise; arrays are views of the map. Nothing is
+The decoder walks a memory map of the file. Nothing is ever allocated for a promise, as every value
+takes a byte at least that must be there; arrays are views of the map. Nothing is
 constructed but dicts, lists, numbers, text and arrays.
 """
 
@@ -131,11 +131,9 @@ class _Decoder:
             raise self.error(path, "text", "bytes that are no UTF-8") from None
 
     def sequence(self, length: int, path: tuple[str, ...], depth: int) -> list[PyTree]:
-        self.check_count(length, path)
         return [self.value((*path, str(index)), depth + 1) for index in range(length)]
 
     def mapping(self, length: int, path: tuple[str, ...], depth: int) -> PyTree:
-        self.check_count(2 * length, path)
         tree: dict[str, PyTree] = {}
         for _ in range(length):
             key = self.value(path, depth + 1)
@@ -144,11 +142,6 @@ class _Decoder:
                 raise self.error(path, "names, each once", f"{what}: {brief(key)}")
             tree[key] = self.value((*path, key), depth + 1)
         return self.join(tree, path) if CHUNKED in tree else tree
-
-    def check_count(self, count: int, path: tuple[str, ...]) -> None:
-        """Each value takes a byte at least, so a container cannot have more than are left."""
-        if count > len(self.data) - self.at:
-            raise self.error(path, f"{count} values", f"{len(self.data) - self.at} bytes")
 
     def extension(self, length: int, path: tuple[str, ...]) -> Leaf:
         code = self.number(">b", path)
