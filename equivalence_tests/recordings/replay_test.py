@@ -95,7 +95,7 @@ def record(
                 raw_grads=raw if how.get("with_raw") else None,
                 model_state=model_state,
                 rng=KEY,
-                learning_rate=RATES(number),
+                learning_rate=how.get("factor", 1.0) * RATES(number),
                 loss=value,
                 batch=batch,
                 micro_batches=micro,
@@ -143,7 +143,8 @@ OPTIMIZERS = {
     "a frozen leaf": (
         lambda: optax.partition({"train": make_tx(), "frozen": optax.set_to_zero()}, frozen),
         "optimizer", "does not move here"),
-    "no decay of biases": (lambda: make_tx(mask=decay_on_all), "optimizer", "weight decay"),
+    "no decay of biases": (
+        lambda: make_tx(mask=decay_on_all), "optimizer", "weight decay that is 0.1 more there"),
     "clipping after the decay": (
         lambda: optax.chain(
             optax.scale_by_adam(eps=1e-2), optax.add_decayed_weights(0.1), optax.clip(0.5),
@@ -154,7 +155,10 @@ LOSSES = {
     "a sum for a mean": ({"sum": True}, "a sum over 8 here"),
     "a transposed kernel": ({"transposed": True}, "['dense']['kernel'] transposed they agree"),
     "dropout left on": ({"dropout": True}, "dropout"),
-    "the momentum of the statistics": ({"momentum": 0.99}, "momentum"),
+    "the momentum of the statistics": (
+        {"momentum": 0.99},
+        "they move 0.1 times as far here; is it",
+    ),
     "the variance of the statistics": ({"ddof": 0}, "the variance of n - 1 there"),
     "a cast": ({"half": True}, "bfloat16"),
     "label smoothing": ({"smoothing": 0.2}, "from step 0"),
@@ -219,6 +223,10 @@ def test_a_replay_is_its_first_parting_or_its_least_stage(outcomes: str, whole: 
     parts = whole in ("UNDECIDED", "DIFFERENT")
     expected = f"it parts first in {whole}:" if parts else f"it: {result.outcome.value}"
     assert result.headline.startswith(expected)
+
+
+def test_no_batches_where_they_were_asked_for_are_no_verdict(run: Path):
+    assert replay(run, optimizer=make_tx, batches=[]).outcome is Outcome.NOT_JUDGED
 
 
 def test_nothing_differs(run: Path):
@@ -327,6 +335,8 @@ def test_two_recordings(run: Path, tmp_path: Path):
     other = record(tmp_path / "other.rec", tx=make_tx(eps=1e-4))
     result = beside(read(run), read(other))
     assert result.first is not None and result.first.name == "new parameters"
+    twice = beside(read(run), read(record(tmp_path / "rates.rec", factor=2.0)))
+    assert str(twice.first).endswith("0.2 here: 2 times the recorded one at every step")
 
 
 def test_flax_optim_is_recorded(tmp_path: Path):
@@ -347,6 +357,29 @@ def test_flax_optim_is_recorded(tmp_path: Path):
     assert "eps=0.001" in result.explanation
     result = replay(tmp_path / "run.rec", optimizer=optax.adam(0.2, eps=1e-3))
     assert result.first is not None and result.first.name == "rate"
+
+
+def test_groups_of_flax_optim_are_recorded_and_judged(tmp_path: Path):
+    rates, params = {"a": 0.1, "b": 0.2}, {"b": jnp.ones(3), "a": jnp.ones(2)}
+    groups = [
+        (legacy_optim.ModelParamTraversal(lambda path, _, name=name: name in path),
+         legacy_optim.GradientDescent(rate))
+        for name, rate in rates.items()
+    ]  # fmt: skip
+    optimizer = legacy_optim.MultiOptimizer(*groups).create(params)
+    with Recorder(tmp_path / "run.rec").flax(legacy_optim):
+        optimizer.apply_gradient(params)
+    run = read(tmp_path / "run.rec")
+    found = [(g["name"], g["params"], g["settings"]["learning_rate"]) for g in run.index["groups"]]
+    assert found == [("0", [["a"]], 0.1), ("1", [["b"]], 0.2)]
+
+    def by_group(**changed: float) -> Any:
+        txs: Any = {name: optax.sgd(rate) for name, rate in (rates | changed).items()}
+        return optax.partition(txs, {name: name for name in params})
+
+    assert_replays(run, optimizer=by_group())
+    result = replay(run, optimizer=by_group(b=0.3))
+    assert "rate: different: from step 0, rate['1']: 0.2 there, 0.3 here" in str(result), result
 
 
 def test_damaged_recordings(run: Path, tmp_path: Path):
