@@ -67,10 +67,10 @@ def test_nothing_comes_from_the_compilation_cache():
 def test_a_ratio_is_above_its_bar_where_its_whole_interval_is():
     within = Figure("step", "adam | x", "a / b", Spread(1.03, 1.01, 1.04), 2.0, bar=1.02)
     above = Figure("step", "sgd", "a / b", Spread(1.1, 1.09, 1.11), 2.0, bar=1.02, note="a note")
-    text = to_markdown([within, above, NotRun("step", "torch", "it is not here")], 60)
+    text = to_markdown([within, above, above, NotRun("step", "torch", "it is not here")], 60)
     assert "| adam \\| x | a / b | 1.03 (1.01 to 1.04) | 1.02 | 2 ms |  |" in text
     assert "| sgd | a / b | 1.10 (1.09 to 1.11) | 1.02 | 2 ms | **above**; a note |" in text
-    assert "1 of 2." in text and "- not run: torch: it is not here" in text
+    assert "2 of 3." in text and "- not run: torch: it is not here" in text
 
 
 def test_the_trees_are_of_the_sizes_that_the_readme_names_and_of_a_dtype():

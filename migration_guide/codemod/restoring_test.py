@@ -107,6 +107,19 @@ def test_a_path_of_parts_is_seen():
     assert restored.path == "/runs/a_1"
 
 
+@pytest.mark.parametrize(("text", "pattern"), [("ker", "*ker*"), ("k*r", ""), ("k[0]", "")])
+def test_a_text_that_is_no_pattern_is_not_made_one(text: str, pattern: str):
+    code = (
+        "from flax import optim\nfrom flax.training import checkpoints\n"
+        f"t = optim.ModelParamTraversal(lambda path, _: {text!r} in path)\n"
+        "o = optim.MultiOptimizer((t, optim.Adam(0.1))).create(p)\n"
+        "o = checkpoints.restore_checkpoint('/d', o)\n"
+    )
+    (restored,) = rewrite(code, Options()).checkpoints
+    call = f"MultiOptimizer(('{pattern}', Adam(learning_rate=0.1)))"
+    assert restored.optimizers == ((("", call),) if pattern else ())
+
+
 def test_a_program_without_optimizers_stays():
     code = "from flax.training import checkpoints\ns = checkpoints.restore_checkpoint('/d', s)\n"
     assert rewrite(code, Options()).code == code

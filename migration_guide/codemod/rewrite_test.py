@@ -183,6 +183,10 @@ REWRITES = {
         "m = x['more']\noptax_bridge.checkpoints.from_state_dict("
         "opt, {name: value for name, value in x.items() if name != 'more'})",
     ),
+    "restore-state-of-another-variable": (
+        "def f(x): return x['more']\nopt.restore_state(x)",
+        "def f(x): return x['more']\noptax_bridge.checkpoints.from_state_dict(opt, x)",
+    ),
     "from-state-dict-with-more": (
         "from flax import serialization\nserialization.from_state_dict(opt, x)\n"
         "if 'step' in x: f(x.get('a'), x['b']['c'])",

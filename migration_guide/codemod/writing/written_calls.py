@@ -62,7 +62,7 @@ def _is_same(value: object, default: object) -> bool:
     """True if a setting is known to be a function's default."""
     if isinstance(value, Source | Call) or isinstance(default, type):
         return value is default
-    return (value is None) == (default is None) and bool(value == default)
+    return bool(value == default)
 
 
 def in_place(
