@@ -99,11 +99,12 @@ def test_the_files_that_a_program_imports_decide_and_no_others(
 
 
 def test_the_summary_says_which_files_are_written_for_float32(tmp_path: Path):
-    for name, code in [("full", TRAIN.format("")), ("sgd", "import optax\n")]:
+    for name in ("full", "a", "b", "c", "d", "sgd"):
+        code = "import optax\n" if name == "sgd" else TRAIN.format("")
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     report = driver.migrate([tmp_path], Options())
     (line,) = (x for x in summary.summary(report, Options()).splitlines() if "float32" in x)
-    assert line.startswith("Written for float32: ") and "full.py. Neither" in line
+    assert line.startswith("Written for float32: ") and "c.py and 2 more. Neither" in line
 
 
 def test_a_file_belongs_to_the_programs_that_import_it():
