@@ -67,14 +67,6 @@ REWRITES = {
         "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))\na, b, c = v.pop('params')",
         "q = v.pop('params')\na, b = v.pop('x')\nf(v.pop('params'))\na, b, c = v.pop('params')",
     ),
-    "relative-folder": (
-        "from flax.training import checkpoints\ncheckpoints.save_checkpoint('run', opt, 3)",
-        "checkpoints.save_checkpoint(os.path.abspath('run'), opt, 3)",
-    ),
-    "absolute-folder": (
-        "from flax.training import checkpoints\ncheckpoints.save_checkpoint('/run', opt, 3)",
-        "checkpoints.save_checkpoint('/run', opt, 3)",
-    ),
     "step-of-replicated": (
         "s = opt.state.step[0]",
         "s = opt.step[0]",
