@@ -65,25 +65,6 @@ COMPOSED: dict[str, optax.GradientTransformation] = {
 }
 
 
-def norms_of_rows() -> optax.GradientTransformation:
-    """A transformation of one's own: a row of norms for each kernel."""
-
-    def init(params: Any) -> Any:
-        return {
-            "norms": jax.tree.map(lambda p: jnp.zeros(p.shape[:1]), params),
-            "count": jnp.zeros([], jnp.int32),
-        }
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        del params
-        norms = jax.tree.map(
-            lambda s, g: s + jnp.square(g).sum(tuple(range(1, g.ndim))), state["norms"], updates
-        )
-        return updates, {"norms": norms, "count": state["count"] + 1}
-
-    return optax.GradientTransformation(init, update)
-
-
 def every_other(step: Any, *args: Any, **kwargs: Any) -> Any:
     del args, kwargs
     return step % 2 == 0
@@ -147,12 +128,6 @@ def test_rows_and_columns_of_a_square_kernel_keep_their_own_names(name: str):
         if {"v_row", "kernel"} <= {*axis_metadata.key_names(path)} and isinstance(leaf, P)
     ]
     assert rows == [("data",)]
-
-
-def test_a_transformation_of_ones_own():
-    state: Any = jax.eval_shape(boxes_handled(norms_of_rows()).init, PARAMS)
-    assert state["norms"]["kernel"].names == ("data",)
-    assert state["norms"]["table"].names == ("data",)
 
 
 def test_what_cannot_be_told_is_said_with_the_leaf_and_the_remedy():

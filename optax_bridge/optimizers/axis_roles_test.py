@@ -199,9 +199,32 @@ def test_errors_name_the_parameter_its_shape_and_its_axes(rules: Any, params: An
         optax_bridge.adafactor(0.1, **rules).init(params)
 
 
+def test_what_is_factored() -> None:
+    params = array(4, 6)
+
+    def rows(params: Any, size: int = 4, **settings: Any) -> Any:
+        tx: Any = optax_bridge.adafactor(0.1, min_dim_size_to_factor=size, **settings)
+        return jax.tree.leaves(tx.init(params).v_row)[0].shape
+
+    assert (rows(params), rows(params, 5), rows(params, factored=False)) == ((4,), (1,), (1,))
+    assert rows(params, factored=False, path_rules={"": ("row", "column")}) == (1,)
+    box = optax_bridge.FactoredPartitioned(params, ("a", "b"), roles=("none", "none"))
+    assert rows(box, as_in_t5x=True) == (1,)  # a box's roles count whatever the rank
+
+
+def test_an_axis_without_a_name_is_of_no_role() -> None:
+    kernel, rules = array(3, 6, 4), {"embed": "row", "mlp": "column"}
+    updates = []
+    for name, more in ((None, {}), ("heads", {"heads": "none"})):
+        tx = optax_bridge.adafactor(0.1, axis_rules=rules | more)
+        params = P(kernel, (name, *rules))
+        updates.append(optax_bridge.unboxed(tx.update(params, tx.init(params), params)[0]))
+    np.testing.assert_array_equal(*updates)
+
+
 def test_two_rules_that_agree_are_no_collision() -> None:
     names: dict[str, Any] = {"axis_rules": {"embed": "row", "mlp": "column"}}
-    both: Any = optax_bridge.adafactor(0.1, **names, path_rules={"kernel": ("row", "column")})
+    both: Any = optax_bridge.adafactor(0.1, **names, path_rules={"nel": ("row", "column")})
     state = both.init(KERNEL)
     alone: Any = optax_bridge.adafactor(0.1, **names)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, alone.init(KERNEL))
