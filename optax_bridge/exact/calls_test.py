@@ -38,6 +38,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: optax_bridge.adafactor(dtype_momentum=0.9),
         "dtype_momentum: expected a floating-point dtype, found 0.9",
     ),
+    "integers": (lambda: optax_bridge.adafactor(dtype_momentum="int32"), "floating-point dtype"),
     "strict": (
         lambda: optax_bridge.multi_optimizer(("*", adam(0.1)), strict="no"),  # type: ignore[arg-type]
         "strict: expected True or False, found str 'no'",
