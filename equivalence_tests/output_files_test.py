@@ -58,5 +58,6 @@ def test_a_folder_that_takes_no_files_is_said(tmp_path: Path):
     (tmp_path / "file").touch()
     said = f"{tmp_path}/file: expected a folder, or a place to make it, found a file"
     assert why_not_writable(tmp_path / "file") == said
+    assert why_no_file(tmp_path) == f"{tmp_path}: expected a file to write, found a folder"
     assert why_not_writable(tmp_path / "a" / "b") is None
     assert list((tmp_path / "a" / "b").iterdir()) == []

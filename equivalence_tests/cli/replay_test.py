@@ -51,7 +51,11 @@ RUNS: dict[str, tuple[tuple[str, ...], int, str]] = {
         0,
         "rate: identical\noptimizer: identical\none.rec (",
     ),
-    "another rate": (("--optimizer", "new.py:slow"), 1, "0.5 there, 0.25 here"),
+    "another rate": (
+        ("--optimizer", "new.py:slow", "--loss", "new.py:loss"),
+        1,
+        "0.5 there, 0.25 here",
+    ),
     "two steps": (("two.rec", "--steps", "2"), 1, "parts first in parameters: different"),
     "itself": (("one.rec",), 0, "one.rec beside one.rec: identical"),
 }
@@ -66,7 +70,8 @@ def test_the_exit_code_is_the_outcome(case: str, command: Command):
     content = json.loads(Path("a.json").read_text())
     assert content["verdict"] == ("different" if code else "identical")
     assert (content["first"] is None) is (code == 0)
-    assert Path("a.svg").read_text().startswith("<svg")
+    picture = Path("a.svg").read_text()  # in which the first parting is marked
+    assert picture.startswith("<svg") and ('class="bound" d="M0 0V' in picture) is (code == 1)
 
 
 def test_what_was_asked_for_and_cannot_be_judged_costs_the_exit_code(command: Command):

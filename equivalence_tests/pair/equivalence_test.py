@@ -1,7 +1,7 @@
 """`check_equivalence`: every kind of side, every verdict, and what it says to bad input."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -111,11 +111,15 @@ def test_whatever_has_init_and_update_is_a_transformation(left: Any):
     assert report.verdict is Verdict.IDENTICAL, report
 
 
-@pytest.mark.parametrize("kind", [list, iter])
-def test_gradients_may_be_a_tree_for_each_step(kind: Any):
-    report = check_equivalence(
-        optax.sgd(0.1), legacy_optim.GradientDescent(0.1), PARAMS, gradients=kind([PARAMS] * 3)
-    )
+def _no_more_than(rows: list[Any]) -> Iterator[Any]:
+    yield from rows
+    raise AssertionError("more than were asked for")
+
+
+@pytest.mark.parametrize(("kind", "steps"), [(list, None), (iter, None), (_no_more_than, 3)])
+def test_gradients_may_be_a_tree_for_each_step(kind: Any, steps: int | None):
+    sides = optax.sgd(0.1), legacy_optim.GradientDescent(0.1)
+    report = check_equivalence(*sides, PARAMS, gradients=kind([PARAMS] * 3), steps=steps)
     assert report.verdict is Verdict.IDENTICAL, report
     assert report.steps == 3
 
@@ -248,6 +252,9 @@ def test_the_state_of_a_half_trained_side_is_kept():
         trained = bridge_state(tx).apply_gradients(grads=PARAMS)
         report = check_equivalence(trained, tx, PARAMS, steps=2)
         assert (report.verdict, report.nature) == (Verdict.DIFFERENT, Nature.ALGORITHM), report
+    old = legacy_optim.Momentum(0.1)
+    trained = old.create(PARAMS).apply_gradient(PARAMS)
+    assert check_equivalence(trained, old, PARAMS, steps=2).verdict is Verdict.DIFFERENT
 
 
 def test_a_rate_in_a_state_is_the_same_rate_in_float64():

@@ -32,7 +32,16 @@ def with_a_setting_that_does_nothing(rate: float, b1: float = 0.9, b2: float = 0
     return optax.adam(rate, b1, b2)
 
 
+def with_eps_in_the_root(rate: float, eps: float) -> Any:
+    return optax.adam(rate, eps=0.0, eps_root=eps)
+
+
 NAMED = {
+    "epsilon in the root": (
+        (f"{__name__}:with_eps_in_the_root", "0.1, 1e-2"),
+        ("optax:adam", "0.1, eps=1e-2"),
+        "it is identical: the difference comes from eps_root=0.01, eps=0.0 (inside the root)",
+    ),
     "without what does not matter": (
         (f"{__name__}:with_a_setting_that_does_nothing", "0.1, b1=0.8, b2=0.9, decay=0.5"),
         (f"{__name__}:with_a_setting_that_does_nothing", "0.1"),
