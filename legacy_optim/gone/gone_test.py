@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import inspect
 import io
+import itertools
 import json
 import os
 import re
@@ -60,12 +61,25 @@ def test_the_inventory_is_right_about_what_is_installed():
         if all(_is_gone_here(gone.find_keyword(function, name)) for name in names):
             parameters = list(inspect.signature(value(function)).parameters.values())[: len(names)]
             assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_ONLY}, function
+            assert len(names) == 1 or tuple(p.name for p in parameters) == names, function
+    signature = inspect.signature(value("optax.rmsprop"))
+    pairs = zip(("learning_rate", "decay", "eps", "centered"), signature.parameters, strict=False)
+    alike = list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    assert gone.alike_by_position("jax.experimental.optix.rmsprop") == len(alike)
     for name in remedies.TEXTS:
         below = any(known.startswith(f"{name}.") for known in gone.names())
         assert gone.find(name) is not None or below, name
     for name in ("device_put_replicated", "partial", "device_put_sharded", "treedef_is_leaf"):
         then, later = gone.find(f"jax.api.{name}"), gone.find(f"jax.{name}")
         assert then and later and (then.new, then.remedy) == (later.new, later.remedy)
+    # In NumPy 1.25.
+    types = {"complex128": "cfloat complex_", "float64": "float_", "complex64": "singlecomplex"}
+    types |= {"intp": "int0", "uintp": "uint0", "bytes_": "string_ bytes0", "str_": "unicode_ str0"}
+    for name, old_names in types.items():
+        entries = [gone.find(f"numpy.{old}") for old in old_names.split()]
+        assert {entry and entry.new for entry in entries} == {f"numpy.{name}"}
+    trapz = gone.find("numpy.trapz")  # 2.4 is the last release that was read, before today's
+    assert trapz and (trapz.last, trapz.since) == ("2.3.5", "2.4.6")
     # legacy_optim stands for flax.optim
     for name in ("jax.jit", "jax.config.update", "flax.linen.Dense", "flax.optim.Adam"):
         assert gone.find(name) is None

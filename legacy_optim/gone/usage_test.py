@@ -7,6 +7,7 @@ from legacy_optim.gone.usage import uses_gone_names
 SPELLINGS = {
     "from-flax-import-nn": ("from flax import nn", "flax.nn"),
     "import-below": ("import flax.nn.activation as a", "flax.nn.activation"),
+    "import-below-by-its-top": ("import jax.numpy\njax.numpy.product(x)", "jax.numpy.product"),
     "attribute": ("import flax\nflax.nn.Dense", "flax.nn.Dense"),
     "name": ("from jax import partial", "jax.partial"),
     "other-name": ("import jax.api as japi\njapi.jit(f)", "jax.api.jit"),
