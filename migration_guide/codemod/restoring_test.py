@@ -102,9 +102,9 @@ def test_what_makes_the_template_is_named_where_there_is_one_alone(subtests: pyt
 
 def test_a_path_of_parts_is_seen():
     head = f"from pathlib import Path\nfrom flax.training import checkpoints\n{HEAD}"
-    call = "checkpoints.restore_checkpoint(Path('/runs') / ('a' + '_1'), opt)"
+    call = "checkpoints.restore_checkpoint(Path('/runs') / ('a' + '_1'), opt, None, 'net_')"
     (restored,) = rewrite(f"{head}opt = {call}\n", Options()).checkpoints
-    assert restored.path == "/runs/a_1"
+    assert (restored.path, restored.prefix) == ("/runs/a_1", "net_")
 
 
 @pytest.mark.parametrize(("text", "pattern"), [("ker", "*ker*"), ("k*r", ""), ("k[0]", "")])
