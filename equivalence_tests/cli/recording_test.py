@@ -29,16 +29,6 @@ def result(change: float = 0.0, name: str = "sgd") -> suite.Result:
     return Result(suite.Check(name, 0), "", trajectory={"params": values})
 
 
-def test_a_recording_is_read_back_to_the_bit(tmp_path: Path):
-    file = tmp_path / "run.zip"
-    save(file, [result()], ENVIRONMENT)
-    (read,) = read_packed(file).values()
-    leaves = read.stacks("new_params")
-    assert leaves["h",].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(leaves["w",], np.ones((3, 2)))
-    assert list(tmp_path.iterdir()) == [file]
-
-
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [(0.0, Verdict.IDENTICAL), (1 / 64, Verdict.ROUNDING), (1000.0, Verdict.DIFFERENT)],

@@ -140,8 +140,6 @@ def _case(name: str) -> Case:
     ("name", "step", "change"),
     [
         ("adam/defaults", 5, lambda value: value * 1.001),
-        ("adam/defaults", 5, lambda value: value * np.nan),
-        ("adam/defaults", 27, np.nan_to_num),
         ("adam/defaults", 5, lambda value: value.astype(np.float64)),
         ("adam/bfloat16", 5, lambda value: value * 1.1),
         pytest.param(
@@ -151,7 +149,7 @@ def _case(name: str) -> Case:
             marks=pytest.mark.skipif(not SAME_ORDER, reason="JAX 0.9: no bits are asked"),
         ),
     ],
-    ids=["too_far", "nan", "not_nan", "dtype", "too_far_in_bfloat16", "one_bit"],
+    ids=["too_far", "dtype", "too_far_in_bfloat16", "one_bit"],
 )
 def test_the_judge_notices(name: str, step: int, change) -> None:
     case = _case(name)
@@ -168,14 +166,6 @@ def test_the_judge_notices(name: str, step: int, change) -> None:
     steps[step] = jax.tree.map(changed, steps[step])
     with pytest.raises(AssertionError):
         assert_agrees(case, recording, steps)
-
-
-def test_the_judge_notices_a_wrong_step_count() -> None:
-    case = _case("adam/bfloat16_long")
-    steps = _steps(load.recording(case))
-    steps[-1][1]["step"] = steps[-1][1]["step"] + 1
-    with pytest.raises(AssertionError, match=r"step 300, state\['step'\]: 300 / 301"):
-        assert_agrees(case, load.recording(case), steps)
 
 
 def test_the_judge_notices_another_hyper_parameter() -> None:
