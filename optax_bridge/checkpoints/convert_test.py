@@ -366,6 +366,17 @@ def test_state_in_memory_goes_there_and_back() -> None:
     same_bits(convert_state(state, factored), serialization.to_state_dict(optimizer))
 
 
+def test_parameters_in_float64_stay_so_though_jax_has_float32_alone(tmp_path: Path) -> None:
+    wide = {"w": np.arange(3.0)}
+    state = {"step": np.int32(2), "param_states": {"w": {"momentum": np.ones(3)}}}
+    tree = {"target": wide, "state": state}
+    (tmp_path / "old").write_bytes(serialization.msgpack_serialize(tree))
+    definition = legacy_optim.Momentum(0.1)
+    convert_file(tmp_path / "old", tmp_path / "new", definition, file_format="msgpack")
+    convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
+    same_bits(read_checkpoint(tmp_path / "back").tree, tree)
+
+
 @pytest.mark.parametrize("holder", ["itself", "dictionary", "tuple"])
 def test_optimizer_in_memory_is_converted(holder: str) -> None:
     optimizer = uninterrupted("adagrad")

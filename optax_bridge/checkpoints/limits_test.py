@@ -128,6 +128,16 @@ def test_latest_is_by_number(names: list[str], latest: str, count: int, tmp_path
     assert reading.count_of_series(tmp_path / latest) == count
 
 
+def test_what_is_not_what_the_file_said_is_refused() -> None:
+    class Other(lazy.LazyArray):
+        def read(self) -> np.ndarray:
+            return np.zeros((2, 3), np.float32)
+
+    for shape, dtype in (((3, 2), "float32"), ((2, 3), "int32")):
+        with pytest.raises(CheckpointError, match=r"found float32\[2, 3\]\. .*changed while"):
+            np.asarray(Other("file", shape, np.dtype(dtype)))
+
+
 def zipped(member: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:

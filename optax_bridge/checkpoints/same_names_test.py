@@ -468,6 +468,8 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
     np.testing.assert_array_equal(state.opt_state.trace["b"], [4.0, 4.0, 4.0])
     with pytest.raises(CheckpointError, match=r"expected an optimizer: "):
         convert_state({**tree, "state": {"0": group, "1": {}}}, legacy_optim.Momentum(0.1))
+    with pytest.raises(CheckpointError, match=r"one step for all groups, found \[7, 8\]"):
+        convert_state({**tree, "state": {"0": group, "1": {**group, "step": 8}}})
     two = {**tree, "state": {"0": group, "1": group}}
     with pytest.raises(
         CheckpointError, match="expected 1 groups, as the MultiOptimizer has, found 2"

@@ -63,8 +63,10 @@ def test_a_damaged_step_names_its_file_and_those_that_are_whole(
     saved(tmp_path, 7)
     change, problem = DAMAGE[damage]
     folder = saved(tmp_path, 10)
-    change(folder / "state" / "_METADATA")
-    with pytest.raises(CheckpointError, match=rf"state/_METADATA: {problem}.*step_00000007\. Name"):
+    for damaged in (saved(tmp_path, 8), folder):
+        change(damaged / "state" / "_METADATA")
+    problem = rf"state/_METADATA: {problem}.*Whole beside it: step_00000007\. Name"
+    with pytest.raises(CheckpointError, match=problem):
         read_checkpoint(tmp_path)
     change(folder / CHECKSUMS)
     (problem,) = damage_of(folder)

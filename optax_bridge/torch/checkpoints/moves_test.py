@@ -383,8 +383,8 @@ def test_a_draft_has_the_order_that_a_person_decides() -> None:
 
 
 def test_a_prefix_of_all_names_is_left_out_of_the_comparison() -> None:
-    """Lightning has `model.` before every name."""
-    shapes = {f"model.{name}.weight": (4,) for name in ("norm1", "norm2", "bn")}
+    """Lightning has `model.` before every name, and a module within it another."""
+    shapes = {f"model.net.{name}.weight": (4,) for name in ("norm1", "norm2", "bn")}
     lines = draft(shapes, {f"{name}/scale": (4,) for name in ("bn", "norm2", "norm1")})
-    assert '"model.norm1.weight" = "params/norm1/scale"' in lines
+    assert '"model.net.norm1.weight" = "params/norm1/scale"' in lines
     assert not any("unsure" in line for line in lines)
