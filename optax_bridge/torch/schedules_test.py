@@ -58,7 +58,8 @@ def test_a_schedule_needs_the_rate_of_the_optimizer_and_runs_compiled():
         from_torch_schedule("StepLR(step_size=3)", lr=0.5, steps_per_epoch=0)
     with pytest.raises(ValueError, match="give total_steps, or epochs and steps_per_epoch"):
         from_torch_schedule("OneCycleLR(0.5, epochs=3, cycle_momentum=False)")
-    schedule = from_torch_schedule("torch.optim.lr_scheduler.StepLR(optimizer, 3)", lr=0.5)
+    text = "torch.optim.lr_scheduler.StepLR(optimizer, 3, last_epoch=-1)"
+    schedule = from_torch_schedule(text, lr=0.5)
     rates: Any = jax.vmap(schedule)(jnp.arange(6))
     np.testing.assert_allclose(rates, [0.5] * 3 + [0.05] * 3, rtol=1e-7)
     assert rates.dtype == jnp.float32
