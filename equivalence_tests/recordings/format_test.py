@@ -50,6 +50,12 @@ def test_new_parameters_may_be_left_out(tmp_path: Path):
     assert len(assert_replays(path, optimizer=TX).stages[-1].distance) == len(steps) - 1
 
 
+def test_the_size_is_said_after_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    params = {"w": np.zeros(250_000, np.float32)}
+    Recorder(tmp_path / "run.rec", steps=3000).step(params=params, grads=params)
+    assert "run.rec: up to 3000 steps of 2 MB: 6 GB; steps= limits it" in capsys.readouterr().err
+
+
 def test_parameters_that_the_program_changed_between_steps(tmp_path: Path):
     other = {"w": jnp.full(4, 7.0), "b": jnp.ones(2)}
     steps = read(record(tmp_path / "run.rec", params=(2, other))).steps

@@ -161,10 +161,10 @@ class Recorder:
         _write_whole(os.path.join(self.path, name), lambda f: np.savez(f, **arrays))
         self.count += 1
         if self.count == 1:
-            size = sum(array.nbytes for array in arrays.values()) / 1e6
+            size = sum(array.nbytes for array in arrays.values())
             sys.stderr.write(
-                "%s: up to %d steps of %.3f MB: %.3f MB; steps= limits it\n"
-                % (self.path, self.steps, size, size * self.steps)
+                "%s: up to %d steps of %s: %s; steps= limits it\n"
+                % (self.path, self.steps, _size(size), _size(size * self.steps))
             )
 
     def torch(self, model, optimizer, scheduler=None):
@@ -470,6 +470,10 @@ def _process_index():
         if hasattr(jax, name):
             return getattr(jax, name)()
     return 0
+
+
+def _size(count):
+    return "%.3g GB" % (count / 1e9) if count >= 1e9 else "%.3g MB" % (count / 1e6)
 
 
 def _write_whole(path, write):
