@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +84,7 @@ def test_the_trees_are_of_the_sizes_that_the_readme_names_and_of_a_dtype():
 def test_leaves_are_in_groups_by_turns_on_all_sides():
     grads = {name: jnp.ones(2) for name in problem.equal_leaves(4, 2)}
     for tx in growth._group(2).values():
-        updates, _ = tx.update(grads, tx.init(grads), grads)
+        updates: Any = tx.update(grads, tx.init(grads), grads)[0]
         rates = [float(update[0]) / -growth.RATE for update in updates.values()]
         assert rates == pytest.approx([1, 2, 1, 2], rel=1e-3)
 
@@ -91,7 +92,8 @@ def test_leaves_are_in_groups_by_turns_on_all_sides():
 def test_tracing_compiling_imports_and_memory_are_measured_apart(monkeypatch: pytest.MonkeyPatch):
     assert start.seconds_to_run("import time\ntime.sleep(0.2)") >= 0.2
     assert tools._time_call("x", lambda: "done", 1e9).ratio.median < 1
-    assert [16 < figure.base < 32 for figure in step_time.measure_memory(True)] == [True, True]
+    figures: Any = step_time.measure_memory(True)
+    assert [16 < figure.base < 32 for figure in figures] == [True, True]
     ticks = iter([0.0, 1.0, 3.0])
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=ticks.__next__))
     square = jnp.ones((64, 64))

@@ -1,5 +1,7 @@
 """What a difference is made of, and what is said of it, for runs whose distances are known."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -93,7 +95,7 @@ def test_of_what_poison_tells_apart_nothing_is_measured():
 
 def test_in_half_precision_a_difference_begins_where_it_can_be_seen():
     """256 ULP of bfloat16 are twice the scale: a sixteenth of it counts."""
-    left = np.ones((4, 2), ml_dtypes.bfloat16)
+    left: Any = np.ones((4, 2), ml_dtypes.bfloat16)
     apart = np.asarray([[0, 0], [1, 0], [16, 0], [200, 0]]) / 128
     right = left + apart.astype(ml_dtypes.bfloat16)
     found = compare({"params": left}, {"params": right})

@@ -74,7 +74,7 @@ def test_a_step_that_is_skipped_moves_nothing(overflow: Any, tmp_path: Path):
             grads: Any = (
                 {} if overflow is None else {"grads": {"w": np.array([1, overflow, 2], "f4")}}
             )
-            rate = {"learning_rate": rates[1]}  # of the next step that is taken
+            rate: Any = {"learning_rate": rates[1]}  # of the next step that is taken
             rec.step(params=params, new_params=params, skipped=True, **grads, **rate)
             continue
         updates, state = tx.update(params, state, params)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from equivalence_tests.compare.comparison import compare
+from equivalence_tests.report.item import broken_lines
 from equivalence_tests.report.table import closing_line, table
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
@@ -67,6 +68,8 @@ def test_a_row_tells_the_farthest_the_first_step_and_a_claim_that_is_broken():
     poisoned = early.copy()
     poisoned[1:] = np.nextafter(ONE[0], 2), [np.nan], [np.nan]
     found = compare({"w": ONE.repeat(2, 0)}, {"w": poisoned}, poisoned={"": 2})
+    unproved = Result(Check("adam", 0), "", proof_held=False, proved="not decided")
+    assert broken_lines(unproved) == ["proved: not decided"]
     (cell,) = table([Result(Check("adam", 0), "", different(""), found)], "it").columns[3].cells
     assert str(cell).endswith("different[/], but not before a gradient that is not finite")
     assert str(cells[3][0]).endswith(" by 75 % of its scale (6.29e+06 ULP), from step 2")

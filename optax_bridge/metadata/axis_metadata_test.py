@@ -14,7 +14,6 @@ from flax.linen import partitioning
 from jax.sharding import AxisType, PartitionSpec
 
 import optax_bridge
-from optax_bridge.correspondence import ENTRIES
 from optax_bridge.metadata import axis_metadata, param_axes
 
 NAMES = {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
@@ -22,7 +21,7 @@ RAW = {"dense": {"kernel": jnp.arange(128.0 * 256).reshape(128, 256) / 9e4, "bia
 BOXED = {"dense": {k: nn.Partitioned(v, NAMES[k]) for k, v in RAW["dense"].items()}}
 GRADS = jax.tree.map(jnp.cos, RAW)
 RULES = [("embed", "data"), ("mlp", "model")]
-OURS = [e.name for e in ENTRIES.values() if "boxed" not in e.excluded]
+OURS = [e.name for e in optax_bridge.correspondence.ENTRIES.values() if "boxed" not in e.excluded]
 ADAFACTORS = {"optax": optax.adafactor(0.1), "ours": optax_bridge.adafactor(0.1)}
 ON_OPTAX = {
     "novograd": optax.novograd(0.1),
@@ -100,7 +99,7 @@ def test_7_boxed_and_unboxed_gradients(name: str, grads: str):
     if name.startswith("optax "):
         tx: Any = ON_OPTAX[name.removeprefix("optax ")]
     else:
-        entry = ENTRIES[name]
+        entry = optax_bridge.correspondence.ENTRIES[name]
         tx = optax_bridge.from_legacy(entry.definition(entry.cases[0], 0.1))
     state = create(BOXED, tx)
     given = axis_metadata.boxed_as(BOXED, GRADS) if grads == "boxed" else GRADS

@@ -217,7 +217,7 @@ def test_an_axis_without_a_name_is_of_no_role() -> None:
     updates = []
     for name, more in ((None, {}), ("heads", {"heads": "none"})):
         tx = optax_bridge.adafactor(0.1, axis_rules=rules | more)
-        params = P(kernel, (name, *rules))
+        params: Any = P(kernel, (name, *rules))
         updates.append(optax_bridge.unboxed(tx.update(params, tx.init(params), params)[0]))
     np.testing.assert_array_equal(*updates)
 

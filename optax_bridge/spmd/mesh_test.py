@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -112,7 +114,7 @@ def test_two_tpu_slices_cut_a_mesh_and_every_minus_one_is_inferred(shape, ici, d
 
 
 def test_an_axis_over_several_of_the_mesh_is_divided_over_all_their_devices():
-    mesh = jax.sharding.AbstractMesh((2, 3), ("data", "model"))
+    mesh: Any = jax.sharding.AbstractMesh((2, 3), ("data", "model"))
     spec = ParameterSpec(shape=(6, 5), mesh_axes=(("data", "model"), None))
     check_axes("trainer", {"w": spec}, mesh)
     spec.shape = (3, 5)

@@ -48,7 +48,7 @@ def convert_state(
       TypeError: a TrainState without `optimizer_def`.
     """
     if isinstance(state, TrainState):
-        if optimizer_def is None:
+        if not isinstance(optimizer_def, legacy_optim.OptimizerDef):
             raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
         return legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
     if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):

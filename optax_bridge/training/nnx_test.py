@@ -1,6 +1,6 @@
 """A migrated optimizer drives NNX: the same trajectory, and a hand-off in mid-training."""
 
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -191,7 +191,7 @@ def variables(model: Any, kind: Any) -> Any:
 
 
 def test_all_collections_the_average_and_the_keys_are_handed_over() -> None:
-    state, model = full_state(), NnxNorm()
+    state, model = full_state(), cast("Any", NnxNorm())
     model.mean = nnx.BatchStat(jnp.zeros(1))
     state = state.replace(batch_stats={**state.batch_stats, "mean": jnp.ones(1)})
     optimizer: Any = nnx_optimizer.hand_off(state, model, rename=module_of)
