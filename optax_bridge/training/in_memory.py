@@ -33,8 +33,8 @@ def convert_state(
       state: a TrainState; or a legacy `Optimizer`, a dataclass, dict or tuple that holds one, or
         the nested dicts that `flax.serialization.to_state_dict` makes of either.
       optimizer_def: the legacy definition. May be None for an `Optimizer`, which has its own, and
-        where the state's fields fit one optimizer only. Or a transformation,
-        `optax_bridge.adafactor` by axis.
+        where the state's fields fit one optimizer only. For a legacy state it may be a
+        transformation too, `optax_bridge.adafactor` by axis.
       exact: see `optax_bridge.from_legacy`.
       part: which optimizer of the tree, where there are several: its '/'-joined path.
       allow_nan: let NaN and infinities in parameters and moments through.
