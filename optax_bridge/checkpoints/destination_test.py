@@ -61,7 +61,7 @@ def _own_folder(path: Path) -> None:
 
 def _file_in_a_checkpoint(path: Path) -> None:
     convert_file(ADAM_FILE, path, adam())
-    (path / "notes").write_text("mine")
+    (path / "checkpoint_notes.txt").write_text("mine")  # one of Orbax's begins like it
 
 
 def _file_in_a_folder_of_a_checkpoint(path: Path) -> None:
