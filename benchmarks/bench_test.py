@@ -27,6 +27,8 @@ def test_every_measurement_runs_and_stands_on_the_page(
         assert f"## {name.capitalize()}\n" in text
         assert f"\n{name}: " in f"\n{printed}"
     assert "it stopped with" not in text
+    growing = [row for row in text.splitlines() if row.startswith(("| compile, ", "| trace, "))]
+    assert growing and all("| exact / " in row for row in growing)
 
 
 def test_a_measurement_that_stops_is_told_and_one_that_is_not_named_does_not_run(
