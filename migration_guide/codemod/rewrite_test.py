@@ -279,8 +279,10 @@ REWRITES = {
         "i = [0, 1]\na.at[jax.numpy.array([0, 1])].add(y), a.at[jax.numpy.array(i)].add(y)",
     ),
     "index-list-of-axes": (
-        "jax.ops.index_add(a, [0, slice(2)], y), jax.ops.index_add(a, jax.ops.index[[0, 1]], y)",
-        "a.at[tuple([0, slice(2)])].add(y), a.at[jax.numpy.array([0, 1])].add(y)",
+        "jax.ops.index_add(a, [0, slice(2)], y), jax.ops.index_add(a, jax.ops.index[[0, 1]], y)\n"
+        "jax.ops.index_add(a, [[0, 1], [1, 2]], y)",
+        "a.at[tuple([0, slice(2)])].add(y), a.at[jax.numpy.array([0, 1])].add(y)\n"
+        "a.at[tuple([[0, 1], [1, 2]])].add(y)",
     ),
     "index-alone": ("i = jax.ops.index[..., 0]", "i = jax.numpy.s_[..., 0]"),
     "trapezoid": (

@@ -15,6 +15,7 @@ SKIPPED = {
     "last-line": "d = optim.Adam(\n    0.1,\n)  # optax-bridge: skip\n",
     "would-be-by-hand": "f(optim)  # optax-bridge: skip\n",
     "header": "def f(o: optim.Optimizer):  # optax-bridge: skip\n    return 1\n",
+    "above-a-header": "# optax-bridge: skip\ndef f(o: optim.Optimizer):\n    return 1\n",
     "one-line-block": "if x: d = optim.Adam(0.1)  # optax-bridge: skip\n",
     "other-rule": "jax.tree_map(f, optim)  # optax-bridge: skip\n",
 }
