@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+import legacy_optim
 from equivalence_tests import RecordingError, assert_replays, replay
 from equivalence_tests.pair.named import named_side
 from equivalence_tests.recordings import format
@@ -214,14 +215,30 @@ def test_names_and_a_state_of_pytorch_s_are_those_of_flax(tmp_path: Path):
     np.testing.assert_array_equal(restored["kernel"]["momentum_buffer"], trace["fc.weight"].T)
 
 
+def test_gradients_that_are_noted_and_then_clipped_in_place_are_both_recorded(tmp_path: Path):
+    grads = {"w": np.full(3, 8, np.float32)}
+    rec = Recorder(tmp_path / "run.rec")
+    with rec.flax(legacy_optim):
+        rec.note(raw_grads=grads)
+        grads["w"] /= 8
+        legacy_optim.GradientDescent(0.1).create({"w": jnp.ones(3)}).apply_gradient(grads)
+    trees = read(tmp_path / "run.rec").steps[0].trees
+    assert [trees[name]["w",][0] for name in ("raw_grads", "grads")] == [8, 1]
+
+
 def test_a_state_of_pytorch_is_brought_over_beside_buffers(tmp_path: Path):
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.02)
+    optimizer, rec = (
+        torch.optim.RMSprop(model.parameters(), lr=0.02),
+        Recorder(tmp_path / "run.rec"),
+    )
     for number in range(6):
         if number == 2:
-            Recorder(tmp_path / "run.rec").torch(model, optimizer)
-        model(torch.eye(3) * (number + 1)).pow(3).sum().backward()
+            rec.torch(model, optimizer)
+        loss = model(torch.eye(3) * (number + 1)).pow(3).sum()
+        loss.backward()
+        rec.note(loss=loss)
         optimizer.step()
     assert "1.running_var" in read(tmp_path / "run.rec").steps[0].tensors
     result = replay(tmp_path / "run.rec", optimizer=named_side("optax.rmsprop(0.02)"))

@@ -79,7 +79,7 @@ class Recorder:
         Call it before `optimizer.step()`, or `apply_gradient`.
         """
         if not self.is_full:
-            self._noted.update(fields)
+            self._noted.update(_copy(fields))
 
     def step(
         self,
@@ -360,7 +360,13 @@ def _check_replica(tree, leaves):
 
 
 def _copy(value):
-    """A copy of a tensor that a framework changes in place."""
+    """A copy of what a framework changes in place: tensors and arrays, in dicts and lists."""
+    if isinstance(value, dict):
+        return {name: _copy(below) for name, below in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_copy, value))
+    if isinstance(value, np.ndarray):
+        return value.copy()
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
@@ -374,7 +380,7 @@ def _same(values, last):
 
 def _number(value, place):
     _array(value, place)  # refuses what is no number
-    return float(value)
+    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def _rates(rate):
