@@ -1,5 +1,7 @@
 """States in memory: a legacy state dict to a `TrainState`, and back."""
 
+from typing import Any
+
 import optax
 from flax import serialization
 
@@ -48,9 +50,10 @@ def convert_state(
       TypeError: a TrainState without `optimizer_def`.
     """
     if isinstance(state, TrainState):
-        if not isinstance(optimizer_def, legacy_optim.OptimizerDef):
+        if optimizer_def is None:
             raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
-        return legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
+        definition: Any = optimizer_def  # which `legacy_tree` checks
+        return legacy_tree(state.params, state.opt_state, state.step, definition)
     if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
         optimizer_def = state.optimizer_def
     tree = plain(serialization.to_state_dict(state))
