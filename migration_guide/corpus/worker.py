@@ -37,7 +37,7 @@ def output_of(path: str, mode: str, *args: str, out: io.StringIO | None = None) 
             sys.argv = [path, *args]
             runpy.run_path(path, run_name="__main__")
             sys.path.pop(0)
-    except Exception:
+    except Exception:  # any error of the program is its output, as a process would print it
         return traceback.format_exc()
     finally:
         sys.argv = before

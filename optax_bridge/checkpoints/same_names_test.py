@@ -1,7 +1,6 @@
 """What does not fit a template is named, with the remedy that helps; what fits no array comes."""
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from optax_bridge.checkpoints.definitions import (
     parse_definitions,
     path_pattern,
 )
-from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.moves import (
     Misfit,
     Plan,
@@ -42,7 +40,6 @@ from optax_bridge.checkpoints.moves import (
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import (
     PARAMS,
-    assert_taken_over,
     fresh,
     replicated,
     same_bits,
@@ -287,15 +284,6 @@ def test_what_is_not_replicated_beside_what_is_comes_as_it_is() -> None:
     assert (type(restored["epoch"]), restored["epoch"], restored["note"]) == (int, 4, "x")
 
 
-def test_of_orbax_arrays_come_to_where_the_template_has_them(tmp_path: Path) -> None:
-    state = TrainState.from_legacy(trained(), exact=False)
-    whole: Any = jax.tree.map(lambda x: jnp.stack([x] * 2), state)
-    checkpoints.save_checkpoint(tmp_path, whole, 2)
-    restored: Any = restore_checkpoint(tmp_path, fresh())
-    assert_taken_over(restored)
-    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(restored))
-
-
 @pytest.mark.parametrize(
     "keys", [jnp.ones(2), 3, {"a": jnp.ones(2)}], ids=["floats", "int", "dict"]
 )
@@ -475,27 +463,6 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
         CheckpointError, match="expected 1 groups, as the MultiOptimizer has, found 2"
     ):
         convert_state(two, legacy_optim.Momentum(0.1))
-
-
-@pytest.mark.parametrize(
-    ("level", "within"),
-    [
-        (logging.NOTSET, logging.ERROR),
-        (logging.WARNING, logging.ERROR),
-        (logging.INFO, logging.INFO),
-        (logging.DEBUG, logging.DEBUG),
-    ],
-)
-def test_orbax_is_quiet_unless_asked_to_speak(level: int, within: int) -> None:
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(level)
-    try:
-        with quiet_orbax():
-            assert logger.level == within
-        assert logger.level == level
-    finally:
-        logger.setLevel(before)
 
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])

@@ -251,7 +251,7 @@ class _Reader:
 def _function(node: ast.FunctionDef, method: bool = False) -> Bound:
     args = [a.arg for a in [*node.args.args, *node.args.kwonlyargs]]
     decorators = {ast.unparse(d) for d in node.decorator_list}
-    if any("contextmanager" in d for d in decorators):
+    if any("property" in d or "contextmanager" in d for d in decorators):
         return Bound()
     bound_first = method and "staticmethod" not in decorators and bool(node.args.args)
     return Bound(keywords=args[1:] if bound_first else args)
