@@ -394,7 +394,7 @@ def _flax_rates(definition, args, kwargs):
     """The learning rate of a call of apply_gradient, or of each group."""
     params = args[0] if args else kwargs.get("hyper_params")
     params = definition.hyper_params if params is None else params
-    is_list = isinstance(params, (list, tuple))
+    is_list = isinstance(params, (list, tuple)) and not hasattr(params, "learning_rate")
     groups = {str(n): p for n, p in enumerate(params)} if is_list else {"all": params}
     rates = {name: getattr(p, "learning_rate", None) for name, p in groups.items()}
     if kwargs.get("learning_rate") is not None:
