@@ -1,7 +1,9 @@
-"""Programs that a user names on the command line: `package.module` or `file.py`.
+"""Programs that a user names on the command line: `package.module` or `file.py:name`.
 
 Each is loaded as a program of its own: with its own command line, its own absl flags, and the
-modules in its folder, so that an old program and the migrated one may have the same names.
+modules in its folder, so that an old program and the migrated one may have the same names. One of
+them is loaded at a time: the modules and flags of the last leave Python's tables when the next
+program is used, and its functions go on with the modules that they have.
 """
 
 import contextlib
@@ -39,30 +41,21 @@ Flags = Any  # all flags of the process
 _OLD_NAMES = {"flax", "optim"}
 
 
-@dataclass
-class _Neighbours:
-    """Modules that a program imports from its folder, and their flags."""
-
-    modules: dict[str, ModuleType] = field(default_factory=dict)
-    away: dict[str, ModuleType] = field(default_factory=dict)  # while another program's are there
-    flags: dict[str, Flag] = field(default_factory=dict)
-
-
 @dataclass(eq=False)
 class _Program:
     """A program by its name."""
 
     name: str
     folder: Path
-    neighbours: _Neighbours
     module: ModuleType | None = None
-    flags: dict[str, Flag] = field(default_factory=dict)
+    modules: dict[str, ModuleType] = field(default_factory=dict)  # imported from its folder
+    flags: dict[str, tuple[str, Flag]] = field(default_factory=dict)  # and the module of each
     parsed: tuple[str, ...] | None = None
     unknown: tuple[str, ...] | None = None
 
 
-_programs: dict[Path | str, _Program] = {}
-_neighbours: dict[Path, _Neighbours] = {}
+_programs: dict[Path, _Program] = {}
+_loaded: _Program | None = None
 _arguments: tuple[str, ...] = ()
 _used: list[_Program] = []  # since these arguments are given
 
@@ -92,23 +85,21 @@ def with_own_arguments(name: str) -> Generator[None]:
     """Context in which a program sees its own command line, flags and modules."""
     program, before = _program(name), sys.argv
     sys.argv = [name, *_arguments]
-    _enter(program, _absl_flags())
+    _load(program)
     _parse_flags(program)
-    modules = set(sys.modules)
-    flags: set[str] = set(_absl_flags() or ())
+    modules, flags = set(sys.modules), set(_absl_flags() or ())
     try:
         yield
     finally:
         sys.argv = before
-        _leave(program, modules)
-        if (defined := _absl_flags()) is not None:
-            _keep_flags(program, defined, flags)
+        _note_modules(program, modules)
+        _note_flags(program, flags)
 
 
 def in_program(name: str, function: Callable[P, R]) -> Callable[P, R]:
     """Returns a function that runs as a part of the program; itself, if that has no flags."""
     program = _program(name)
-    if not (program.flags or program.neighbours.flags):
+    if not program.flags:
         return function
 
     @functools.wraps(function)
@@ -130,11 +121,9 @@ def module_named(name: str) -> ModuleType:
         raise ImportError(f"there is no file {file}. Check the path")
     with with_own_arguments(name):
         is_file = file.suffix == ".py"
-        module = _execute(name, file) if is_file else importlib.import_module(name)
-    if file.suffix == ".py":  # a module is found in sys.modules, or reloaded where it is gone
-        program.module = module
+        program.module = _execute(name, file) if is_file else importlib.import_module(name)
     with with_own_arguments(name):  # which parses the flags that it has defined
-        return module
+        return program.module
 
 
 @describing()
@@ -235,51 +224,50 @@ def _execute(name: str, file: Path) -> ModuleType:
 
 
 def _program(name: str) -> _Program:
-    file = Path(name)
-    is_file = file.suffix == ".py"
-    folder = file.parent.resolve() if is_file else Path.cwd()
-    key = file.resolve() if is_file else name
-    if key not in _programs:
-        home = file.resolve() if is_file else folder
-        neighbours = _neighbours.setdefault(home, _Neighbours())
-        _programs[key] = _Program(name, folder, neighbours)
-    return _programs[key]
+    file = Path(name).resolve()
+    folder = file.parent if file.suffix == ".py" else Path.cwd()
+    return _programs.setdefault(file, _Program(name, folder))
 
 
-def _enter(program: _Program, flags: Flags) -> None:
-    """Puts a program's modules and flags in the place of another one's."""
+def _load(program: _Program) -> None:
+    """Makes room for a program: modules and flags of the last one leave Python's tables."""
+    global _loaded
     if str(program.folder) in sys.path:
         sys.path.remove(str(program.folder))
     sys.path.insert(0, str(program.folder))
-    here = program.neighbours
-    for other in _neighbours.values():
-        if other is not here:
-            for name, module in list(other.modules.items()):
-                if sys.modules.get(name) is module:
-                    other.away[name] = sys.modules.pop(name)
-    sys.modules.update(here.away)
-    here.away.clear()
-    if flags is None:
+    last, _loaded = _loaded, program
+    if last is None or last is program:
         return
-    wanted = here.flags | program.flags
-    for other in (*_programs.values(), *_neighbours.values()):
-        for name, flag in other.flags.items():
-            if name in flags and flags[name] is flag and wanted.get(name) is not flag:
-                delattr(flags, name)
-    for name, flag in wanted.items():
-        if name not in flags:
+    for name, module in last.modules.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    if (flags := _absl_flags()) is None:
+        return
+    for name, (module, _) in last.flags.items():
+        delattr(flags, name)
+        flags.flags_by_module_dict().pop(module, None)  # of a module that ran again, too
+    for name, (module, flag) in program.flags.items():
+        if name == flag.name:  # which sets its short name too
             flags[name] = flag
+            flags.register_flag_by_module(module, flag)
 
 
-def _leave(program: _Program, before: set[str]) -> None:
-    """Notes which modules were imported from the program's folder since it was entered."""
+def _note_modules(program: _Program, before: set[str]) -> None:
     for name in sys.modules.keys() - before:
         file = getattr(sys.modules[name], "__file__", None)
         is_library = isinstance(file, str) and "site-packages" in file
         if not isinstance(file, str) or is_library or name.partition(".")[0] in OURS:
             continue
         if program.folder in Path(file).parents:
-            program.neighbours.modules[name] = sys.modules[name]
+            program.modules[name] = sys.modules[name]
+
+
+def _note_flags(program: _Program, before: set[str]) -> None:
+    flags = _absl_flags() or {}
+    for name in set(flags) - before:
+        module = flags.find_module_defining_flag(name)
+        if module == program.name or module in program.modules:
+            program.flags[name] = (module, flags[name])
 
 
 def _absl_flags() -> Flags:
@@ -288,34 +276,23 @@ def _absl_flags() -> Flags:
     return None if module is None else module.FLAGS
 
 
-def _keep_flags(program: _Program, flags: Flags, before: set[str]) -> None:
-    """Notes which new flags are the program's, and which those of modules in its folder."""
-    for name in set(flags) - before:
-        module = flags.find_module_defining_flag(name)
-        if module == program.name:
-            program.flags[name] = flags[name]
-        elif module in program.neighbours.modules:
-            program.neighbours.flags[name] = flags[name]
-
-
 def _parse_flags(program: _Program) -> None:
     """Sets a program's flags to the values of its command line, else their defaults."""
     if program not in _used:
         _used.append(program)
     flags = _absl_flags()
-    program_flags = {**program.neighbours.flags, **program.flags}
-    if flags is None or not program_flags or program.parsed == _arguments:
+    if flags is None or not program.flags or program.parsed == _arguments:
         return
     # A module that the program needs to run may not be needed to make its state.
-    required = {name: flag.validators for name, flag in program_flags.items() if flag.value is None}
-    for name in required:
-        program_flags[name].validators = []
+    required = {flag: flag.validators for _, flag in program.flags.values() if flag.value is None}
+    for flag in required:
+        flag.validators = []
     before = set(flags)
     try:
         program.unknown = tuple(flags([program.name, *_arguments], known_only=True)[1:])
     finally:
-        for name, validators in required.items():
-            program_flags[name].validators = validators
+        for flag, validators in required.items():
+            flag.validators = validators
         # A config of ml_collections defines one for each of its fields that an argument sets.
-        program.flags |= {name: flags[name] for name in set(flags) - before}
+        program.flags |= {name: (program.name, flags[name]) for name in set(flags) - before}
     program.parsed = _arguments

@@ -79,15 +79,18 @@ def test_files_of_one_folder_have_their_own_modules_beside_them(
     for age, rate in (("past", 1), ("present", 2)):
         (tmp_path / f"{age}.py").write_text(
             "from absl import flags\n"
-            f"flags.DEFINE_integer('rate_of_ages', {rate}, '')\n"
+            f"flags.DEFINE_integer('rate_of_ages', {rate}, '', short_name='r')\n"
             "def rate():\n    return flags.FLAGS.rate_of_ages\n"
         )
         (tmp_path / f"of_{age}.py").write_text(f"from {age} import rate\nmake = rate\n")
-    for _ in range(2):
-        assert made("of_past.py:make") == 1
-        assert made("of_present.py:make") == 2
-    with programs_given(["--rate_of_ages=3"]):
-        assert made("of_past.py:make") == made("of_present.py:make") == 3
+        late = f"def make():\n    from {age} import rate\n    return rate()\n"
+        (tmp_path / f"later_{age}.py").write_text(late)
+    for when in ("of", "later", "of", "later"):
+        assert made(f"{when}_past.py:make") == 1
+        assert made(f"{when}_present.py:make") == 2
+    with programs_given(["-r=3"]):
+        for name in ("of_past", "of_present", "later_past", "later_present"):
+            assert made(f"{name}.py:make") == 3
 
 
 ADAM = Path(__file__).parents[1] / "checkpoints" / "testdata" / "adam.msgpack"
