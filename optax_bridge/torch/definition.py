@@ -16,11 +16,12 @@ import legacy_optim
 from optax_bridge.exact.calls import explained
 from optax_bridge.exact.leaf_rule import LeafRule, ScalarOrSchedule, is_zero
 from optax_bridge.exact.transformation import ExactTransformation
-from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
+from optax_bridge.torch.arithmetic import Kernels, Tensor
 
 __all__ = ["ScalarOrSchedule", "TorchOptimizer", "is_zero", "transformation"]
 
 Fields = Mapping[str, Tensor | None]
+Result = tuple[Tensor, Fields]  # the new parameter, and the new fields of its state
 Values = SimpleNamespace  # hyper-parameters of a step, or a state's fields, as attributes
 P = ParamSpec("P")
 
@@ -43,10 +44,8 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
         """The state before the first step, for one parameter."""
         return {name: jnp.zeros_like(param) for name in self.FIELDS}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
-        """The new parameter and fields, after step `t`, counted from 1 in float64."""
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
+        """The new parameter and fields, after step `hp.t`, counted from 1 in float64."""
         raise NotImplementedError
 
     def init_param_state(self, param: jax.Array) -> Any:
@@ -65,16 +64,11 @@ class TorchOptimizer(legacy_optim.OptimizerDef):
         dtypes = {name: _dtype(value) for name, value in fields.items()}
         with jax.enable_x64(True):
             kernels = Kernels(_dtype(param))
-            hp = SimpleNamespace(**{n: _wide_number(v) for n, v in vars(hyper_params).items()})
-            wide = {n: v if v is None else Kernels(dtypes[n]).wide(v) for n, v in fields.items()}
-            new_param, new = self.step(
-                kernels,
-                jnp.asarray(count, jnp.float64) + 1.0,
-                hp,
-                kernels.wide(param),
-                kernels.wide(grad),
-                SimpleNamespace(**wide),
-            )
+            hp = Values(**{n: _wide_number(v) for n, v in vars(hyper_params).items()})
+            old = {n: v if v is None else Kernels(dtypes[n]).wide(v) for n, v in fields.items()}
+            hp.t = jnp.asarray(count, jnp.float64) + 1.0
+            tensors = kernels.wide(param), kernels.wide(grad)
+            new_param, new = self.step(kernels, hp, *tensors, Values(**old))
             narrow = {n: v if v is None else Kernels(dtypes[n]).narrow(v) for n, v in new.items()}
             return kernels.narrow(new_param), narrow
 

@@ -1,12 +1,14 @@
-"""Recipes and claims that the entries of PyTorch's optimizers share."""
+"""Entries of PyTorch's optimizers, and the recipes and claims that they share."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from optax_bridge.correspondence.claim import Claim, Evidence, differs, identical, rounding
-from optax_bridge.correspondence.entry import LegacyClass, OptaxRecipe
+from optax_bridge.correspondence.entry import Entry, LegacyClass, OptaxRecipe, StateField
 from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.recipe import Setting as s
+from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE
+from optax_bridge.torch.definition import TorchOptimizer
 
 # Arguments of PyTorch's constructors that have no place here, and what to know of each.
 _BESIDE = {
@@ -20,35 +22,64 @@ _BESIDE = {
     "differentiable": "the same numbers: PyTorch then keeps a step for autograd; in JAX "
     "differentiate through `tx.update`",
 }
-
-
-def of_class(name: str) -> dict[str, Any]:
-    """The arguments of an entry that name the class, its port and its other arguments."""
-    return {
-        "legacy": LegacyClass(f"optax_bridge.torch.{name}"),
-        "port": f"optax_bridge.torch.{name.lower()}",
-        "extra_arguments": _BESIDE,
-    }
-
+# Fields of states that are means, sums or maxima of squares or magnitudes.
+_SQUARES = frozenset(
+    [
+        "sum",
+        "square_avg",
+        "acc_delta",
+        "exp_avg_sq",
+        "max_exp_avg_sq",
+        "exp_inf",
+        "row_var",
+        "col_var",
+        "variance",
+    ]
+)
 
 _ORDER = (
     "PyTorch's operations in PyTorch's order, each rounded as its vectorized kernels for CPUs "
     "round it"
 )
 EXACT = identical(_ORDER)
-ROOT = (
+_EXACT_BUT_ROOTS = rounding(
+    4,
     f"{_ORDER}, but for its square root, which is 1 ULP off for 0.7 % of all numbers where Intel's "
-    "library computes it"
+    "library computes it",
 )
 
 
-def exact_but(ulp: float, why: str = ROOT) -> Claim:
-    """The claim that an exact recipe is PyTorch's trajectory up to so much rounding."""
-    return rounding(ulp, why)
+def torch_entry(
+    cls: type[TorchOptimizer],
+    *papers: str,
+    in_optax: Mapping[str, tuple[str, ...]] | None = None,
+    exactness: Claim = _EXACT_BUT_ROOTS,
+    **fields: Any,
+) -> Entry:
+    """The entry of a class; `in_optax` has the fields of its state that Optax has too."""
+    state = tuple(
+        StateField(
+            name,
+            f"Torch{cls.__name__}State.{name}",
+            (in_optax or {}).get(name, ()),
+            within=NOT_NEGATIVE if name in _SQUARES else FINITE,
+        )
+        for name in cls.FIELDS
+    )
+    return Entry(
+        LegacyClass(f"optax_bridge.torch.{cls.__name__}"),
+        f"optax_bridge.torch.{cls.__name__.lower()}",
+        state,
+        sources=(f"torch.optim.{cls.__name__}", *papers),
+        exactness=exactness,
+        extra_arguments=_BESIDE,
+        **fields,
+    )
 
 
-SIGN = call("optax.scale", -1.0)
-COUPLED = call("optax.add_decayed_weights", s("weight_decay"))
+_SIGN = call("optax.scale", -1.0)
+DECAY = call("optax.add_decayed_weights", s("weight_decay"))
+RATE = call("optax.scale_by_learning_rate", s("lr"))
 
 _HALF = differs(
     "PyTorch rounds every operation on moments to the parameters' dtype, Optax others; the exact "
@@ -80,11 +111,11 @@ def with_sign_and_decay(
     if not decays:
         return (
             OptaxRecipe(recipe, claim, minimize),
-            OptaxRecipe(call("optax.chain", SIGN, recipe), claim, maximize),
+            OptaxRecipe(call("optax.chain", _SIGN, recipe), claim, maximize),
         )
     return (
         OptaxRecipe(recipe, claim, {**minimize, "weight_decay": 0}),
-        OptaxRecipe(call("optax.chain", COUPLED, recipe), claim, minimize),
-        OptaxRecipe(call("optax.chain", SIGN, recipe), claim, {**maximize, "weight_decay": 0}),
-        OptaxRecipe(call("optax.chain", SIGN, COUPLED, recipe), claim, maximize),
+        OptaxRecipe(call("optax.chain", DECAY, recipe), claim, minimize),
+        OptaxRecipe(call("optax.chain", _SIGN, recipe), claim, {**maximize, "weight_decay": 0}),
+        OptaxRecipe(call("optax.chain", _SIGN, DECAY, recipe), claim, maximize),
     )

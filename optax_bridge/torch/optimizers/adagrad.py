@@ -6,13 +6,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, StateField, Unsupported, squares
+from optax_bridge.correspondence.entry import Case, Unsupported
 from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.values import DECAY, NOT_NEGATIVE
-from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
+from optax_bridge.torch.arithmetic import Kernels, Tensor
 from optax_bridge.torch.definition import (
     Fields,
+    Result,
     ScalarOrSchedule,
     TorchOptimizer,
     Values,
@@ -20,7 +21,7 @@ from optax_bridge.torch.definition import (
     is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import exact_but, of_class, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import RATE, torch_entry, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,24 +49,21 @@ class Adagrad(TorchOptimizer):
     def init_fields(self, param: Tensor) -> Fields:
         return {"sum": jnp.full_like(param, self.initial_accumulator_value)}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad = descent(k, hp, param, grad)
         total = k.addcmul(state.sum, grad, grad)
-        rate = hp.lr / (1.0 + (t - 1.0) * hp.lr_decay)
+        rate = hp.lr / (1.0 + (hp.t - 1.0) * hp.lr_decay)
         return k.addcdiv(param, grad, k.add(k.sqrt(total), hp.eps), value=-rate), {"sum": total}
 
 
 adagrad = transformation(Adagrad)
 
-ADAGRAD_ENTRY = Entry(
-    **of_class("Adagrad"),
-    exactness=exact_but(4),
+_ADAGRAD = torch_entry(
+    Adagrad,
+    "Duchi et al. 2011",
     within=dict.fromkeys(
         ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), NOT_NEGATIVE
     ),
-    state=(squares("sum", "TorchAdagradState.sum"),),
     optax=with_sign_and_decay(
         call(
             "optax.adagrad",
@@ -95,7 +93,6 @@ ADAGRAD_ENTRY = Entry(
         "`optax.adagrad` begins with a sum of 0.1 and an eps of 1e-7 inside the root; PyTorch "
         "with 0 and 1e-10 outside it. No setting of Optax's makes the two equal."
     ),
-    sources=("torch.optim.Adagrad", "Duchi et al. 2011"),
 )
 
 
@@ -119,9 +116,7 @@ class Adadelta(TorchOptimizer):
 
     FIELDS: ClassVar = ("square_avg", "acc_delta")
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad, rest = descent(k, hp, param, grad), 1.0 - hp.rho
         square = k.addcmul(k.mul(state.square_avg, hp.rho), grad, grad, value=rest)
         gradients, deltas = (k.sqrt(k.add(x, hp.eps)) for x in (square, state.acc_delta))
@@ -133,14 +128,14 @@ class Adadelta(TorchOptimizer):
 
 adadelta = transformation(Adadelta)
 
-ADADELTA_ENTRY = Entry(
-    **of_class("Adadelta"),
-    exactness=exact_but(4),
+_ADADELTA = torch_entry(
+    Adadelta,
+    "Zeiler 2012, arXiv:1212.5701",
     within={"rho": DECAY} | dict.fromkeys(("lr", "eps", "weight_decay"), NOT_NEGATIVE),
-    state=(
-        squares("square_avg", "TorchAdadeltaState.square_avg", ("ScaleByAdaDeltaState.e_g",)),
-        squares("acc_delta", "TorchAdadeltaState.acc_delta", ("ScaleByAdaDeltaState.e_x",)),
-    ),
+    in_optax={
+        "square_avg": ("ScaleByAdaDeltaState.e_g",),
+        "acc_delta": ("ScaleByAdaDeltaState.e_x",),
+    },
     optax=with_sign_and_decay(
         call("optax.adadelta", learning_rate=s("lr"), rho=s("rho"), eps=s("eps")),
         up_to_rounding(64, "order of operations only"),
@@ -151,7 +146,6 @@ ADADELTA_ENTRY = Entry(
         Case({"maximize": True}, learning_rate=1.0),
     ),
     notes="The rate is 1 by default; `optax.adadelta` takes none by default, which is 1 as well.",
-    sources=("torch.optim.Adadelta", "Zeiler 2012, arXiv:1212.5701"),
 )
 
 
@@ -187,9 +181,7 @@ class RMSprop(TorchOptimizer):
             "grad_avg": zeros if self.centered else None,
         }
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad = descent(k, hp, param, grad)
         buffer, mean = state.momentum_buffer, state.grad_avg
         square = k.addcmul(k.mul(state.square_avg, hp.alpha), grad, grad, value=1.0 - hp.alpha)
@@ -215,27 +207,19 @@ _SAME = up_to_rounding(64, "order of operations only")
 
 def _with_momentum(scale: str) -> Call:
     """The rate comes after the trace, as in PyTorch; in optax.rmsprop it comes before."""
-    return call(
-        "optax.chain",
-        call(scale, **_SCALE),
-        call("optax.trace", s("momentum")),
-        call("optax.scale_by_learning_rate", s("lr")),
-    )
+    return call("optax.chain", call(scale, **_SCALE), call("optax.trace", s("momentum")), RATE)
 
 
-RMSPROP_ENTRY = Entry(
-    **of_class("RMSprop"),
-    exactness=exact_but(4),
+_RMSPROP = torch_entry(
+    RMSprop,
+    "Tieleman and Hinton 2012",
+    "Graves 2013, arXiv:1308.0850",
     within=dict.fromkeys(("lr", "alpha", "eps", "weight_decay", "momentum"), NOT_NEGATIVE),
-    state=(
-        squares(
-            "square_avg",
-            "TorchRMSpropState.square_avg",
-            ("ScaleByRmsState.nu", "ScaleByRStdDevState.nu"),
-        ),
-        StateField("momentum_buffer", "TorchRMSpropState.momentum_buffer", ("TraceState.trace",)),
-        StateField("grad_avg", "TorchRMSpropState.grad_avg", ("ScaleByRStdDevState.mu",)),
-    ),
+    in_optax={
+        "square_avg": ("ScaleByRmsState.nu", "ScaleByRStdDevState.nu"),
+        "momentum_buffer": ("TraceState.trace",),
+        "grad_avg": ("ScaleByRStdDevState.mu",),
+    },
     optax=(
         *with_sign_and_decay(_PLAIN, _SAME, {"momentum": 0}),
         *with_sign_and_decay(_with_momentum("optax.scale_by_rms"), _SAME, {"centered": False}),
@@ -253,7 +237,6 @@ RMSPROP_ENTRY = Entry(
         "PyTorch after it: the same for a constant rate, another for a schedule, and another "
         "buffer."
     ),
-    sources=("torch.optim.RMSprop", "Tieleman and Hinton 2012", "Graves 2013, arXiv:1308.0850"),
 )
 
-ENTRIES = (ADAGRAD_ENTRY, ADADELTA_ENTRY, RMSPROP_ENTRY)
+ENTRIES = (_ADAGRAD, _ADADELTA, _RMSPROP)

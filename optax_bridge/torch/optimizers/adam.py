@@ -6,13 +6,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, OptaxRecipe, StateField, squares
+from optax_bridge.correspondence.entry import Case
+from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.recipe import Setting as s
-from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import CORRECTED_DECAY, NOT_NEGATIVE
-from optax_bridge.torch.arithmetic import Kernels, Number, Tensor, root
+from optax_bridge.torch.arithmetic import Kernels, Tensor, root
 from optax_bridge.torch.definition import (
     Fields,
+    Result,
     ScalarOrSchedule,
     TorchOptimizer,
     Values,
@@ -22,12 +23,12 @@ from optax_bridge.torch.definition import (
     with_decay,
 )
 from optax_bridge.torch.recipes import (
+    DECAY,
     DECAY_OF_ONE,
     EPS_OF_ZERO,
     EXACT,
-    SIGN,
-    exact_but,
-    of_class,
+    RATE,
+    torch_entry,
     up_to_rounding,
     with_sign_and_decay,
 )
@@ -61,30 +62,25 @@ class Adam(TorchOptimizer):
         zeros = TorchOptimizer.init_fields(self, param)
         return {**zeros, "max_exp_avg_sq": zeros["max_exp_avg_sq"] if self.amsgrad else None}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         param, grad = with_decay(k, hp, param, grad)
-        return _adam_step(k, t, hp, param, grad, state)
+        return _adam_step(k, hp, param, grad, state)
 
 
-def _adam_step(
-    k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-) -> tuple[Tensor, Fields]:
+def _adam_step(k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
     """The step of Adam and AdamW once decay and sign are in."""
     beta1, beta2 = hp.betas
-    mean, square = _moments(k, beta1, beta2, grad, state)
+    mean, square = _moments(k, hp, grad, state)
     largest = jnp.maximum(state.max_exp_avg_sq, square) if hp.amsgrad else None
-    scale = root(1.0 - beta2**t)
+    scale = root(1.0 - beta2**hp.t)
     denominator = k.add(k.div(k.sqrt(square if largest is None else largest), scale), hp.eps)
-    param = k.addcdiv(param, mean, denominator, value=-(hp.lr / (1.0 - beta1**t)))
+    param = k.addcdiv(param, mean, denominator, value=-(hp.lr / (1.0 - beta1**hp.t)))
     return param, {"exp_avg": mean, "exp_avg_sq": square, "max_exp_avg_sq": largest}
 
 
-def _moments(
-    k: Kernels, beta1: Number, beta2: Number, grad: Tensor, state: Values
-) -> tuple[Tensor, Tensor]:
+def _moments(k: Kernels, hp: Values, grad: Tensor, state: Values) -> tuple[Tensor, Tensor]:
     """The new moving averages of the gradient and of its square."""
+    beta1, beta2 = hp.betas
     mean = k.lerp(state.exp_avg, grad, 1.0 - beta1)
     square = k.addcmul(k.mul(state.exp_avg_sq, beta2), grad, grad, value=1.0 - beta2)
     return mean, square
@@ -94,11 +90,7 @@ adam = transformation(Adam)
 
 _WITHIN = {"lr": NOT_NEGATIVE, "betas": CORRECTED_DECAY, "eps": NOT_NEGATIVE}
 _MOMENTS = {"b1": s("betas", 0), "b2": s("betas", 1), "eps": s("eps")}
-_STATE = (
-    (StateField, "exp_avg", ("ScaleByAdamState.mu",)),
-    (squares, "exp_avg_sq", ("ScaleByAdamState.nu",)),
-    (squares, "max_exp_avg_sq", ()),
-)
+_IN_OPTAX = {"exp_avg": ("ScaleByAdamState.mu",), "exp_avg_sq": ("ScaleByAdamState.nu",)}
 _LARGEST = different(
     "PyTorch takes the largest second moment before its bias correction, optax.amsgrad after it"
 )
@@ -111,16 +103,15 @@ _SAME = up_to_rounding(
 )
 _AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **_MOMENTS)
 
-ADAM_ENTRY = Entry(
-    **of_class("Adam"),
-    exactness=exact_but(4),
+_ADAM_ENTRY = torch_entry(
+    Adam,
+    "Kingma and Ba 2014, arXiv:1412.6980",
     within=_WITHIN,
-    state=tuple(field(name, f"TorchAdamState.{name}", optax) for field, name, optax in _STATE),
+    in_optax=_IN_OPTAX,
     optax=(
         *with_sign_and_decay(_AMSGRAD, _LARGEST, {"amsgrad": True}),
         *with_sign_and_decay(_ADAM, _SAME, {"decoupled_weight_decay": False}),
-        OptaxRecipe(_ADAMW, _SAME, {"maximize": False}),
-        OptaxRecipe(call("optax.chain", SIGN, _ADAMW), _SAME),
+        *with_sign_and_decay(_ADAMW, _SAME, decays=False),
     ),
     cases=(
         Case(),
@@ -134,7 +125,6 @@ ADAM_ENTRY = Entry(
         "comes before `optax.adam`; `optax.adamw` is `torch.optim.AdamW`. With `amsgrad` the two "
         "libraries take the maximum at different places."
     ),
-    sources=("torch.optim.Adam", "Kingma and Ba 2014, arXiv:1412.6980"),
 )
 
 
@@ -161,27 +151,25 @@ class AdamW(TorchOptimizer):
     FIELDS: ClassVar = Adam.FIELDS
     init_fields = Adam.init_fields
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad = -grad if hp.maximize else grad
-        return _adam_step(k, t, hp, decay_param(k, hp, param), grad, state)
+        return _adam_step(k, hp, decay_param(k, hp, param), grad, state)
 
 
 adamw = transformation(AdamW)
 
-_AMSGRADW = call(
-    "optax.chain",
-    call("optax.scale_by_amsgrad", **_MOMENTS),
-    call("optax.add_decayed_weights", s("weight_decay")),
-    call("optax.scale_by_learning_rate", s("lr")),
-)
 
-ADAMW_ENTRY = Entry(
-    **of_class("AdamW"),
-    exactness=exact_but(4),
+def _decoupled(scale: str) -> Call:
+    return call("optax.chain", call(scale, **_MOMENTS), DECAY, RATE)
+
+
+_AMSGRADW = _decoupled("optax.scale_by_amsgrad")
+
+_ADAMW_ENTRY = torch_entry(
+    AdamW,
+    "Loshchilov and Hutter 2017, arXiv:1711.05101",
     within=_WITHIN,
-    state=tuple(field(name, f"TorchAdamWState.{name}", optax) for field, name, optax in _STATE),
+    in_optax=_IN_OPTAX,
     optax=(
         *with_sign_and_decay(_AMSGRADW, _LARGEST, {"amsgrad": True}, decays=False),
         *with_sign_and_decay(
@@ -205,7 +193,6 @@ ADAMW_ENTRY = Entry(
         "decay, biases and norms as a rule, are groups of their own in PyTorch; in Optax "
         "`optax.adamw(mask=...)` or `optax_bridge.multi_optimizer`."
     ),
-    sources=("torch.optim.AdamW", "Loshchilov and Hutter 2017, arXiv:1711.05101"),
 )
 
 
@@ -229,27 +216,23 @@ class Adamax(TorchOptimizer):
 
     FIELDS: ClassVar = ("exp_avg", "exp_inf")
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         beta1, beta2 = hp.betas
         grad = descent(k, hp, param, grad)
         mean = k.lerp(state.exp_avg, grad, 1.0 - beta1)
         largest = jnp.maximum(k.mul(state.exp_inf, beta2), k.add(jnp.abs(grad), hp.eps))
-        param = k.addcdiv(param, mean, largest, value=-(hp.lr / (1.0 - beta1**t)))
+        param = k.addcdiv(param, mean, largest, value=-(hp.lr / (1.0 - beta1**hp.t)))
         return param, {"exp_avg": mean, "exp_inf": largest}
 
 
 adamax = transformation(Adamax)
 
-ADAMAX_ENTRY = Entry(
-    **of_class("Adamax"),
+_ADAMAX_ENTRY = torch_entry(
+    Adamax,
+    "Kingma and Ba 2014, arXiv:1412.6980",
     exactness=EXACT,
     within=_WITHIN,
-    state=(
-        StateField("exp_avg", "TorchAdamaxState.exp_avg", ("ScaleByAdamState.mu",)),
-        squares("exp_inf", "TorchAdamaxState.exp_inf", ("ScaleByAdamState.nu",)),
-    ),
+    in_optax={"exp_avg": ("ScaleByAdamState.mu",), "exp_inf": ("ScaleByAdamState.nu",)},
     optax=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **_MOMENTS),
         up_to_rounding(
@@ -265,7 +248,6 @@ ADAMAX_ENTRY = Entry(
         "Weight decay is *coupled*: it is added to the gradient. `optax.adamaxw` decouples it, as "
         "no setting of PyTorch's Adamax does."
     ),
-    sources=("torch.optim.Adamax", "Kingma and Ba 2014, arXiv:1412.6980"),
 )
 
 
@@ -296,17 +278,15 @@ class NAdam(TorchOptimizer):
     def init_fields(self, param: Tensor) -> Fields:
         return {**super().init_fields(param), "mu_product": jnp.ones((), jnp.float32)}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         beta1, beta2 = hp.betas
         param, grad = with_decay(k, hp, param, grad)
         momentum, following = (
-            beta1 * (1.0 - 0.5 * 0.96 ** (at * hp.momentum_decay)) for at in (t, t + 1.0)
+            beta1 * (1.0 - 0.5 * 0.96 ** (at * hp.momentum_decay)) for at in (hp.t, hp.t + 1.0)
         )
         product = Kernels("float32").mul(state.mu_product, momentum)
-        mean, square = _moments(k, beta1, beta2, grad, state)
-        denominator = k.add(k.sqrt(k.div(square, 1.0 - beta2**t)), hp.eps)
+        mean, square = _moments(k, hp, grad, state)
+        denominator = k.add(k.sqrt(k.div(square, 1.0 - beta2**hp.t)), hp.eps)
         current = -hp.lr * (1.0 - momentum) / (1.0 - product)
         param = k.addcdiv(param, grad, denominator, value=current)
         ahead = -hp.lr * following / (1.0 - product * following)
@@ -322,23 +302,17 @@ _OTHER = different(
 )
 _NADAMW = call("optax.nadamw", learning_rate=s("lr"), **_MOMENTS, weight_decay=s("weight_decay"))
 
-NADAM_ENTRY = Entry(
-    **of_class("NAdam"),
-    exactness=exact_but(4),
+_NADAM_ENTRY = torch_entry(
+    NAdam,
+    "Dozat 2016",
     within={**_WITHIN, "momentum_decay": NOT_NEGATIVE},
-    state=(
-        StateField("mu_product", "TorchNAdamState.mu_product"),
-        StateField("exp_avg", "TorchNAdamState.exp_avg"),
-        squares("exp_avg_sq", "TorchNAdamState.exp_avg_sq"),
-    ),
     optax=(
         *with_sign_and_decay(
             call("optax.nadam", learning_rate=s("lr"), **_MOMENTS),
             _OTHER,
             {"decoupled_weight_decay": False},
         ),
-        OptaxRecipe(_NADAMW, _OTHER, {"maximize": False}),
-        OptaxRecipe(call("optax.chain", SIGN, _NADAMW), _OTHER),
+        *with_sign_and_decay(_NADAMW, _OTHER, decays=False),
     ),
     cases=(
         Case(),
@@ -349,7 +323,6 @@ NADAM_ENTRY = Entry(
         "`mu_product`, the product of the momenta of all steps, is a state of its own for each "
         "parameter, in float32; Optax has no place for it."
     ),
-    sources=("torch.optim.NAdam", "Dozat 2016"),
 )
 
 
@@ -378,19 +351,17 @@ class RAdam(TorchOptimizer):
 
     FIELDS: ClassVar = ("exp_avg", "exp_avg_sq")
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         beta1, beta2 = hp.betas
         param, grad = with_decay(k, hp, param, grad)
-        mean, square = _moments(k, beta1, beta2, grad, state)
-        correction = 1.0 - beta2**t
+        mean, square = _moments(k, hp, grad, state)
+        correction = 1.0 - beta2**hp.t
         longest = 2.0 / (1.0 - beta2) - 1.0
-        length = longest - 2.0 * t * beta2**t / correction
+        length = longest - 2.0 * hp.t * beta2**hp.t / correction
         rectified = root(
             (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
         )
-        plain = k.mul(k.div(mean, 1.0 - beta1**t), hp.lr)
+        plain = k.mul(k.div(mean, 1.0 - beta1**hp.t), hp.lr)
         inverse = k.div(jnp.ones_like(square), k.add(k.sqrt(square), hp.eps))
         adaptive = k.mul(k.mul(plain, k.mul(inverse, root(correction))), rectified)
         update = jnp.where(length > _LEAST_LENGTH, adaptive, plain)
@@ -400,12 +371,7 @@ class RAdam(TorchOptimizer):
 radam = transformation(RAdam)
 
 _RADAM = call("optax.radam", learning_rate=s("lr"), **_MOMENTS)
-_DECOUPLED = call(
-    "optax.chain",
-    call("optax.scale_by_radam", **_MOMENTS),
-    call("optax.add_decayed_weights", s("weight_decay")),
-    call("optax.scale_by_learning_rate", s("lr")),
-)
+_RADAMW = _decoupled("optax.scale_by_radam")
 _RECTIFIED = up_to_rounding(64, "PyTorch computes the rectification in float64")
 _EPS_BEFORE = different(
     "PyTorch adds eps before the bias correction of the second moment, Optax after it: eps is 13 "
@@ -413,19 +379,16 @@ _EPS_BEFORE = different(
     float16=EPS_OF_ZERO,
 )
 
-RADAM_ENTRY = Entry(
-    **of_class("RAdam"),
-    exactness=exact_but(4),
+_RADAM_ENTRY = torch_entry(
+    RAdam,
+    "Liu et al. 2019, arXiv:1908.03265",
     within=_WITHIN,
-    state=(
-        StateField("exp_avg", "TorchRAdamState.exp_avg", ("ScaleByAdamState.mu",)),
-        squares("exp_avg_sq", "TorchRAdamState.exp_avg_sq", ("ScaleByAdamState.nu",)),
-    ),
+    in_optax=_IN_OPTAX,
     optax=(
         *with_sign_and_decay(_RADAM, _RECTIFIED, {"eps": 0, "decoupled_weight_decay": False}),
-        *with_sign_and_decay(_DECOUPLED, _RECTIFIED, {"eps": 0}, decays=False),
+        *with_sign_and_decay(_RADAMW, _RECTIFIED, {"eps": 0}, decays=False),
         *with_sign_and_decay(_RADAM, _EPS_BEFORE, {"decoupled_weight_decay": False}),
-        *with_sign_and_decay(_DECOUPLED, _EPS_BEFORE, decays=False),
+        *with_sign_and_decay(_RADAMW, _EPS_BEFORE, decays=False),
     ),
     cases=(
         Case(),
@@ -436,7 +399,6 @@ RADAM_ENTRY = Entry(
         "Where gradients are far above `eps` the two differ by rounding alone. Optax rectifies "
         "from a length of 5 on (`threshold`), PyTorch above 5."
     ),
-    sources=("torch.optim.RAdam", "Liu et al. 2019, arXiv:1908.03265"),
 )
 
-ENTRIES = (ADAM_ENTRY, ADAMW_ENTRY, ADAMAX_ENTRY, NADAM_ENTRY, RADAM_ENTRY)
+ENTRIES = (_ADAM_ENTRY, _ADAMW_ENTRY, _ADAMAX_ENTRY, _NADAM_ENTRY, _RADAM_ENTRY)

@@ -7,28 +7,22 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import (
-    Case,
-    Entry,
-    OptaxRecipe,
-    StateField,
-    Unsupported,
-    squares,
-)
+from optax_bridge.correspondence.claim import different, rounding
+from optax_bridge.correspondence.entry import Case, OptaxRecipe, Unsupported
 from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE, OneOf, Range
 from optax_bridge.torch.arithmetic import Kernels, Number, Tensor, root
 from optax_bridge.torch.definition import (
     Fields,
+    Result,
     ScalarOrSchedule,
     TorchOptimizer,
     Values,
     decay_param,
     transformation,
 )
-from optax_bridge.torch.recipes import exact_but, of_class, with_sign_and_decay
+from optax_bridge.torch.recipes import torch_entry, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -59,15 +53,13 @@ class Adafactor(TorchOptimizer):
         rows, columns = (jnp.zeros_like(jnp.sum(param, axis, keepdims=True)) for axis in (-1, -2))
         return {"row_var": rows, "col_var": columns, "variance": None}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad = -grad if hp.maximize else grad
         least, least_scale = hp.eps
         least = float(jnp.finfo(k.dtype).eps) if least is None else least
-        weight = t**hp.beta2_decay
+        weight = hp.t**hp.beta2_decay
         size = float(param.size) ** 0.5
-        rate = _larger(least_scale, k.norm(param) / size) * jnp.minimum(hp.lr, 1.0 / root(t))
+        rate = _larger(least_scale, k.norm(param) / size) * jnp.minimum(hp.lr, 1.0 / root(hp.t))
         param = decay_param(k, hp, param)
         if state.variance is None:
             rows, columns = (
@@ -100,9 +92,10 @@ def _mean_square(k: Kernels, grad: Tensor, axis: int) -> Tensor:
 
 adafactor = transformation(Adafactor)
 
-ADAFACTOR_ENTRY = Entry(
-    **of_class("Adafactor"),
-    exactness=exact_but(
+_ADAFACTOR = torch_entry(
+    Adafactor,
+    "Shazeer and Stern 2018, arXiv:1804.04235",
+    exactness=rounding(
         8,
         "PyTorch's operations in PyTorch's order; its norms and means add in an order of their "
         "own, which is rounding",
@@ -114,7 +107,6 @@ ADAFACTOR_ENTRY = Entry(
         "d": Range(least=1.0),
         "weight_decay": NOT_NEGATIVE,
     },
-    state=tuple(squares(name, f"TorchAdafactorState.{name}") for name in Adafactor.FIELDS),
     optax=with_sign_and_decay(
         call(
             "optax.adafactor",
@@ -136,7 +128,6 @@ ADAFACTOR_ENTRY = Entry(
         "PyTorch factors the last two axes of every parameter that has two, Optax the two largest "
         "ones if they are at least 128 long, and flax.optim did as Optax does."
     ),
-    sources=("torch.optim.Adafactor", "Shazeer and Stern 2018, arXiv:1804.04235"),
 )
 
 
@@ -177,9 +168,7 @@ class Muon(TorchOptimizer):
             )
         return {"momentum_buffer": jnp.zeros_like(param)}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         buffer = k.lerp(state.momentum_buffer, grad, 1.0 - hp.momentum)
         update = k.lerp(grad, buffer, hp.momentum) if hp.nesterov else buffer
         update = _orthogonal(update, hp.ns_coefficients, int(self.ns_steps), hp.eps)
@@ -214,9 +203,10 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 muon = transformation(Muon)
 
-MUON_ENTRY = Entry(
-    **of_class("Muon"),
-    exactness=exact_but(
+_MUON = torch_entry(
+    Muon,
+    "Jordan et al. 2024",
+    exactness=rounding(
         64,
         "PyTorch's operations in PyTorch's order; its products of matrices in bfloat16 add in an "
         "order of their own, which is rounding in bfloat16",
@@ -225,7 +215,6 @@ MUON_ENTRY = Entry(
         **dict.fromkeys(("lr", "weight_decay", "momentum", "eps"), NOT_NEGATIVE),
         "adjust_lr_fn": OneOf(("original", "match_rms_adamw")),
     },
-    state=(StateField("momentum_buffer", "TorchMuonState.momentum_buffer"),),
     optax=(
         OptaxRecipe(
             call(
@@ -264,7 +253,6 @@ MUON_ENTRY = Entry(
         "Parameters must have two axes; give all others to another optimizer. `optax.contrib.muon` "
         "gives them to AdamW by itself."
     ),
-    sources=("torch.optim.Muon", "Jordan et al. 2024"),
 )
 
-ENTRIES = (ADAFACTOR_ENTRY, MUON_ENTRY)
+ENTRIES = (_ADAFACTOR, _MUON)

@@ -6,13 +6,14 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from optax_bridge.correspondence.claim import different
-from optax_bridge.correspondence.entry import Case, Entry, StateField, Unsupported
+from optax_bridge.correspondence.entry import Case, Unsupported
 from optax_bridge.correspondence.recipe import Setting as s
 from optax_bridge.correspondence.recipe import call
 from optax_bridge.correspondence.values import NOT_NEGATIVE
-from optax_bridge.torch.arithmetic import Kernels, Number, Tensor
+from optax_bridge.torch.arithmetic import Kernels, Tensor
 from optax_bridge.torch.definition import (
     Fields,
+    Result,
     ScalarOrSchedule,
     TorchOptimizer,
     Values,
@@ -20,7 +21,7 @@ from optax_bridge.torch.definition import (
     is_zero,
     transformation,
 )
-from optax_bridge.torch.recipes import EXACT, of_class, up_to_rounding, with_sign_and_decay
+from optax_bridge.torch.recipes import EXACT, torch_entry, up_to_rounding, with_sign_and_decay
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,15 +57,13 @@ class SGD(TorchOptimizer):
     def init_fields(self, param: Tensor) -> Fields:
         return {"momentum_buffer": None if is_zero(self.momentum) else jnp.zeros_like(param)}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad = descent(k, hp, param, grad)
         buffer = state.momentum_buffer
         if buffer is not None:
             buffer = k.add(k.mul(buffer, hp.momentum), grad, alpha=1.0 - hp.dampening)
             if not is_zero(hp.dampening):  # the first gradient is taken whole
-                buffer = jnp.where(t == 1.0, grad, buffer)
+                buffer = jnp.where(hp.t == 1.0, grad, buffer)
             grad = k.add(grad, buffer, alpha=hp.momentum) if hp.nesterov else buffer
         return k.add(param, grad, alpha=-hp.lr), {"momentum_buffer": buffer}
 
@@ -75,11 +74,12 @@ _PLAIN = call("optax.sgd", learning_rate=s("lr"))
 _SGD = call("optax.sgd", learning_rate=s("lr"), momentum=s("momentum"), nesterov=s("nesterov"))
 _SAME = up_to_rounding(32, "PyTorch rounds `p - lr * d` once")
 
-SGD_ENTRY = Entry(
-    **of_class("SGD"),
+_SGD_ENTRY = torch_entry(
+    SGD,
+    "Sutskever et al. 2013",
     exactness=EXACT,
     within=dict.fromkeys(("lr", "momentum", "weight_decay"), NOT_NEGATIVE),
-    state=(StateField("momentum_buffer", "TorchSGDState.momentum_buffer", ("TraceState.trace",)),),
+    in_optax={"momentum_buffer": ("TraceState.trace",)},
     optax=(
         *with_sign_and_decay(_PLAIN, _SAME, {"momentum": 0}),
         *with_sign_and_decay(_SGD, _SAME),
@@ -104,7 +104,6 @@ SGD_ENTRY = Entry(
         "`optax.add_decayed_weights` comes first. PyTorch keeps no step for SGD, and no buffer "
         "before the first step, which takes the gradient undampened."
     ),
-    sources=("torch.optim.SGD", "Sutskever et al. 2013"),
 )
 
 
@@ -135,25 +134,23 @@ class ASGD(TorchOptimizer):
         eta, mu = jnp.asarray(rate, jnp.float32), jnp.ones((), jnp.float32)
         return {"eta": eta, "mu": mu, "ax": jnp.zeros_like(param)}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         grad = descent(k, hp, param, grad)
         param = k.mul(param, 1.0 - hp.lambd * state.eta)
         param = k.add(param, grad, alpha=-state.eta)
         change = k.mul(k.add(param, state.ax, alpha=-1.0), state.mu)
         average = jnp.where(state.mu == 1.0, param, k.add(state.ax, change))
-        eta = hp.lr / (1.0 + hp.lambd * hp.lr * t) ** hp.alpha
-        return param, {"eta": eta, "mu": 1.0 / jnp.maximum(1.0, t - hp.t0), "ax": average}
+        eta = hp.lr / (1.0 + hp.lambd * hp.lr * hp.t) ** hp.alpha
+        return param, {"eta": eta, "mu": 1.0 / jnp.maximum(1.0, hp.t - hp.t0), "ax": average}
 
 
 asgd = transformation(ASGD)
 
-ASGD_ENTRY = Entry(
-    **of_class("ASGD"),
+_ASGD_ENTRY = torch_entry(
+    ASGD,
+    "Polyak and Juditsky 1992",
     exactness=EXACT,
     within=dict.fromkeys(("lr", "weight_decay"), NOT_NEGATIVE),
-    state=tuple(StateField(name, f"TorchASGDState.{name}") for name in ASGD.FIELDS),
     optax=(),
     cases=(
         Case(),
@@ -164,7 +161,6 @@ ASGD_ENTRY = Entry(
         "Optax has no such optimizer. The average is no parameter of the model: take it with "
         '`optax.tree.get(opt_state, "ax")`. `optax.ema` of the parameters is another average.'
     ),
-    sources=("torch.optim.ASGD", "Polyak and Juditsky 1992"),
 )
 
 
@@ -194,9 +190,7 @@ class Rprop(TorchOptimizer):
     def init_fields(self, param: Tensor) -> Fields:
         return {"prev": jnp.zeros_like(param), "step_size": jnp.full_like(param, self.lr)}
 
-    def step(
-        self, k: Kernels, t: Number, hp: Values, param: Tensor, grad: Tensor, state: Values
-    ) -> tuple[Tensor, Fields]:
+    def step(self, k: Kernels, hp: Values, param: Tensor, grad: Tensor, state: Values) -> Result:
         (shorter, longer), (least, most) = hp.etas, hp.step_sizes
         grad = -grad if hp.maximize else grad
         agreement = k.mul(grad, state.prev)
@@ -211,14 +205,11 @@ class Rprop(TorchOptimizer):
 
 rprop = transformation(Rprop)
 
-RPROP_ENTRY = Entry(
-    **of_class("Rprop"),
+_RPROP_ENTRY = torch_entry(
+    Rprop,
+    "Riedmiller and Braun 1993",
     exactness=EXACT,
     within=dict.fromkeys(("lr", "etas", "step_sizes"), NOT_NEGATIVE),
-    state=(
-        StateField("prev", "TorchRpropState.prev"),
-        StateField("step_size", "TorchRpropState.step_size"),
-    ),
     optax=with_sign_and_decay(
         call(
             "optax.rprop",
@@ -240,7 +231,6 @@ RPROP_ENTRY = Entry(
         "`lr` is the first step size alone: a schedule does nothing. Optax keeps the last step in "
         "the place of the last gradient, and applies it one call late."
     ),
-    sources=("torch.optim.Rprop", "Riedmiller and Braun 1993"),
 )
 
-ENTRIES = (SGD_ENTRY, ASGD_ENTRY, RPROP_ENTRY)
+ENTRIES = (_SGD_ENTRY, _ASGD_ENTRY, _RPROP_ENTRY)
