@@ -39,20 +39,12 @@ _FLIPPED = "a transposed convolution of Flax has its kernel the other way round,
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of PyTorch, and the modules on the way to it."""
+    """A tensor of PyTorch, the modules on the way to it, and its name there."""
 
     name: str
+    module: Names
+    kind: str
     shape: tuple[int, ...]
-
-    @property
-    def module(self) -> Names:
-        """The modules' names."""
-        return tuple(self.name.split(".")[:-1])
-
-    @property
-    def kind(self) -> str:
-        """The name in its module."""
-        return self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -91,21 +83,17 @@ def draft_names(
 ) -> str:
     """The draft of a names file."""
     targets = list(_targets(state_in(like, "--like")))
-    dropped = [name for name in checkpoint.tensors if name.endswith(_COUNTER)]
-    drop = [f"*{_COUNTER}"] if dropped else []
-    drop += [*checkpoint.tied]
+    has_counter = any(name.endswith(_COUNTER) for name in checkpoint.tensors)
+    drop = [f"*{_COUNTER}"] * has_counter + [*checkpoint.tied]
     tensors = [
-        _Tensor(name, tensor.shape)
+        _Tensor(name, (*name.split("."),)[:-1], name.rpartition(".")[2], tensor.shape)
         for name, tensor in checkpoint.tensors.items()
-        if name not in checkpoint.tied and name not in dropped
+        if name not in checkpoint.tied and not name.endswith(_COUNTER)
     ]
     lines = _check_kernels(_match(tensors, targets), tensors)
     used = {path for line in lines.values() for path in line.target.paths}
-    unmatched = [tensor for tensor in tensors if tensor.name not in lines]
-    unused = [t for t in targets if len(t.paths) == 1 and t.paths[0] not in used]
     text = [f"# Where each tensor of {checkpoint.place} goes."]
-    count = sum(bool(line.unsure) for line in lines.values())
-    if count:
+    if count := sum(bool(line.unsure) for line in lines.values()):
         text.append(f"# Lines with `{UNSURE}`, {count} of them: look at each, and take it out.")
     for what, path in (("model", checkpoint.model), ("optimizer", checkpoint.optimizer)):
         text += [f"{what} = {json.dumps('/'.join(path))}"] if is_one_of_several and path else []
@@ -116,11 +104,16 @@ def draft_names(
         text += [f"order = {json.dumps(names)}", f"{UNSURE_ORDER} = {json.dumps(order.doubt)}"]
     text += ["", "[names]"]
     text += [lines[t.name].text(t.name) for t in tensors if t.name in lines]
-    if unmatched or unused:
-        text.append("")
-    text += [f"# {json.dumps(t.name)} {list(t.shape)}: nothing in Flax for it" for t in unmatched]
-    text += [f"# {'/'.join(t.paths[0])} {list(t.shape)}: nothing in PyTorch for it" for t in unused]
-    return "\n".join(text) + "\n"
+    unmatched = [
+        f"# {json.dumps(t.name)} {list(t.shape)}: nothing in Flax for it"
+        for t in tensors
+        if t.name not in lines
+    ] + [
+        f"# {'/'.join(t.paths[0])} {list(t.shape)}: nothing in PyTorch for it"
+        for t in targets
+        if len(t.paths) == 1 and t.paths[0] not in used
+    ]
+    return "\n".join([*text, *[""] * bool(unmatched), *unmatched, ""])
 
 
 def _targets(state: PyTree) -> Iterator[_Target]:
@@ -168,15 +161,13 @@ def _match(tensors: Sequence[_Tensor], targets: Sequence[_Target]) -> dict[str, 
         same = [line for line in options(tensor) if _same_name(tensor, line.target, shared)]
         if len(same) == 1:
             take(tensor, same[0])
-    choices: dict[str, list[_Line]] = {}
-    sole: _Tensor | None = tensors[0] if tensors else None
-    while sole is not None:
-        waiting = [tensor for tensor in tensors if tensor.name not in lines]
-        choices = {tensor.name: options(tensor) for tensor in waiting}
-        fitting_some = (tensor for tensor in waiting if choices[tensor.name])
-        sole = next((tensor for tensor in fitting_some if not _doubt(tensor, choices)), None)
-        if sole is not None:
-            take(sole, choices[sole.name][0])
+    while True:
+        choices = {tensor.name: options(tensor) for tensor in tensors if tensor.name not in lines}
+        some = (tensor for tensor in tensors if choices.get(tensor.name))
+        sole = next((tensor for tensor in some if not _doubt(tensor, choices)), None)
+        if sole is None:
+            break
+        take(sole, choices[sole.name][0])
     for tensor in tensors:
         if tensor.name not in lines and (free := options(tensor)):
             doubt = _doubt(tensor, choices)
@@ -207,7 +198,7 @@ def _unlikeness(
 ) -> tuple[float, list[list[int | str]]]:
     """Least for the most similar name but for numbers, and of such for the first in number."""
     one, other = (
-        re.sub(r"[\W\d_]", "", "".join(names[count:]).lower())
+        re.sub(r"\d", "", _letters(names[count:]))
         for names, count in zip((tensor.module, target.module), shared, strict=True)
     )
     numbers = [
@@ -219,14 +210,16 @@ def _unlikeness(
 
 def _same_name(tensor: _Tensor, target: _Target, shared: tuple[int, int]) -> bool:
     """True if the modules have the same name but for separators: layers.0.fc and layers_0/fc."""
-    is_out = target.module[-1:] == ("out",)  # as Flax calls it in an attention
+    suffix = "proj" if target.module[-1:] == ("out",) else ""  # as Flax calls it in an attention
+    return any(
+        _letters(tensor.module[start:]).removesuffix(suffix) == _letters(target.module[begin:])
+        for start, begin in ((0, 0), shared)
+    )
 
-    def is_same(start: int, start_of_target: int) -> bool:
-        one, other = ".".join(tensor.module[start:]), "/".join(target.module[start_of_target:])
-        one = one.removesuffix("_proj") if is_out else one
-        return re.sub(r"\W|_", "", one.lower()) == re.sub(r"\W|_", "", other.lower())
 
-    return is_same(0, 0) or is_same(*shared)
+def _letters(names: Names) -> str:
+    """Names without separators and capitals."""
+    return re.sub(r"\W|_", "", "".join(names).lower())
 
 
 def _fit(tensor: _Tensor, target: _Target) -> _Line | None:

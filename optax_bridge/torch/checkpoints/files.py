@@ -18,8 +18,9 @@ from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import (
     TorchCheckpoint,
-    model_paths,
-    optimizer_paths,
+    is_model,
+    is_optimizer,
+    paths_of,
     torch_checkpoint,
 )
 from optax_bridge.torch.checkpoints.moves import as_legacy, back, state_in
@@ -118,7 +119,7 @@ def description_of(
     read: Read, model: str | None = None, optimizer: str | None = None
 ) -> Iterator[str]:
     """Yields lines on what a file of PyTorch holds."""
-    models, optimizers = list(model_paths(read.tree)), list(optimizer_paths(read.tree))
+    models, optimizers = (paths_of(kind, read.tree) for kind in (is_model, is_optimizer))
     for what, paths, chosen in (("models", models, model), ("optimizers", optimizers, optimizer)):
         if len(paths) > 1 and chosen is None:
             yield f"{what}: {', '.join(map('/'.join, paths))}; name one: --part MODEL,OPTIMIZER"

@@ -1,5 +1,6 @@
 """From a model and an optimizer of PyTorch, in the middle of their training, to a `TrainState`."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
-from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
+from optax_bridge.torch.checkpoints.names import Rule, parse_names, read_names
 from optax_bridge.torch.definition import ScalarOrSchedule
 from optax_bridge.torch.from_torch import torch_definition
 
@@ -46,7 +47,7 @@ def state_from_torch(
     tensors = {name: tensors[raw] for name, raw in checkpoint.file_names.items()}
     groups = _names_of_groups(optimizer, tensors)
     order = [name for group in groups for name in group]
-    file = NamesFile(file.path, "model", "optimizer", file.drop, order, file.entries)
+    file = dataclasses.replace(file, model="model", optimizer="optimizer", order=order)
     rules = file.rules(list(checkpoint.tensors))
     traversals = [_traversal({*group}, rules) for group in groups]
     definition = torch_definition(optimizer, lr=lr, groups=traversals if groups[1:] else None)

@@ -1,7 +1,7 @@
 """Finds the model and the optimizer in a file of PyTorch, and which tensor has which state."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,32 +116,23 @@ def is_buffer(name: str) -> bool:
     return name.rpartition(".")[2] in _BUFFERS
 
 
-def model_paths(tree: PyTree) -> Iterator[Names]:
-    """Yields the paths of what may be a model's state dict: arrays by name, and nothing else."""
-    return _paths(tree, _is_model)
-
-
-def optimizer_paths(tree: PyTree) -> Iterator[Names]:
-    """Yields the paths of the state dicts of optimizers."""
-    return _paths(tree, _is_optimizer)
-
-
-def _paths(tree: PyTree, is_wanted: _Test, path: Names = ()) -> Iterator[Names]:
+def paths_of(is_wanted: _Test, tree: PyTree, path: Names = ()) -> list[Names]:
+    """The paths of the state dicts of a kind."""
     if not isinstance(tree, Mapping):
-        return
-    if is_wanted(tree):
-        yield path
-    elif not _is_optimizer(tree):
-        for name, value in tree.items():
-            yield from _paths(value, is_wanted, (*path, str(name)))
+        return []
+    if is_wanted(tree) or is_optimizer(tree):
+        return [path] * is_wanted(tree)
+    return [p for name, t in tree.items() for p in paths_of(is_wanted, t, (*path, str(name)))]
 
 
-def _is_model(tree: Mapping[str, PyTree]) -> bool:
+def is_model(tree: Mapping[str, PyTree]) -> bool:
+    """True for what may be a model's state dict: arrays by name, and nothing else."""
     values = tree.values()
     return all(map(is_array, values)) and any(is_floating(v.dtype) and v.ndim for v in values)
 
 
-def _is_optimizer(tree: Mapping[str, PyTree]) -> bool:
+def is_optimizer(tree: Mapping[str, PyTree]) -> bool:
+    """True for the state dict of an optimizer."""
     return {"state", "param_groups"} <= tree.keys()
 
 
@@ -150,8 +141,8 @@ def torch_checkpoint(
 ) -> TorchCheckpoint:
     """Finds the model and the optimizer."""
     tree = plain(tree)
-    model_path = _choose(list(model_paths(tree)), model, "model", place)
-    optimizers = list(optimizer_paths(tree))
+    model_path = _choose(paths_of(is_model, tree), model, "model", place)
+    optimizers = paths_of(is_optimizer, tree)
     optimizer_path = _choose(optimizers, optimizer, "optimizer", place) if optimizers else None
     file_tensors = at_path(tree, model_path)
     is_parallel = all(_without_wrappers(name).startswith(_ALL_BELOW) for name in file_tensors)
@@ -167,9 +158,8 @@ def torch_checkpoint(
         if str(index).isdecimal() and isinstance(fields, Mapping)
     }
     tied = _tied_names(tensors)
-    rest = tree
-    for path in (model_path, optimizer_path):
-        rest = without(rest, path) if path else rest if path is None else {}
+    rest = without(tree, model_path) if model_path else {}
+    rest = without(rest, optimizer_path) if optimizer_path else rest
     checkpoint = TorchCheckpoint(
         place, model_path, optimizer_path, tensors, file_names, tied, groups, states, rest
     )

@@ -82,83 +82,67 @@ def as_legacy(
     """A checkpoint of PyTorch as `flax.optim` would have laid it out, and where each leaf was."""
     place, rules = checkpoint.place, names.rules(list(checkpoint.tensors))
     if params_only:
-        plan = plan_from_torch(checkpoint, rules, names.path)
-        return _carried_out(plan), {move.target: move for move in plan.moves}
+        return _laid_out(plan_from_torch(checkpoint, rules, names.path), {})
     if not checkpoint.groups:
         raise CheckpointError(
             place, "a model and its optimizer", "a model alone",
             "Convert it with --params-only in place of --like.",
         )  # fmt: skip
     order = _certain_order(checkpoint, names)
-    number = np.int32(checkpoint.step(order, step))
-    is_new = not checkpoint.is_stepped and number == 0
+    more: dict[Names, PyTree] = {(_STEP,): np.int32(checkpoint.step(order, step))}
+    is_new = not checkpoint.is_stepped and more[_STEP,] == 0
     plan = plan_from_torch(checkpoint, rules, names.path, None if is_new else order)
-    tree = _carried_out(plan)
-    tree[_STEP] = number
+    path, state = _one_state(like, "template") if is_new or like is not None else ((), None)
     if is_new:
-        tree["opt_state"] = plain(state_dict(state_in(like, place).opt_state))
+        more["opt_state",] = plain(state_dict(state.opt_state))
     else:
-        _check_fields(checkpoint, like)
-        with_state = {move.target[1:-1] for move in plan.moves if move.target[0] == _STATES}
-        for path, fields in _stateless(checkpoint, rules, order).items():
-            if path[1:] not in with_state:
-                put(tree, (_STATES, *path[1:]), fields, str(place))
-        for name, home in _HOMES.items():
-            put(tree, home, tree.pop(name, {}), str(place))
-    path = () if like is None else _one_state(like, "template")[0]
-    homes = {} if is_new else _HOMES
-    origins = {
-        (*path, *homes.get(move.target[0], move.target[:1]), *move.target[1:]): move
-        for move in plan.moves
-    }
-    rest = {
-        name: value for name, value in checkpoint.rest.items() if name not in (path[:1] or tree)
-    }
-    if not path:
-        return {**rest, **tree}, origins
-    put(rest, path, tree, "template")
-    return rest, origins
+        _check_fields(checkpoint, state)
+        more |= _empty_states(checkpoint, rules, order)
+    tree, origins = _laid_out(plan, more, path, {} if is_new else _HOMES)
+    return {n: value for n, value in checkpoint.rest.items() if n not in tree} | tree, origins
 
 
-def _carried_out(plan: Plan) -> dict[str, PyTree]:
-    """The nested tree that a plan makes."""
+def _laid_out(
+    plan: Plan, more: Mapping[Names, PyTree], path: Names = (), homes: Mapping[str, Names] = {}
+) -> tuple[dict[str, PyTree], dict[Names, Move]]:
+    """The nested tree that a plan makes, with more in it, and where each leaf was."""
     plan.check()
+
+    def place_of(target: Names) -> Names:
+        return (*path, *homes.get(target[0], target[:1]), *target[1:])
+
     tree: dict[str, PyTree] = {}
-    for path, leaf in plan.apply().items():
-        put(tree, path, leaf, str(plan.place))
-    return tree
+    for target, leaf in {**more, **plan.apply(), **more}.items():  # a state before its fields
+        put(tree, place_of(target), leaf, str(plan.place))
+    return tree, {place_of(move.target): move for move in plan.moves}
 
 
-def _stateless(
+def _empty_states(
     checkpoint: TorchCheckpoint, rules: Sequence[Rule], order: Order
 ) -> dict[Names, PyTree]:
-    """The parameters that may have no state: nothing below a trained one, None for a frozen one."""
-    stateless = checkpoint.stateless
+    """The parameters' states before any field: nothing of a trained one, None of a frozen one."""
     indices = {name: index for index, name in order.names.items()}
-    fields: dict[Names, PyTree] = {}
-    frozen: list[str] = []
-    for rule in rules:
-        index = indices.get(rule.name)
-        is_trained = index in checkpoint.states or index in stateless
-        if rule.paths[0][0] == PARAMS:
-            frozen += [] if is_trained or index is None else [rule.name]
-            fields |= dict.fromkeys(rule.paths, {} if is_trained else None)
+    trained = {*checkpoint.states, *checkpoint.stateless}
+    of_params = [rule for rule in rules if rule.paths[0][0] == PARAMS]
+    frozen = [r.name for r in of_params if r.name in indices and indices[r.name] not in trained]
     if frozen:
         warnings.warn(
             f"{checkpoint.place}: {listing(frozen)}: no state, as of parameters without gradients. "
             "They are taken for frozen, as optax.partition with optax.set_to_zero() has them",
             stacklevel=4,
         )
-    return fields
+    return {
+        (_STATES, *path[1:]): {} if indices.get(rule.name) in trained else None
+        for rule in of_params
+        for path in rule.paths
+    }
 
 
-def _check_fields(checkpoint: TorchCheckpoint, like: PyTree) -> None:
+def _check_fields(checkpoint: TorchCheckpoint, state: PyTree) -> None:
     """Refuses Adamax's state for a state that may be Adam's: their types in Optax are the same."""
-    has_largest = any(_LARGEST in fields for fields in checkpoint.states.values())
-    if not has_largest or like is None:
+    if state is None or not any(_LARGEST in fields for fields in checkpoint.states.values()):
         return
-    opt_state = state_in(like, checkpoint.place).opt_state
-    if "ScaleByAdamState" in {type(node).__name__ for node in nodes_of(opt_state)}:
+    if "ScaleByAdamState" in {type(node).__name__ for node in nodes_of(state.opt_state)}:
         raise CheckpointError(
             checkpoint.place, "the state of Adam, exp_avg_sq", f"that of Adamax, {_LARGEST}",
             "optax.adam and optax.adamax have one type of state, so the template does not tell "
@@ -276,13 +260,9 @@ def _values(state: PyTree, forward: Plan, has_moments: bool) -> dict[Names, Leaf
 
 def _replace(base: PyTree, path: Names, array: np.ndarray) -> None:
     """Puts an array in the place of a tensor or a number."""
-    *parents, name = path
-    for parent in parents:
-        base = base[_key(base, parent)]
-    key = _key(base, name)
-    base[key] = as_tensor(array) if hasattr(base[key], "untyped_storage") else array.item()
-
-
-def _key(holder: PyTree, name: str) -> str | int:
-    """The name, or the number that PyTorch has for it."""
-    return name if isinstance(holder, Mapping) and name in holder else int(name)
+    name, *below = path
+    key = name if isinstance(base, Mapping) and name in base else int(name)  # as PyTorch counts
+    if below:
+        _replace(base[key], tuple(below), array)
+    else:
+        base[key] = as_tensor(array) if hasattr(base[key], "untyped_storage") else array.item()

@@ -91,18 +91,14 @@ class NamesFile:
         rules = [self._rule(name, entry) for name, entry in self.entries.items()]
         paths = ["/".join(path) for rule in rules for path in rule.paths]
         twice = [path for path in dict.fromkeys(paths) if paths.count(path) > 1]
+        both = sorted(dropped & {*self.entries})
         near = did_you_mean(unknown[0], names) if unknown else ""
         for expected, found, wrong, remedy in (
             ("what a person has decided", "", drafts, f"Look at each, take out `{UNSURE} = ...`."),
             ("a line for each tensor, or `drop`", "none for ", remaining, f"Add it. {_SEE}"),
             ("tensors of the model", "no ", unknown, f"Leave the lines out{near or '.'}"),
             ("each path once", "", twice, "Leave one of the lines out."),
-            (
-                "no line for what is dropped",
-                "",
-                sorted(dropped & {*self.entries}),
-                "Leave one out.",
-            ),
+            ("no line for what is dropped", "", both, "Leave one out."),
         ):
             if wrong:
                 raise CheckpointError(self.path, expected, found + listing(wrong), remedy)
@@ -117,12 +113,8 @@ class NamesFile:
         text = fields.get("as")
         are_sizes = all(type(size) is int and size > 0 for size in sizes.values())
         are_paths = isinstance(targets, list) and targets and all(map(_is_path, targets))
-        if (
-            not targets
-            or not are_paths
-            or not are_sizes
-            or not isinstance(text, str if sizes else str | None)
-        ):
+        is_text = isinstance(text, str if sizes else str | None)
+        if not (targets and are_paths and are_sizes and is_text):
             raise CheckpointError(place, _SYNTAX, brief(entry), MEND)
         paths = tuple(tuple(target.split("/")) for target in targets)
         if text is None:
