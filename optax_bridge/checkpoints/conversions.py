@@ -9,7 +9,7 @@ import numpy as np
 
 import legacy_optim
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.layout import LAYOUT
+from optax_bridge.checkpoints.layout import is_step_again
 from optax_bridge.checkpoints.locate import (
     at_path,
     choose_part,
@@ -55,7 +55,6 @@ class Conversion:
             and path not in sources
             and id(leaf) not in used
             and path[-1] not in COUNTS
-            and LAYOUT not in path
         ]
 
 
@@ -96,17 +95,26 @@ def to_state(
     state = convert_tree(
         read.tree, definition, recipe=recipe, part=part, allow_nan=allow_nan, place=read.path
     )
-    # Every checkpoint of T5X has that level; the way back is Flax's.
-    of_level = set(read.tree) == {read.level}
-    is_flat = is_flat or of_level
-    tree = state.flat_tree() if is_flat else tree_of([state], read.path)
-    if of_level:
-        del tree[LAYOUT]
+    # Every checkpoint of T5X has that level.
+    is_flat = is_flat or set(read.tree) == {read.level}
+    tree = _flat(state, read) if is_flat else tree_of([state], read.path)
     return Conversion(
         read, tree, {"": state.definition}, int(state.step),
         {"": state.choice} if state.choice else {},
-        moved_to(() if is_flat else state.layout.part, state.moves),
+        moved_to(() if is_flat else state.part, state.moves),
     )  # fmt: skip
+
+
+def _flat(state: Converted, read: Read) -> PyTree:
+    """A TrainState whose other fields are what stood around the optimizer."""
+    others, fields = state.others, state.state()
+    others = {n: v for n, v in others.items() if not is_step_again(n, v, int(state.step))}
+    if taken := sorted(others.keys() & fields.keys()):
+        raise CheckpointError(
+            read.path, "names beside the optimizer that a TrainState has no fields of",
+            ", ".join(taken), "Leave --layout flat out: what has these names stays where it is.",
+        )  # fmt: skip
+    return fields | others
 
 
 def to_states(
@@ -121,7 +129,7 @@ def to_states(
         )
         others = states[path].others
     choices = {path: state.choice for path, state in states.items() if state.choice is not None}
-    moves = [m for state in states.values() for m in moved_to(state.layout.part, state.moves)]
+    moves = [m for state in states.values() for m in moved_to(state.part, state.moves)]
     tree = tree_of([*states.values()], read.path)
     return Conversion(read, tree, definitions, choices=choices, moves=moves)
 

@@ -24,7 +24,7 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import without_memory
 from optax_bridge.checkpoints.inference import looks_like
-from optax_bridge.checkpoints.layout import layout_of, likely_path, with_lists
+from optax_bridge.checkpoints.layout import likely_path, with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.locate import find_parts
 from optax_bridge.checkpoints.read import written_as
@@ -186,20 +186,6 @@ def test_whole_state_that_was_replicated_is_taken_once() -> None:
     np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
 
 
-@pytest.mark.parametrize(("beside", "kept"), [(3, {}), (4, {"step": "number"}), (5, {})])
-def test_only_the_step_itself_is_the_step_again(beside: int, kept: dict[str, str]) -> None:
-    assert layout_of(("optimizer",), {"step": beside}, 4).steps == kept
-
-
-@pytest.mark.parametrize(
-    "beside", [3, np.int32(3), np.array(3, np.int32), np.array(3, np.float32)], ids=repr
-)
-def test_the_step_beside_the_optimizer_goes_back_as_what_it_was(beside: Any) -> None:
-    new = layout_of(("optimizer",), {"step": beside}, 3).steps_at(5)["step"]
-    assert type(new) is type(beside) and new == 5
-    assert np.asarray(new).dtype == np.asarray(beside).dtype
-
-
 def test_an_optimizer_of_no_known_place_goes_into_the_gap_of_a_tuple() -> None:
     for others, place in (({}, "optimizer"), ({"n": 1}, "optimizer"), ({"0": 1, "2": 3}, "1")):
         assert likely_path(others) == (place,)
@@ -223,7 +209,6 @@ HOLDERS = {
     "deep": ("deep", None, OPTIMIZERS["adagrad"]),
     "step_of_python": ("step_of_python", None, OPTIMIZERS["adagrad"]),
     "step_of_numpy": ("step_of_numpy", None, OPTIMIZERS["adagrad"]),
-    "names_taken": ("names_taken", None, OPTIMIZERS["adagrad"]),
 }
 
 
@@ -236,32 +221,19 @@ def held(name: str, folder: Path) -> Path:
         "deep": {"models": {"generator": {"opt": optimizer}, "x": np.ones(2)}, "epoch": 4},
         "step_of_python": {"optimizer": optimizer, "step": 4},
         "step_of_numpy": {"optimizer": optimizer, "global_step": np.int64(4), "step": 1e-3},
-        "names_taken": {
-            "opt": optimizer,
-            "params": 1,
-            "legacy_params": 2,
-            "legacy_layout": 3,
-            "legacy_x": 4,
-        },
     }[name]
     (folder / name).write_bytes(serialization.msgpack_serialize(tree))
     return folder / name
 
 
-@pytest.mark.parametrize(("file_format", "layout"), [("msgpack", "keep"), ("orbax", "flat")])
+@pytest.mark.parametrize("file_format", ["msgpack", "orbax"])
 @pytest.mark.parametrize("name", HOLDERS)
 def test_what_holds_an_optimizer_comes_back_whole(
-    name: str, file_format: str, layout: str, tmp_path: Path
+    name: str, file_format: str, tmp_path: Path
 ) -> None:
-    """With the step beside the optimizer, which a TrainState has once, and at the same place."""
     file, part, expression = HOLDERS[name]
     source, definition = held(file, tmp_path), parse_definition(expression)
-    options = {"file_format": file_format, "part": part, "layout": layout}
-    convert_file(source, tmp_path / "new", definition, **options)
-    if (name, layout) == ("values", "flat"):  # names that a TrainState has fields of
-        new = read_checkpoint(tmp_path / "new").tree
-        numbers = [new[name] for name in ("step", "legacy_step", "legacy_opt_state")]
-        assert [int(np.asarray(number)) for number in numbers] == [4, 70, 2**40]
+    convert_file(source, tmp_path / "new", definition, file_format=file_format, part=part)
     convert_file(tmp_path / "new", tmp_path / "back", definition, to_legacy=True)
     before, after = (dict(leaves(read_checkpoint(p).tree)) for p in (source, tmp_path / "back"))
     assert before.keys() == after.keys()
@@ -274,7 +246,7 @@ def test_what_holds_an_optimizer_comes_back_whole(
 
 @pytest.mark.parametrize("msgpack", [True, False], ids=["msgpack", "orbax"])
 def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path: Path) -> None:
-    """What a conversion remembers of the old layout is not in the way."""
+    """By Flax and Orbax too, where all of it is one TrainState."""
     source = FILES / "dictionary.msgpack"
     convert_file(
         source, tmp_path / "new", file_format="msgpack" if msgpack else "orbax", layout="flat"
@@ -290,6 +262,11 @@ def test_what_held_an_optimizer_is_restored_into_a_state(msgpack: bool, tmp_path
         with ocp.StandardCheckpointer() as checkpointer:
             restored = checkpointer.restore(tmp_path / "new", empty)
     same_bits(restored, expected)
+    with pytest.raises(
+        CheckpointError, match=r"has no fields of, found opt_state, params, step\. Leave"
+    ):
+        momentum = parse_definition(OPTIMIZERS["momentum"])
+        convert_file(FILES / "values.msgpack", tmp_path / "other", momentum, layout="flat")
 
 
 def test_each_of_several_optimizers_is_converted_where_it_stands(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import optax
 
 import legacy_optim
 from legacy_optim.deprecation import describing
-from legacy_optim.traverse_util import leaf_indices
 from optax_bridge._text import brief
 from optax_bridge.checkpoints.errors import CheckpointError, Place
-from optax_bridge.checkpoints.locate import Part, shapes_of
+from optax_bridge.checkpoints.locate import shapes_of
 from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.correspondence import Described, UnsupportedSetting
 from optax_bridge.correspondence.expression import ExpressionError, parse
@@ -100,23 +99,6 @@ def focus_of(
         return definition
     traversal = legacy_optim.ModelParamTraversal(lambda path, _: has_state.get(path, False))
     return legacy_optim.MultiOptimizer((traversal, definition))
-
-
-def groups_of_definition(definition: legacy_optim.OptimizerDef, part: Part) -> list[list[Names]]:
-    """The leaves that each group of a definition holds, for the layout up to flax 0.3.2."""
-    if not isinstance(definition, legacy_optim.MultiOptimizer):
-        definition = legacy_optim.MultiOptimizer((path_pattern("*"), definition))
-    if len(definition.traversals) != len(part.param_states):
-        raise CheckpointError(
-            part.name_of("state"),
-            f"{len(definition.traversals)} groups, as the MultiOptimizer has",
-            f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with.",
-        )  # fmt: skip
-    paths = sorted(part.paths)
-    return [
-        [paths[index] for index in leaf_indices(traversal, part.target)]
-        for traversal in definition.traversals
-    ]
 
 
 def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformation]":

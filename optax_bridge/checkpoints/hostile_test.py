@@ -21,7 +21,7 @@ from flax import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
+from optax_bridge.checkpoints import CheckpointError, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
@@ -319,42 +319,6 @@ def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> No
         (folder / "params.w" / "0.0").unlink()
     with pytest.raises(CheckpointError):
         np.asarray(read_checkpoint(folder).tree["params"]["w"])
-
-
-@pytest.mark.parametrize(
-    ("change", "msgpack"),
-    [
-        (_set("part", value={"1": "x"}), True),
-        (_set("part", "0", value=7), True),
-        (_set("part", "0", value=7), False),
-        (_set("steps", value=None), True),
-        (_set("steps", value={"step": "array object"}), True),
-        (_set("steps", value={"step": {"step": {}}}), True),
-        (_set("steps", value={"step": "array bfloat1" + "6" * 9999}), True),
-    ],
-)
-def test_bad_memory_of_the_old_layout_is_a_clear_error(
-    change: Any, msgpack: bool, tmp_path: Path
-) -> None:
-    adagrad = parse_definition("Adagrad(1e-2)")
-    path = tmp_path / "new"
-    convert_file(
-        FILES / "dictionary.msgpack",
-        path,
-        adagrad,
-        file_format="msgpack" if msgpack else "orbax",
-        layout="flat",
-    )
-    if msgpack:
-        tree = serialization.msgpack_restore(path.read_bytes())
-        change(tree["legacy_layout"])
-        path.write_bytes(serialization.msgpack_serialize(tree))
-    else:
-        metadata = json.loads((path / "_METADATA").read_text())
-        change(metadata["custom_metadata"]["legacy_layout"])
-        (path / "_METADATA").write_text(json.dumps(metadata))
-    with pytest.raises(CheckpointError, match="legacy_layout"):
-        convert_file(path, tmp_path / "back", adagrad, to_legacy=True)
 
 
 def npz_header(shape: str) -> bytes:

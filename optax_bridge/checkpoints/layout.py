@@ -1,54 +1,24 @@
-"""The layout of a legacy checkpoint, which a converted one keeps for the way back.
+"""What stands around the optimizer of a checkpoint: it stays there, or fills a state's fields."""
 
-A TrainState has one step. A legacy checkpoint such as `{'optimizer', 'batch_stats', 'step'}` has it
-twice, and has a name for the optimizer; neither has a place among the fields of a TrainState.
-"""
-
-import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.locate import Part, is_train_state
 from optax_bridge.checkpoints.trees import is_array, is_key, paths_of
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.paths import Names, by_index, leaf_name, leaves, with_indices
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
-LAYOUT = "legacy_layout"  # what `optax-bridge convert` remembers for the way back; no leaf
 _STEPS = ("step", "global_step")
-_FIELDS = "step|params|opt_state"  # a TrainState's own
-_TAKEN = re.compile(rf"(?:legacy_)*(?:{_FIELDS})|(?:legacy_)+layout")
-_KIND = re.compile(r"number|(?:array|scalar) (?:u?int(?:8|16|32|64)|float(?:16|32|64))")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The path of the optimizer in a legacy checkpoint, and the further copies of its step."""
-
-    part: Names = ()
-    steps: Mapping[str, str] = field(default_factory=dict)
-
-    def tree(self) -> dict[str, PyTree]:
-        """Nested dicts of text, which any format can hold."""
-        part = {str(index): name for index, name in enumerate(self.part)}
-        return {"part": part, "steps": dict(self.steps)}
-
-    def steps_at(self, step: Leaf) -> dict[str, Leaf]:
-        """The other copies of the optimizer's step, with the value for this step."""
-        return {
-            name: _step_of_kind(kind, int(np.asarray(step))) for name, kind in self.steps.items()
-        }
-
-
-def rest_of(tree: PyTree, part: Part) -> tuple[dict[str, PyTree], Layout]:
-    """Returns the rest of a checkpoint, without an optimizer, each leaf once, and the layout."""
+def rest_of(tree: PyTree, part: Part) -> dict[str, PyTree]:
+    """The rest of a checkpoint, without an optimizer, each leaf once."""
     rest = without(tree, part.path) if part.path else {}
-    others = {name: without_copies(value, part.copies) for name, value in rest.items()}
-    return others, layout_of(part.path, others, part.step)
+    return {name: without_copies(value, part.copies) for name, value in rest.items()}
 
 
 def without_copies(tree: PyTree, copies: int | None) -> PyTree:
@@ -68,60 +38,9 @@ def without(tree: PyTree, path: tuple[str, ...]) -> PyTree:
     return rest | ({path[0]: below} if below else {})
 
 
-def layout_of(part: Names, others: Mapping[str, PyTree], step: int) -> Layout:
-    """The layout of a checkpoint."""
-    kinds = {name: _kind(others.get(name), step) for name in _STEPS}
-    return Layout(part, {name: kind for name, kind in kinds.items() if kind})
-
-
-def read_layout(saved: PyTree, place: Place) -> Layout:
-    """The layout that a checkpoint remembers."""
-    part, steps = (saved.get(k) for k in ("part", "steps")) if is_layout(saved) else (None, None)
-    names = by_index(part) if isinstance(part, Mapping) else None
-    kinds = isinstance(steps, Mapping) and all(
-        isinstance(kind, str) and _KIND.fullmatch(kind) for kind in steps.values()
-    )
-    if names is None or not all(isinstance(name, str) for name in names) or not kinds:
-        raise CheckpointError(
-            f"{place}, {leaf_name((LAYOUT,))}", "where the optimizer stood, and the steps beside "
-            "it", brief(saved), "It is damaged: convert the legacy checkpoint again.",
-        )  # fmt: skip
-    assert steps is not None
-    return Layout(tuple(names), dict(steps))
-
-
-def is_layout(tree: PyTree) -> bool:
-    """True if this has the keys of a written layout, which may be damaged."""
-    return isinstance(tree, Mapping) and set(tree) == {"part", "steps"}
-
-
-def _kind(value: Leaf, step: int) -> str | None:
-    if type(value) is int and value == step:
-        return "number"
-    if not is_array(value) or np.shape(value) != ():
-        return None
-    array = np.asarray(value)
-    kind = f"{'scalar' if isinstance(value, np.generic) else 'array'} {array.dtype}"
-    return kind if _KIND.fullmatch(kind) and array == step else None
-
-
-def _step_of_kind(kind: str, step: int) -> Leaf:
-    if kind == "number":
-        return step
-    form, dtype = kind.split()
-    array = np.asarray(step, dtype)
-    return array[()] if form == "scalar" else array
-
-
-def legacy_name(name: str) -> str:
-    """The name in a TrainState's checkpoint of an entry that was next to the optimizer."""
-    return f"legacy_{name}" if _TAKEN.fullmatch(name) else name
-
-
-def original_name(name: str) -> str:
-    """The inverse of `legacy_name`."""
-    is_renamed = name.startswith("legacy_") and _TAKEN.fullmatch(name)
-    return name.removeprefix("legacy_") if is_renamed else name
+def is_step_again(name: str, value: Leaf, step: int) -> bool:
+    """True for an entry that has the optimizer's step once more."""
+    return name in _STEPS and np.shape(value) == () and bool(np.asarray(value) == step)
 
 
 def add_optimizer(others: PyTree, path: Names, tree: PyTree, place: Place) -> PyTree:
@@ -151,10 +70,8 @@ def likely_path(others: Mapping[str, PyTree]) -> Names:
     return (gap.pop(),) if others and len(gap) == 1 else ("optimizer",)
 
 
-# The entries next to an optimizer, and the fields of a state they fill. Programs called the same
-# things by different names: batch statistics stood in `model_state` as `{"batch_stats": ...}`, in
-# `batch_stats`, or flat in either.
-# Field of a state -> what programs called the same.
+# Field of a state -> what programs called the same. Batch statistics stood in `model_state` as
+# `{"batch_stats": ...}`, in `batch_stats`, or flat in either.
 _NAMES = {
     "batch_stats": ("model_state", "state", "bn_state", "mutable_state", "variables"),
     "model_state": ("batch_stats", "state", "mutable_state", "variables"),
@@ -186,7 +103,7 @@ def match_fields(
     unused: list[Names] = []
     for path in sorted(entries, key=lambda path: (-len(path), path)):  # the nearest come first
         name, value = path[-1], entries[path]
-        if name in _STEPS and _is_number(value, step):
+        if is_step_again(name, value, step):
             continue
         for name_of_field, candidate, rest in _candidates(name, value, names):
             if name_of_field not in filled and _fits(name_of_field, candidate, params):
@@ -244,7 +161,3 @@ def _fits(field: str, value: PyTree, params: Params) -> bool:
 
 def _shapes(tree: PyTree) -> dict[Names, tuple[int, ...]]:
     return {path: np.shape(leaf) for path, leaf in leaves(tree)}
-
-
-def _is_number(value: Leaf, step: int) -> bool:
-    return np.shape(value) == () and bool(np.asarray(value) == step)

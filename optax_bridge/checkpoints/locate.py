@@ -7,11 +7,11 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from legacy_optim.older_layout import OLDER_WEIGHT_NORM, has_older_weight_norm
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, place_of
 from optax_bridge.checkpoints.trees import is_array, is_floating
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
-from optax_bridge.metadata.paths import Names, by_index, leaves
+from optax_bridge.metadata.axis_metadata import leaves_with_path
+from optax_bridge.metadata.paths import Names, by_index, key_names, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 _PUT_IN = (
@@ -37,9 +37,15 @@ class Part:
     place: Place
     path: Names
     target: Params
-    param_states: PyTree
-    step: int = 0
+    param_states: PyTree  # a list of groups in MultiOptimizer's layout up to flax 0.3.2
+    steps: np.ndarray  # one number, or one for each copy that was left
     copies: int | None = None
+    surplus: tuple[Names, ...] = ()  # what flax.optim did not put there
+
+    @property
+    def step(self) -> int:
+        """The number of steps taken."""
+        return int(self.steps.flat[0])
 
     def name_of(self, *names: str) -> str:
         """The name in errors of a leaf in it."""
@@ -49,11 +55,6 @@ class Part:
     def rows(self) -> list[Row]:
         """Each parameter with its state; empty where it is not known which group has which."""
         return [] if self.is_grouped else [*_rows(self, self.target, self.param_states, ())]
-
-    @property
-    def paths(self) -> list[Names]:
-        """The paths of its parameters."""
-        return [path for path, _ in leaves(self.target)]
 
     @property
     def is_grouped(self) -> bool:
@@ -118,43 +119,58 @@ def optimizers(tree: PyTree, path: Names = ()) -> Iterator[Names]:
 
 def find_parts(tree: PyTree, place: Place) -> list[Part]:
     """Returns every legacy optimizer in a `plain` tree, in the order of the tree."""
-    return [_part(at_path(tree, path), path, place) for path in optimizers(tree)]
+    parts = [part_of(at_path(tree, path), path, place) for path in optimizers(tree)]
+    for part in parts:
+        if part.surplus:
+            is_of_state = part.surplus[0][len(part.path)] == "state"
+            raise CheckpointError(
+                place_of(place, part.surplus[0]), "an optimizer's target, step and param_states",
+                "something besides", _OWN_STATE if is_of_state else _PUT_IN,
+            )  # fmt: skip
+    return parts
 
 
-def _part(tree: Mapping[str, PyTree], path: Names, place: Place) -> Part:
+def part_of(
+    tree: Mapping[str, PyTree], path: Names, place: Place, *, keeps_copies: bool = False
+) -> Part:
+    """A legacy optimizer that stands at a path; of copies for devices the first, or all."""
     states = legacy_states(tree) or []
-    unexpected = [(*path, name) for name in tree if name not in ("target", "state")]
+    surplus = [(*path, name) for name in tree if name not in ("target", "state")]
     for state in states:
-        unexpected += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
-    if unexpected:
-        raise CheckpointError(
-            place_of(place, unexpected[0]), "an optimizer's target, step and param_states",
-            "something besides", _OWN_STATE if unexpected[0][len(path)] == "state" else _PUT_IN,
-        )  # fmt: skip
-    steps = [_step(state["step"], (*path, "state", "step"), place) for state in states]
-    if len(set(steps)) != 1:
+        surplus += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
+    steps = [_steps(state["step"], (*path, "state", "step"), place) for state in states]
+    if any(not np.array_equal(other, steps[0]) for other in steps):
         raise CheckpointError(
             place_of(place, (*path, "state")), "one step for all groups",
-            f"{[step for step, _ in steps]}", "The groups were not trained together: convert each.",
+            brief([other.tolist() for other in steps]),
+            "The groups were not trained together: convert each.",
         )  # fmt: skip
-    step, copies = steps[0]
+    copies = steps[0].size if steps[0].ndim and not keeps_copies else None
     target, param_states = tree["target"], [state["param_states"] for state in states]
     if copies is not None:
+        if (steps[0] != steps[0][0]).any():
+            raise _no_number_of_steps(steps[0], (*path, "state", "step"), place)
+        steps = [steps[0][0]]
         target = _first(target, copies, (*path, "target"), place)
         param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
-    is_list = not (isinstance(tree["state"], Mapping) and "param_states" in tree["state"])
-    return Part(place, path, target, param_states if is_list else param_states[0], step, copies)
+    is_list = tree["state"] is not states[0]
+    param_states = param_states if is_list else param_states[0]
+    return Part(place, path, target, param_states, np.asarray(steps[0]), copies, tuple(surplus))
 
 
-def _step(value: Leaf, path: Names, place: Place) -> tuple[int, int | None]:
+def _steps(value: Leaf, path: Names, place: Place) -> np.ndarray:
     array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
-    wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
-    if wrong or (array != array.flat[0]).any():
-        raise CheckpointError(
-            place_of(place, path), STEPS, brief(value),
-            "An optimizer's state has its step there; is this one?",
-        )  # fmt: skip
-    return int(array.flat[0]), array.size if array.ndim else None
+    if array.ndim > 1 or array.size == 0 or not is_number_of_steps(array):
+        raise _no_number_of_steps(value, path, place)
+    return array
+
+
+def _no_number_of_steps(value: Leaf, path: Names, place: Place) -> CheckpointError:
+    return CheckpointError(
+        place_of(place, path), STEPS,
+        brief(np.asarray(value).tolist() if is_array(value) else value),
+        "An optimizer's state has its step there; is this one?",
+    )  # fmt: skip
 
 
 def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
@@ -202,10 +218,19 @@ def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Ro
         yield from _rows(part, value, state[name], (*path, str(name)))
 
 
-def with_groups(part: Part, groups: Sequence[Sequence[Names]]) -> Part:
-    """A part in the layout up to flax 0.3.2, whose groups are these, in that of later releases."""
-    fields = dict[Names, PyTree].fromkeys(part.paths)
-    for number, (paths, group) in enumerate(zip(groups, part.param_states, strict=True)):
+def with_groups(part: Part, groups: Sequence[Params]) -> Part:
+    """A part whose groups hold these parameters, in the layout of flax 0.3.3 and later."""
+    if not part.is_grouped:
+        return part
+    if len(groups) != len(part.param_states):
+        raise CheckpointError(
+            part.name_of("state"), f"{len(groups)} groups, as the transformation has",
+            f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with: "
+            "a list of states, as flax had it up to 0.3.2, does not say which leaves are in which.",
+        )  # fmt: skip
+    fields = dict[Names, PyTree].fromkeys(path for path, _ in leaves(part.target))
+    for number, (params, group) in enumerate(zip(groups, part.param_states, strict=True)):
+        paths = sorted(key_names(path) for path, _ in leaves_with_path(params))
         if not jax.tree.leaves(group):
             continue  # a group that keeps nothing
         if not isinstance(group, Mapping) or set(group) != {str(i) for i in range(len(paths))}:
@@ -223,15 +248,6 @@ def _nest_fields(target: Params, fields: Mapping[Names, PyTree], path: Names) ->
     if isinstance(target, Mapping):
         return {name: _nest_fields(value, fields, (*path, name)) for name, value in target.items()}
     return fields[path]
-
-
-def refuse_older(param_states: PyTree, path: Names, place: Place) -> None:
-    """Refuses a state of an older release from which no later one goes on."""
-    if has_older_weight_norm(param_states):
-        raise CheckpointError(
-            place_of(place, (*path, "state")), "a state of flax from 0.4.0 on",
-            "WeightNorm's of up to 0.3.6", OLDER_WEIGHT_NORM,
-        )  # fmt: skip
 
 
 def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:

@@ -53,11 +53,6 @@ _OTHER_STATE = (
     "What `optax-bridge convert` wrote may be the state of the other kind: convert again with "
     "another --recipe, or with --like."
 )
-_REPLICATED = (
-    "One of them is replicated, a copy for each device, and the other is not: restore into "
-    "flax.jax_utils.unreplicate(state) and replicate what comes, or restore by "
-    "optax_bridge.checkpoints.restore_checkpoint, which takes either."
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,6 @@ class Misfit:
     actual: str = ""
     remedy: str = ""
     hint: str = ""  # a remedy if no leaf has a better one
-    is_copied: bool = False  # one side has copies for devices
     template: Leaf = field(default=None, repr=False, compare=False)
     leaf: Leaf = field(default=None, repr=False, compare=False)
 
@@ -212,8 +206,8 @@ class Plan:
             warnings.warn(
                 ConvertedWarning(
                     f"{self.place}: {listing(converted)}. The template and the checkpoint have "
-                    "other types; parameters, and moments of those that a step lifted to float32, "
-                    "are as the checkpoint has them, all else as the template."
+                    "other types; parameters are as the checkpoint has them, all else as the "
+                    "template."
                 ),
                 stacklevel=5,
             )
@@ -249,14 +243,14 @@ class Plan:
         missing, surplus = (
             [] if keep else self.paths_on(side) for side in (Side.MISSING, Side.SURPLUS)
         )
-        remedy = self._remedy(misfits)
+        remedy = self._remedy(misfits, bool(missing or surplus))
         if len(misfits) == 1 and not missing and not surplus:
             (misfit,) = misfits
             place = place_of(self.place, misfit.path)
             return CheckpointError(place, *misfit.texts, remedy)
         if self.source and (missing or surplus):
             return CheckpointError(self.place, self.requirement, self.source, remedy)
-        beside = self._beside(missing)
+        beside = self._beside(missing, misfits)
         but = f" but {listed_leaves(beside)} there" if beside else ""
         problems = [f"no {listed_leaves(missing)}{but}"] if missing else []
         problems += [
@@ -265,42 +259,40 @@ class Plan:
         ]
         problems += [f"{len(misfits) - _NAMED} more such"] if len(misfits) > _NAMED else []
         problems += [f"{listed_leaves(surplus)} besides"] if surplus else []
-        if misfits and all(misfit.is_copied for misfit in misfits):
-            remedy = _REPLICATED
         if remedy == SAME_MAKE and any("opt_state" in path for path in missing):
             remedy = f"{remedy} {_OTHER_STATE}"
         if missing and self.if_missing:
             remedy = f"{remedy} {self.if_missing}"
         return CheckpointError(self.place, self.requirement, "; ".join(problems), remedy)
 
-    def _beside(self, missing: list[Names]) -> list[Names]:
+    def _beside(self, missing: list[Names], misfits: list[Misfit]) -> set[Names]:
         """The names that the checkpoint alone has on a level where it lacks others."""
-        matched = [item.source for item in self.moves]
-        matched += [item.path for item in self.items if isinstance(item, Misfit)]
         unused = self.paths_on(Side.UNUSED)
-        levels = {path[:-1] for path in _tops(missing, [*matched, *unused])}
-        return [path for path in _tops(unused, [*matched, *missing]) if path[:-1] in levels]
+        paired = _beginnings(move.source for move in self.moves)
+        paired |= _beginnings(misfit.path for misfit in misfits)
+        begun = paired | _beginnings(unused)
+        levels = {
+            max((p[:n] for n in range(len(p)) if p[:n] in begun), default=()) for p in missing
+        }
+        paired |= _beginnings(missing)
+        ends = ((path, end) for path in unused for end in range(len(path)))
+        names = {path[: end + 1] for path, end in ends if path[:end] in levels}
+        return names - paired
 
-    def _remedy(self, misfits: list[Misfit]) -> str:
+    def _remedy(self, misfits: list[Misfit], unpaired: bool) -> str:
         """The remedy of the last item that has one, of structure before numbers."""
         structural = [item for item in self.items if isinstance(item, Unpaired | Misfit)]
-        remedies = [item.remedy for item in structural if item.remedy]
-        remedies = remedies or [misfit.remedy for misfit in misfits if misfit.remedy]
+        remedies = [item.remedy for item in [*misfits, *structural] if item.remedy]
         if remedies:
             return remedies[-1]
         hints = {misfit.hint for misfit in misfits}
-        if self.remedy != SAME_MAKE or len(hints) != 1 or len(structural) > len(misfits):
-            return self.remedy
-        return hints.pop() or self.remedy
+        hint = hints.pop() if len(hints) == 1 and not unpaired else ""
+        return hint if hint and self.remedy == SAME_MAKE else self.remedy
 
 
-def _tops(paths: list[Names], others: list[Names]) -> set[Names]:
-    """The shortest beginnings of paths that no other path has."""
-    begun = {path[:end] for path in others for end in range(len(path) + 1)}
-    return {
-        next((path[:end] for end in range(1, len(path)) if path[:end] not in begun), path)
-        for path in paths
-    }
+def _beginnings(paths: Iterable[Names]) -> set[Names]:
+    """The levels on the way to paths, and the paths."""
+    return {path[:end] for path in paths for end in range(len(path) + 1)}
 
 
 def cast_of(before: Leaf, after: Leaf) -> tuple[str, str] | None:

@@ -12,7 +12,6 @@ from optax_bridge.checkpoints.devices import as_arrays, placed_like, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
 from optax_bridge.checkpoints.legacy_to_state import plan_like, surplus_fields
-from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.moves import Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, Read, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
@@ -22,14 +21,11 @@ from optax_bridge.checkpoints.trees import (
     is_array,
     is_key,
     is_state,
-    paths_in_state_dict,
     plain,
     refill,
     state_dict,
     state_dict_of,
 )
-from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import key_names, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
@@ -182,17 +178,7 @@ def _restore_from(
         return as_arrays(read.tree)
     if read.format != ORBAX:
         return _restore_into(target, read.tree, path, keep, allow_nan, as_arrays)
-    saved = _named_as_flax(read.tree, target)
-    return placed_like(target, _restore_into(target, saved, path, keep, allow_nan))
-
-
-def _named_as_flax(saved: PyTree, target: PyTree) -> PyTree:
-    """Orbax has the names that JAX gives to the parts of a container, state dicts those of Flax."""
-    paths, names = [key_names(p) for p, _ in leaves_with_path(target)], paths_in_state_dict(target)
-    if paths == names or {p for p, leaf in leaves(saved) if leaf is not None} != {*paths}:
-        return saved
-    values = [at_path(saved, path) for path in paths]
-    return fill_outline(plain(state_dict(target)), dict(zip(names, values, strict=True)))
+    return placed_like(target, _restore_into(target, read.tree, path, keep, allow_nan))
 
 
 def _size_of(target: PyTree) -> int:

@@ -23,7 +23,6 @@ from optax_bridge.checkpoints import (
     from_state_dict,
     restore_checkpoint,
 )
-from optax_bridge.checkpoints.trees import named_by_fields
 from optax_bridge.checkpoints.values import one_copy
 from optax_bridge.metadata.paths import leaves
 
@@ -115,13 +114,19 @@ def test_an_optimizer_is_found_where_the_template_has_a_state(layout: str, tmp_p
                 assert_taken_over(item)
 
 
-@pytest.mark.parametrize("copies", [None, 2, 3], ids=str)
+@pytest.mark.parametrize("copies", [None, 2], ids=str)
 @pytest.mark.parametrize("saved_copies", [None, 2], ids=str)
-def test_copies_for_devices_come_and_go(copies: int | None, saved_copies: int | None) -> None:
+def test_copies_for_devices_come_once_or_as_many_as_they_are(
+    copies: int | None, saved_copies: int | None
+) -> None:
     saved: Any = {"optimizer": trained(), "epoch": np.asarray(4)}
     template: Any = {"optimizer": fresh(), "epoch": np.asarray(0)}
     saved = replicated(saved, saved_copies) if saved_copies else saved
     template = replicated(template, copies) if copies else template
+    if copies and not saved_copies:
+        with pytest.raises(CheckpointError, match=r"replicated, a copy for each.*unreplicate"):
+            from_bytes(template, serialization.to_bytes(saved))
+        return
     restored = from_bytes(template, serialization.to_bytes(saved))
     for copy in range(copies or 1):
         one = jax.tree.map(lambda leaf, copy=copy: leaf[copy], restored) if copies else restored
@@ -203,20 +208,10 @@ class Pair(NamedTuple):
     epoch: Any
 
 
-def test_named_tuples_as_they_are_and_as_they_were_saved_long_ago() -> None:
-    saved = serialization.to_state_dict(Pair(trained(), 3))
-    old = {
-        "name": "Pair",
-        "fields": {"0": "optimizer", "1": "epoch"},
-        "values": {"0": saved["optimizer"], "1": 3},
-    }
-    for tree in (saved, old):
-        restored = from_state_dict(Pair(fresh(), 0), tree)
-        assert_taken_over(restored.optimizer)
-        assert restored.epoch == 3
-    chain = {"a": (optax.TraceState(1), optax.EmptyState())}  # as Flax writes below OrderedDicts
-    by_position, by_name = ({"a": {"0": {name: 2}, "1": {}}} for name in ("0", "trace"))
-    assert named_by_fields(chain, by_position) == named_by_fields(chain, by_name) == by_name
+def test_a_named_tuple_has_its_fields_names() -> None:
+    restored = from_state_dict(Pair(fresh(), 0), serialization.to_state_dict(Pair(trained(), 3)))
+    assert_taken_over(restored.optimizer)
+    assert restored.epoch == 3
 
 
 def test_groups_of_before_flax_0_3_3() -> None:
@@ -234,14 +229,14 @@ def test_groups_of_before_flax_0_3_3() -> None:
     assert int(restored.opt_state.count) == 2
     same_bits(restored.opt_state.inner[0][0].mu, {"dense": {"bias": states["bias"].grad_ema}})
     same_bits(restored.opt_state.inner[1][0].trace, {"dense": {"kernel": trace["momentum"]}})
-    with pytest.raises(CheckpointError, match=r"groups of an optax_bridge.multi_optimizer.*2"):
+    with pytest.raises(CheckpointError, match=r"1 groups, as the transformation has, found 2"):
         from_state_dict(fresh(), saved(*groups))
     for step in (3, 2.0):  # another than the other group's, and none that counts
         wrong = saved(*groups)
         wrong["state"]["1"]["step"] = wrong["state"]["0"]["step"] = np.asarray(step)
         if step == 3:
             wrong["state"]["0"]["step"] = np.int32(2)
-        with pytest.raises(CheckpointError, match="one number of steps"):
+        with pytest.raises(CheckpointError, match=r"one step for all groups|the number of steps"):
             from_state_dict(fresh(tx), wrong)
     only = from_state_dict(
         fresh(optax_bridge.multi_optimizer((bias, optax.adam(0.1)))), saved(groups[0])

@@ -40,7 +40,6 @@ from optax_bridge.metadata.trees import Leaf, PyTree
 from optax_bridge.states import COUNTS
 
 LEVEL = "value"  # what Flax's boxes, and by custom a program's, call the array
-_NAMED_TUPLE = {"name", "fields", "values"}  # how Flax once saved one
 
 # What a leaf belongs to: the program's own, a field of a state, and what the optimizer moves or
 # keeps, which must be finite.
@@ -57,6 +56,10 @@ _OTHER_KIND = "Give the template something of that kind, or None, which takes an
 _BESIDE = (
     "Give the template an array of that shape; one without elements, np.zeros(0) say, takes as "
     "many as there are."
+)
+_REPLICATED = (
+    "One of them is replicated, a copy for each device, and the other is not: restore into "
+    "flax.jax_utils.unreplicate(state) and replicate what comes."
 )
 
 
@@ -85,8 +88,7 @@ class Scope:
     keep: bool = False  # what is missing stays as the template has it
     remedy: str = SAME_MAKE  # where a state is expected, and something else is there
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
-    lifted: frozenset[np.dtype] = frozenset()  # types that a step made float32, and float32
-    copies: tuple[int | None, int | None] = (None, None)  # leading axes of what is replicated
+    copies: int | None = None  # the leading axis of a replicated checkpoint; the template has none
     state: StateItems | None = None  # the planner of a `TrainState` in the tree
 
     @property
@@ -129,8 +131,6 @@ def _level(
             return
         yield from surplus_items(saved, paths, scope)
         saved = {}
-    if set(saved) == _NAMED_TUPLE != set(expected):
-        saved = _of_named_tuple(saved)
     for name in saved:
         if name not in expected:
             yield from surplus_items(saved[name], paths / name, scope)
@@ -156,14 +156,6 @@ def _unbox(
         yield Misfit(paths.source, expectation, leaf=saved)
 
 
-def _of_named_tuple(saved: Mapping[str, PyTree]) -> Mapping[str, PyTree]:
-    fields, values = saved["fields"], saved["values"]
-    fits = isinstance(fields, Mapping) and isinstance(values, Mapping)
-    if not fits or fields.keys() != values.keys():
-        return saved
-    return {str(fields[number]): values[number] for number in fields}
-
-
 def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields the items of a leaf."""
     if expected is None:
@@ -175,12 +167,11 @@ def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> I
     if saved is None:
         yield from missing_items(expected, paths)
         return
-    if scope.copies[0] != scope.copies[1] and hasattr(saved, "shape"):
-        array = with_copies(saved, np.shape(expected), scope.copies)
-        if isinstance(array, Misfit):
-            yield replace(array, path=paths.source)
+    if scope.copies is not None and np.shape(saved) == (scope.copies, *np.shape(expected)):
+        saved = one_copy(saved)
+        if saved is None:
+            yield Misfit(paths.source, "the same on every device, as it was replicated", "others")
             return
-        saved = saved if array is None else array
     if is_key(expected):
         bits = jax.eval_shape(jax.random.key_data, expected)
         if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:
@@ -204,8 +195,8 @@ def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> I
         yield scope.move(paths, saved, expected)
         return
     hint = "" if scope.in_state else _BESIDE if both_arrays else _OTHER_KIND
-    is_copied = both_arrays and _is_copied(expected, saved)
-    yield Misfit(paths.source, template=expected, leaf=saved, hint=hint, is_copied=is_copied)
+    hint = _REPLICATED if both_arrays and _is_copied(expected, saved) else hint
+    yield Misfit(paths.source, template=expected, leaf=saved, hint=hint)
 
 
 def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator[Item]:
@@ -223,9 +214,6 @@ def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iter
     if is_moment and path[-1] in COUNTS and is_same and not may_count_steps(saved):
         yield steps_misfit(saved, path)
     elif is_same or (scope.owner == "params" and both_float):
-        yield scope.move(paths, saved, expected)
-    elif is_moment and {dtype, saved_dtype} <= scope.lifted:
-        yield Converted(path, str(dtype), str(saved_dtype))
         yield scope.move(paths, saved, expected)
     elif is_moment and both_float:
         expectation = f"{dtype}, which the new state keeps"
@@ -302,26 +290,6 @@ def surplus_items(saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
     """Yields what the target has no place for."""
     side = Side.SURPLUS if scope.in_state else Side.UNUSED
     return (Unpaired(at, side) for at, leaf in leaves(saved, paths.source) if leaf is not None)
-
-
-def with_copies(
-    array: PyTree, shape: tuple[int, ...], copies: tuple[int | None, int | None]
-) -> PyTree:
-    """An array with the target's copies in place of its own; None if it has another shape."""
-    saved_copies, target_copies = copies
-    array = array if hasattr(array, "shape") else np.asarray(array)
-    if array.shape == shape:
-        return array
-    shape_of_one = shape if target_copies is None else shape[1:]
-    if saved_copies is not None and array.shape == (saved_copies, *shape_of_one):
-        array = one_copy(array)
-        if array is None:
-            return Misfit((), "the same on every device, as it was replicated", "others")
-    if array.shape != shape_of_one:
-        return None
-    if target_copies is None:
-        return array
-    return np.broadcast_to(np.asarray(array), shape) if shape[:1] == (target_copies,) else None
 
 
 def trained_items(tree: PyTree, paths: Paths) -> Iterator[Item]:

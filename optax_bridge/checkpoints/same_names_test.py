@@ -15,7 +15,7 @@ from flax.training import checkpoints
 
 import legacy_optim
 import optax_bridge
-from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state, from_legacy
+from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
 from optax_bridge.checkpoints import (
     ConvertedWarning,
     LeftOverWarning,
@@ -42,7 +42,6 @@ from optax_bridge.checkpoints.restore_test import (
     PARAMS,
     fresh,
     replicated,
-    same_bits,
     trained,
 )
 from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
@@ -116,7 +115,7 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     ),
     "no step for shapes": (
         lambda: jax.eval_shape(fresh), lambda: {"optimizer": with_step({}), "note": np.ones(1)},
-        r"\['optimizer'\]\['state'\]\['step'\].*one number of steps", "int()",
+        r"\['optimizer'\]\['state'\]\['step'\].*the number of steps", "int()",
     ),
     "one moment for two places": (
         lambda: fresh(optax.chain(optax.scale_by_adam(), optax.scale_by_adam())),
@@ -243,31 +242,10 @@ def test_what_nothing_takes_is_listed_up_to_a_number() -> None:
         from_state_dict({"state": fresh()}, state)
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        {"name": "Pair", "fields": {"0": "a"}, "values": 3},
-        {"name": "Pair", "fields": {"0": "a"}, "values": {"1": 3}},
-        {"name": "Pair", "fields": 3, "values": {"0": 3}},
-    ],
-    ids=["values", "others", "fields"],
-)
-def test_what_only_looks_like_a_named_tuple_of_long_ago_is_none(pair: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"no \['pair'\]\['a'\]"):
-        from_state_dict(
-            {"state": fresh(), "pair": {"a": 1}}, {"state": saved(trained()), "pair": pair}
-        )
-
-
 def test_an_array_with_more_copies_than_devices_is_refused() -> None:
     state = {"optimizer": saved(replicated(trained(), 2)), "epoch": np.full(3, 4)}
     with pytest.raises(CheckpointError, match=r"\['epoch'\]"):
         from_state_dict({"optimizer": fresh(), "epoch": np.asarray(0)}, state)
-    state = {"optimizer": saved(trained()), "epoch": np.full(3, 4)}
-    with pytest.raises(CheckpointError, match=r"\['epoch'\]"):  # nor is it copied five times
-        from_state_dict(
-            {"optimizer": replicated(fresh(), 2), "epoch": np.zeros((5, 3), int)}, state
-        )
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int8, jnp.float8_e5m2], ids=lambda d: d.__name__)
@@ -383,9 +361,6 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
         {"b": OLD, "c": {"d": OLD, "e": None}}, {"b": NEW}, False,
         {"b": NEW, "c": {"d": OLD, "e": None}}, {"missing": [("a", "c", "d")]},
     ),
-    "named tuple of long ago": (
-        {"b": OLD}, {"name": "T", "fields": {"0": "b"}, "values": {"0": NEW}}, True, {"b": NEW}, {}
-    ),
 }  # fmt: skip
 
 
@@ -460,32 +435,6 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
         convert_state({**tree, "state": {"0": group, "1": {**group, "step": 8}}})
     two = {**tree, "state": {"0": group, "1": group}}
     with pytest.raises(
-        CheckpointError, match="expected 1 groups, as the MultiOptimizer has, found 2"
+        CheckpointError, match="expected 1 groups, as the transformation has, found 2"
     ):
         convert_state(two, legacy_optim.Momentum(0.1))
-
-
-@pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_parameters_that_a_step_lifted_to_float32_are_taken_and_said(half: str) -> None:
-    """As by a rate in float32 for each call; flax.optim restored them."""
-    definition = legacy_optim.Momentum(0.1)
-    params = {"a": jnp.ones(3, half), "b": jnp.ones(2, jnp.float32)}
-    old = definition.create(params).apply_gradient(params, learning_rate=jnp.float32(0.5))
-    assert {leaf.dtype.name for leaf in old.target.values()} == {"float32"}
-    tx = from_legacy(definition)
-    fresh = TrainState.create(apply_fn=None, params=params, tx=tx)
-    with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
-        state = from_state_dict(fresh, serialization.to_state_dict(old))
-    saved = serialization.to_state_dict(state)
-    with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
-        again = from_state_dict(fresh, saved)
-    other_half = "float16" if half == "bfloat16" else "bfloat16"
-    for level in (saved["opt_state"]["trace"], saved["params"]):
-        level["a"] = level["a"].astype(other_half)
-        with pytest.raises(CheckpointError, match=rf"\['a'\].*{other_half}"):
-            from_state_dict(fresh, saved)
-    for restored in (state, again):
-        same_bits(restored.params, old.target)
-        grads = jax.tree.map(jnp.ones_like, old.target)
-        new = restored.apply_gradients(grads=grads)
-        same_bits(new.params, old.apply_gradient(grads).target)

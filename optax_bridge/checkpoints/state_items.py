@@ -1,13 +1,12 @@
 """The planner of a `TrainState`: its fields by their names, and parameters of another type."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, place_of
-from optax_bridge.checkpoints.layout import LAYOUT
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
 from optax_bridge.checkpoints.moves import Converted, Item, Misfit, Move, Retyped, Side, Unpaired
 from optax_bridge.checkpoints.same_names import (
@@ -28,9 +27,7 @@ from optax_bridge.checkpoints.trees import (
     fill_outline,
     is_floating,
     is_key,
-    is_ordered,
     kind,
-    named_by_fields,
     paths_in_state_dict,
     refill,
     state_dict_of,
@@ -47,6 +44,13 @@ REMEDY = (
     "from_state_dict) reads it into this state, and `optax-bridge convert` makes a checkpoint of "
     "it that Flax and Orbax restore."
 )
+_BELOW_PARAMS = (
+    "The checkpoint has them below 'params', as models before Linen did, and Linen's variables: "
+    "make the state of {'params': params}, and give the model state.params as it is."
+)
+
+# A planner of the optimizer's state, from the template's and from parameters, for a scope.
+Moments = Callable[[OptState, Params, Scope], Iterator[Item]]
 
 
 def state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
@@ -58,102 +62,99 @@ def state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> 
     if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
         remedy = REMEDY if any(True for _ in optimizers(saved)) else scope.remedy
         raise CheckpointError(place_of(scope.place, paths.source), expected, kind(saved), remedy)
-    saved = {name: value for name, value in saved.items() if name != LAYOUT}
     scope = replace(scope, owner="state")
     for name in sorted(saved.keys() - set(fields_of(template))):
         yield from surplus_items(saved[name], paths / name, scope)
-    types = ParameterTypes()
+    yield from field_items(template, saved, paths, scope)
+
+
+def field_items(
+    template: PyTree,
+    saved: Mapping[str, PyTree],
+    paths: Paths,
+    scope: Scope,
+    places: Mapping[str, Names] | None = None,
+    moments: Moments | None = None,
+) -> Iterator[Item]:
+    """Yields the items of a state's fields, the parameters' first, from values by field.
+
+    The values stand at `places` where these are not the fields' names. The optimizer's state is
+    that of a planner if one is given, and that is not asked where the parameters do not fit.
+    """
+    params, opt_state = template.params, template.opt_state
     for name in sorted(fields_of(template), key=lambda name: name != "params"):
-        field_paths, value = paths / name, getattr(template, name)
+        at = replace(paths / name, source=(places or {}).get(name, (*paths.source, name)))
         field_scope = replace(scope, owner=OWNERS.get(name, "state"))
-        if name not in saved:
-            yield from missing_items(state_dict_of(value), field_paths)
-            continue
+        value = state_dict_of(opt_state if name == "opt_state" else getattr(template, name))
         if name == "params":
-            types = parameter_types(value, saved[name], field_paths, field_scope)
-            yield from types.items
-            continue
-        if name == "opt_state":
-            value = types.retyped_state(template)
-            yield from types.retyped(value, paths.target)
-            field_scope = replace(
-                field_scope, ranges=ranges_of(value, field_paths.target), lifted=types.lifted
+            items = parameter_items(params, saved[name], at, field_scope)
+            yield from items
+            wrong, unpaired = (
+                any(isinstance(i, kind) for i in items) for kind in (Misfit, Unpaired)
             )
-            if any(map(is_ordered, jax.tree.leaves(value, is_leaf=is_ordered))):
-                saved[name] = named_by_fields(value, saved[name])
-        if name == "step" and not may_count_steps(saved[name]):
-            yield steps_misfit(saved[name], field_paths.source)
+            if moments is not None and (wrong or (unpaired and not scope.keep)):
+                return  # their states would all be named as well
+            if any(isinstance(item, Converted) for item in items) and not wrong and not unpaired:
+                leaves = {item.target: item.leaf for item in items if isinstance(item, Move)}
+                params = refill(params, fill_outline(value, leaves, at.target))
+                opt_state = retyped_state(template, params)
+                names = paths_in_state_dict(opt_state)
+                for path, leaf in zip(names, jax.tree.leaves(opt_state), strict=True):
+                    yield Retyped((*paths.target, "opt_state", *path), leaf)
+        elif name == "opt_state" and moments is not None:
+            yield from moments(opt_state, params, field_scope)
+        elif name not in saved:
+            yield from missing_items(value, at)
+        elif name == "step" and not may_count_steps(saved[name]):
+            yield steps_misfit(saved[name], at.source)
         else:
-            yield from same_names(state_dict_of(value), saved[name], field_paths, field_scope)
+            ranges = ranges_of(opt_state, at.target) if name == "opt_state" else {}
+            yield from same_names(value, saved[name], at, replace(field_scope, ranges=ranges))
 
 
-@dataclass(frozen=True)
-class ParameterTypes:
-    """The items of a state's parameters, and the types that these have in the checkpoint."""
-
-    items: tuple[Item, ...] = ()
-    lifted: frozenset[np.dtype] = frozenset()
-    params: Params = None  # those of the checkpoint, if their types differ and nothing is wrong
-
-    def retyped_state(self, template: PyTree) -> OptState:
-        """The template's optimizer state for parameters of these types."""
-        if self.params is None:
-            return template.opt_state
-        tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), self.params)
-        new = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
-        old, treedef = jax.tree.flatten(template.opt_state)
-        if len(new) != len(old):
-            return template.opt_state
-        return treedef.unflatten(map(_with_dtype, old, new))
-
-    def retyped(self, opt_state: OptState, home: Names) -> Iterator[Retyped]:
-        """Yields the leaves of `retyped_state`, for those that the checkpoint lacks."""
-        if self.params is not None:
-            names = paths_in_state_dict(opt_state)
-            for path, leaf in zip(names, jax.tree.leaves(opt_state), strict=True):
-                yield Retyped((*home, "opt_state", *path), leaf)
-
-
-def parameter_types(params: Params, saved: PyTree, paths: Paths, scope: Scope) -> ParameterTypes:
-    """Plans the parameters of a state, all of which may have another type in floating point."""
-    outline = state_dict_of(params)
-    items, lifted = judge_types(same_names(outline, saved, paths, scope), paths.source)
-    new = None
-    is_wrong = any(
-        isinstance(item, Misfit) or (isinstance(item, Unpaired) and item.side is Side.MISSING)
-        for item in items
+def parameter_items(params: Params, saved: PyTree, paths: Paths, scope: Scope) -> list[Item]:
+    """The items of a state's parameters, all of which may have another type in floating point."""
+    items = judge_types(same_names(state_dict_of(params), saved, paths, scope), paths.source)
+    unpaired = [item for item in items if isinstance(item, Unpaired)]
+    missing, surplus = (
+        {item.path for item in unpaired if item.side is side}
+        for side in (Side.MISSING, Side.SURPLUS)
     )
-    if any(isinstance(item, Converted) for item in items) and not is_wrong:
-        values = {item.target: item.leaf for item in items if isinstance(item, Move)}
-        new = refill(params, fill_outline(outline, values, paths.target))
-    return ParameterTypes(tuple(items), lifted, new)
+    end = len(paths.source)
+    if missing and surplus == {(*path[:end], "params", *path[end:]) for path in missing}:
+        others = [item for item in items if not isinstance(item, Unpaired)]
+        return others + [replace(item, remedy=_BELOW_PARAMS) for item in unpaired]
+    return items
 
 
-def judge_types(items: Iterable[Item], path: Names) -> tuple[list[Item], frozenset[np.dtype]]:
-    """Judges parameters of other types than the template's; returns those that were lifted, too."""
+def judge_types(items: Iterable[Item], path: Names) -> list[Item]:
+    """Judges parameters of other types than the template's: all of them, or none."""
     items = list(items)
-    types = [
-        (item.source, np.dtype(item.template.dtype), dtype_of(item.leaf))
+    types = {
+        item.source: (np.dtype(item.template.dtype), dtype_of(item.leaf))
         for item in items
         if isinstance(item, Move) and hasattr(item.template, "dtype")
         if not item.cast and not is_key(item.template)
-    ]
-    differing = [(at, expected, actual) for at, expected, actual in types if expected != actual]
-    pairs = {(expected, actual) for _, expected, actual in types if is_floating(expected)}
-    lifted: frozenset[np.dtype] = frozenset()
+    }
+    differing = {at: pair for at, pair in types.items() if pair[0] != pair[1]}
+    pairs = {pair for pair in types.values() if is_floating(pair[0])}
     if differing and len(pairs) == 1:
-        ((expected, actual),) = pairs
-        items.append(Converted(path, str(expected), str(actual)))
-    elif all(_is_lifted(expected, actual) for _, expected, actual in differing):
-        items += [Converted(at, str(expected), str(actual)) for at, expected, actual in differing]
-        lifted = frozenset(dtype for _, *dtypes in differing for dtype in dtypes)
-    else:
-        items += [
-            Misfit(at, f"{expected}, the template's type", str(actual), other_type(actual))
-            for at, expected, actual in differing
-        ]
-    return items, lifted
+        return [*items, Converted(path, *map(str, *pairs))]
+    return items + [
+        Misfit(at, f"{expected}, the template's type", str(actual), other_type(actual))
+        for at, (expected, actual) in differing.items()
+    ]
+
+
+def retyped_state(template: PyTree, params: Params) -> OptState:
+    """The template's optimizer state for parameters of other types."""
+    tx = boxes_handled(template.tx) if has_boxes(template.params) else template.tx
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), dtype_of(x)), params)
+    new = jax.tree.leaves(jax.eval_shape(tx.init, shapes))
+    old, treedef = jax.tree.flatten(template.opt_state)
+    if len(new) != len(old):
+        return template.opt_state
+    return treedef.unflatten(map(_with_dtype, old, new))
 
 
 def ranges_of(opt_state: OptState, path: Names) -> dict[Names, Range]:
@@ -164,12 +165,6 @@ def ranges_of(opt_state: OptState, path: Names) -> dict[Names, Range]:
             at = (*path, *slot.path)
             ranges |= {at: slot.within, (*at, LEVEL): slot.within}
     return ranges
-
-
-def _is_lifted(expected: np.dtype, actual: np.dtype) -> bool:
-    """True if a step, with a rate in float32 say, made a parameter in half precision float32."""
-    is_half = is_floating(expected) and expected.itemsize == 2
-    return expected == actual or (is_half and actual == np.float32)
 
 
 def _with_dtype(leaf: Leaf, like: Leaf) -> Leaf:

@@ -11,16 +11,8 @@ import legacy_optim
 from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import shape_of_state
 from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
-from optax_bridge.checkpoints.layout import (
-    LAYOUT,
-    Layout,
-    add_optimizer,
-    likely_path,
-    original_name,
-    read_layout,
-    without_copies,
-)
-from optax_bridge.checkpoints.legacy_to_state import OTHER_OPTIMIZER
+from optax_bridge.checkpoints.layout import add_optimizer, likely_path, without_copies
+from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths
 from optax_bridge.checkpoints.moves import Item, Move, Plan, Retyped, moved_to
 from optax_bridge.checkpoints.read import Read
@@ -123,16 +115,11 @@ def back(
     tree, number = fill_outline(outline, plan.apply()), int(np.asarray(step))
     if states[0]:
         return _replace(read.tree, states[0], tree), number, moved_to(states[0], plan.moves)
-    others = {
-        original_name(name): value
-        for name, value in read.tree.items()
-        if name not in ("step", "params", "opt_state", LAYOUT)
-    }
-    layout = read_layout(read.tree[LAYOUT], read.path) if LAYOUT in read.tree else Layout()
-    if not others and not layout.part and part is None:
+    others = {name: v for name, v in read.tree.items() if name not in OF_THE_OPTIMIZER}
+    if not others and part is None:
         return tree, number, plan.moves
-    path = tuple(part.strip("/").split("/")) if part else layout.part or likely_path(others)
-    tree = add_optimizer(others | layout.steps_at(step), path, tree, read.path)
+    path = tuple(part.strip("/").split("/")) if part else likely_path(others)
+    tree = add_optimizer(others, path, tree, read.path)
     return tree, number, moved_to(path, plan.moves)
 
 

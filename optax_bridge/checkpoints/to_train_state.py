@@ -3,20 +3,20 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import serialization
+from flax.training.train_state import TrainState as FlaxTrainState
 
 import legacy_optim
 from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
     focus_of,
-    groups_of_definition,
     is_transformation,
     shape_of_state,
 )
@@ -24,17 +24,14 @@ from optax_bridge.checkpoints.devices import placed
 from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
 from optax_bridge.checkpoints.inference import infer_definitions
 from optax_bridge.checkpoints.layout import (
-    LAYOUT,
-    Layout,
     add_optimizer,
     entries_around,
-    legacy_name,
     match_fields,
     rest_of,
     with_lists,
 )
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, plan_of_part
-from optax_bridge.checkpoints.locate import Part, choose_part, optimizers, refuse_older, with_groups
+from optax_bridge.checkpoints.locate import Part, choose_part, optimizers, shapes_of
 from optax_bridge.checkpoints.moves import Move
 from optax_bridge.checkpoints.trees import (
     fill_outline,
@@ -65,30 +62,22 @@ class Converted:
     params: Params
     opt_state: OptState
     step: np.ndarray
-    others: dict[str, PyTree] = field(default_factory=dict)
-    layout: Layout = field(default_factory=Layout)
-    moves: Sequence[Move] = ()
+    others: dict[str, PyTree]
+    part: Names  # where the optimizer stood
+    moves: Sequence[Move]
 
     def state(self) -> dict[str, PyTree]:
         """The fields of the state that takes the optimizer's place."""
         return {"step": self.step, "params": self.params, "opt_state": self.opt_state}
-
-    def flat_tree(self) -> dict[str, PyTree]:
-        """The fields of a TrainState: `step`, `params`, `opt_state` and the others."""
-        tree = self.state()
-        for name, value in self.others.items():
-            if name not in self.layout.steps:
-                tree[legacy_name(name)] = value
-        return tree | ({LAYOUT: self.layout.tree()} if self.layout.part else {})
 
 
 def tree_of(converted: Sequence[Converted], place: Place = "state") -> PyTree:
     """The tree that was converted, with the state of each optimizer where that stood."""
     tree: PyTree = converted[-1].others
     for each in converted:
-        if not each.layout.part:
+        if not each.part:
             return each.state()
-        tree = add_optimizer(tree, each.layout.part, each.state(), place)
+        tree = add_optimizer(tree, each.part, each.state(), place)
     return with_lists(tree)
 
 
@@ -106,11 +95,7 @@ def convert_tree(
     if optimizer_def is not None:
         check_definition(optimizer_def, "optimizer_def", or_transformation=True)
     chosen = choose_part(tree, place, part)
-    refuse_older(chosen.param_states, chosen.path, place)
-    if optimizer_def is None:
-        possible: list[Definition] = list(infer_definitions(chosen))
-    else:
-        possible = [optimizer_def]
+    possible = [optimizer_def] if optimizer_def is not None else infer_definitions(chosen)
     errors: list[CheckpointError] = []
     for definition in possible:
         try:
@@ -134,26 +119,23 @@ def _convert(
         tx = definition
     else:
         name = type(definition).__name__
-        if part.is_grouped:
-            part = with_groups(part, groups_of_definition(definition, part))
-        else:
-            definition = focus_of(definition, part.rows)
+        definition = focus_of(definition, part.rows)
         kind = recipe or ("exact" if exact else "optax")
         choice = choose_recipe(definition, kind, part.dtypes)
         if recipe is None and choice.reason and not exact:
             raise UnsupportedSetting(f"{choice.reason}. Take the exact transformation: exact=True.")
         tx = from_legacy(definition, exact) if recipe is None else build(choice.call)
-    template = shape_of_state(tx.init, part.target, part.place, name)
+    opt_state = shape_of_state(tx.init, part.target, part.place, name)
     if choice is None:
-        check_axes_of_t5x(tx, template, part.target, part.place)
+        check_axes_of_t5x(tx, opt_state, part.target, part.place)
+    template = FlaxTrainState(np.int32(0), None, shapes_of(part.target), tx, opt_state)
     plan = plan_of_part(part, template, name)
     plan.check(allow_nan=allow_nan)
-    opt_state = refill(template, fill_outline(state_dict(template), plan.apply(), ("opt_state",)))
-    others, layout = rest_of(tree, part)
-    step = np.asarray(part.step, np.int32)
+    leaves = fill_outline(state_dict(opt_state), plan.apply(), ("opt_state",))
     return Converted(
-        definition, tx, choice, part.target, opt_state, step, others, layout, plan.moves
-    )
+        definition, tx, choice, part.target, refill(opt_state, leaves),
+        np.asarray(part.step, np.int32), rest_of(tree, part), part.path, plan.moves,
+    )  # fmt: skip
 
 
 def train_state(
@@ -200,7 +182,7 @@ def _collections(
     names = {field.name for field in dataclasses.fields(cls)} - _NO_ENTRIES
     if is_state(sharding):
         names = {name for name in names if getattr(sharding, name, None) is not None}
-    entries = entries_around(converted.others, converted.layout.part)
+    entries = entries_around(converted.others, converted.part)
     if part is not None:  # the caller knows that there are others
         entries = {path: v for path, v in entries.items() if not any(True for _ in optimizers(v))}
     return match_fields(names, entries, converted.params, int(converted.step))

@@ -6,7 +6,7 @@ tell which leaves are a state's.
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import jax
@@ -46,23 +46,18 @@ def _as_leaves(tree: PyTree, *, is_leaf: Callable[[PyTree], bool]) -> PyTree:
     def wrap(node: PyTree) -> PyTree:
         if is_leaf(node):
             return _StateLeaf(node)
-        if is_ordered(node):
+        if type(node) is OrderedDict:
             return _OrderedLevel(
                 {name: _as_leaves(child, is_leaf=is_leaf) for name, child in node.items()}
             )
         return node
 
     def is_wrapped(node: PyTree) -> bool:
-        return is_leaf(node) or is_ordered(node)
+        return is_leaf(node) or type(node) is OrderedDict
 
     if not any(map(is_wrapped, jax.tree.leaves(tree, is_leaf=is_wrapped))):
         return tree
     return jax.tree.map(wrap, tree, is_leaf=is_wrapped)
-
-
-def is_ordered(node: PyTree) -> bool:
-    """True if this is an `OrderedDict`, as the state of `optax.named_chain`."""
-    return type(node) is OrderedDict
 
 
 def has_states(tree: PyTree) -> bool:
@@ -73,22 +68,6 @@ def has_states(tree: PyTree) -> bool:
 def state_dict(tree: PyTree) -> PyTree:
     """As `flax.serialization.to_state_dict`; an `OrderedDict` is a level too."""
     return serialization.to_state_dict(_as_leaves(tree, is_leaf=lambda node: False))
-
-
-def named_by_fields(template: PyTree, saved: PyTree) -> PyTree:
-    """Names the fields of NamedTuples that Flax wrote by position, below an `OrderedDict`."""
-    if not isinstance(saved, Mapping):
-        return saved
-    if isinstance(template, Mapping):
-        children = {str(name): child for name, child in template.items()}
-    elif isinstance(template, tuple):
-        names = getattr(template, "_fields", None) or map(str, range(len(template)))
-        children = dict(zip(names, template, strict=True))
-        if set(saved) == set(map(str, range(len(children)))):
-            saved = {name: saved[str(index)] for index, name in enumerate(children)}
-    else:
-        return saved
-    return {name: named_by_fields(children.get(name), value) for name, value in saved.items()}
 
 
 def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
@@ -211,6 +190,6 @@ def kind(leaf: Leaf) -> str:
     return brief(leaf)
 
 
-def listed_leaves(paths: list[Names]) -> str:
+def listed_leaves(paths: Iterable[Names]) -> str:
     """The first leaves by name, and how many more there are."""
     return listing(sorted(leaf_name(path) for path in paths))

@@ -200,7 +200,7 @@ def _check_numbers(
         for path, leaf in expected.items()
         for item in leaf_items(leaf, params[path], Paths(("params", *path)), scope)
     ]
-    items, _ = judge_types(items, ("params",))
+    items = judge_types(items, ("params",))
     ranges = ranges_of(state.opt_state, ("opt_state",))
     moments = leaves_of_training({}, state.opt_state)
     items += [

@@ -16,7 +16,6 @@ import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
 from optax_bridge.checkpoints.formats.format import put
-from optax_bridge.checkpoints.layout import LAYOUT, read_layout
 from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
 from optax_bridge.metadata.paths import leaf_name
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -111,9 +110,6 @@ def read_orbax(folder: Path) -> PyTree:
                 place, "an array, a number or text", brief(kind), "Nothing else is read."
             )
         put(tree, names, leaf, place)
-    remembered = metadata.get("custom_metadata")
-    if isinstance(remembered, Mapping) and LAYOUT in remembered:
-        tree[LAYOUT] = read_layout(remembered[LAYOUT], folder).tree()
     return tree
 
 

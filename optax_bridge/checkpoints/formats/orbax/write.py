@@ -11,7 +11,6 @@ from flax.serialization import to_state_dict
 
 from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError, brief
-from optax_bridge.checkpoints.layout import LAYOUT, is_layout
 from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.metadata.paths import leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -25,12 +24,6 @@ class _Empty(np.ndarray):
 
 def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
     """Writes a checkpoint that `orbax.checkpoint.StandardCheckpointer` restores."""
-    metadata = None
-    if isinstance(tree, dict) and is_layout(
-        tree.get(LAYOUT)
-    ):  # so that it is no leaf in the way of restoring
-        metadata = {LAYOUT: tree[LAYOUT]}
-        tree = {name: value for name, value in tree.items() if name != LAYOUT}
     _check_names(tree)
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     # Arrays are written side by side, as far as this many bytes go.
@@ -44,9 +37,7 @@ def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
         try:
             with quiet_orbax(errors_too=True):
-                save = ocp.args.PyTreeSave(  # pyright: ignore[reportCallIssue]
-                    tree, custom_metadata=metadata
-                )
+                save = ocp.args.PyTreeSave(tree)  # pyright: ignore[reportCallIssue]
                 checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             raise CheckpointError(
