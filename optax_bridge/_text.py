@@ -1,6 +1,7 @@
 # pyright: strict
 """Parts of messages; imports nothing that is slow."""
 
+import re
 from collections.abc import Iterable
 
 _NAMED = 8  # names that a message has before it counts the rest
@@ -26,6 +27,7 @@ def brief(value: object, limit: int = 80) -> str:
     if isinstance(value, memoryview):  # bytes of a file that is mapped
         return f"bytes, {value.nbytes:,} of them"
     text = repr(value[: limit + 1] if isinstance(value, str | bytes) else value)
+    text = re.sub(r"<memory at 0x\w+>", "<bytes>", text)
     return text if len(text) <= limit else text[:limit] + "..."
 
 

@@ -31,6 +31,8 @@ from optax_bridge.metadata.trees import PyTree
 from optax_bridge.states import COUNTS
 
 Definition = legacy_optim.OptimizerDef
+# That of the one optimizer, or of each by its path; None where the state says it.
+Definitions = Definition | Mapping[str, Definition] | None
 
 
 @dataclass(frozen=True)
@@ -83,25 +85,33 @@ def as_template(read: Read, like: PyTree, allow_nan: bool) -> Conversion:
     return Conversion(read, tree, step=steps.pop() if len(steps) == 1 else None, moves=plan.moves)
 
 
-def to_state(
+def to_states(
     read: Read,
-    definition: Definition | None,
+    definitions: Definitions,
     part: str | None,
     recipe: RecipeKind,
     is_flat: bool,
     allow_nan: bool,
 ) -> Conversion:
-    """A TrainState in the place of one optimizer; flat, it is the whole."""
-    state = convert_tree(
-        read.tree, definition, recipe=recipe, part=part, allow_nan=allow_nan, place=read.path
-    )
+    """A TrainState in the place of each optimizer; of one alone it may be the whole, flat."""
+    remaining, states = read.tree, dict[str, Converted]()
+    for path, definition in _by_path(read, optimizers(read.tree), definitions).items():
+        states[path] = convert_tree(
+            remaining, definition, recipe=recipe, part=path or part, allow_nan=allow_nan,
+            place=read.path,
+        )  # fmt: skip
+        remaining = states[path].others
+    state = states.get("")
     # Every checkpoint of T5X has that level.
-    is_flat = is_flat or set(read.tree) == {read.level}
-    tree = _flat(state, read) if is_flat else tree_of([state], read.path)
+    if state is not None and (is_flat or set(read.tree) == {read.level}):
+        tree, moves = _flat(state, read), [*state.moves]
+    else:
+        tree = tree_of([*states.values()], read.path)
+        moves = [m for state in states.values() for m in moved_to(state.part, state.moves)]
     return Conversion(
-        read, tree, {"": state.definition}, int(state.step),
-        {"": state.choice} if state.choice else {},
-        moved_to(() if is_flat else state.part, state.moves),
+        read, tree, {path: state.definition for path, state in states.items()},
+        None if state is None else int(state.step),
+        {path: state.choice for path, state in states.items() if state.choice is not None}, moves,
     )  # fmt: skip
 
 
@@ -117,43 +127,26 @@ def _flat(state: Converted, read: Read) -> PyTree:
     return fields | others
 
 
-def to_states(
-    read: Read, definitions: Mapping[str, Definition], recipe: RecipeKind, allow_nan: bool
+def to_optimizers(
+    read: Read, definitions: Definitions, part: str | None, allow_nan: bool
 ) -> Conversion:
-    """A TrainState in the place of each optimizer."""
-    _check_names(read, optimizers(read.tree), definitions)
-    others, states = read.tree, dict[str, Converted]()
-    for path, definition in definitions.items():
-        states[path] = convert_tree(
-            others, definition, recipe=recipe, part=path, allow_nan=allow_nan, place=read.path
-        )
-        others = states[path].others
-    choices = {path: state.choice for path, state in states.items() if state.choice is not None}
-    moves = [m for state in states.values() for m in moved_to(state.part, state.moves)]
-    tree = tree_of([*states.values()], read.path)
-    return Conversion(read, tree, definitions, choices=choices, moves=moves)
-
-
-def to_optimizer(
-    read: Read, definition: Definition | None, part: str | None, allow_nan: bool
-) -> Conversion:
-    """An optimizer of `flax.optim` in the place of one TrainState."""
-    tree, step, moves = back(read, definition, part, allow_nan)
-    return Conversion(read, tree, {"": definition}, step, moves=moves)
-
-
-def to_optimizers(read: Read, definitions: Mapping[str, Definition], allow_nan: bool) -> Conversion:
     """An optimizer of `flax.optim` in the place of each TrainState."""
-    _check_names(read, find_states(read.tree), definitions)
-    tree, moves = read.tree, list[Move]()
-    for path, definition in definitions.items():
-        tree, _, more = back(replace(read, tree=tree), definition, path, allow_nan)
+    tree, steps, moves = read.tree, dict[str, int](), list[Move]()
+    by_path = _by_path(read, find_states(tree), definitions)
+    for path, definition in by_path.items():
+        tree, steps[path], more = back(
+            replace(read, tree=tree), definition, path or part, allow_nan
+        )
         moves += more
-    return Conversion(read, tree, definitions, moves=moves)
+    return Conversion(read, tree, by_path, steps.get(""), moves=moves)
 
 
-def _check_names(read: Read, paths: Iterable[Names], definitions: Mapping[str, Definition]) -> None:
-    """Refuses definitions that are not those of a checkpoint's optimizers, by their places."""
+def _by_path(
+    read: Read, paths: Iterable[Names], definitions: Definitions
+) -> Mapping[str, Definition | None]:
+    """The definition of each optimizer to convert by its path; of one alone by ""."""
+    if not isinstance(definitions, Mapping):
+        return {"": definitions}
     expected = sorted(map("/".join, paths))
     if expected != sorted(definitions):
         raise CheckpointError(
@@ -161,3 +154,4 @@ def _check_names(read: Read, paths: Iterable[Names], definitions: Mapping[str, D
             ", ".join(sorted(definitions)),
             'Give each with where it stands: --optimizer "PATH=Adam(...)".',
         )  # fmt: skip
+    return definitions

@@ -12,18 +12,15 @@ write            the new tree appears whole, is read again and compared
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from optax_bridge._atomic import remove_abandoned
 from optax_bridge.checkpoints.conversions import (
     Conversion,
-    Definition,
+    Definitions,
     as_template,
     parameters_alone,
-    to_optimizer,
     to_optimizers,
-    to_state,
     to_states,
 )
 from optax_bridge.checkpoints.errors import CheckpointError
@@ -43,7 +40,7 @@ KEEP, FLAT = "keep", "flat"
 def convert_file(
     source: Path,
     destination: Path,
-    optimizer_def: Definition | Mapping[str, Definition] | None = None,
+    optimizer_def: Definitions = None,
     *,
     to_legacy: bool = False,
     file_format: str = "orbax",
@@ -84,31 +81,29 @@ def convert_file(
       ValueError: no such format is written, or the options do not go together.
     """
     file_format = _LEGACY if to_legacy else file_format
-    conversion_of = _conversion_of(
-        optimizer_def, to_legacy, params_only, recipe, layout, like, part, allow_nan
-    )
+    _check_options(optimizer_def, params_only, layout, like, part)
     written_as(file_format)
     remove_abandoned(destination.absolute().parent)  # also where nothing can be converted
     read = read_checkpoint(source)
     read = read if moved is None else moved(read, like)
     _check_apart(read.path, destination)
-    conversion = conversion_of(read)
+    if params_only:
+        conversion = parameters_alone(read, part, allow_nan)
+    elif to_legacy:
+        conversion = to_optimizers(read, optimizer_def, part, allow_nan)
+    elif like is not None:
+        conversion = as_template(read, like, allow_nan)
+    else:
+        conversion = to_states(read, optimizer_def, part, recipe, layout == FLAT, allow_nan)
     if not dry_run:
         write(destination, conversion.tree, file_format, force, verify)
     return conversion
 
 
-def _conversion_of(
-    optimizer_def: Definition | Mapping[str, Definition] | None,
-    to_legacy: bool,
-    params_only: bool,
-    recipe: RecipeKind,
-    layout: str,
-    like: PyTree,
-    part: str | None,
-    allow_nan: bool,
-) -> Callable[[Read], Conversion]:
-    """The way to convert that is asked for; refuses options that do not go together."""
+def _check_options(
+    optimizer_def: Definitions, params_only: bool, layout: str, like: PyTree, part: str | None
+) -> None:
+    """Refuses options that do not go together."""
     if isinstance(optimizer_def, Mapping) and (params_only or part is not None or layout == FLAT):
         raise ValueError(
             "optimizers by their paths are all converted where they stand: leave params_only, "
@@ -118,21 +113,12 @@ def _conversion_of(
         raise ValueError("like says what everything becomes: leave layout='flat' out")
     if layout not in (KEEP, FLAT):
         raise ValueError(f"layout: expected {KEEP!r} or {FLAT!r}, found {layout!r}")
-    if params_only:
-        return partial(parameters_alone, part=part, allow_nan=allow_nan)
-    if like is not None and not to_legacy:
-        return partial(as_template, like=like, allow_nan=allow_nan)
-    if isinstance(optimizer_def, Mapping):
-        named = to_optimizers if to_legacy else partial(to_states, recipe=recipe)
-        return partial(named, definitions=optimizer_def, allow_nan=allow_nan)
-    only = to_optimizer if to_legacy else partial(to_state, recipe=recipe, is_flat=layout == FLAT)
-    return partial(only, definition=optimizer_def, part=part, allow_nan=allow_nan)
 
 
 def _check_apart(source: Path, destination: Path) -> None:
     # Unlike Path.resolve, this takes links in a circle.
-    one, other = (Path(os.path.realpath(path)) for path in (source, destination))
-    if one == other or one in other.parents or other in one.parents:
+    paths = sorted(Path(os.path.realpath(path)) for path in (source, destination))
+    if paths[0] in (paths[1], *paths[1].parents):
         raise CheckpointError(
             destination, "another place than the source", f"the source, {source}",
             "The source is only read, never replaced: name another destination.",

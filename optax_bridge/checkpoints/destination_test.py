@@ -19,7 +19,7 @@ import pytest
 from optax_bridge._atomic import REPLACED, part_folder, remove_abandoned
 from optax_bridge.checkpoints import CheckpointError, convert_file, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
-from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge.checkpoints.write import written_whole
 from optax_bridge.metadata.paths import leaves
 
 TESTDATA = Path(__file__).parent / "testdata"

@@ -34,22 +34,19 @@ def on_device(leaf: Leaf, sharding: PyTree = None) -> Leaf:
 
 def placed(tree: dict[str, PyTree], sharding: PyTree) -> dict[str, PyTree]:
     """The fields of a state with their leaves on devices, one after another."""
-    if is_state(sharding):
-        fields = {name: getattr(sharding, name) for name in tree}
-        flat, treedef = jax.tree.flatten(tree)
-        each = jax.tree.leaves(fields)  # the same order, also where the parameters are in boxes
-        if len(each) != len(flat):
-            raise CheckpointError(
-                "sharding", f"a state with {len(flat)} shardings, as the checkpoint has leaves",
-                f"{len(each)}", "Make it by state_shardings of a state of the same optimizer.",
-            )  # fmt: skip
-        return treedef.unflatten(map(on_device, flat, each))
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: on_device(
-            leaf, sharding(path, leaf) if callable(sharding) else sharding
-        ),
-        tree,
-    )
+    if not is_state(sharding):
+        return jax.tree_util.tree_map_with_path(
+            lambda *row: on_device(row[1], sharding(*row) if callable(sharding) else sharding), tree
+        )
+    flat, treedef = jax.tree.flatten(tree)
+    # The same order, also where the parameters are in boxes.
+    shardings = jax.tree.leaves({name: getattr(sharding, name) for name in tree})
+    if len(shardings) != len(flat):
+        raise CheckpointError(
+            "sharding", f"a state with {len(flat)} shardings, as the checkpoint has leaves",
+            f"{len(shardings)}", "Make it by state_shardings of a state of the same optimizer.",
+        )  # fmt: skip
+    return treedef.unflatten(map(on_device, flat, shardings))
 
 
 def without_memory(template: T) -> T:
@@ -99,15 +96,13 @@ def _own_copy(leaf: Leaf) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def quiet_orbax(*, errors_too: bool = False) -> Generator[None, None, None]:
-    """Keeps Orbax from logging its progress; its errors are logged, and come as exceptions."""
-    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")[: 1 + errors_too]]
+def quiet_orbax() -> Generator[None, None, None]:
+    """Keeps Orbax from logging its progress, and its errors, which come as exceptions."""
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [logger.level for logger in loggers]
-    if not errors_too and levels[0] in (logging.INFO, logging.DEBUG):
-        yield
-        return
+    is_asked_for = levels[0] in (logging.INFO, logging.DEBUG)
     for logger in loggers:
-        logger.setLevel(logging.CRITICAL if errors_too else logging.ERROR)
+        logger.setLevel(logger.level if is_asked_for else logging.CRITICAL)
     try:
         yield
     finally:

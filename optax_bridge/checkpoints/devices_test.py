@@ -18,8 +18,8 @@ from optax_bridge.checkpoints.restore_test import assert_taken_over, fresh, trai
 @pytest.mark.parametrize(
     ("level", "within"),
     [
-        (logging.NOTSET, logging.ERROR),
-        (logging.WARNING, logging.ERROR),
+        (logging.NOTSET, logging.CRITICAL),
+        (logging.WARNING, logging.CRITICAL),
         (logging.INFO, logging.INFO),
         (logging.DEBUG, logging.DEBUG),
     ],

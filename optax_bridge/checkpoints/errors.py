@@ -8,6 +8,7 @@ from optax_bridge._text import brief as brief
 from optax_bridge.metadata.paths import Names, leaf_name
 
 Place = Path | str  # a file or a folder, and what is within it
+DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."
 
 
 def place_of(place: Place, path: Names) -> str:
@@ -25,7 +26,11 @@ class CheckpointError(ValueError):
       remedy: what to do about it.
     """
 
-    def __init__(self, place: Place, expected: str, found: str, remedy: str):
+    def __init__(self, place: Place, expected: str, found: object, remedy: str = DAMAGED):
+        """Takes what was found in words, or as a value or an error to be shown."""
+        if isinstance(found, Exception):
+            found = brief(str(found) or type(found).__name__, 200)
+        found = found if isinstance(found, str) else brief(found)
         self.place, self.expected, self.found, self.remedy = str(place), expected, found, remedy
         super().__init__(f"{place}: expected {expected}, found {found}. {remedy}")
 
@@ -44,6 +49,3 @@ class LeftOverWarning(UserWarning):
 
 class ConvertedWarning(UserWarning):
     """Something has another type in a checkpoint than in the template that it went into."""
-
-
-DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.metadata.trees import Leaf
 
 MAX_ELEMENTS = 2**48  # of an array; what no machine has, NumPy counts in 64 bits
@@ -19,8 +19,6 @@ BLOCK = 2**24  # bytes that are handled at a time
 # machine has. Moments that are zero compress to nothing, parameters hardly.
 _UNPACKED_RATIO, _UNPACKED_AT_LEAST = 32, 2**28
 UNPACKED_LIMIT = "OPTAX_BRIDGE_MAX_UNPACKED_BYTES"  # the environment variable that raises it
-# What tensorstore raises for files that are damaged or promise too much.
-ERRORS = (ValueError, TypeError, OSError, NotImplementedError, RuntimeError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,10 @@ class LazyArray:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Reads the array."""
-        del copy
         try:
             array = self.read()
-        except CheckpointError:
-            raise
         except Exception as error:  # of the library that reads it
-            raise CheckpointError(
-                self.place, "an array that can be read", brief(str(error), 200), DAMAGED
-            ) from error
+            raise CheckpointError(self.place, "an array that can be read", error) from error
         if array.shape != self.shape or array.dtype != self.dtype:
             raise CheckpointError(
                 self.place, f"{self.dtype}{list(self.shape)}", f"{array.dtype}{list(array.shape)}",
@@ -77,23 +70,22 @@ class ChunkedArray(LazyArray):
 
     def read(self) -> np.ndarray:
         """Joins the pieces."""
-        return self.bytes_at(0, self.nbytes).view(self.dtype).reshape(self.shape)
+        return np.concatenate(self.pieces).reshape(self.shape)
 
     def bytes_at(self, start: int, stop: int) -> np.ndarray:
         """Some of the array's bytes, a copy."""
-        pieces, offset = [np.empty(0, np.uint8)], 0
+        parts, offset = list[np.ndarray](), 0
         for piece in self.pieces:
-            pieces.append(piece.view(np.uint8)[max(start - offset, 0) : max(stop - offset, 0)])
+            parts.append(piece.view(np.uint8)[max(start - offset, 0) : max(stop - offset, 0)])
             offset += piece.nbytes
-        return np.concatenate(pieces)
+        return np.concatenate(parts)
 
 
-def blocks_of(leaf: Leaf, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
+def blocks_of(leaf: Leaf) -> Iterator[np.ndarray]:
     """Yields an array's bytes in blocks, so that those of a large file are in memory in turn."""
     array = leaf if isinstance(leaf, ChunkedArray) else np.ascontiguousarray(np.asarray(leaf))
-    stop = array.nbytes if stop is None else stop
-    for first in range(start, stop, BLOCK):
-        last = min(first + BLOCK, stop)
+    for first in range(0, array.nbytes, BLOCK):
+        last = min(first + BLOCK, array.nbytes)
         if isinstance(array, ChunkedArray):
             yield array.bytes_at(first, last)
         else:
@@ -128,8 +120,7 @@ def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> No
     unpacked = sum(leaf.nbytes for leaf in packed if not isinstance(leaf, ChunkedArray))
     if unpacked <= max(_UNPACKED_AT_LEAST, requested):
         return
-    size = own_files(path) if path.is_dir() else path.stat().st_size
-    setting = os.environ.get(UNPACKED_LIMIT, "")
+    size, setting = size_of_files(path), os.environ.get(UNPACKED_LIMIT, "")
     limit = max(_UNPACKED_RATIO * size + _UNPACKED_AT_LEAST, requested)
     limit = max(limit, int(setting) if setting.isdecimal() else 0)
     if unpacked > limit:
@@ -140,14 +131,15 @@ def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> No
         )  # fmt: skip
 
 
-def own_files(folder: Path) -> int:
-    """The bytes of the files in a folder."""
-    total = 0
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+def size_of_files(path: Path) -> int:
+    """The bytes of a file, or of those in a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    files = [file for file in path.rglob("*") if file.is_symlink() or not file.is_dir()]
+    for file in files:
+        if file.is_symlink() or not file.is_file():
             raise CheckpointError(
-                path, "a file or a folder", "a link or a device",
+                file, "a file or a folder", "a link or a device",
                 "Nothing outside the checkpoint is ever read: copy what belongs to it.",
             )  # fmt: skip
-        total += path.stat().st_size if path.is_file() else 0
-    return total
+    return sum(file.stat().st_size for file in files)

@@ -32,7 +32,7 @@ ADAM = (Path(__file__).parent / "testdata" / "adam.msgpack").read_bytes()
 
 def test_what_is_neither_file_nor_folder_is_a_clear_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CheckpointError, match="expected a file or a folder, found neither"):
+    with pytest.raises(CheckpointError, match="found neither a file nor a folder"):
         read_checkpoint(tmp_path / "pipe")
 
 

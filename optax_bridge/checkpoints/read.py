@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 
 from optax_bridge.checkpoints import formats as folder
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.errors import CheckpointError, brief
+from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
 from optax_bridge.checkpoints.lazy import check_unpacked
 from optax_bridge.checkpoints.locate import find_states
 from optax_bridge.checkpoints.moves import Move
@@ -87,24 +87,20 @@ def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
     try:
         read = _read(path)
         check_unpacked(jax.tree.leaves(read.tree), read.path, requested)
-        return read
     except OSError as error:
-        raise CheckpointError(
-            path, "a file or folder that can be read", brief(error.strerror or str(error)),
-            "Check the path and its permissions.",
-        ) from None  # fmt: skip
+        found = brief(error.strerror or str(error))
+        remedy = "Check the path and its permissions."
+        raise CheckpointError(path, "a file or folder that can be read", found, remedy) from None
+    return read
 
 
 def _read(path: Path, levels: int = _LEVELS) -> Read:
     if levels == 0:
-        raise CheckpointError(
-            path, f"a checkpoint within {_LEVELS} levels of numbered folders", "yet another",
-            "Name the file itself.",
-        )  # fmt: skip
-    if not path.exists():
-        raise CheckpointError(path, "a checkpoint", "nothing of that name", "Check the path.")
+        expected = f"a checkpoint within {_LEVELS} levels of numbered folders"
+        raise CheckpointError(path, expected, "yet another", "Name the file itself.")
     if not path.is_dir() and not path.is_file():
-        raise CheckpointError(path, "a file or a folder", "neither", "Check the path.")
+        found = "neither a file nor a folder" if path.exists() else "nothing of that name"
+        raise CheckpointError(path, "a checkpoint", found, "Check the path.")
     located = format_of(path)
     if located is None and path.is_dir():
         return _read(item_of(path) or latest(path), levels - 1)
@@ -113,12 +109,11 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
     format, root = located
     contents = contents_of(format, root)
     if not isinstance(contents.tree, dict | list):
+        expected = "a checkpoint: a tree of names and arrays"
         raise CheckpointError(
-            path, "a checkpoint: a tree of names and arrays", brief(contents.tree),
-            f"{names()} checkpoints are read.",
-        )  # fmt: skip
-    tree = plain(contents.tree)
-    return Read(root, format.name, tree, contents.variant, format.level)
+            path, expected, brief(contents.tree), f"{names()} checkpoints are read."
+        )
+    return Read(root, format.name, plain(contents.tree), contents.variant, format.level)
 
 
 @functools.cache
@@ -163,10 +158,8 @@ def contents_of(format: Format, root: Path) -> Contents:
     except (CheckpointError, OSError):
         raise
     except Exception as error:  # of a library, which a hostile file may make raise anything
-        raise CheckpointError(
-            root, f"a checkpoint of {format.name}", brief(f"{type(error).__name__}: {error}", 200),
-            DAMAGED,
-        ) from error  # fmt: skip
+        found = brief(f"{type(error).__name__}: {error}", 200)
+        raise CheckpointError(root, f"a checkpoint of {format.name}", found) from error
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -180,44 +173,46 @@ def item_of(folder: Path) -> Path | None:
     return next((item for item in items if is_checkpoint(item)), None)
 
 
-def latest(folder: Path) -> Path:
-    """The entry of a folder with the highest step in its name; by number, so 100 is after 20."""
+def _series_in(folder: Path) -> dict[str, list[tuple[float, str, Path]]]:
+    """The step-numbered entries of a folder, by their names without the step."""
     series: dict[str, list[tuple[float, str, Path]]] = {}
     for entry in folder.iterdir():
         match = _NUMBERED.fullmatch(entry.name)
         if match and not _NO_CHECKPOINT.match(entry.name):
             step = float(match["step"])
             series.setdefault(match["stem"], []).append((step, entry.name, entry))
-    usual = [stem for stem in _USUAL if stem in series]
-    if len(series) != 1 and not usual:
+    return series
+
+
+def latest(folder: Path) -> Path:
+    """The entry of a folder with the highest step in its name; by number, so 100 is after 20."""
+    series = _series_in(folder)
+    stems = [stem for stem in _USUAL if stem in series] or ([*series] if len(series) == 1 else [])
+    if not stems:
         entries = sorted(entry.name for entry in folder.iterdir())
         raise CheckpointError(
             folder, "one series of step-numbered checkpoints, such as checkpoint_100",
             brief(entries) if entries else "an empty folder", "Name the file itself.",
         )  # fmt: skip
-    return max(series[usual[0] if usual else next(iter(series))])[2]
+    return max(series[stems[0]])[2]
 
 
 def count_of_series(path: Path) -> int:
     """The number of checkpoints in a folder that differ from one of them by the step alone."""
-    matches = [_NUMBERED.fullmatch(entry.name) for entry in path.parent.iterdir()]
-    stem = (_NUMBERED.fullmatch(path.name) or {"stem": None})["stem"]
-    return sum(match["stem"] == stem for match in matches if match)
+    series = ([entry for *_, entry in entries] for entries in _series_in(path.parent).values())
+    return next((len(entries) for entries in series if path in entries), 1)
 
 
 def _unknown_format(path: Path) -> CheckpointError:
-    with path.open("rb") as file:
-        head = file.read(8)
+    head, expected = head_of(path, 8), "a checkpoint of a known format"
     # A pickle of protocol 2 or later starts so; in msgpack that is an empty map and then more.
     if head.startswith(b"\x80") and len(head) > 1:
         return CheckpointError(
-            path, "a checkpoint of a known format", "what looks like a pickle",
+            path, expected, "what looks like a pickle",
             "Pickles run code when they are loaded, so they never are. Write "
             "flax.serialization.to_bytes of it to a file, in the program that wrote it or in two "
             "lines started by `optax-bridge run`, which reads pickles of flax.optim.",
         )  # fmt: skip
-    what = f"a file that starts with {brief(head)}" if head else "an empty file"
-    return CheckpointError(
-        path, "a checkpoint of a known format", what,
-        f"{names()} checkpoints are read; unpack it if it is packed.",
-    )  # fmt: skip
+    found = f"a file that starts with {brief(head)}" if head else "an empty file"
+    remedy = f"{names()} checkpoints are read; unpack it if it is packed."
+    return CheckpointError(path, expected, found, remedy)

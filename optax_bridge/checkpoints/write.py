@@ -1,17 +1,26 @@
-"""Writes a tree in a format, reads it again and compares."""
+"""Writes a tree in a format, whole or not at all, reads it again and compares."""
 
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 
-from optax_bridge.checkpoints.destination import written_whole
+from optax_bridge._atomic import atomic_write, remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
 from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import blocks_of
-from optax_bridge.checkpoints.read import contents_of, written_as
+from optax_bridge.checkpoints.read import contents_of, format_of, written_as
 from optax_bridge.checkpoints.trees import is_array, state_dict
 from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
+
+_REMEDY = (
+    "Only a checkpoint is replaced: name another destination, or take away what is there yourself."
+)
 
 
 def write(
@@ -30,23 +39,82 @@ def write(
             compare(path, tree, destination, format)
 
 
+@contextlib.contextmanager
+def written_whole(destination: Path, *, force: bool = False) -> Generator[Path, None, None]:
+    """As `atomic_write`; replaces nothing but a checkpoint, and that with `force` alone."""
+    destination = Path(os.path.abspath(destination))  # `.` has no name
+    remove_abandoned(destination.parent)
+    _check(destination, force)
+    with atomic_write(destination) as path:
+        yield path
+        _check(destination, force)  # something else may be there by now
+
+
+def _check(destination: Path, force: bool) -> None:
+    above = next(path for path in destination.parents if os.path.lexists(path))
+    if not above.is_dir():
+        found = f"{'a file' if above.exists() else 'a broken link'}, {above}"
+        raise CheckpointError(destination, "a folder to write into", found, "Name another place.")
+    if not os.path.lexists(destination):
+        return
+    if not force:
+        remedy = "Name another one, or pass --force, which replaces a checkpoint."
+        kind = _kind(destination)
+        raise CheckpointError(destination, "nothing at the destination", kind, remedy)
+    problem = _problem_of_replacing(destination)
+    if problem:
+        raise CheckpointError(destination, "a checkpoint to replace", problem, _REMEDY)
+
+
+def _kind(path: Path) -> str:
+    """Returns what is at a path, in words."""
+    mode = os.lstat(path).st_mode
+    kinds = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
+    return next((kind for is_kind, kind in kinds if is_kind(mode)), "a device, a pipe or a socket")
+
+
+def _problem_of_replacing(destination: Path) -> str:
+    """Returns why what is at a path is not a checkpoint and nothing else; "" if it is, or empty."""
+    kind = _kind(destination)
+    if kind not in ("a file", "a folder"):
+        return kind
+    if kind == "a folder" and not os.listdir(destination):
+        return ""
+    located = format_of(destination)
+    if located is None or located[1] != destination:
+        is_file = kind == "a file"
+        return "a file of another kind" if is_file else brief(sorted(os.listdir(destination)))
+    format, _ = located
+    if format.write is None:
+        return f"one of {format.name}, which is only read"
+    try:
+        tree = contents_of(format, destination).tree
+    except CheckpointError as error:
+        return f"a damaged one ({error.place}: {error.found})"
+    if not any(is_array(leaf) for _, leaf in leaves(tree)):
+        return f"a file of {format.name} without an array in it"
+    files = [p for p in destination.rglob("*") if p.is_symlink() or not p.is_dir()]
+    names = sorted(path.relative_to(destination).as_posix() for path in files)
+    foreign = [name for name in names if not re.fullmatch(format.file_pattern, name)]
+    return f"one with other files in its folder: {brief(foreign)}" if foreign else ""
+
+
 def compare(path: Path, tree: PyTree, name: Path, format: Format) -> None:
     """Reads again what was written and compares every leaf, bit for bit."""
     expected = dict(leaves(state_dict(tree)))
     actual = dict(leaves(contents_of(format, path).tree))
-    for leaf_path in [*expected, *(p for p in actual if p not in expected)]:
-        if not same(expected.get(leaf_path), actual.get(leaf_path)):
+    for leaf_path in expected | actual:
+        if not _is_same(expected.get(leaf_path), actual.get(leaf_path)):
             raise CheckpointError(
                 place_of(name, leaf_path), "what was written", brief(actual.get(leaf_path)),
                 "Writing failed, nothing was left behind: is the disk full or failing?",
             )  # fmt: skip
 
 
-def same(expected: PyTree, actual: PyTree) -> bool:
+def _is_same(expected: PyTree, actual: PyTree) -> bool:
     """True if two leaves are the same, bit for bit."""
-    if not is_array(expected):
+    if not is_array(expected) or not is_array(actual):
         return is_array(actual) == is_array(expected) and bool(expected == actual)
-    if not is_array(actual) or expected.shape != actual.shape or expected.dtype != actual.dtype:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return False
-    pairs = zip(blocks_of(expected), blocks_of(actual), strict=True)
-    return all(np.array_equal(one, other) for one, other in pairs)
+    return all(map(np.array_equal, blocks_of(expected), blocks_of(actual)))

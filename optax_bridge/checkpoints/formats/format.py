@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 
@@ -17,6 +17,14 @@ class Contents:
     variant: str = ""  # of the format, in words, where it has several
 
 
+def head_of(path: Path, length: int) -> bytes:
+    """The first bytes of a file; none of anything else."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(length)
+
+
 def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str) -> None:
     """Puts a leaf into nested dicts, which are made on the way."""
     for name in names[:-1]:
@@ -24,7 +32,7 @@ def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str)
         if type(tree) is not dict:
             break
     if type(tree) is not dict or names[-1] in tree:
-        raise CheckpointError(place, "each name once", "a leaf and a folder of one name", DAMAGED)
+        raise CheckpointError(place, "each name once", "a leaf and a folder of one name")
     tree[names[-1]] = leaf
 
 

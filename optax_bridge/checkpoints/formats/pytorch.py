@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
+from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
-from optax_bridge.metadata.paths import Names, leaf_name, with_indices
+from optax_bridge.metadata.paths import Names, with_indices
 from optax_bridge.metadata.trees import PyTree
 
 if TYPE_CHECKING:
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 _ZIP, _NAME_AT = b"PK\x03\x04", 30  # where the name of a zip's first member begins
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch up to 1.5 begins so
-_MODELS, _OPTIMIZER, _SCHEDULER = (
-    ("model.safetensors", "pytorch_model.bin"),
-    "optimizer.pt",
-    "scheduler.pt",
-)
+_MODELS, _OPTIMIZER = ("model.safetensors", "pytorch_model.bin"), "optimizer.pt"
 _INSTALL = "pip install 'optax-bridge[torch]'. Parameters in a .safetensors file are read without."
 _STATE_DICTS = (
     "Code in a file is never run. Where you trust the file, load it in the program that wrote it, "
@@ -43,21 +39,18 @@ def load(path: Path) -> PyTree:
         raise CheckpointError(
             path, "PyTorch, which reads its files", "none installed", _INSTALL
         ) from None
-    is_zip = _is_zip(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        return torch.load(
+            path, map_location="cpu", weights_only=True, mmap=head_of(path, 4) == _ZIP
+        )
     except Exception as error:  # anything that PyTorch raises for a damaged file
         code = _code_in(path) if isinstance(error, pickle.UnpicklingError) else []
         if code:
-            raise CheckpointError(
-                path, "tensors, numbers and text", brief(f"code: {', '.join(code)}", 200),
-                _STATE_DICTS,
-            ) from None  # fmt: skip
+            found = brief(f"code: {', '.join(code)}", 200)
+            raise CheckpointError(path, "tensors, numbers and text", found, _STATE_DICTS) from None
         lines = str(error).splitlines() or [type(error).__name__]
-        what = next((line.strip() for line in lines if "Unpickler error" in line), lines[0])
-        raise CheckpointError(
-            path, "a file that torch.save wrote", brief(what, 200), DAMAGED
-        ) from None
+        line = next((line.strip() for line in lines if "Unpickler error" in line), lines[0])
+        raise CheckpointError(path, "a file that torch.save wrote", brief(line, 200)) from None
 
 
 def _code_in(path: Path) -> list[str]:
@@ -79,7 +72,7 @@ def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
         return value
     if not hasattr(value, "untyped_storage"):
         return str(value)  # a dtype, a device
-    where = f"{place}, {leaf_name(path)}"
+    where = place_of(place, path)
     try:
         array = as_array(value)
     except (TypeError, RuntimeError, NotImplementedError) as error:
@@ -115,22 +108,14 @@ def as_tensor(array: np.ndarray) -> "torch.Tensor":
     return torch.from_numpy(array)
 
 
-def _is_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_ZIP)) == _ZIP
-
-
 def _find(path: Path) -> Path | None:
     if path.is_dir():
         has_model = any((path / name).is_file() for name in _MODELS)
         return path if has_model and (path / _OPTIMIZER).is_file() else None
-    with path.open("rb") as file:
-        head = file.read(1024)
-    if head.startswith(_BEFORE_ZIP):
-        return path
+    head = head_of(path, 1024)
     length = int.from_bytes(head[26:28], "little")
-    is_first = head[_NAME_AT : _NAME_AT + length].endswith(b"data.pkl")
-    return path if head.startswith(_ZIP) and is_first else None
+    is_zip = head.startswith(_ZIP) and head[_NAME_AT : _NAME_AT + length].endswith(b"data.pkl")
+    return path if is_zip or head.startswith(_BEFORE_ZIP) else None
 
 
 def _read(path: Path) -> Contents:
@@ -139,7 +124,7 @@ def _read(path: Path) -> Contents:
     model = next(path / name for name in _MODELS if (path / name).is_file())
     is_safe = model.suffix == ".safetensors"
     tree = {"model": SAFETENSORS.read(model).tree if is_safe else as_tree(load(model), str(model))}
-    for file in (path / _OPTIMIZER, path / _SCHEDULER):
+    for file in (path / _OPTIMIZER, path / "scheduler.pt"):
         if file.is_file():
             tree[file.stem] = as_tree(load(file), str(file))
     return Contents(tree, variant="a folder of Hugging Face's Trainer")

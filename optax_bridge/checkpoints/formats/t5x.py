@@ -12,11 +12,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
+from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.orbax.read import ArrayFolder, StoredArray
-from optax_bridge.metadata.paths import Names, leaf_name
+from optax_bridge.metadata.paths import Names, by_index
 from optax_bridge.metadata.trees import PyTree
 
 INDEX = "checkpoint"
@@ -46,25 +46,16 @@ def _has_placeholder(node: PyTree) -> bool:
 def _find(path: Path) -> Path | None:
     """The folder; named by itself or by the index in it."""
     index = path / INDEX if path.is_dir() else path
-    if index.name != INDEX or not index.is_file():
+    if index.name != INDEX or not index.is_file() or (index is path and not has_outline(index)):
         return None
-    if not has_outline(index) and (index is path or _is_of_tensorflow(index)):
+    if head_of(index, len(_TENSORFLOW)) == _TENSORFLOW:
         return None
     return index.parent if is_index(read_msgpack(index)) else None
-
-
-def _is_of_tensorflow(index: Path) -> bool:
-    with index.open("rb") as file:
-        return file.read(len(_TENSORFLOW)) == _TENSORFLOW
 
 
 def _read(folder: Path) -> Contents:
     """Reads a checkpoint, `checkpoint_N`, with the index `checkpoint` in it."""
     tree = read_msgpack(folder / INDEX)
-    if not is_index(tree):
-        raise CheckpointError(
-            folder / INDEX, "the index of a T5X checkpoint", brief(sorted(tree)), DAMAGED
-        )
     version: int | None = tree.pop("version") if _has_version(tree) else None
     if version is not None and not 1 <= version <= _LATEST:
         raise CheckpointError(
@@ -84,14 +75,12 @@ def _read(folder: Path) -> Contents:
 
 
 def _resolve(node: PyTree, path: Names, arrays: ArrayFolder, version: int | None) -> PyTree:
-    place = f"{arrays.folder / INDEX}, {leaf_name(path)}"
+    if isinstance(node, str) and node.startswith(_PLACEHOLDER):
+        node = {"driver": "zarr", "kvstore": node.removeprefix(_PLACEHOLDER)}
     if isinstance(node, Mapping) and "driver" in node and "kvstore" in node:
-        return _array(node, place, arrays, version)
+        return _array(node, place_of(arrays.folder / INDEX, path), arrays, version)
     if isinstance(node, Mapping):
         return {k: _resolve(v, (*path, k), arrays, version) for k, v in node.items()}
-    if isinstance(node, str) and node.startswith(_PLACEHOLDER):
-        spec = {"driver": "zarr", "kvstore": node.removeprefix(_PLACEHOLDER)}
-        return _array(spec, place, arrays, version)
     if isinstance(node, np.ndarray) and path[-1:] == ("step",) and node.size == 1:
         return node.reshape(())
     return node
@@ -103,9 +92,8 @@ def _array(
     """An array of the checkpoint, by the spec of tensorstore in the index."""
     name = _name(spec["kvstore"], arrays.folder)
     if spec["driver"] != "zarr" or not name:
-        raise CheckpointError(
-            place, "a zarr array with a path", brief(spec), "No other storage is read."
-        )
+        remedy = "No other storage is read."
+        raise CheckpointError(place, "a zarr array with a path", brief(spec), remedy)
     options: dict[str, PyTree] = {"fill_missing_data_reads": False}
     if not arrays.has_one_store and not (arrays.folder / name / ".zarray").is_file():
         options["metadata"] = _metadata_in_index(spec, place, arrays.folder / name)
@@ -125,14 +113,12 @@ def _metadata_in_index(spec: Mapping[str, PyTree], place: str, folder: Path) -> 
     """Returns the content of `.zarray`, which a copy of files without a dot has lost."""
     metadata = spec.get("metadata")
     if not isinstance(metadata, Mapping) or not {"shape", "chunks"} <= set(metadata):
-        raise CheckpointError(
-            place, f"metadata in the index or in {folder}/.zarray", "none", DAMAGED
-        )
+        raise CheckpointError(place, f"metadata in the index or in {folder}/.zarray", "none")
     dtype = metadata.get("dtype") or spec.get("dtype")
     try:
         dtype = dtype if dtype == "bfloat16" else np.dtype(dtype).str
     except TypeError:
-        raise CheckpointError(place, "a numeric dtype", brief(dtype), DAMAGED) from None
+        raise CheckpointError(place, "a numeric dtype", brief(dtype)) from None
     return {
         "zarr_format": 2, "dtype": dtype, "compressor": {"id": "gzip", "level": 1}, "order": "C",
         "fill_value": None, "filters": None, **metadata,
@@ -142,8 +128,7 @@ def _metadata_in_index(spec: Mapping[str, PyTree], place: str, folder: Path) -> 
 
 def _lengths(value: PyTree) -> PyTree:
     """A list as msgpack may have it: as an array, or by index."""
-    value = list(value.values()) if isinstance(value, Mapping) else value
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, np.ndarray) else by_index(value)
 
 
 def _name(kvstore: PyTree, folder: Path) -> str:
@@ -152,9 +137,9 @@ def _name(kvstore: PyTree, folder: Path) -> str:
     if not isinstance(path, str) or "\0" in path or len(path) > 4096:
         return ""
     path = path.rstrip("/")
-    parts = path.split("/")
-    if len(parts) > 1 and not {"", ".", ".."} & {parts[-1]} and (folder / parts[-1]).is_dir():
-        return parts[-1] if ".." not in parts else path
+    *above, last = path.split("/")
+    if above and last not in ("", ".", "..") and (folder / last).is_dir():
+        return path if ".." in above else last
     return path
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +20,6 @@ CHECKSUMS = "checksums/crc32.txt"
 _BLOCK = 2**24
 
 
-def step_folders(folder: Path) -> list[Path]:
-    """Returns the steps of a folder, damaged ones too, by rising step."""
-    names = sorted(e.name for e in folder.glob("step_*") if STEP_NAME.fullmatch(e.name))
-    return [folder / name for name in names if _is_step(folder / name)]
-
-
 def checksum_lines(folder: Path, files: Sequence[Path]) -> str:
     """Returns a line for each file with its checksum, size and name, and one for these lines."""
     lines = [
@@ -35,26 +29,36 @@ def checksum_lines(folder: Path, files: Sequence[Path]) -> str:
     return "".join([*lines, _last_line(lines)])
 
 
-def read_checksums(folder: Path) -> list[list[str]] | None:
-    """Returns checksum, size and name of each file of a step; None if they cannot be relied on."""
+def damage_of(
+    folder: Path,
+    index: int = 0,
+    count: int = 1,
+    merge: Callable[[np.ndarray], np.ndarray] = lambda is_wrong: is_wrong,
+) -> list[str]:
+    """Returns the problems of a step's files, a line each; processes share the work by number."""
     try:
         *lines, last = (folder / CHECKSUMS).read_text().splitlines(keepends=True)
     except (OSError, ValueError):
-        return None
+        lines, last = list[str](), ""
     if not lines or last != _last_line(lines):
-        return None
-    return [line.rstrip("\n").split(" ", 2) for line in lines]
+        state = "damaged" if (folder / CHECKSUMS).exists() else "missing"
+        return [f"{CHECKSUMS}: {state}, which has the checksums of all other files"]
+    entries = [line.rstrip("\n").split(" ", 2) for line in lines]
+    is_wrong = np.zeros(len(entries), bool)
+    for number in range(index, len(entries), count):
+        is_wrong[number] = _problem_of(folder, *entries[number]) is not None
+    problems = [
+        _problem_of(folder, *entry) or f"{entry[2]}: damaged"
+        for entry, is_bad in zip(entries, merge(is_wrong), strict=True)
+        if is_bad
+    ]
+    match, step = STEP_NAME.fullmatch(folder.name), _step_in(folder)
+    if match is not None and step not in (None, int(match[1])):
+        problems.append(f"{INDEX}: that of step {step}; rename the folder back")
+    return problems
 
 
-def without_checksums(folder: Path) -> str:
-    """Returns what is wrong with a step whose checksums `read_checksums` cannot read."""
-    state = "damaged" if (folder / CHECKSUMS).exists() else "missing"
-    return f"{CHECKSUMS}: {state}, which has the checksums of all other files"
-
-
-def problem_of(folder: Path, entry: Sequence[str]) -> str | None:
-    """Returns what is wrong with a file of `read_checksums`, None if nothing is."""
-    crc, size, name = entry
+def _problem_of(folder: Path, crc: str, size: str, name: str) -> str | None:
     try:
         actual_size = (folder / name).stat().st_size
         if actual_size != int(size):
@@ -67,25 +71,13 @@ def problem_of(folder: Path, entry: Sequence[str]) -> str | None:
         return f"{name}: cannot be read: {error.strerror}"
 
 
-def damage_of(folder: Path) -> list[str]:
-    """Returns what is wrong with the files of a step, a line each."""
-    entries = read_checksums(folder)
-    if entries is None:
-        return [without_checksums(folder)]
-    problems = (problem_of(folder, entry) for entry in entries)
-    return [problem for problem in problems if problem is not None] + other_step_in(folder)
-
-
-def other_step_in(folder: Path) -> list[str]:
-    """Returns a line if the folder of a step holds another one, as a renamed copy does."""
-    match = STEP_NAME.fullmatch(folder.name)
+def _step_in(folder: Path) -> int | None:
+    """The step that the index of a folder is of; None if it does not say."""
     try:
-        (_, step), *_ = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        (name, step), *_ = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
-        return []
-    if match is None or step == int(match[1]):
-        return []
-    return [f"{INDEX}: that of step {step}; rename the folder back"]
+        return None
+    return step if name == "step" and type(step) is int else None
 
 
 def _crc32(file: Path) -> int:
@@ -104,34 +96,32 @@ def _is_step(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in (INDEX, CHECKSUMS))
 
 
+def _steps(folder: Path) -> list[Path]:
+    """The steps in a folder, damaged ones too, by rising step."""
+    return sorted(p for p in folder.glob("step_*") if STEP_NAME.fullmatch(p.name) and _is_step(p))
+
+
 def _find(path: Path) -> Path | None:
     if _is_step(path):
         return path
-    for folder in (path, path / "checkpoints"):
-        steps = step_folders(folder) if folder.is_dir() else []
-        if steps:
-            return steps[-1]
-    return None
+    steps = _steps(path) or _steps(path / "checkpoints")
+    return steps[-1] if steps else None
 
 
 def _read(root: Path) -> Contents:
     """The step as a `TrainState`; what else it has is named, and not in the tree."""
-    problems = damage_of(root)
+    problems, steps = damage_of(root), _steps(root.parent)
     if problems:
-        whole_steps = [p.name for p in step_folders(root.parent) if p != root and not damage_of(p)]
+        whole_steps = [step.name for step in steps if step != root and not damage_of(step)]
         raise CheckpointError(
             root, "the files that a trainer wrote", "; ".join(problems[:3]),
             f"Whole beside it: {', '.join(whole_steps)}. Name one of these." if whole_steps
             else "No other step beside it is whole.",
         )  # fmt: skip
-    try:
-        (name, step), *_ = json.loads((root / INDEX).read_text(encoding="utf-8"))
-        if name != "step" or type(step) is not int:
-            raise ValueError
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(
-            root / INDEX, "the list of a trainer's step", brief(str(error)), "Is it another's?"
-        ) from None
+    step = _step_in(root)
+    if step is None:
+        content = brief((root / INDEX).read_text())
+        raise CheckpointError(root / INDEX, "a trainer's step", content, "Is it another's?")
     tree: PyTree = read_orbax(root / "state")
     learner = tree.get("learner", {})
     if "model" not in tree or "optimizer" not in learner:
@@ -140,7 +130,7 @@ def _read(root: Path) -> Contents:
     params, opt_state = _without(tree["model"], names), _without(learner["optimizer"], names)
     other_entries = [n for n in tree if n not in ("model", "learner")]
     other_entries += [f"learner/{n}" for n in learner if n != "optimizer"]
-    notes = [f"steps {', '.join(str(int(p.name[5:])) for p in step_folders(root.parent))}"]
+    notes = [f"steps {', '.join(str(int(p.name[5:])) for p in steps)}"]
     notes += [f"parameters from model/{'/'.join(names)}"] if names else []
     notes += [f"beside it {', '.join(sorted(other_entries))}"] if other_entries else []
     contents = {"step": np.asarray(step, np.int32), "params": params, "opt_state": opt_state}
@@ -150,24 +140,21 @@ def _read(root: Path) -> Contents:
 def _linen_params(model: PyTree) -> Names:
     """Returns the path of a Linen module's parameters, if there is nothing else."""
     names: Names = ()
-    while isinstance(model, dict) and len(model) == 1:
+    while isinstance(model, dict) and len(model) == 1 and names[-1:] != ("params",):
         ((name, model),) = model.items()
         names = (*names, name)
-        if name == "params":
-            return names
-    return ()
+    return names if names[-1:] == ("params",) else ()
 
 
 def _without(tree: PyTree, names: Names) -> PyTree:
     """Returns a tree in which these names are replaced by what is below them."""
-    below = tree
+    if not isinstance(tree, dict):
+        return tree
+    below: PyTree = tree
     for name in names:
-        if not isinstance(below, dict) or set(below) != {name}:
-            break
-        below = below[name]
-    else:
-        return below
-    return {k: _without(v, names) for k, v in tree.items()} if isinstance(tree, dict) else tree
+        below = below[name] if isinstance(below, dict) and set(below) == {name} else None
+    is_found = names and below is not None
+    return below if is_found else {name: _without(node, names) for name, node in tree.items()}
 
 
 FORMAT = Format("Trainer", "trainer", find=_find, read=_read)

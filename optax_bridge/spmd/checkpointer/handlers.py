@@ -12,14 +12,8 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import args as ocp_args
 
-from optax_bridge.checkpoints.formats.trainer import (
-    CHECKSUMS,
-    checksum_lines,
-    other_step_in,
-    problem_of,
-    read_checksums,
-    without_checksums,
-)
+from optax_bridge.checkpoints.formats import trainer
+from optax_bridge.checkpoints.formats.trainer import CHECKSUMS, checksum_lines
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.trees import flatten_items
 
@@ -143,18 +137,14 @@ ocp_args.register_with_handler(ChecksumHandler, for_save=True, for_restore=True)
 
 def damage_of(folder: Path) -> list[str]:
     """Returns the problems of a checkpoint's files, a line each."""
-    entries = read_checksums(folder)
-    if entries is None:
-        return [without_checksums(folder)]
-    count, index = jax.process_count(), jax.process_index()
-    is_wrong = np.zeros(len(entries), bool)
-    for number in range(index, len(entries), count):
-        is_wrong[number] = problem_of(folder, entries[number]) is not None
-    if count > 1:
-        is_wrong = np.any(multihost_utils.process_allgather(is_wrong), axis=0)
-    wrong = [entry for entry, bad in zip(entries, is_wrong, strict=True) if bad]
-    problems = [problem_of(folder, entry) or f"{entry[2]}: damaged" for entry in wrong]
-    return problems + other_step_in(folder)
+    count = jax.process_count()
+    if count == 1:
+        return trainer.damage_of(folder)
+
+    def merge(is_wrong: np.ndarray) -> np.ndarray:
+        return np.any(multihost_utils.process_allgather(is_wrong), axis=0)
+
+    return trainer.damage_of(folder, jax.process_index(), count, merge)
 
 
 def damage_message(

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from optax_bridge._text import brief
-from optax_bridge.checkpoints.destination import written_whole
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import pytorch, safetensors
 from optax_bridge.checkpoints.read import Read, read_checkpoint
 from optax_bridge.checkpoints.restore import restored_like
-from optax_bridge.checkpoints.write import compare
+from optax_bridge.checkpoints.write import compare, written_whole
 from optax_bridge.metadata.paths import leaves
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import (

@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import msgpack
@@ -27,34 +27,26 @@ def write_msgpack(file: BinaryIO, node: PyTree) -> None:
         file.write(msgpack.Packer().pack_array_header(len(node)))
         for value in node:
             write_msgpack(file, value)
-    elif isinstance(node, np.generic):
-        _extension(file, 3, node.shape, node.dtype, blocks_of(node))
-    elif hasattr(node, "shape") and hasattr(node, "dtype"):
-        if node.nbytes > MAX_CHUNK_SIZE:
-            _write_chunks(file, node)
-        else:
-            _extension(file, 1, node.shape, node.dtype, blocks_of(node))
-    elif isinstance(node, complex):
-        file.write(_pack(msgpack.ExtType(2, _pack((node.real, node.imag)))))
+    elif not hasattr(node, "shape") or not hasattr(node, "dtype"):
+        is_complex = isinstance(node, complex)
+        file.write(_pack(msgpack.ExtType(2, _pack((node.real, node.imag))) if is_complex else node))
+    elif node.nbytes > MAX_CHUNK_SIZE:
+        shape = {str(axis): length for axis, length in enumerate(node.shape)}
+        pieces = {str(number): piece for number, piece in enumerate(_pieces(node))}
+        write_msgpack(file, {CHUNKED: True, "shape": shape, "chunks": pieces})
     else:
-        file.write(_pack(node))
+        _write_array(file, node)
 
 
-def _extension(
-    file: BinaryIO,
-    code: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    blocks: Iterable[np.ndarray],
-) -> None:
-    size = math.prod(shape) * dtype.itemsize
-    head = msgpack.Packer().pack_array_header(3) + _pack(shape)
-    head += _pack(dtype.name) + _header(0xC4, size)
+def _write_array(file: BinaryIO, node: Leaf) -> None:
+    size = math.prod(node.shape) * node.dtype.itemsize
+    head = msgpack.Packer().pack_array_header(3) + _pack(node.shape)
+    head += _pack(node.dtype.name) + _header(0xC4, size)
     length = len(head) + size
     is_fixed = length in (1, 2, 4, 8, 16)
     file.write(bytes([0xD4 + length.bit_length() - 1]) if is_fixed else _header(0xC7, length))
-    file.write(bytes([code]) + head)
-    for block in blocks:
+    file.write(bytes([3 if isinstance(node, np.generic) else 1]) + head)
+    for block in blocks_of(node):
         file.write(block.data)
 
 
@@ -67,16 +59,9 @@ def _header(first: int, length: int) -> bytes:
     return struct.pack(">BI", first + 2, length)
 
 
-def _write_chunks(file: BinaryIO, leaf: Leaf) -> None:
+def _pieces(leaf: Leaf) -> list[np.ndarray]:
+    """A large array as Flax cuts it; as it is read from Flax's file, it is cut already."""
+    if isinstance(leaf, ChunkedArray) and all(p.nbytes <= MAX_CHUNK_SIZE for p in leaf.pieces):
+        return list(leaf.pieces)
     count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
-    starts = range(0, leaf.size, count)
-    file.write(msgpack.Packer().pack_map_header(3))
-    file.write(_pack(CHUNKED) + _pack(True))
-    file.write(_pack("shape") + _pack({str(i): dim for i, dim in enumerate(leaf.shape)}))
-    file.write(_pack("chunks") + msgpack.Packer().pack_map_header(len(starts)))
-    array = leaf if isinstance(leaf, ChunkedArray) else np.asarray(leaf)  # is read once
-    for number, first in enumerate(starts):
-        file.write(_pack(str(number)))
-        length = min(count, array.size - first)
-        start, stop = (at * array.dtype.itemsize for at in (first, first + length))
-        _extension(file, 1, (length,), array.dtype, blocks_of(array, start, stop))
+    return np.split(np.asarray(leaf).reshape(-1), range(count, leaf.size, count))

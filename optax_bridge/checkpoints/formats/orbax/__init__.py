@@ -2,7 +2,7 @@
 """Orbax checkpoints, as `optax-bridge convert` writes a `TrainState` unless told otherwise."""
 
 import gc
-import json
+import re
 from pathlib import Path
 
 import jax
@@ -14,27 +14,14 @@ from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.trees import is_array
 from optax_bridge.metadata.trees import PyTree
 
+_SEVERAL_ITEMS = re.compile(rb'"item_handlers":\s*\{\s*"')
+
 
 def _find(path: Path) -> Path | None:
-    if (path / METADATA).is_file():
-        return path
-    return path if _handlers_of(path) is not None else None
-
-
-def _handlers_of(path: Path) -> str | None:
-    """Returns the handler of a folder that was saved whole; None for one of several items."""
-    file = path / "_CHECKPOINT_METADATA"
-    if not file.is_file():
-        return None
-    try:
-        handlers = json.loads(file.read_text(encoding="utf-8"))["item_handlers"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""  # damaged, as the reader will say of what else there is
-    return None if handlers and isinstance(handlers, dict) else str(handlers)
-
-
-def _read(path: Path) -> Contents:
-    return Contents(read_orbax(path))
+    """The folder of a tree, also if its metadata are lost; None for one of several items."""
+    of_folder = path / "_CHECKPOINT_METADATA"
+    is_whole = of_folder.is_file() and not _SEVERAL_ITEMS.search(of_folder.read_bytes())
+    return path if is_whole or (path / METADATA).is_file() else None
 
 
 def _write(path: Path, tree: PyTree, name: Path) -> None:
@@ -58,5 +45,6 @@ OWN = (
 
 # Steps of a trainer have its outline as well.
 FORMAT = Format(
-    "Orbax", "orbax", find=_find, read=_read, write=_write, file_pattern=OWN, is_general=True
-)
+    "Orbax", "orbax", find=_find, read=lambda path: Contents(read_orbax(path)), write=_write,
+    file_pattern=OWN, is_general=True,
+)  # fmt: skip

@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import tensorstore as ts
 
-from optax_bridge.checkpoints.errors import DAMAGED, CheckpointError, brief
+from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
 from optax_bridge.checkpoints.formats.format import put
-from optax_bridge.checkpoints.lazy import ERRORS, LazyArray, own_files
-from optax_bridge.metadata.paths import leaf_name
+from optax_bridge.checkpoints.lazy import LazyArray, size_of_files
+from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 METADATA = "_METADATA"
 _STRINGS = "_strings.json"
 # A block of zstd holds 128 KiB and takes 4 bytes at least, so a larger promise is a lie.
 _MAX_RATIO = 2**15
-_ARRAYS = ("jax.Array", "np.ndarray")
-_EMPTY = ("Dict", "List", "Tuple", "NamedTuple", "None")
+_ARRAYS = ("scalar", "jax.Array", "np.ndarray")
+_EMPTY = ("Dict", "List", "Tuple", "NamedTuple")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ArrayFolder:
     """The arrays of a checkpoint: a folder of zarr for each, or one store for all."""
 
     def __init__(self, folder: Path):
-        self.folder, self.size = folder, own_files(folder)
+        self.folder, self.size = folder, size_of_files(folder)
         self.has_one_store = (folder / "manifest.ocdbt").is_file()
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
 
@@ -59,33 +59,25 @@ class ArrayFolder:
         store = base | {"path": f"{base['path']}{name}/"}
         if self.has_one_store:
             store = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
-        whole_spec = {"driver": "zarr", "kvstore": store, **spec}
         try:
             opened = ts.open(
-                whole_spec, open=True, read=True, context=self.context,
-                assume_metadata="metadata" in spec,
+                {"driver": "zarr", "kvstore": store, **spec}, open=True, read=True,
+                context=self.context, assume_metadata="metadata" in spec,
             ).result()  # fmt: skip
-        except ERRORS as error:
-            raise CheckpointError(
-                place, "an array in zarr format", brief(str(error), 200), DAMAGED
-            ) from None
-        stored = np.dtype(opened.dtype.numpy_dtype)
-        array = StoredArray(place, tuple(opened.shape), stored, opened)
-        chunk = (
-            math.prod(n or 1 for n in opened.chunk_layout.read_chunk.shape or ()) * stored.itemsize
-        )
-        if max(array.nbytes, chunk) > _MAX_RATIO * self.size:
-            raise CheckpointError(
-                place, f"an array that {self.size} bytes may hold",
-                f"{max(array.nbytes, chunk)} bytes", DAMAGED,
-            )  # fmt: skip
+        except Exception as error:  # of tensorstore
+            raise CheckpointError(place, "an array in zarr format", error) from None
+        array = StoredArray(place, tuple(opened.shape), np.dtype(opened.dtype.numpy_dtype), opened)
+        chunk = math.prod(length or 1 for length in opened.chunk_layout.read_chunk.shape or ())
+        size = max(array.nbytes, chunk * array.dtype.itemsize)
+        if size > _MAX_RATIO * self.size:
+            expected = f"an array that {self.size} bytes may hold"
+            raise CheckpointError(place, expected, f"{size} bytes")
         return array
 
 
 def read_orbax(folder: Path) -> PyTree:
     """Reads a checkpoint."""
-    arrays = ArrayFolder(folder)
-    metadata = _json(folder / METADATA)
+    arrays, metadata = ArrayFolder(folder), _json(folder / METADATA)
     spec = {
         "driver": "zarr3" if metadata.get("use_zarr3") else "zarr",
         # Zeros may have been left out, but only where the metadata do not say otherwise.
@@ -93,27 +85,26 @@ def read_orbax(folder: Path) -> PyTree:
     }
     entries = metadata.get("tree_metadata")
     if not isinstance(entries, Mapping):
-        raise CheckpointError(folder / METADATA, "a tree", brief(entries), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a tree", brief(entries))
     tree: dict[str, PyTree] = {}
     for entry in entries.values():
         names, kind = _entry(entry, folder)
-        place = f"{folder}, {leaf_name(names)}"
-        if kind in _EMPTY:
-            leaf: Leaf = None if kind == "None" else {}
+        place = place_of(folder, names)
+        if kind in _ARRAYS:
+            leaf: Leaf = arrays.open(".".join(names), place, spec)
+            leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
         elif kind == "string":
             leaf = _json(folder / _STRINGS).get(".".join(names))
-        elif kind == "scalar" or kind in _ARRAYS:
-            leaf = arrays.open(".".join(names), place, spec)
-            leaf = np.asarray(leaf).item() if kind == "scalar" and leaf.size == 1 else leaf
+        elif kind == "None" or kind in _EMPTY:
+            leaf = None if kind == "None" else {}
         else:
-            raise CheckpointError(
-                place, "an array, a number or text", brief(kind), "Nothing else is read."
-            )
+            expected = "an array, a number or text"
+            raise CheckpointError(place, expected, brief(kind), "Nothing else is read.")
         put(tree, names, leaf, place)
     return tree
 
 
-def _entry(entry: PyTree, folder: Path) -> tuple[tuple[str, ...], str]:
+def _entry(entry: PyTree, folder: Path) -> tuple[Names, str]:
     """The names on the way to a leaf, and what it is."""
     try:
         names = tuple(str(key["key"]) for key in entry["key_metadata"])
@@ -121,7 +112,7 @@ def _entry(entry: PyTree, folder: Path) -> tuple[tuple[str, ...], str]:
     except (LookupError, TypeError):
         names, kind = (), None
     if not 0 < len(names) <= 100 or not isinstance(kind, str):
-        raise CheckpointError(folder / METADATA, "a leaf's path and type", brief(entry), DAMAGED)
+        raise CheckpointError(folder / METADATA, "a leaf's path and type", brief(entry))
     return names, kind
 
 
@@ -129,7 +120,7 @@ def _json(path: Path) -> Mapping[str, PyTree]:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(path, "metadata in JSON", brief(str(error)), DAMAGED) from None
+        raise CheckpointError(path, "metadata in JSON", error) from None
     if not isinstance(metadata, Mapping):
-        raise CheckpointError(path, "metadata in JSON", brief(metadata), DAMAGED)
+        raise CheckpointError(path, "metadata in JSON", brief(metadata))
     return metadata

@@ -7,11 +7,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from flax.serialization import to_state_dict
 
 from optax_bridge.checkpoints.devices import quiet_orbax
-from optax_bridge.checkpoints.errors import CheckpointError, brief
-from optax_bridge.checkpoints.trees import is_array
+from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.trees import is_array, state_dict
 from optax_bridge.metadata.paths import leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, PyTree
 
@@ -34,14 +33,13 @@ def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
     if any(leaf.size == 0 for leaf in arrays):
         options["use_zarr3"] = True
         tree = jax.tree.map(_without_size, tree)
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
+    save = ocp.args.PyTreeSave(tree)  # pyright: ignore[reportCallIssue]
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer, quiet_orbax():
         try:
-            with quiet_orbax(errors_too=True):
-                save = ocp.args.PyTreeSave(tree)  # pyright: ignore[reportCallIssue]
-                checkpointer.save(folder.absolute(), args=save)
+            checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             raise CheckpointError(
-                place or folder, "that Orbax writes the checkpoint", brief(str(error), 300),
+                place or folder, "that Orbax writes the checkpoint", error,
                 "Is the disk full? --format msgpack writes one file without Orbax.",
             ) from error  # fmt: skip
 
@@ -51,9 +49,8 @@ def _without_size(leaf: Leaf) -> Leaf:
 
 
 def _check_names(tree: PyTree) -> None:
-    paths = [path for path, _ in leaves(to_state_dict(tree))]
-    counted = Counter(".".join(path) for path in paths)
-    for path in paths:
+    counted = Counter(".".join(path) for path, _ in leaves(state_dict(tree)))
+    for path, _ in leaves(state_dict(tree)):
         if counted[".".join(path)] > 1:
             raise CheckpointError(
                 leaf_name(path), "names that differ when joined with '.'", "two leaves of one name",
