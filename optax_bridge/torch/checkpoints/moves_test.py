@@ -1,8 +1,9 @@
-"""What a file of PyTorch holds moves to Flax; what cannot is refused by name.
+"""The contents of a file of PyTorch move to Flax; what cannot is refused by name.
 
 PyTorch is not needed: the trees are as its files have them. `genuine_test.py` has its own.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import optax_bridge
 from optax_bridge import CheckpointError, FullTrainState
@@ -38,31 +40,26 @@ BUFFERS = {"bn.running_mean": (4,), "bn.running_var": (4,)}
 
 def numbers(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     """Arrays of these shapes, no two numbers of which are the same."""
-    counts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-    pairs = zip(counts, shapes, strict=False)
-    return [np.arange(n, n + np.prod(s), dtype=np.float32).reshape(s) + 1 for n, s in pairs]
-
-
-def model() -> dict[str, Any]:
-    names = {**SHAPES, **BUFFERS}
-    arrays = numbers(*names.values())
-    return {**dict(zip(names, arrays, strict=True)), "bn.num_batches_tracked": np.array(3)}
+    ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes])
+    parts = np.split(np.arange(ends[-1] if shapes else 0, dtype=np.float32) + 1, ends[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
 
 
 def saved(
-    fields: tuple[str, ...] = ("exp_avg", "exp_avg_sq"), step: float | None = 3, **settings: Any
+    fields: Sequence[str] = ("exp_avg", "exp_avg_sq"), step: float | None = 3, **settings: Any
 ) -> dict[str, Any]:
     """A model and its optimizer, whose weight is a group of its own."""
-    states = {}
-    for index, shape in enumerate(SHAPES.values()):
-        moments = dict(zip(fields, numbers(*[shape] * len(fields)), strict=True))
-        states[index] = ({} if step is None else {"step": np.float64(step)}) | moments
+    shapes = {**SHAPES, **BUFFERS}
+    tensors = dict(zip(shapes, numbers(*shapes.values()), strict=True))
+    counts = {} if step is None else {"step": np.float64(step)}
+    state = {
+        index: counts | dict(zip(fields, numbers(*[shape] * len(fields)), strict=True))
+        for index, shape in enumerate(SHAPES.values())
+        if fields
+    }
     groups = [{"lr": 0.1, **settings, "params": params} for params in ([0], [1, 2, 3])]
-    state = {index: fields for index, fields in states.items() if fields}
-    return {"model": model(), "optimizer": {"state": state, "param_groups": groups}}
-
-
-SGD = {"momentum": 0.0, "dampening": 0.0}
+    tensors["bn.num_batches_tracked"] = np.array(3)
+    return {"model": tensors, "optimizer": {"state": state, "param_groups": groups}}
 
 
 def template(tx: Any = None) -> FullTrainState:
@@ -81,10 +78,14 @@ def names(tmp_path: Path) -> Path:
     return tmp_path / "names.toml"
 
 
+def moved(names: Path | None, tree: Any, like: Any, step: int | None = None) -> Read:
+    read = Read(Path("a.pt"), "PyTorch", tree)
+    return moved_to_flax(read, like, names=names, params_only=False, step=step)
+
+
 def move(names: Path | None, tree: Any, like: Any = None, step: int | None = None) -> Any:
     like = template() if like is None else like
-    read = Read(Path("a.pt"), "PyTorch", tree)
-    return restored_like(like, moved_to_flax(read, like, names=names, params_only=False, step=step))
+    return restored_like(like, moved(names, tree, like, step))
 
 
 @pytest.mark.parametrize(
@@ -102,13 +103,21 @@ def test_everything_arrives_from_the_usual_layouts_and_wrappers(names: Path, wra
     with pytest.warns(optax_bridge.LeftOverWarning, match=r"\['epoch'\] left over"):
         state = move(names, {**wrapped(tree), "epoch": 7})
     adam = state.opt_state[1][0]
-    for tree, field in ((adam.mu, "exp_avg"), (adam.nu, "exp_avg_sq")):
-        np.testing.assert_array_equal(tree["fc"]["kernel"], states[0][field].T)
-        np.testing.assert_array_equal(tree["bn"]["scale"], states[2][field])
-    np.testing.assert_array_equal(state.params["fc"]["kernel"], tensors["fc.weight"].T)
-    np.testing.assert_array_equal(state.params["bn"]["bias"], tensors["bn.bias"])
-    np.testing.assert_array_equal(state.batch_stats["bn"]["var"], tensors["bn.running_var"])
-    assert (int(state.step), int(adam.count)) == (3, 3)
+    for actual, expected in (
+        (adam.mu["fc"]["kernel"], states[0]["exp_avg"].T),
+        (adam.nu["fc"]["kernel"], states[0]["exp_avg_sq"].T),
+        (adam.mu["bn"]["scale"], states[2]["exp_avg"]),
+        (adam.nu["bn"]["scale"], states[2]["exp_avg_sq"]),
+        (state.params["fc"]["kernel"], tensors["fc.weight"].T),
+        (state.params["bn"]["bias"], tensors["bn.bias"]),
+        (state.batch_stats["bn"]["var"], tensors["bn.running_var"]),
+        ((state.step, adam.count), (3, 3)),
+    ):
+        np.testing.assert_array_equal(actual, expected)
+    for step in (5, 0):  # one that is given in place of the file's
+        state = move(names, tree, step=step)
+        assert (int(state.step), int(state.opt_state[1][0].count)) == (step, step)
+        assert state.opt_state[1][0].mu["fc"]["kernel"].any()
 
 
 def test_a_wrapper_over_all_is_one_only_where_every_name_has_it() -> None:
@@ -119,16 +128,10 @@ def test_a_wrapper_over_all_is_one_only_where_every_name_has_it() -> None:
         assert set(found) == (expected or {n.replace("_orig_mod.", "") for n in tensors})
 
 
-def test_the_step_is_the_files_unless_one_is_given(names: Path) -> None:
-    for step, expected in ((None, 3), (5, 5), (0, 0)):
-        state = move(names, saved(), step=step)
-        assert (int(state.step), int(state.opt_state[1][0].count)) == (expected, expected)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_sgd_does_not_say_its_step(momentum: float, names: Path) -> None:
     fields = ("momentum_buffer",) if momentum else ()
-    tree = saved(fields, None, **{**SGD, "momentum": momentum})
+    tree = saved(fields, None, momentum=momentum, dampening=0.0)
     like = template(optax.sgd(0.1, momentum=momentum or None))
     with pytest.raises(CheckpointError, match="--step N"):
         move(names, tree, like)
@@ -139,16 +142,14 @@ def test_sgd_does_not_say_its_step(momentum: float, names: Path) -> None:
         np.testing.assert_array_equal(trace, tree["optimizer"]["state"][0]["momentum_buffer"].T)
 
 
-@pytest.mark.parametrize("settings", [{}, {**SGD, "momentum": 0.9}])
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "dampening": 0.0}])
 def test_an_optimizer_before_its_first_step_brings_parameters_alone(
     settings: Any, names: Path
 ) -> None:
-    tree = saved((), None, **settings)
-    like = template(optax.sgd(0.1, momentum=0.9))
-    read = Read(Path("a.pt"), "PyTorch", tree)
-    moved = moved_to_flax(read, like, names=names, params_only=False, step=None)
-    assert moved.origins["params", "fc", "kernel"].source == ("model", "fc.weight")
-    state = restored_like(like, moved)
+    tree, like = saved((), None, **settings), template(optax.sgd(0.1, momentum=0.9))
+    read = moved(names, tree, like)
+    assert read.origins["params", "fc", "kernel"].source == ("model", "fc.weight")
+    state = restored_like(like, read)
     assert int(state.step) == 0
     np.testing.assert_array_equal(state.params["fc"]["bias"], tree["model"]["fc.bias"])
 
@@ -160,36 +161,36 @@ def refused(names: Path | None, tree: Any, expected: str, like: Any = None) -> N
 
 def test_what_cannot_be_moved_is_refused(names: Path) -> None:
     tree = saved()
-    tensors = tree["model"]
+    tensors, optimizer = tree["model"], tree["optimizer"]
+    state = optimizer["state"]
     refused(None, tree, "--names names.toml")
-    refused(names, {**tree, "ema": tensors}, 'model = "..."')
     refused(names, {"model": tensors}, "--params-only")
-    refused(names, {"optimizer": tree["optimizer"]}, "one model's state dict, found none")
+    refused(names, {"optimizer": optimizer}, "one model's state dict, found none")
     refused(names, tree, "another optimizer", template(optax_bridge.torch.sgd(0.1, 0.9)))
-    more = {**tree, "model": {**tensors, "extra.weight": np.ones(2)}}
-    refused(names, more, "found none for extra.weight")
-    fewer = {**tree, "model": {n: v for n, v in tensors.items() if n != "fc.bias"}}
-    refused(names, fewer, "tensors of the model, found no fc.bias")
-    other = {**tree, "model": {**tensors, "fc.bias": np.ones(9)}}
-    refused(names, other, "fc.bias: expected a state of shape")
-    optimizer = tree["optimizer"]
-    stray = {**optimizer, "state": {**optimizer["state"], 9: optimizer["state"][2]}}
-    refused(names, {**tree, "optimizer": stray}, r"a state for each parameter, by index, .*9")
-    named = {**optimizer, "param_groups": [{"params": ["fc.weight"]}]}
-    refused(names, {**tree, "optimizer": named}, "a group's parameters by index, .*fc.weight")
+    refused(names, {**tree, "ema": tensors}, 'model = "..."')
+    for other, expected in (
+        ({**tensors, "extra.weight": np.ones(2)}, "found none for extra.weight"),
+        ({"bn.bias": np.ones(4)}, "tensors of the model, found no fc.weight"),
+        ({**tensors, "fc.bias": np.ones(9)}, "fc.bias: expected a state of shape"),
+    ):
+        refused(names, {**tree, "model": other}, expected)
+    later = {**state, 2: {**state[2], "step": np.float32(4)}}
+    for changed, expected in (
+        ({"state": {**state, 9: state[2]}}, r"a state for each parameter, by index, .*9"),
+        ({"param_groups": [{"params": ["w"]}]}, "a group's parameters by index, .*w"),
+        ({"state": later}, "bn.weight 4.*Those that have no gradient"),
+    ):
+        refused(names, {**tree, "optimizer": {**optimizer, **changed}}, expected)
     for step in (2.5, -1, 2**31 - 1):
-        refused(names, saved(step=step), r"the number of steps, an integer from 0")
-    optimizer["state"][2]["step"] = np.float32(4)
-    refused(names, tree, "bn.weight 4.*Those that have no gradient")
+        refused(names, saved(step=step), r"a.pt: expected the number of steps, an integer from 0")
 
 
 def test_the_state_of_adamax_does_not_become_that_of_adam(names: Path) -> None:
     tree = saved(("exp_avg", "exp_inf"))
     refused(names, tree, "that of Adamax, exp_inf")
     state = move(names, tree, template(optax_bridge.torch.adamax(lr=0.01)))
-    np.testing.assert_array_equal(
-        state.opt_state.exp_inf["fc"]["kernel"], tree["optimizer"]["state"][0]["exp_inf"].T
-    )
+    largest = tree["optimizer"]["state"][0]["exp_inf"].T
+    np.testing.assert_array_equal(state.opt_state.exp_inf["fc"]["kernel"], largest)
 
 
 def test_parameters_without_a_state_are_frozen(names: Path) -> None:
@@ -198,12 +199,11 @@ def test_parameters_without_a_state_are_frozen(names: Path) -> None:
     parts: Any = {"trained": optax.adam(0.1), "frozen": optax.set_to_zero()}
     like = template(optax.partition(parts, {"fc": "trained", "bn": "frozen"}))
     with pytest.warns(UserWarning, match=r"bn.weight, bn.bias: no state.*set_to_zero"):
-        assert int(move(names, tree, like).step) == 3
-        read = Read(Path("a.pt"), "PyTorch", tree)
-        moved = moved_to_flax(read, like, names=names, params_only=False, step=None)
-    states = moved.tree["optimizer"]["state"]["param_states"]
+        read = moved(names, tree, like)
+    assert int(restored_like(like, read).step) == 3
+    states = read.tree["optimizer"]["state"]["param_states"]
     assert states["bn"] == {"scale": None, "bias": None}  # nothing below would be a trained one
-    moment = moved.origins["optimizer", "state", "param_states", "fc", "kernel", "exp_avg"]
+    moment = read.origins["optimizer", "state", "param_states", "fc", "kernel", "exp_avg"]
     assert moment.source == ("optimizer", "state", "0", "exp_avg")
 
 
@@ -227,32 +227,24 @@ def test_a_tensor_of_two_names_is_one_parameter() -> None:
     found = torch_checkpoint({"model": tensors, "optimizer": optimizer}, "file")
     assert found.tied == {"v": "w"}
     assert (list(found.order().names.values()), found.order().doubt) == (["w", "e", "d"], "")
-    like = FullTrainState.create(None, {"w": jnp.zeros((2, 3))}, optax.sgd(0.1))
-    text = draft_names(found, like)
+    text = draft_names(found, FullTrainState.create(None, {"w": weight}, optax.sgd(0.1)))
     assert 'drop = ["v"]\n' in text and text.count('"v"') == 1 and '"w" = "params/w"' in text
 
 
-QKV = '"w" = { to = ["params/q", "params/k", "params/v"], as = "(n h d) i -> n i h d", h = 2 }'
-
-
-@pytest.mark.parametrize("fields", [("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), ()])
-def test_an_array_is_taken_apart_there_and_joined_on_the_way_back(
-    fields: tuple[str, ...], names: Path
-) -> None:
-    weight, *moments = numbers(*[(12, 5)] * (1 + len(fields)))
+def test_an_array_is_taken_apart_there_and_joined_on_the_way_back() -> None:
+    fields = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    weight, *moments = numbers(*[(12, 5)] * 4)
     state = {0: {"step": np.float32(3), **dict(zip(fields, moments, strict=True))}}
-    groups = [{"lr": 0.1, "params": [0]}]
-    tree = {"model": {"w": weight}, "optimizer": {"state": state, "param_groups": groups}}
-    names.write_text(f"[names]\n{QKV}\n")
-    checkpoint = torch_checkpoint(tree, "file")
-    file = parse_names({"names": {"w": {
-        "to": ["params/q", "params/k", "params/v"], "as": "(n h d) i -> n i h d", "h": 2
-    }}}, "names")  # fmt: skip
-    forward = plan_from_torch(checkpoint, file.rules(["w"]), "names", checkpoint.order())
-    line = "['model']['w'] -> ['params']['k'] ((n h d) i -> n i h d, array 1)"
-    assert line in map(str, forward.moves)
+    optimizer = {"state": state, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    checkpoint = torch_checkpoint({"model": {"w": weight}, "optimizer": optimizer}, "file")
+    to = ["params/q", "params/k", "params/v"]
+    line = {"to": to, "as": "(n h d) i -> n i h d", "h": 2}
+    rules = parse_names({"names": {"w": line}}, "names").rules(["w"])
+    forward = plan_from_torch(checkpoint, rules, "names", checkpoint.order())
+    text = "['model']['w'] -> ['params']['k'] ((n h d) i -> n i h d, array 1)"
+    assert text in map(str, forward.moves)
     arrays = forward.apply()
-    assert not fields or arrays["step",] == 3
+    assert arrays["step",] == 3
     for number, part in enumerate("qkv"):
         expected = weight[4 * number : 4 * number + 4].reshape(2, 2, 5).transpose(2, 0, 1)
         np.testing.assert_array_equal(arrays["params", part], expected)
@@ -286,9 +278,9 @@ def test_statistics_along_axes_move_where_the_parameter_lies_as_it_did(names: Pa
 
 def test_inspect_names_groups_and_fields() -> None:
     tree = saved(weight_decay=0.5, maximize=False)
-    tree["optimizer"]["param_groups"].append({"lr": 0.2, "params": []})
-    lines = list(description_of(Read(Path("a.pt"), "PyTorch", tree)))
-    assert lines == [
+    groups = tree["optimizer"]["param_groups"]
+    groups += [{"lr": 0.2, "params": []}]
+    assert list(description_of(Read(Path("a.pt"), "PyTorch", tree))) == [
         "7 tensors at model, an optimizer of 3 groups at optimizer",
         "group 0: 1 parameters (fc.weight), lr=0.1, weight_decay=0.5",
         "group 1: 3 parameters (fc.bias, bn.weight, bn.bias), lr=0.1, weight_decay=0.5",
@@ -297,29 +289,22 @@ def test_inspect_names_groups_and_fields() -> None:
         "which state is whose is not certain: shapes that fit two orders: the model's, and that of "
         "programs which sort the names of a group",
     ]
-    tree["optimizer"]["param_groups"] = [{"params": [0, 1, 2, 3]}]
+    groups[:] = [{"params": [0, 1, 2, 3]}]
     line = list(description_of(Read(Path("a.pt"), "PyTorch", tree)))[1]
     assert line.startswith("group 0: 4 parameters (fc.weight, fc.bias, bn.weight, ...)")
-    several = {**tree, "ema": tree["model"]}
-    (line,) = description_of(Read(Path("a.pt"), "PyTorch", several))
+    (line,) = description_of(Read(Path("a.pt"), "PyTorch", {**tree, "ema": tree["model"]}))
     assert line == "models: model, ema; name one: --part MODEL,OPTIMIZER"
 
 
-def draft(shapes: Any, params: Any) -> list[str]:
-    """The lines of a draft for tensors of these shapes."""
+def draft(shapes: Any, params: Any) -> dict[str, str]:
+    """The values of a draft's lines for tensors of these shapes, and its remarks, by names."""
     tensors = dict(zip(shapes, numbers(*shapes.values()), strict=True))
-    params = {name: jnp.zeros(shape) for name, shape in params.items()}
-    tree: Any = {}
-    for path, leaf in params.items():
-        *levels, name = path.split("/")
-        level = tree
-        for each in levels:
-            level = level.setdefault(each, {})
-        level[name] = leaf
+    tree = unflatten_dict({name: jnp.zeros(shape) for name, shape in params.items()}, sep="/")
     stats = tree.pop("batch_stats", None)
     like = FullTrainState.create(None, tree, optax.sgd(0.1), batch_stats=stats)
     text = draft_names(torch_checkpoint({"model": tensors}, "file"), like)
-    return text.splitlines()
+    lines = [line.partition(" = ") for line in text.splitlines() if line.startswith('"')]
+    return {name.strip('"'): value for name, _, value in lines}
 
 
 def dense(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
@@ -330,37 +315,35 @@ def test_a_draft_marks_what_shapes_do_not_settle() -> None:
     shapes = {"0.weight": (2, 1, 3, 3), "0.bias": (2,), "2.weight": (3, 8), "2.bias": (3,)}
     shapes |= {"3.weight": (3, 3), "3.bias": (3,), "4.weight": (3, 3), "4.bias": (3,)}
     fewer = {**dense("Conv_0", 3, 3, 1, 2), **dense("Dense_0", 8, 3), **dense("Dense_1", 3, 3)}
-    lines = draft(shapes, {**fewer, **dense("Dense_2", 3, 3)})
-    by_name = {line.split('"')[1]: line for line in lines if line.startswith('"')}
-    assert (
-        by_name["0.weight"]
-        == '"0.weight" = { to = "params/Conv_0/kernel", as = "o i h w -> h w i o" }'
-    )
-    assert "o (c s) -> (s c) o" in by_name["2.weight"] and "unsure" in by_name["2.weight"]
-    assert "Dense_1/kernel" in by_name["3.weight"] and "fits 2 places" in by_name["3.weight"]
-    assert "Dense_2/bias" in by_name["4.bias"] and "unsure" in by_name["4.bias"]
-    assert any('unsure = "fits 1 place, as others do"' in line for line in draft(shapes, fewer))
+    lines = draft(shapes, {**fewer, **dense("Dense_10", 3, 3)})
+    assert lines["0.weight"] == '{ to = "params/Conv_0/kernel", as = "o i h w -> h w i o" }'
+    assert "o (c s) -> (s c) o" in lines["2.weight"] and "unsure" in lines["2.weight"]
+    assert "Dense_1/kernel" in lines["3.weight"] and "fits 2 places" in lines["3.weight"]
+    assert "Dense_10/bias" in lines["4.bias"] and "unsure" in lines["4.bias"]
+    assert any("fits 1 place, as others do" in line for line in draft(shapes, fewer).values())
+    eleven = {f"{number}.scale": (4,) for number in range(11)}
+    modules = [f"params/m{number}/scale" for number in range(11)]
+    ordered = draft(eleven, {path.removeprefix("params/"): (4,) for path in modules}).values()
+    assert [line.split('"')[1] for line in ordered] == modules  # m10 is behind m9
 
 
 def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() -> None:
     shapes = {"net.attn.in_proj_weight": (18, 5), "net.attn.out_proj.weight": (5, 6)}
     shapes |= {"net.q_proj.weight": (6, 5), "net.bn.running_var": (6,), "net.bn.running_mean": (6,)}
     shapes |= {"net.q_proj.bias": (6,), "net.attn.in_proj_bias": (18,)}
-    params = {f"attn/{name}/bias": (2, 3) for name in ("query", "key", "value")}
-    params["q_proj/bias"] = (2, 3)
     shapes |= {"net.up.weight": (7, 8, 2), "net.head.weight": (3, 7)}
-    params |= {f"attn/{name}/kernel": (5, 2, 3) for name in ("query", "key", "value")}
-    params |= {"attn/out/kernel": (2, 3, 5), "q_proj/kernel": (5, 2, 3), "head/kernel": (7, 3)}
+    three = [f"attn/{name}" for name in ("query", "key", "value")]
+    params = {f"{name}/bias": (2, 3) for name in [*three, "q_proj"]}
+    params |= {f"{name}/kernel": (5, 2, 3) for name in [*three, "q_proj"]}
+    params |= {"attn/out/kernel": (2, 3, 5), "head/kernel": (7, 3)}
     params |= {"batch_stats/bn/mean": (6,), "batch_stats/bn/var": (6,)}
-    params["ConvTranspose_0/kernel"] = (2, 8, 7)
-    lines = [line.partition(" = ") for line in draft(shapes, params) if line.startswith('"')]
-    three = ", ".join(f'"params/attn/{name}/kernel"' for name in ("query", "key", "value"))
-    biases = three.replace("kernel", "bias")
-    found = {name[5:-1]: text for name, _, text in lines}
-    up = found.pop("up.weight")
+    lines = draft(shapes, {**params, "ConvTranspose_0/kernel": (2, 8, 7)})
+    up = lines.pop("net.up.weight")
     assert "o i w -> w i o" in up and "has its kernel the other way round" in up
-    assert found == {
-        "attn.in_proj_weight": f'{{ to = [{three}], as = "(n h d) i -> n i h d", h = 2 }}',
+    kernels = ", ".join(f'"params/{name}/kernel"' for name in three)
+    biases = kernels.replace("kernel", "bias")
+    assert {name.removeprefix("net."): line for name, line in lines.items()} == {
+        "attn.in_proj_weight": f'{{ to = [{kernels}], as = "(n h d) i -> n i h d", h = 2 }}',
         "attn.out_proj.weight": '{ to = "params/attn/out/kernel", as = "o (h d) -> h d o", h = 2 }',
         "q_proj.weight": '{ to = "params/q_proj/kernel", as = "(h d) i -> i h d", h = 2 }',
         "q_proj.bias": '{ to = "params/q_proj/bias", as = "(h d) -> h d", h = 2 }',
@@ -386,5 +369,5 @@ def test_a_prefix_of_all_names_is_left_out_of_the_comparison() -> None:
     """Lightning has `model.` before every name, and a module within it another."""
     shapes = {f"model.net.{name}.weight": (4,) for name in ("norm1", "norm2", "bn")}
     lines = draft(shapes, {f"{name}/scale": (4,) for name in ("bn", "norm2", "norm1")})
-    assert '"model.net.norm1.weight" = "params/norm1/scale"' in lines
-    assert not any("unsure" in line for line in lines)
+    assert lines["model.net.norm1.weight"] == '"params/norm1/scale"'
+    assert "unsure" not in str(lines)
