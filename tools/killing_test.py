@@ -1,7 +1,6 @@
 import random
 import signal
 import sys
-from pathlib import Path
 
 import jax
 import pytest
@@ -11,25 +10,17 @@ from optax_bridge.spmd.progress import read_losses
 from tools import killing
 
 
-def undisturbed(folder, *, devices, mesh_shape, steps, save_every):
-    """Losses of the example, as the command with the same fields has them, in this process."""
-    cfg = regression.trainer(steps=steps, save_every=save_every, mesh_shape=mesh_shape)
-    cfg.set(dir=str(folder)).model.dropout.rate = 0.1
-    trainer = cfg.instantiate(parent=None, devices=jax.devices()[:devices])
-    losses = {}
-    trainer.add_listener(losses.__setitem__)
-    trainer.run(jax.random.PRNGKey(0))
-    return list(losses.items())
-
-
 def test_two_processes_and_a_kill(tmp_path):
     """Two processes, killed once, give the losses of one with two devices, to the bit."""
-    fields = dict(steps=40, save_every=4)
-    expected = undisturbed(tmp_path / "one", devices=2, mesh_shape=(-1, 1), **fields)
-    line = killing.command(tmp_path / "two", devices=1, **fields)
+    cfg = regression.trainer(steps=40, save_every=4, mesh_shape=(-1, 1))
+    cfg.set(dir=str(tmp_path / "one")).model.dropout.rate = 0.1
+    trainer, losses = cfg.instantiate(parent=None, devices=jax.devices()[:2]), {}
+    trainer.add_listener(losses.__setitem__)
+    trainer.run(jax.random.PRNGKey(0))
+    line = killing.command(tmp_path / "two", devices=1, steps=40, save_every=4)
     _, moments = killing.train_with_kills(tmp_path / "two", line, processes=2, kills=1, seconds=0.2)
     assert len(moments) == 1
-    assert read_losses(tmp_path / "two") == expected
+    assert read_losses(tmp_path / "two") == [*losses.items()]
 
 
 def test_all_are_killed_at_once_and_one_that_fails_is_enough():
@@ -43,11 +34,9 @@ def test_all_are_killed_at_once_and_one_that_fails_is_enough():
 
 @pytest.mark.parametrize(("losses", "status"), [("'0.5'", 0), ("f'0.5 {p.parent.name}'", 1)])
 def test_other_losses_end_with_1(losses: str, status: int, monkeypatch: pytest.MonkeyPatch):
-    def command(folder: Path, **_: int) -> list[str]:
-        program = f"import pathlib; p = pathlib.Path({str(folder)!r}, 'losses.csv')"
-        program += f"; p.parent.mkdir(); p.write_text({losses})"
-        return [sys.executable, "-c", program]
-
-    monkeypatch.setattr(killing, "command", command)
+    program = "import pathlib, sys; p = pathlib.Path(sys.argv[1], 'losses.csv')"
+    program += f"; p.parent.mkdir(); p.write_text({losses})"
+    line = [sys.executable, "-c", program]
+    monkeypatch.setattr(killing, "command", lambda folder, **_: [*line, str(folder)])
     monkeypatch.setattr(sys, "argv", ["killing", "--kills", "0"])
     assert killing.main() == status

@@ -27,7 +27,6 @@ PACKAGE = {
     "below/deep.py": "from ..shown import g\nfrom . import near\ndef typed(t): pass\n",
     "below/near.py": "try:\n    from .deep import typed\nexcept ImportError:\n    pass\n",
 }
-MODULES = ("below", "shown", "warns")
 
 
 def test_both_ways_of_reading_see_the_same(tmp_path: Path):
@@ -35,25 +34,23 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     for name, text in PACKAGE.items():
         (tmp_path / "small" / name).write_text(text, encoding="utf-8")
     read = source.Release(tmp_path, "small").snapshot()
-    script = Path(source.__file__).with_name("imported.py")
-    done = subprocess.run(
-        [sys.executable, str(script), "small"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    imported = json.loads(done.stdout)
-    assert set(read["small"]) == {"f", "Base", "Sub", "partial", "other", *MODULES}
-    assert set(read["small.warns"]) == {"f", "old"}
+    imported = json.loads(
+        subprocess.check_output(
+            [sys.executable, str(Path(source.__file__).with_name("imported.py")), "small"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+    )
+    modules = {"below", "shown", "warns"}
+    assert read["small"].keys() == {"f", "Base", "Sub", "partial", "other"} | modules
+    assert read["small.warns"].keys() == {"f", "old"}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
     attributes = {"make": ["size"], "put": ["much"], "shape": [], "y": []}
     assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": attributes}
-    assert read["small.shown"] == {
-        "g": {"keywords": ["a", "b"]},
-        "own": {"keywords": ["q"]},
-    }
-    for name in ("f", "Sub"):
-        assert imported["small"][name] == read["small"][name]
-    assert set(read["small.below"]) >= {"own", "h", "at_run"}
+    assert read["small.shown"] == {"g": {"keywords": ["a", "b"]}, "own": {"keywords": ["q"]}}
+    assert read["small.below"].keys() >= {"own", "h", "at_run"}
+    assert [imported["small"][name] for name in ("f", "Sub")] == [
+        read["small"][name] for name in ("f", "Sub")
+    ]
     for module in ("small.shown", "small.below"):
         assert imported[module] == read[module], module
-    assert set(imported["small.below.deep"]) == set(read["small.below.deep"])
+    assert imported["small.below.deep"].keys() == read["small.below.deep"].keys()
