@@ -21,30 +21,29 @@ def test_it_says_how_far_rounding_went(capsys):
     assert said == "Same but for rounding: 3 numbers in 1 array, at most 1 ULP apart.\n"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (ONES, NEXT),
-        (ONES, ONES[:2]),
-        (ONES, ONES.astype(np.float64)),
-        ({"a": ONES}, {"b": ONES}),
-        (0 * ONES, -0.0 * ONES),
-        (np.nan * ONES, np.nan * ONES),
-        (ONES, np.inf * ONES),
-        ({"a": ONES}, {"a": ONES, "b": ONES}),
-        ({"a": ONES, "b": ONES}, {"a": ONES, "b": NEXT}),
-        ([], []),
-        ({}, {}),
-    ],
-    ids=["ulp", "shape", "dtype", "name", "sign of zero", "nan", "one infinite", "one more",
-         "ulp of one", "no losses", "no parameters"],
-)  # fmt: skip
-def test_it_fails_where_they_are_not_the_same(old, new, request):
-    """What is of another kind fails under any bound, not only for its bits."""
-    of_rounding = request.node.callspec.id in ("ulp", "ulp of one", "sign of zero")
-    for ulp in (0,) if of_rounding else (0, np.inf):
+OF_ROUNDING = {
+    "ulp": (ONES, NEXT),
+    "ulp of one": ({"a": ONES, "b": ONES}, {"a": ONES, "b": NEXT}),
+    "sign of zero": (0 * ONES, -0.0 * ONES),
+}
+OF_ANOTHER_KIND = {
+    "shape": (ONES, ONES[:2]),
+    "dtype": (ONES, ONES.astype(np.float64)),
+    "name": ({"a": ONES}, {"b": ONES}),
+    "nan": (np.nan * ONES, np.nan * ONES),
+    "one infinite": (ONES, np.inf * ONES),
+    "one more": ({"a": ONES}, {"a": ONES, "b": ONES}),
+    "no losses": ([], []),
+    "no parameters": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("case", OF_ROUNDING | OF_ANOTHER_KIND)
+def test_it_fails_where_they_are_not_the_same(case):
+    """Another kind fails under any bound, not only for its bits."""
+    for ulp in (0,) if case in OF_ROUNDING else (0, np.inf):
         with pytest.raises(AssertionError):
-            agree(old, new, ulp=ulp)
+            agree(*(OF_ROUNDING | OF_ANOTHER_KIND)[case], ulp=ulp)
 
 
 def test_a_bound_is_a_bound():

@@ -40,9 +40,8 @@ def test_the_advice_counts_what_is_by_hand_not_what_is_only_remarked(tmp_path: P
         cell = {"cell_type": "code", "source": program + lines}
         (tmp_path / "b.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
         paths = [str(tmp_path / name) for name in ("a.py", "b.ipynb", "not.txt")]
-        assert [line.endswith(expected) for line in command.advice(paths).splitlines()] == [
-            True
-        ] * 2
+        lines = command.advice(paths).splitlines()
+        assert [line.endswith(expected) for line in lines] == [True, True]
 
 
 @pytest.mark.parametrize(("written", "said"), [(0, "nothing was"), (1, "1 of 3 files")])
@@ -78,18 +77,17 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(
     assert second.read_text(encoding="utf-8") != OLD
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"# coding: rot13\n" + OLD.encode(), OLD.encode("utf-16")],
-    ids=["no-encoding-of-text", "utf-16"],
-)
 def test_an_encoding_that_python_does_not_read_is_said(
-    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    (tmp_path / "m.py").write_bytes(data)
+    data = {"a.py": b"# coding: rot13\n" + OLD.encode(), "b.py": OLD.encode("utf-16")}
+    for name, content in data.items():
+        (tmp_path / name).write_bytes(content)
     assert command.run([tmp_path], write=True) == 1
-    assert "m.py: cannot be read: " in capsys.readouterr().out
-    assert (tmp_path / "m.py").read_bytes() == data
+    printed = capsys.readouterr().out
+    for name, content in data.items():
+        assert f"{name}: cannot be read: " in printed
+        assert (tmp_path / name).read_bytes() == content
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are text")
@@ -113,18 +111,14 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one_that_writes(tmp_path:
     assert command.run([path], write=True) == 0 and not left.exists()
 
 
-def test_a_file_is_read_once_whatever_leads_to_it(tmp_path: Path):
+def test_a_file_is_read_once_whatever_leads_to_it_and_what_is_no_file_not(tmp_path: Path):
     (path,) = _tree(tmp_path, 1)
     (tmp_path / "link.py").symlink_to(path)
-    report = driver.migrate([tmp_path, path], Options())
-    assert (report.seen, len(report.changed_files)) == (1, 1)
-
-
-def test_what_is_no_file_is_passed_over(tmp_path: Path):
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
     (tmp_path / "folder.py").mkdir()
     os.mkfifo(tmp_path / "pipe.py")
-    assert driver.migrate([tmp_path], Options()).seen == 0
+    report = driver.migrate([tmp_path, path], Options())
+    assert (report.seen, len(report.changed_files)) == (1, 1)
 
 
 def test_what_python_warns_of_in_a_program_is_not_said(
