@@ -20,12 +20,10 @@ from optax_bridge.spmd.examples import regression
 def test_every_measurement_runs_and_stands_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    file = tmp_path / "RESULTS.md"
-    assert bench.main(["--quick", "--results", str(file)]) == 0
-    text, printed = file.read_text(), capsys.readouterr().out
+    assert bench.main(["--quick", "--results", str(tmp_path / "RESULTS.md")]) == 0
+    text, printed = (tmp_path / "RESULTS.md").read_text(), capsys.readouterr().out
     for name in bench.MEASUREMENTS:
-        assert f"## {name.capitalize()}\n" in text
-        assert f"\n{name}: " in f"\n{printed}"
+        assert f"## {name.capitalize()}\n" in text and f"\n{name}: " in f"\n{printed}"
     assert "it stopped with" not in text
     growing = [row for row in text.splitlines() if row.startswith(("| compile, ", "| trace, "))]
     assert growing and all("| exact / " in row for row in growing)
@@ -40,19 +38,16 @@ def test_a_measurement_that_stops_is_told_and_one_that_is_not_named_does_not_run
 
     monkeypatch.setattr(bench, "MEASUREMENTS", {"unnamed": stops, "stops": stops})
     assert bench.main(["stops"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "stops: x: a / b  1.00"
-    assert second == "stops: the rest: not run: it stopped with ValueError: no more"
+    stopped = "stops: the rest: not run: it stopped with ValueError: no more"
+    assert capsys.readouterr().out == f"stops: x: a / b  1.00\n{stopped}\n"
 
 
 def test_nothing_comes_from_the_compilation_cache():
     x, events = jnp.ones(3), Counter[str]()
-
-    def note(event: str, *_: object, **__: object) -> None:
-        events.update([event])
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    jax.monitoring.register_event_listener(note)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: events.update([name])
+    )
+    jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
 
     def count() -> int:
         events.clear()
@@ -76,14 +71,10 @@ def test_a_ratio_is_above_its_bar_where_its_whole_interval_is():
     assert "2 of 3." in text and "- not run: torch: it is not here" in text
 
 
-def test_the_trees_are_of_the_sizes_that_the_readme_names_and_of_a_dtype():
-    shapes = {name: jax.eval_shape(make) for name, make in problem.TREES.items()}
-    assert problem.size(shapes["16 x 1024x1024"]) == 2**24
-    assert problem.size(shapes["400 x 64x64"]) == 400 * 2**12
+def test_leaves_are_of_the_sizes_that_the_readme_names_and_in_groups_by_turns():
+    sizes = {name: problem.size(jax.eval_shape(make)) for name, make in problem.TREES.items()}
+    assert sizes == {"16 x 1024x1024": 2**24, "400 x 64x64": 400 * 2**12}
     assert problem.tree(problem.QUICK_TREE, "bfloat16")["leaf_00000"].dtype == jnp.bfloat16
-
-
-def test_leaves_are_in_groups_by_turns_on_all_sides():
     grads = {name: jnp.ones(2) for name in problem.equal_leaves(4, 2)}
     for tx in growth._group(2).values():
         updates: Any = tx.update(grads, tx.init(grads), grads)[0]
@@ -113,40 +104,26 @@ def test_a_ratio_is_that_of_the_first_side_to_the_second():
     assert (first.bar, first.is_within_bar, second.is_within_bar) == (1.02, False, True)
 
 
-def test_a_step_of_the_trainer_is_a_part_of_its_turn(tmp_path: Path, monkeypatch):
-    ends = []
-
-    class Loop(trainer.TrainingLoop):
-        def __init__(self, *args, max_step: int):
-            super().__init__(*args, max_step=max_step)
-            ends.append(max_step)
-
-    monkeypatch.setattr(trainer, "TrainingLoop", Loop)
+def test_a_step_of_the_trainer_is_a_part_of_its_turn_beside_a_plain_loop(
+    tmp_path: Path, monkeypatch
+):
+    loop, ends = trainer.TrainingLoop, []
+    made = lambda *args, max_step: ends.append(max_step) or loop(*args, max_step=max_step)  # noqa: E731
+    monkeypatch.setattr(trainer, "TrainingLoop", made)
     ticks = iter([0.0, 6.0, 10.0, 18.0, 20.0, 22.0])
     sides = trainer._sides(regression.trainer(), tmp_path, 2, ticks.__next__)
-    assert [side() for side in sides.values()] == [3.0, 4.0]
-    assert sides["trainer"]() == 1.0
+    assert [side() for side in (*sides.values(), sides["trainer"])] == [3.0, 4.0, 1.0]
     assert ends == [2, 4]
-
-
-def test_the_trainer_is_measured_beyond_a_plain_loop(tmp_path: Path, monkeypatch):
-    sides = {"plain loop": lambda: 1e-4, "trainer": lambda: 5e-4}
-    monkeypatch.setattr(trainer, "_sides", lambda *_: sides)
+    turns = {"plain loop": lambda: 1e-4, "trainer": lambda: 5e-4}
+    monkeypatch.setattr(trainer, "_sides", lambda *_: turns)
     time, processor = trainer.measure("tools", tmp_path, quick=True)
     assert (time.ratio.median, processor.ratio.median) == pytest.approx((5.0, 2.0))
 
 
 def test_candidates_take_turns_and_warm_up_does_not_count():
     order: list[str] = []
-
-    def candidate(name):
-        def work():
-            order.append(name)
-            return float(len(order))
-
-        return work
-
-    seconds = timing.in_turn({"a": candidate("a"), "b": candidate("b")}, repeats=2, warm_up=1)
+    work = {name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}
+    seconds = timing.in_turn(work, repeats=2, warm_up=1)
     assert order == ["b", "a", "a", "b", "b", "a"]
     assert seconds == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
     assert timing.in_turn({"a": lambda: 1.0}, 9, 0, seconds=-1)["a"] == [1.0] * 5
