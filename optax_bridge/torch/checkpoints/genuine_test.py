@@ -1,6 +1,7 @@
 """Genuine trainings of PyTorch move to Flax and back, and their files are read."""
 
 import functools
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,13 @@ def take_steps(model, optimizer, count=3):
         optimizer.step()
 
 
-def groups(model):
-    named = dict(model.named_parameters())
-    return [
-        {"params": [named["fc.weight"]], "weight_decay": 0.1},
-        {"params": [p for name, p in named.items() if name != "fc.weight"], "weight_decay": 0.0},
-    ]
-
-
 def trained(make=lambda p: torch.optim.AdamW(p, lr=0.01), count=3) -> Any:
+    """A model and its optimizer after some steps; its first weight alone decays."""
     torch.manual_seed(0)
     model = Net()
-    optimizer = make(groups(model))
+    weight, *others = model.parameters()
+    groups = [{"params": [weight], "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = make(groups)
     take_steps(model, optimizer, count)
     return model, optimizer
 
@@ -64,8 +60,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def saved_of(model: Any, optimizer: Any, **more: Any) -> dict[str, Any]:
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **more}
+def saved_of(model: Any, optimizer: Any) -> dict[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
 def there_and_back(folder: Path, saved: Any, base: Any, like: Any) -> tuple[Any, Any]:
@@ -94,7 +90,7 @@ def test_everything_arrives_and_goes_back_to_the_bit(
     """NAdam has a number for each parameter, SGD without momentum nothing."""
     make = functools.partial(getattr(torch.optim, name), lr=0.01, **settings)
     tx = getattr(optax_bridge.torch, name.lower())(lr=0.01, **settings)
-    saved, base = (saved_of(*trained(make, count), epoch=count) for count in (3, 1))
+    saved, base = ({**saved_of(*trained(make, count)), "epoch": count} for count in (3, 1))
     with pytest.warns(optax_bridge.LeftOverWarning, match="epoch"):
         state, back = there_and_back(folder, saved, base, template(tx))
     np.testing.assert_array_equal(state.params["fc"]["kernel"], saved["model"]["fc.weight"].T)
@@ -110,26 +106,29 @@ def test_everything_arrives_and_goes_back_to_the_bit(
             assert value is None or torch.equal(actual, value), field
 
 
-def test_damaged_files_and_files_with_code_are_refused(folder):
-    class Code:
-        def __reduce__(self):
-            return print, ("ran",)
+class Code:
+    def __reduce__(self):
+        return print, ("ran",)
 
-    torch.save({"model": Code()}, folder / "a.pt")
-    with pytest.raises(CheckpointError, match=r"code: .*print.*state_dict\(\)"):
-        read_checkpoint(folder / "a.pt")
-    (folder / "p.pt").write_bytes(pickle.dumps({"model": 1}))
-    with pytest.raises(CheckpointError, match="pickle"):
-        read_checkpoint(folder / "p.pt")
-    torch.save(saved_of(*trained()), folder / "a.pt")
-    whole = (folder / "a.pt").read_bytes()
-    (folder / "a.pt").write_bytes(whole[:-1])
-    with pytest.raises(CheckpointError, match=r"a file that torch\.save wrote"):
-        read_checkpoint(folder / "a.pt")
-    expanded = {"w": torch.ones(1).expand(2**20)}
-    torch.save(expanded, folder / "a.pt")
-    with pytest.raises(CheckpointError, match="contiguous"):
-        read_checkpoint(folder / "a.pt")
+
+def bytes_of(value: Any) -> bytes:
+    torch.save(value, file := io.BytesIO())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (lambda: bytes_of({"model": Code()}), r"code: .*print.*state_dict\(\)"),
+        (lambda: pickle.dumps({"model": 1}), "pickle"),
+        (lambda: bytes_of(saved_of(*trained()))[:-1], r"a file that torch\.save wrote"),
+        (lambda: bytes_of({"w": torch.ones(1).expand(2**20)}), "contiguous"),
+    ],
+)
+def test_damaged_files_and_files_with_code_are_refused(data, expected, tmp_path):
+    (tmp_path / "a.pt").write_bytes(data())
+    with pytest.raises(CheckpointError, match=expected):
+        read_checkpoint(tmp_path / "a.pt")
 
 
 def test_safetensors_and_bfloat16_are_read(folder):
@@ -149,8 +148,9 @@ def test_safetensors_and_bfloat16_are_read(folder):
 
 @pytest.mark.parametrize("wrapper", [lambda model: model, torch.nn.DataParallel])
 def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
+    from_torch = functools.partial(FullTrainState.from_torch, names=folder / "names.toml")
     model, optimizer = trained()
-    state = FullTrainState.from_torch(optimizer, params=wrapper(model), names=folder / "names.toml")
+    state = from_torch(optimizer, params=wrapper(model))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     for _ in range(3):
@@ -163,49 +163,36 @@ def test_a_training_in_memory_goes_on_as_pytorch_does(wrapper, folder):
     assert int(state.step) == 6
 
     sgd_model, sgd = trained(lambda p: torch.optim.SGD(p, lr=0.1))  # which has no state
-    names = folder / "names.toml"
-    assert FullTrainState.from_torch(sgd, params=sgd_model, names=names, step=3).step == 3
-
+    assert from_torch(sgd, params=sgd_model, step=3).step == 3
     new_model, new = trained(count=0)
-    state = FullTrainState.from_torch(new, params=new_model, names=folder / "names.toml")
+    state = from_torch(new, params=new_model)
     assert int(state.step) == 0
     before = np.array(state.params["fc"]["kernel"])
     take_steps(new_model, new)
     np.testing.assert_array_equal(state.params["fc"]["kernel"], before)
     with pytest.raises(CheckpointError, match="the very module"):
-        FullTrainState.from_torch(new, params=model, names=folder / "names.toml")
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(self.first(x))
+        from_torch(new, params=model)
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_a_tied_tensor_goes_back_with_the_first_or_on_its_own(is_listed, folder):
-    params = {"a": {"kernel": jnp.arange(9.0).reshape(3, 3)}}
-    names = '[names]\n"first.weight" = "params/a/kernel"\n'
-    if not is_listed:
-        names = f'drop = ["second.weight"]\n{names}'
-    else:
-        names += '"second.weight" = "params/b/kernel"\n'
-        params["b"] = {"kernel": -params["a"]["kernel"]}
-    (folder / "names.toml").write_text(names)
+    params = {"a": jnp.arange(9.0).reshape(3, 3)}
+    text = '[names]\n"0.weight" = "params/a"\n'
+    if is_listed:
+        text += '"1.weight" = "params/b"\n'
+        params["b"] = -params["a"]
+    names, base = folder / "names.toml", folder / "base.pt"
+    names.write_text(text if is_listed else f'drop = ["1.weight"]\n{text}')
     like = FullTrainState.create(apply_fn=None, params=params, tx=optax.sgd(0.1))
     (folder / "new").write_bytes(serialization.to_bytes(like))
-    torch.save({"model": Tied().state_dict()}, folder / "base.pt")
-    to_torch_file(
-        folder / "new", folder / "back.pt",
-        like=like, names=folder / "names.toml", base=folder / "base.pt",
-    )  # fmt: skip
+    tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    tied[1].weight = tied[0].weight
+    torch.save({"model": tied.state_dict()}, base)
+    to_torch_file(folder / "new", folder / "back.pt", like=like, names=names, base=base)
     back = torch.load(folder / "back.pt", weights_only=True)["model"]
-    first, second = (
-        np.asarray(params[name]["kernel"]) for name in ("a", "b" if is_listed else "a")
-    )
-    np.testing.assert_array_equal(back["first.weight"], first)
-    np.testing.assert_array_equal(back["second.weight"], second)
+    np.testing.assert_array_equal(back["0.weight"], params["a"])
+    np.testing.assert_array_equal(back["1.weight"], params["b" if is_listed else "a"])
+    if not is_listed:  # the first of the two names is that of the optimizer's parameter
+        new = torch.optim.SGD(tied.parameters())
+        params_of = FullTrainState.from_torch(new, params=tied, names=names).params
+        np.testing.assert_array_equal(params_of["a"], tied[0].weight.detach())

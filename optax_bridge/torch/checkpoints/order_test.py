@@ -6,22 +6,25 @@ from optax_bridge.checkpoints import CheckpointError
 from optax_bridge.torch.checkpoints.order import parameter_order
 
 NAMES = {"a.weight": (2, 3), "a.bias": (2,), "b.weight": (4, 2), "b.bias": (4,)}
+WEIGHTS, BIASES = ["a.weight", "b.weight"], ["a.bias", "b.bias"]
+BY_NAME = {"b": (2,), "a": (2,), "c": (3,)}
 
 
 def order(groups, shapes, names=NAMES, listed_order=None):
     return parameter_order(groups, shapes, names, listed_order, "file")
 
 
-def test_one_group_is_in_the_order_of_the_model():
-    found = order([[0, 1, 2, 3]], dict.fromkeys(range(4)))
-    assert list(found.names.values()) == [*NAMES]
-    assert not found.doubt
-
-
-def test_two_groups_are_told_by_their_shapes():
-    shapes = {0: (2, 3), 1: (4, 2), 2: (2,), 3: (4,)}
-    found = order([[0, 1], [2, 3]], shapes)
-    assert [found.names[i] for i in range(4)] == ["a.weight", "b.weight", "a.bias", "b.bias"]
+@pytest.mark.parametrize(
+    ("groups", "shapes", "expected"),
+    [
+        ([[0, 1, 2, 3]], {}, [*NAMES]),  # the model's order
+        ([[0, 1], [2, 3]], {0: (2, 3), 1: (4, 2), 2: (2,), 3: (4,)}, [*WEIGHTS, *BIASES]),
+        ([[0, 1]], {0: (4, 2), 1: (4,)}, ["b.weight", "b.bias"]),  # `a` is frozen: nothing fits it
+    ],
+)
+def test_shapes_that_fit_one_order_decide(groups, shapes, expected):
+    found = order(groups, shapes)
+    assert [found.names[index] for index in range(len(expected))] == expected
     assert not found.doubt
 
 
@@ -32,22 +35,11 @@ def test_two_groups_are_told_by_their_shapes():
         ([[0]], {0: (2,)}, {"a": (2,), "a_buffer": (2,)}, "fit several"),
         ([[0, 1]], {0: (3,), 1: (2,)}, {"a": (2,), "b": (3,)}, "fit no order"),
         ([[0, 1, 2]], {0: (2,)}, {"a": (2,), "b": (3,)}, "fit no order"),
-        (
-            [[0, 1], [2]],
-            {0: (2,), 1: (2,), 2: (3,)},
-            {"b": (2,), "a": (2,), "c": (3,)},
-            "two orders",
-        ),
+        ([[0, 1], [2]], {0: (2,), 1: (2,), 2: (3,)}, BY_NAME, "two orders"),
     ],
 )
 def test_what_shapes_do_not_settle_is_doubted(groups, shapes, names, doubt):
     assert doubt in order(groups, shapes, names).doubt
-
-
-def test_a_frozen_parameter_that_no_state_fits_is_passed_over():
-    found = order([[0, 1]], {0: (4, 2), 1: (4,)})
-    assert [*found.names.values()] == ["b.weight", "b.bias"]
-    assert not found.doubt
 
 
 def test_listed_names_decide_and_are_checked():
