@@ -1,9 +1,8 @@
 """From an optimizer of PyTorch, as text or as an object, to its Optax equal."""
 
-import importlib
-import importlib.util
+import inspect
 import itertools
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,6 @@ from optax_bridge.torch import AdamW, torch_definition
 from optax_bridge.torch.arithmetic import Kernels
 
 PARAMS = {"layer": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}}
-with_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
-)
 
 
 def _step(tx: Any) -> Any:
@@ -29,14 +25,14 @@ def _step(tx: Any) -> Any:
     return state.apply_gradients(grads=jax.tree.map(jnp.ones_like, PARAMS)).params
 
 
-def test_text_in_any_of_its_forms_is_the_same_optimizer():
-    texts = [
+def test_text_in_any_of_its_forms_and_a_definition_are_the_same_optimizer():
+    for optimizer in (
         "torch.optim.AdamW(lr=1e-2, betas=(0.8, 0.9))",
         "AdamW(model.parameters(), 1e-2, (0.8, 0.9))",
         "optim.AdamW(params, lr=0.01, betas=(0.8, 0.9), weight_decay=1e-2)",
-    ]
-    for text in texts:
-        tx: Any = from_torch(text)
+        AdamW(lr=1e-2, betas=(0.8, 0.9)),
+    ):
+        tx: Any = from_torch(optimizer)
         assert (tx.hyper_params["betas"], tx.hyper_params["lr"]) == ((0.8, 0.9), 0.01)
 
 
@@ -61,7 +57,7 @@ def test_the_rate_may_be_a_schedule(exact: bool):
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
+    ("optimizer", "error", "message"),
     [
         ("LBFGS(params)", ExpressionError, r"optax.lbfgs\(\) is the same method"),
         ("SparseAdam(params)", ExpressionError, "JAX has dense gradients"),
@@ -70,36 +66,26 @@ def test_the_rate_may_be_a_schedule(exact: bool):
         ("AdamW([{'params': a, 'lr': 1}])", ExpressionError, "optax_bridge.multi_optimizer"),
         ("optax.adamw(1e-3)", ExpressionError, "is not the AdamW of torch.optim"),
         ("SGD(nesterov=True)", ValueError, "a momentum above 0 and no dampening"),
+        (optax.adam(1e-3), TypeError, "expected a constructor call as text"),
     ],
 )
-def test_what_cannot_be_taken_over_says_what_to_do(text: str, error: type[Exception], message: str):
+def test_what_cannot_be_taken_over_says_what_to_do(
+    optimizer: Any, error: type[Exception], message: str
+):
     with pytest.raises(error, match=message):
-        from_torch(text)
+        from_torch(optimizer)
 
 
-def test_public_optax_is_refused_where_it_is_another_optimizer():
+def test_what_decides_no_more_than_rounding_is_said_and_another_optimizer_refused():
     with pytest.raises(UnsupportedSetting, match="before its bias correction"):
         from_torch("Adam(amsgrad=True)", exact=False)
-
-
-def test_what_decides_no_more_than_rounding_is_said():
     with pytest.warns(UserWarning, match=r"torch.optim.AdamW\(fused=True\): PyTorch then runs"):
         from_torch("AdamW(params, fused=True)")
     from_torch("AdamW(params, foreach=None, fused=False)")
 
 
-def test_a_definition_is_as_good_and_other_objects_are_refused():
-    tx: Any = from_torch(AdamW(lr=0.5))
-    assert tx.hyper_params["lr"] == 0.5
-    with pytest.raises(TypeError, match="expected a constructor call as text"):
-        from_torch(cast(Any, optax.adam(1e-3)))
-
-
-@with_torch
 def test_every_constructor_takes_what_pytorchs_takes():
-    import inspect
-
-    torch = importlib.import_module("torch")
+    torch = pytest.importorskip("torch")
     named = {name for name in dir(torch.optim) if name[0].isupper()} - {"Optimizer"}
     classes = {entry.legacy.__name__: entry for entry in TORCH.values()}
     named |= set(torch.optim.lr_scheduler.__all__) - {"LRScheduler"}
