@@ -106,7 +106,7 @@ MISUSE = {
     (*TX, "--steps", "0"): "--steps is 0; it must be at least 1",
     ("two.rec", *TX): "two.rec: with a second recording nothing else is compared",
     ("two.rec", "--loss", "new.py:loss"): "with a second recording nothing else is compared",
-    ("none.rec",): "none.rec: expected a file written by",
+    ("none.rec",): "none.rec: expected a recording: a folder as",
     ("--optimizer", "new.py:none"): "has nothing called 'none'",
     (*TX, "--plot", "no/a.svg"): "no/a.svg: the folder",
 }

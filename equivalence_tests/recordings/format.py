@@ -1,18 +1,19 @@
 """Recordings as files: read from a folder or from one packed file, and packed.
 
-A folder is what `recorder.py` writes. A packed file is one `.npz` with one recording or several:
-leaves that the same steps have are one array of bytes, of shape (bytes of a step, steps), so that
-what stays alike from step to step is compressed away; an index says which leaf is where. Nothing is
+A folder is what `recorder.py` writes. A packed file is one `.npz` with one recording or several: an
+index, and the bytes of all arrays in its order; what is in it twice is compressed away. Nothing is
 pickled.
 """
 
-import functools
+import contextlib
+import io
 import itertools
 import json
+import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,29 +21,19 @@ from typing import Any, BinaryIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import SequenceKey
 
 from equivalence_tests.output_files import write_bytes_with
-from equivalence_tests.recordings.recorder import INDEX, VERSION
+from equivalence_tests.recordings.recorder import INDEX, STEP, VERSION, leaves_of
 from optax_bridge._text import listing
-from optax_bridge.metadata.paths import key_names
 from optax_bridge.metadata.trees import PyTree
 
 Path_ = tuple[str | int, ...]
-Flat = dict[Path_, Any]  # path -> array, or a scalar
+Flat = dict[Path_, Any]  # path -> array, or a scalar; of a gradient that is missing None
+Leaves = dict[str, np.ndarray]  # by the text of their paths, as comparisons name them
 
 # What zipfile, json and NumPy raise on files that are damaged, or that another program wrote.
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    RuntimeError,  # encrypted; a method that is not supported
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)
+_DAMAGED = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_UNREADABLE = (*_DAMAGED, LookupError, TypeError, ValueError, AttributeError)
 
 
 class RecordingError(ValueError):
@@ -59,8 +50,6 @@ class Step:
     loss: float | None = None
     micro_batches: int = 1
     skipped: bool = False
-    missing: frozenset[tuple[str, Path_]] = frozenset()  # gradients that are None
-    digest: str | None = None
 
     @property
     def is_double(self) -> bool:
@@ -69,8 +58,8 @@ class Step:
 
     @property
     def batch(self) -> Any:
-        """The batch, or the digest of it; None if neither was recorded."""
-        return self.digest or (nest(self.trees["batch"]) if "batch" in self.trees else None)
+        """The batch, or the text of its digest; None if neither was recorded."""
+        return nest(self.trees["batch"]) if "batch" in self.trees else None
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -104,30 +93,18 @@ class Recording:
         """The first steps of it, so many."""
         return replace(self, steps=self.steps[:count])
 
-    def stacks(self, tree: str) -> dict[Path_, np.ndarray]:
+    def stacks(self, tree: str, root: str = "params") -> Leaves:
         """Every array of a tree over all steps, of shape (steps, ...), as far as all have it."""
-        return stacks_of([step.trees.get(tree, {}) for step in self.steps])
+        return stacks_of([step.trees.get(tree, {}) for step in self.steps], root)
 
 
-def stacks_of(flats: Sequence[Flat]) -> dict[Path_, np.ndarray]:
+def stacks_of(flats: Sequence[Flat], root: str = "params") -> Leaves:
     """The arrays that each step has, with a leading axis of steps."""
-    paths = [path for path in flats[0] if all(path in flat for flat in flats)]
-    paths = [path for path in paths if isinstance(flats[0][path], np.ndarray)]
-    return {path: np.stack([flat[path] for flat in flats]) for path in paths}
-
-
-def read(place: Path | str, steps: int | None = None) -> Recording:
-    """Reads a recording, a folder or a packed file, or the first steps of a folder."""
-    path = Path(place)
-    if path.is_dir():
-        return _read_folder(path, steps)
-    recordings = read_packed(path)
-    if len(recordings) != 1:
-        raise RecordingError(
-            f"{place}: expected one recording, found {listing(list(recordings))}. What "
-            "`optax-bridge check --record` wrote is compared by `optax-bridge check --against`"
-        )
-    return next(iter(recordings.values()))
+    return {
+        path_text(path, root): np.stack([flat[path] for flat in flats])
+        for path in flats[0]
+        if all(isinstance(flat.get(path), np.ndarray) for flat in flats)
+    }
 
 
 def nest(flat: Mapping[Path_, Any]) -> PyTree:
@@ -153,18 +130,52 @@ def named_leaves(flat: Mapping[Path_, Any], tree: str = "params") -> dict[str, A
     return {path_text(path, tree): leaf for path, leaf in flat.items()}
 
 
-def host_leaves(tree: PyTree) -> Flat:
-    """The leaves of a tree of JAX by path, as NumPy's arrays."""
-    flat: Flat = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        pairs = zip(path, key_names(path), strict=True)
-        names = (key.idx if isinstance(key, SequenceKey) else name for key, name in pairs)
-        flat[tuple(names)] = np.asarray(leaf)
-    return flat
+def flat_like(tree: PyTree) -> Flat:
+    """The leaves of a tree, those of JAX on the host, by the paths that the recorder gives them."""
+    return {tuple(path): leaf for path, leaf in leaves_of(jax.device_get(tree))}
+
+
+def read(place: Path | str, steps: int | None = None) -> Recording:
+    """Reads a recording, a folder or a packed file, or the first steps of a folder."""
+    path = Path(place)
+    if path.is_dir():
+        return _read_folder(path, steps)
+    recordings = read_packed(path)
+    if len(recordings) != 1:
+        raise RecordingError(
+            f"{place}: expected one recording, found {listing(list(recordings))}. What "
+            "`optax-bridge check --record` wrote is compared by `optax-bridge check --against`"
+        )
+    return next(iter(recordings.values()))
+
+
+@contextlib.contextmanager
+def _readable(place: Path) -> Iterator[None]:
+    """Context in which whatever a damaged file raises is a RecordingError."""
+    try:
+        yield
+    except RecordingError:
+        raise
+    except _UNREADABLE as error:
+        raise RecordingError(
+            f"{place}: expected a recording: a folder as `optax-bridge recorder` makes one, or a "
+            f"file written by `replay --pack` or `check --record`; found {_cause(error)}"
+        ) from None
+
+
+def _index(content: bytes, place: Path) -> dict[str, Any]:
+    index = json.loads(content)
+    if index["version"] != VERSION:
+        raise RecordingError(
+            f"{place}: expected a recording of version {VERSION}, found {index['version']!r}. "
+            "Record it with the file that this version's `optax-bridge recorder` prints"
+        )
+    return index
 
 
 def _read_folder(path: Path, limit: int | None) -> Recording:
-    index = _load_index(path / INDEX, lambda file: json.loads(file.read_text(encoding="utf-8")))
+    with _readable(path / INDEX):
+        index = _index((path / INDEX).read_bytes(), path / INDEX)
     files = sorted(path.glob("step-*.npz"))[:limit]
     size = sum(file.stat().st_size for file in files)
     if size > _memory():
@@ -175,91 +186,64 @@ def _read_folder(path: Path, limit: int | None) -> Recording:
     steps: list[Step] = []
     remark = ""
     for file in files:
+        if steps and file.name != STEP % (steps[-1].number + 1):
+            remark = f"step {steps[-1].number + 1} is missing"
+            break
         try:
-            step = _read_step(file, steps)
+            with file.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+                members = (_member(archive, str(number)) for number in itertools.count())
+                meta = json.load(_member(archive, "meta"))
+                steps.append(_step(meta, members, steps))
         except _UNREADABLE as error:
-            remark = f"{file.name} cannot be read ({_cause(error)}): what comes before it is judged"
+            remark = f"{file.name} cannot be read ({_cause(error)})"
             break
-        if steps and step.number != steps[-1].number + 1:
-            remark = (
-                f"step {steps[-1].number + 1} is missing: what comes before it is judged, "
-                f"{len(steps)} of {len(files)} steps"
-            )
-            break
-        steps.append(step)
     if not steps:
         raise RecordingError(f"{path}: expected recorded steps, found none. {remark}".rstrip(" ."))
-    return Recording(str(path), index, _with_new_params(steps), remark)
+    remark += f": the {len(steps)} steps before it are judged" if remark else ""
+    return Recording(str(path), index, steps, remark)
 
 
-def _load_index(path: Path, load: Callable[[Path], Any]) -> Mapping[str, Any]:
-    try:
-        index = load(path)
-        version = index["version"]
-    except _UNREADABLE as error:
-        raise RecordingError(
-            f"{path}: expected a recording, as `optax-bridge recorder` makes one, found "
-            f"{_cause(error)}"
-        ) from None
-    if version != VERSION:
-        raise RecordingError(
-            f"{path}: expected a recording of version {VERSION}, found {version!r}. Record it with "
-            "the file that this version's `optax-bridge recorder` prints"
-        )
-    return index
+def read_packed(path: Path) -> dict[str, Recording]:
+    """Reads every recording of a packed file."""
+    with _readable(path), path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        index = _index(_member(archive, "index").read(), path)
+        data = itertools.repeat(_member(archive, "data"))
+        recordings: dict[str, Recording] = {}
+        for name, entry in index["recordings"].items():
+            steps: list[Step] = []
+            for meta in entry.pop("steps"):
+                steps.append(_step(meta, data, steps))
+            recordings[name] = Recording(f"{path}:{name}", entry, steps)
+        if not recordings or next(data).read(1):
+            raise ValueError("no recordings, or more arrays than its index has")
+        return recordings
 
 
-def _read_step(file: Path, before: Sequence[Step]) -> Step:
-    with file.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-        meta = json.loads(_member(archive, "meta").tobytes())
-        trees: dict[str, Flat] = {}
-        for number, (tree, path, dtype) in enumerate(meta.pop("arrays")):
-            bits = _member(archive, str(number))
-            trees.setdefault(tree, {})[tuple(path)] = bits.view(_dtype(dtype))
-    return _step(meta, trees, before)
-
-
-def _step(meta: Mapping[str, Any], trees: dict[str, Flat], before: Sequence[Step]) -> Step:
-    fields = dict(meta)
-    for tree, path, value in fields.pop("scalars"):
+def _step(meta: dict[str, Any], streams: Iterator[BinaryIO], before: Sequence[Step]) -> Step:
+    """A step of its description and of the streams that its arrays are read from."""
+    trees: dict[str, Flat] = {}
+    for tree, path, name, shape in meta.pop("arrays"):
+        if (dtype := jnp.dtype(name)).kind not in "fiubcV":
+            raise ValueError(f"numbers, not {name!r}")
+        content = next(streams).read(dtype.itemsize * math.prod(shape))
+        trees.setdefault(tree, {})[tuple(path)] = np.frombuffer(content, dtype).reshape(shape)
+    for tree, path, value in meta.pop("scalars"):
         trees.setdefault(tree, {})[tuple(path)] = value
-    if "params" not in trees and before:
-        trees["params"] = before[-1].trees["new_params"]
-    missing = frozenset((tree, tuple(path)) for tree, path in fields.pop("missing"))
-    return Step(trees=trees, missing=missing, **fields)
+    if before:  # what it does not repeat, and what was not recorded of the one before
+        params = trees.setdefault("params", before[-1].trees.get("new_params", {}))
+        before[-1].trees.setdefault("new_params", params)
+    return Step(trees=trees, **meta)
 
 
-def _with_new_params(steps: Sequence[Step]) -> list[Step]:
-    """The steps with the next one's parameters where the new ones were not recorded."""
-    for step, following in itertools.pairwise(steps):
-        step.trees.setdefault("new_params", following.trees["params"])
-    return list(steps)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    dtype = jnp.dtype(name)
-    if dtype.kind not in "fiubcV" or dtype.hasobject:
-        raise ValueError(f"numbers, not {name!r}")
-    return dtype
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Reads an array; its size is looked at before memory is taken."""
-    size = archive.getinfo(f"{name}.npy").file_size
-    with archive.open(f"{name}.npy") as stream:
-        version = np.lib.format.read_magic(stream)
-        header = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, _, dtype = header(stream)
-        expected = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if dtype.hasobject or size < expected:
-            raise ValueError(f"{name}: {dtype}{list(shape)} in {size} bytes")
-        if expected > _memory():
-            raise ValueError(f"{name}: {expected:.3g} bytes, more than the memory of this machine")
-    with archive.open(f"{name}.npy") as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+def _member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
+    """The content of an array as a stream; its size is looked at before memory is taken."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.file_size > _memory():
+        raise ValueError(f"{name}: {info.file_size:.3g} bytes, more than this machine's memory")
+    stream = io.BytesIO(archive.read(info))
+    np.lib.format.read_magic(stream)
+    np.lib.format.read_array_header_1_0(stream)
+    return stream
 
 
 def _memory() -> int:
@@ -271,91 +255,28 @@ def _cause(error: BaseException) -> str:
 
 
 def pack(recordings: Mapping[str, Recording], file: Path) -> None:
-    """Writes recordings into one `.npz`; arrays that several share are in it once."""
-    members: dict[tuple[Any, ...], str] = {}  # name by content
-    entries = {name: _packed(recording, members) for name, recording in recordings.items()}
+    """Writes recordings into one `.npz`."""
+    data = io.BytesIO()
+    entries = {name: _packed(recording, data) for name, recording in recordings.items()}
     index = json.dumps({"version": VERSION, "recordings": entries}).encode()
-
-    def write(stream: BinaryIO) -> None:
-        # One date for all, so that the same recordings are the same bytes.
-        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-            for (shape, content), name in [(((len(index),), index), "index"), *members.items()]:
-                entry = zipfile.ZipInfo(f"{name}.npy")
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                with archive.open(entry, "w", force_zip64=True) as member:
-                    array = np.frombuffer(content, np.uint8).reshape(shape)
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-
-    write_bytes_with(file, write)
+    contents = (np.frombuffer(content, np.uint8) for content in (index, data.getbuffer()))
+    arrays: Any = dict(zip(("index", "data"), contents, strict=True))
+    write_bytes_with(file, lambda stream: np.savez_compressed(stream, **arrays))
 
 
-def _packed(recording: Recording, members: dict[tuple[Any, ...], str]) -> dict[str, Any]:
-    """The entry of a recording in the index; its arrays are added to the members."""
-    # Leaf -> the array of each step that has it; what the same steps have is one member.
-    by_leaf: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
-    metas = []
-    last = None
-    for number, step in enumerate(recording.steps):
-        meta = {key: value for key, value in vars(step).items() if key != "trees"}
-        metas.append({**meta, "missing": sorted(step.missing, key=str), "scalars": []})
-        for tree, flat in step.trees.items():
-            if flat is last:
-                continue  # the new parameters of the step before
-            for path, leaf in flat.items():
+def _packed(recording: Recording, data: BinaryIO) -> dict[str, Any]:
+    """The entry of a recording in the index; the content of its arrays is appended."""
+    metas, last = [], None
+    for step in recording.steps:
+        meta = {**vars(step), "arrays": [], "scalars": []}
+        for tree, flat in meta.pop("trees").items():
+            for path, leaf in {} if flat is last else flat.items():
                 if isinstance(leaf, np.ndarray):
-                    key = (tree, path, leaf.dtype.name, leaf.shape)
-                    by_leaf.setdefault(key, {})[number] = leaf
+                    meta["arrays"].append([tree, path, leaf.dtype.name, leaf.shape])
+                    data.write(leaf.tobytes())
                 else:
-                    metas[-1]["scalars"].append([tree, path, leaf])
+                    meta["scalars"].append([tree, path, leaf])
         last = step.trees.get("new_params")
-    groups: dict[tuple[str, tuple[int, ...]], list[tuple[Any, ...]]] = {}
-    for (tree, *leaf), by_step in by_leaf.items():
-        groups.setdefault((tree, tuple(by_step)), []).append((leaf, by_step.values()))
-    rows = []
-    for (tree, numbers), leaves in groups.items():
-        parts = [b"".join(array.tobytes() for array in arrays) for _, arrays in leaves]
-        stacks = [np.frombuffer(part, np.uint8).reshape(len(numbers), -1) for part in parts if part]
-        packed = np.concatenate(stacks or [np.zeros((len(numbers), 0), np.uint8)], axis=1).T
-        name = members.setdefault((packed.shape, packed.tobytes()), str(len(members)))
-        rows.append([tree, numbers, name, [leaf for leaf, _ in leaves]])
+        metas.append(meta)
     about = {key: value for key, value in recording.index.items() if key != "names"}
-    return {**about, "steps": metas, "trees": rows}
-
-
-def read_packed(path: Path) -> dict[str, Recording]:
-    """Reads every recording of a packed file."""
-    try:
-        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-            index = _load_index(path, lambda _: json.loads(_member(archive, "index").tobytes()))
-            member = functools.cache(lambda name: np.ascontiguousarray(_member(archive, name).T))
-            if not (entries := index["recordings"].items()):
-                raise ValueError("none in it")
-            return {name: _unpacked(f"{path}:{name}", entry, member) for name, entry in entries}
-    except RecordingError:
-        raise
-    except _UNREADABLE as error:
-        raise RecordingError(
-            f"{path}: expected a file written by `optax-bridge replay --pack` or `check --record`, "
-            f"or a folder of the recorder, found {_cause(error)}"
-        ) from None
-
-
-def _unpacked(
-    place: str, entry: Mapping[str, Any], member: Callable[[str], np.ndarray]
-) -> Recording:
-    flats: list[dict[str, Flat]] = [{} for _ in entry["steps"]]
-    for tree, numbers, name, leaves in entry["trees"]:
-        rows, start = member(name), 0
-        for path, dtype, shape in ((tuple(p), _dtype(d), s) for p, d, s in leaves):
-            end = start + dtype.itemsize * int(np.prod(shape))
-            for number, row in zip(numbers, rows, strict=True):
-                leaf = np.frombuffer(row[start:end].tobytes(), dtype).reshape(shape)
-                flats[number].setdefault(tree, {})[path] = leaf
-            start = end
-        if start != rows.shape[1]:
-            raise ValueError(f"leaves of {start} bytes in {rows.shape[1]}")
-    steps: list[Step] = []
-    for meta, trees in zip(entry["steps"], flats, strict=True):
-        steps.append(_step(meta, trees, steps))
-    about = {key: value for key, value in entry.items() if key not in ("trees", "steps")}
-    return Recording(place, about, _with_new_params(steps))
+    return {**about, "steps": metas}

@@ -1,5 +1,6 @@
 """Replays a recording by today's program: finds the first stage, step and leaf that diverge."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,28 +10,30 @@ from typing import Any
 import numpy as np
 
 from equivalence_tests.compare.comparison import as_json
-from equivalence_tests.recordings.bounds import CLOSED_ULP
 from equivalence_tests.recordings.format import (
+    Flat,
     Recording,
     RecordingError,
-    named_leaves,
+    nest,
     path_text,
     read,
 )
-from equivalence_tests.recordings.gradients import judge_loss
-from equivalence_tests.recordings.in_flax import in_flax, recorded_state
 from equivalence_tests.recordings.optimizer import Stepper, as_settings, judge_steps
 from equivalence_tests.recordings.stages import (
+    CLOSED_ULP,
     Outcome,
     Stage,
     judge_batches,
+    judge_loss,
     judge_rates,
     not_judged,
     stage_between,
 )
 from optax_bridge._text import listing
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.torch.checkpoints.names import parse_names, read_names
+from optax_bridge.torch.checkpoints.layout import torch_checkpoint
+from optax_bridge.torch.checkpoints.moves import as_legacy
+from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
 
 # The stages in their order, and the argument that each needs.
 _ASKED = {
@@ -39,6 +42,8 @@ _ASKED = {
     "rate": "optimizer",
     "optimizer": "optimizer",
 }
+_BY_NAME = ("params", "half_params", "raw_grads", "grads", "new_params", "model_state")
+_ONE_HAS_NONE = "one recording has none"
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,8 @@ class Replay:
         return f"{self.title} parts first in {self.first}"
 
     def __str__(self) -> str:
-        return "\n".join(
-            filter(None, [*map(str, self.stages), *self.remarks, self.headline, self.explanation])
-        )
+        lines = [*map(str, self.stages), *self.remarks, self.headline, self.explanation]
+        return "\n".join(filter(None, lines))
 
     def as_dict(self) -> dict[str, object]:
         """The result for JSON."""
@@ -146,9 +150,6 @@ def replay(
     here, remarks = _judgeable(source if file is None else in_flax(source, file))
     title = f"{source.place} ({source.origin})"
     stages = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]
-    if not here.steps:
-        stages = [not_judged(name, "no step is left", asked=True) for name in _ASKED]
-        return Replay(title, stages, remarks)
     if batches is not None:
         stages[0] = judge_batches(here, batches)
     if loss is not None:
@@ -162,7 +163,6 @@ def replay(
     settings = as_settings(optimizer)
     state = functools.partial(recorded_state, source, file)
     stepper = Stepper(settings.build(), here.until(finite), state)
-    stepper.check_params()
     stages[2:], explanation = judge_steps(stepper, settings)
     return Replay(title, stages, remarks, explanation)
 
@@ -196,14 +196,17 @@ def beside(recording: Recording, other: Recording) -> Replay:
             f"{recording.place}, found {other.first}"
         )
     both = [side.until(steps) for side in (recording, other)]
-    batches = [step.batch for step in both[1].steps]
+    batches, rates = zip(*((step.batch, step.rates) for step in both[1].steps), strict=True)
     has_none = any(batch is None for batch in batches)
-    stages = [
+    stages = [  # in the order in which a step happens
         not_judged("batches", _ONE_HAS_NONE) if has_none else judge_batches(both[0], batches),
-        *(_beside_tree(both, name, title) for name, title in _TITLES.items()),
+        _beside_tree(both, "params", "parameters"),
+        _beside_tree(both, "model_state", "model state"),
+        _beside_tree(both, "raw_grads", "gradients before clipping"),
+        _beside_tree(both, "grads", "gradients"),
+        judge_rates(both[0], rates if all(rates) else "one recording has no rates"),
+        _beside_tree(both, "new_params", "new parameters"),
     ]
-    rates = [step.rates for step in both[1].steps]
-    stages.insert(-1, judge_rates(both[0], rates if all(rates) else "one recording has no rates"))
     stages = sorted(stages, key=lambda s: s.step if s.parts and s.step is not None else -1)
     remarks = [side.remark for side in (recording, other) if side.remark]
     if len(recording.steps) != len(other.steps):
@@ -211,19 +214,8 @@ def beside(recording: Recording, other: Recording) -> Replay:
     return Replay(f"{other.place} beside {recording.place}", stages, remarks)
 
 
-_ONE_HAS_NONE = "one recording has none"
-# In the order in which a step happens.
-_TITLES = {
-    "params": "parameters",
-    "model_state": "model state",
-    "raw_grads": "gradients before clipping",
-    "grads": "gradients",
-    "new_params": "new parameters",
-}
-
-
 def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
-    sides = [named_leaves(side.stacks(tree), tree) for side in both]
+    sides = [side.stacks(tree, tree) for side in both]
     if not all(sides):
         return not_judged(title, _ONE_HAS_NONE)
     if differing := sorted(sides[0].keys() ^ sides[1].keys()):
@@ -239,17 +231,67 @@ def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
     remarks = [recording.remark] if recording.remark else []
     paths = recording.steps[0].trees["params"].keys()
     for number, step in enumerate(recording.steps):
-        faults = [
-            f"{path_text(path)} comes or goes at"
-            for path in sorted(step.trees["params"].keys() ^ paths, key=str)
-        ]
+        differing = sorted(step.trees["params"].keys() ^ paths, key=str)
+        faults = [f"{path_text(path)} comes or goes at" for path in differing]
         faults += [
             f"{path_text(path, tree)} is not finite from"
             for tree in (() if step.skipped else ("grads", "new_params"))
             for path, leaf in step.trees.get(tree, {}).items()
-            if not np.isfinite(np.asarray(leaf).astype(np.float64)).all()
+            if leaf is not None and not np.isfinite(leaf.astype(np.float64)).all()
         ]
+        if faults and not number:
+            raise RecordingError(f"{recording.place}: {faults[0]} its first step on")
         if faults:
             before = f"the {number} steps before it are judged"
             return recording.until(number), [*remarks, f"{faults[0]} step {step.number}: {before}"]
     return recording, remarks
+
+
+def in_flax(recording: Recording, file: NamesFile) -> Recording:
+    """Returns a recording of PyTorch with the names and the layout of a names file."""
+    tensors = list(recording.steps[0].tensors)
+    entries = {name: entry for name, entry in file.entries.items() if name in tensors}
+    file = dataclasses.replace(file, model=None, optimizer=None, entries=entries)
+    rules = {rule.name: rule for rule in file.rules(tensors)}
+    groups = [
+        {**g, "params": [p[1:] for (n,) in g["params"] if n in rules for p in rules[n].paths]}
+        for g in recording.index.get("groups", [])
+    ]
+    steps = [
+        dataclasses.replace(step, trees={t: _in_flax(x, t, rules) for t, x in step.trees.items()})
+        for step in recording.steps
+    ]
+    return dataclasses.replace(recording, index={**recording.index, "groups": groups}, steps=steps)
+
+
+def _in_flax(flat: Flat, tree: str, rules: Mapping[str, Rule]) -> Flat:
+    """A tree of a step with the paths and the layout of Flax; what is missing stays missing."""
+    collections = 0 if tree == "model_state" else 1  # in front of a parameter's path
+    if tree not in _BY_NAME:
+        return flat
+    moved: Flat = {}
+    for name, leaf in flat.items():
+        if rule := rules.get("/".join(map(str, name))):
+            arrays = dict.fromkeys(rule.paths) if leaf is None else rule.to_flax(leaf)
+            moved |= {path[collections:]: array for path, array in arrays.items()}
+    return moved
+
+
+def recorded_state(source: Recording, names: NamesFile | None) -> PyTree:
+    """The optimizer's state before the first step, in the layout of flax.optim or Optax's own."""
+    first, state = source.steps[0], source.steps[0].trees.get("state")
+    if state is None:
+        return None
+    tree = nest({tuple(map(str, path)): leaf for path, leaf in state.items()})
+    if "param_groups" not in tree:
+        is_legacy = "param_states" in tree
+        return {"state": tree} if is_legacy else {"step": source.first, "opt_state": tree}
+    if names is None:
+        entries = {str(name): f"params/{name}" for (name,) in first.trees["params"]}
+        drop = [str(name) for (name,) in first.trees.get("model_state", {})]
+        names = NamesFile(source.place, None, None, drop, None, entries)
+    order = [str(name) for group in source.index.get("groups", []) for (name,) in group["params"]]
+    names = dataclasses.replace(names, model="model", optimizer="optimizer", order=order)
+    saved = {"model": first.tensors, "optimizer": nest(state)}
+    checkpoint = torch_checkpoint(saved, source.place, "model", "optimizer")
+    return as_legacy(checkpoint, names, step=source.first)[0]["optimizer"]

@@ -14,7 +14,7 @@ import pytest
 import legacy_optim
 from equivalence_tests import RecordingError, assert_replays, replay
 from equivalence_tests.recordings.format import Step, read
-from equivalence_tests.recordings.recorder import Recorder, RecorderError, digest
+from equivalence_tests.recordings.recorder import Recorder, digest
 from equivalence_tests.recordings.replay import Replay, beside
 from equivalence_tests.recordings.stages import Outcome, Stage, stage_between
 
@@ -251,16 +251,16 @@ _W, _B = np.asarray([3.0, 1.0, -2.0], np.float32), np.zeros(2, np.float32)
 OTHERS: dict[str, tuple[Any, Any, str]] = {
     "None, and no gradient": ({"grads": {"w": _W, "b": None}}, {}, "loss and gradients: identical"),
     "None, and a gradient": (
-        {"grads": {"w": _W, "b": None}}, {"b": 1.0}, "grads['b']: no gradient there (None"
+        {"grads": {"w": _W, "b": None}}, {"b": 1.0}, "['b']: a missing leaf, None or zero there"
     ),
-    "a loss of NaN": ({"loss": np.nan}, {}, "the recorded loss is nan, here it is 2"),
+    "a loss of NaN": ({"loss": np.nan}, {}, "The loss is nan there, 2 here"),
     "rounding": (
         {"grads": {"w": _W, "b": _B + 1e-9}}, {"b": 3e-9}, "1 of 2 leaves have no gradient but"
     ),
     "a sum": ({"grads": {"w": 4 * _W, "b": _B}}, {}, "a mean over 4 here, a sum there"),
     "micro-batches": ({"micro_batches": 5}, {"all": 5.0}, "5 micro-batches are accumulated"),
-    "half": ({"grads": {"w": _W, "b": _B + 1}}, {"b": 0.5}, "grads['b'] is 0.5 times the recorded"),
-    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "grads['b'] of the other sign is"),
+    "half": ({"grads": {"w": _W, "b": _B + 1}}, {"b": 0.5}, "of grads['b'] here is 0.5 times"),
+    "a sign": ({"grads": {"w": _W, "b": _B + 1}}, {"b": -1.0}, "of grads['b'] here is -1 times"),
     "a leaf": ({"grads": {"w": _W, "b": _B + 1}}, {}, "grads['b']: a missing leaf, zero here"),
 }  # fmt: skip
 
@@ -386,7 +386,7 @@ def test_damaged_recordings(run: Path, tmp_path: Path):
     path = tmp_path / "cut.rec"
     shutil.copytree(run, path)
     (path / "step-00000004.npz").write_bytes(b"PK")
-    assert "what comes before it is judged" in str(replay(path, optimizer=make_tx))
+    assert "the 4 steps before it are judged" in str(replay(path, optimizer=make_tx))
     (path / "step-00000004.npz").unlink()
     assert "step 4 is missing" in str(replay(path, optimizer=make_tx))
     index = json.loads((path / "index.json").read_text())
@@ -403,12 +403,12 @@ def test_recorder_refuses(tmp_path: Path):
     tree = {"w": np.ones(2)}
     rec = Recorder(tmp_path / "run.rec")
     step = jax.jit(lambda grads: rec.step(params=tree, grads=grads, new_params=tree))
-    with pytest.raises(RecorderError, match=r"jax\.disable_jit\(\)"):
+    with pytest.raises(ValueError, match=r"jax\.disable_jit\(\)"):
         step(tree)
-    with pytest.raises(RecorderError, match=r"grads\['w'\]: expected an array of numbers"):
+    with pytest.raises(ValueError, match=r"grads\['w'\]: expected an array of numbers"):
         rec.step(params=tree, grads={"w": "text"}, new_params=tree)
     copies, none = {"w": np.ones((jax.local_device_count(), 2))}, {"w": None}
-    with pytest.raises(RecorderError, match=r"params\['w'\]: expected one replica.*unreplicate"):
+    with pytest.raises(ValueError, match=r"params\['w'\]: expected one replica.*unreplicate"):
         rec.step(params=copies, grads=copies)
     rec._is_writer = False  # as in every process but the first
     rec.step(params=tree, grads=tree)
@@ -417,7 +417,7 @@ def test_recorder_refuses(tmp_path: Path):
     several = {**copies, "b": np.ones(3)}
     rec.step(params=several, grads=none, raw_grads=none, new_params=several, batch=digest(tree))
     step_read = read(tmp_path / "run.rec").steps[0]
-    assert step_read.missing == {("grads", ("w",)), ("raw_grads", ("w",))}
-    assert step_read.digest == digest(tree)
-    with pytest.raises(RecorderError, match="there is something already"):
+    assert step_read.trees["grads"] == step_read.trees["raw_grads"] == {("w",): None}
+    assert step_read.batch == digest(tree)
+    with pytest.raises(ValueError, match="there is something already"):
         Recorder(tmp_path / "run.rec")

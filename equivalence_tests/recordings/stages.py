@@ -1,24 +1,56 @@
-"""The stages of a step, each judged alone: batches and rates; the others have files of their own.
+"""The stages of a step, each judged alone; the optimizer's own has a file of its own.
 
 Each says where a program parts from a recording, and what that looks like: batches in another
-order, a rate that is one step late.
+order, a sum for a mean, a transposed kernel, other running statistics, a rate that is one step
+late.
 """
 
 import enum
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from equivalence_tests.compare.comparison import Comparison, LeafDistance, compare
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.compare.relation import fitted_factor
-from equivalence_tests.recordings.bounds import OPEN_ULP
-from equivalence_tests.recordings.format import Flat, Recording, Step, path_text
-from equivalence_tests.recordings.recorder import digest, leaves_of
+from equivalence_tests.recordings.format import (
+    Flat,
+    Leaves,
+    Recording,
+    Step,
+    flat_like,
+    named_leaves,
+    nest,
+    path_text,
+    stacks_of,
+)
+from equivalence_tests.recordings.recorder import digest
+from equivalence_tests.sides.precision import float64, pin_precision
 from optax_bridge._text import listing
+from optax_bridge.cli.errors import error_text
+
+# In ULP at the tensor's scale: what two runs of one optimizer on two platforms may differ by in 100
+# steps, from recorded gradients and from those of their own. Another platform sums in another
+# order, fuses elsewhere and has other powers and roots: five optimizers and three models were up to
+# 11 and 40 ULP away from jax 0.10.2 on a CPU with AVX-512 (no GPU and no TPU is among them).
+# What one more rounding can do at most is the bound for recorded gradients: a beta2 of 0.999 makes
+# an error of 2^-24 in its power a thousand times as large in the bias correction 1 - beta2^t, and
+# half of that comes through the root: 250 ULP of the first step. A model hands the distance on
+# through the next gradient, which made it up to 9 times as large; 16 times is what it may add.
+OPEN_ULP, CLOSED_ULP = 256.0, 16 * 256.0
+_LOSS = "loss and gradients"
+# Of a tensor's scale, in float32: what two frameworks' gradients may differ by, see `CLOSED_ULP`.
+_GRADIENTS = CLOSED_ULP * 2.0**-23
+# A gradient that is so small a part of the largest one is rounding, as of a bias before BatchNorm.
+_NO_GRADIENT = 2.0**-17
+_BFLOAT16 = 2.0**-6  # of a tensor's scale, what a part computed in it may make
+_INPUTS = ("params", "batch", "model_state", "rng")
 
 
 class Outcome(enum.Enum):
@@ -52,7 +84,6 @@ class Stage:
         return self.outcome in (Outcome.DIFFERENT, Outcome.UNDECIDED)
 
 
-Leaves = Mapping[str, np.ndarray]  # by name, with a leading axis of steps
 # The words for the first parting: number of the step, the leaf, and all that are beyond the bound.
 Cause = Callable[[int, LeafDistance, set[str]], str]
 
@@ -62,39 +93,42 @@ def not_judged(name: str, why: str, *, asked: bool = False) -> Stage:
     return Stage(name, Outcome.NOT_JUDGED, why, asked=asked)
 
 
+def different(name: str, step: Step, text: str, leaf: str = "") -> Stage:
+    """Returns a stage that parts at a step."""
+    return Stage(name, Outcome.DIFFERENT, f"from step {step.number}, {text}", step.number, leaf)
+
+
 def by_scale(number: int, leaf: LeafDistance, parted: set[str]) -> str:
     """How far a leaf is at a step, in words."""
     return f" by {relative_text(float(leaf.relative_by_step[number]))} of its scale"
 
 
-def stage_between(name: str, sides: Iterable[Leaves], steps: Sequence[Step], bound: float) -> Stage:
-    """The stage of two sides under a bound; where they have other leaves, they differ."""
+def stage_between(
+    name: str, sides: Iterable[Leaves], steps: Sequence[Step], bound: float, cause: Cause = by_scale
+) -> Stage:
+    """The stage of two sides, the recorded one first; with other leaves they differ."""
     try:
-        return stage_of(name, compare(*sides), steps, bound)
+        comparison = compare(*sides)
     except ValueError as error:
-        return Stage(name, Outcome.DIFFERENT, str(error), steps[0].number)
+        return different(name, steps[0], f"{error} (left is recorded, right is here)")
+    return stage_of(name, comparison, steps, bound, cause)
 
 
 def stage_of(
-    name: str, comparison: Comparison, steps: Sequence[Step], bound: float, cause: Cause = by_scale
-) -> Stage:
-    """The stage of a comparison under a bound."""
-    outcome = Outcome(comparison.within(bound).value)
-    if outcome is Outcome.DIFFERENT:
-        return parted_stage(name, outcome, comparison, steps, comparison.allowed(bound), cause)
-    text = "" if comparison.identical else f"at most {comparison.ulp:.3g} ULP"
-    return Stage(name, outcome, text, distance=distance_by_step(comparison))
-
-
-def parted_stage(
     name: str,
-    outcome: Outcome,
     comparison: Comparison,
     steps: Sequence[Step],
     bound: float,
-    cause: Cause,
+    cause: Cause = by_scale,
+    outcome: Outcome | None = None,
 ) -> Stage:
-    """A stage that parts: the first step beyond a bound, and the leaf that is farthest there."""
+    """The stage of a comparison under a bound; if it parts, the first step and farthest leaf."""
+    if outcome is None:
+        outcome, bound = Outcome(comparison.within(bound).value), comparison.allowed(bound)
+    distance = distance_by_step(comparison)
+    if outcome in (Outcome.IDENTICAL, Outcome.ROUNDING):
+        text = "" if comparison.identical else f"at most {comparison.ulp:.3g} ULP"
+        return Stage(name, outcome, text, distance=distance)
     beyond = [leaf for leaf in comparison.by_leaf if (leaf.ulp_by_step > bound).any()]
     beyond = beyond or list(comparison.by_leaf)  # visible, though within the bound
     number = min(int((leaf.ulp_by_step > bound).argmax()) for leaf in beyond)
@@ -103,13 +137,29 @@ def parted_stage(
     step = steps[number].number
     text = f"from step {step}, {farthest.path}"
     text += cause(number, farthest, {leaf.path for leaf in first})
-    return Stage(name, outcome, text, step, farthest.path, distance_by_step(comparison))
+    return Stage(name, outcome, text, step, farthest.path, distance)
 
 
 def distance_by_step(comparison: Comparison) -> list[float]:
     """The largest distance over a tensor's scale, at each step."""
     leaves = [leaf.ulp_by_step * leaf.eps for leaf in comparison.by_leaf]
     return np.max([np.zeros(len(comparison.ulp_by_step)), *leaves], axis=0).tolist()
+
+
+def vector(leaves: Iterable[np.ndarray]) -> np.ndarray:
+    """The elements of all leaves in float64."""
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in leaves] or [[]])
+
+
+def common_factor(
+    there: Leaves, here: Leaves, parted: set[str], tolerance: float
+) -> tuple[float | None, str]:
+    """The factor of all leaves that part, if they have one, and which they are, in words."""
+    names = [name for name in there if name in parted]
+    x, y = (vector(side[name] for name in names) for side in (there, here))
+    return fitted_factor(x, y, tolerance), "" if len(names) == len(
+        there
+    ) else f" of {', '.join(names[:3])}"
 
 
 def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], Any]) -> Stage:
@@ -124,54 +174,204 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
         return not_judged(name, "--batches yields none", asked=True)
     texts = list(map(digest, yielded))
     recorded = [digest(step.batch) for step in steps[: len(yielded)]]
-    differs = [here != there for here, there in zip(texts, recorded, strict=True)]
-    if not any(differs):
+    distance = [float(here != there) for here, there in zip(texts, recorded, strict=True)]
+    if not any(distance):
         text = f"those of the first {len(yielded)} steps, all that there are"
-        return Stage(name, Outcome.IDENTICAL, text if len(yielded) < len(recording.steps) else "",
-                     distance=[0.0] * len(yielded))  # fmt: skip
-    number, leaf = differs.index(True), "batch"
+        text *= len(yielded) < len(recording.steps)
+        return Stage(name, Outcome.IDENTICAL, text, distance=distance)
+    number, leaf = distance.index(1.0), "batch"
     step = steps[number]
     if sorted(texts) == sorted(recorded):
         at = steps[recorded.index(texts[number])].number
         why = f"the same batches in another order: this one is that of step {at}"
-    elif step.digest is not None:
+    elif isinstance(step.batch, str):
         why = "other batches; the recording has but a digest of them"
     else:
-        why, leaf = _batch_cause(step.trees["batch"], yielded[number])
-    return Stage(name, Outcome.DIFFERENT, f"from step {step.number}, {leaf}: {why}", step.number,
-                 leaf, list(map(float, differs)))  # fmt: skip
+        why, leaf = _batch_cause(step.trees["batch"], flat_like(yielded[number]))
+    text = f"from step {step.number}, {leaf}: {why}"
+    return Stage(name, Outcome.DIFFERENT, text, step.number, leaf, distance)
 
 
-def _batch_cause(recorded: Flat, batch: Any) -> tuple[str, str]:
-    yielded = flat_like(batch)
-    if yielded.keys() != recorded.keys():
-        missing = [path_text(path, "batch") for path in recorded.keys() ^ yielded.keys()]
+def _batch_cause(recorded: Flat, yielded: Flat) -> tuple[str, str]:
+    """Returns the likely cause for a batch that differs, and its first leaf that does."""
+    if missing := [path_text(path, "batch") for path in recorded.keys() ^ yielded.keys()]:
         return f"leaves of one side alone: {listing(sorted(missing))}", "batch"
-    for path, value in recorded.items():
-        there, here = np.asarray(value), np.asarray(yielded[path])
-        leaf = path_text(path, "batch")
-        if there.shape != here.shape or there.dtype != here.dtype:
-            kinds = (f"{side.dtype}{list(side.shape)}" for side in (there, here))
-            return f"{' there, '.join(kinds)} here", leaf
-        if there.tobytes() == here.tobytes():
-            continue
-        rows = [sorted(row.tobytes() for row in side) for side in (there, here) if side.ndim]
-        if rows and rows[0] == rows[1]:
-            return "the same set in another order", leaf
-        x, y = there.astype(np.float64).ravel(), here.astype(np.float64).ravel()
-        if x.size > 2 and np.isfinite([*x, *y]).all() and np.ptp(x):
-            factor, offset = np.polyfit(x, y, 1)
-            if np.abs(y - factor * x - offset).max() <= 1e-3 * np.abs(y).max():
-                sign = "+-"[int(offset < 0)]
-                terms = f"{factor:.6g} times the recorded one {sign} {abs(offset):.6g}"
-                return f"another normalisation: here it is {terms}", leaf
-        return "other data", leaf
-    return "other containers", "batch"
+    pairs = ((path, np.asarray(x), np.asarray(yielded[path])) for path, x in recorded.items())
+    path, there, here = next(pair for pair in pairs if _bits(pair[1]) != _bits(pair[2]))
+    leaf = path_text(path, "batch")
+    if _bits(there)[0] != _bits(here)[0]:
+        return f"{_bits(there)[0]} there, {_bits(here)[0]} here", leaf
+    rows = [sorted(row.tobytes() for row in side) for side in (there, here) if side.ndim]
+    if rows and rows[0] == rows[1]:
+        return "the same set in another order", leaf
+    x, y = vector([there]), vector([here])
+    if x.size > 2 and np.isfinite([*x, *y]).all() and np.ptp(x):
+        factor, offset = np.polyfit(x, y, 1)
+        if np.abs(y - factor * x - offset).max() <= 1e-3 * np.abs(y).max():
+            terms = f"{factor:.6g} times the recorded one {offset:+.6g}"
+            return f"another normalisation: here it is {terms}", leaf
+    return "other data", leaf
 
 
-def flat_like(tree: Any) -> Flat:
-    """The leaves of a tree by the paths that the recorder gives them."""
-    return {tuple(path): leaf for path, leaf in leaves_of(tree, "batch")}
+def _bits(x: np.ndarray) -> tuple[str, bytes]:
+    return f"{x.dtype}{list(x.shape)}", x.tobytes()
+
+
+def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
+    """Asks whether loss and gradients at the recorded parameters and batches are the recorded."""
+    taken = [step for step in recording.steps if not step.skipped]
+    are_there = itertools.takewhile(lambda step: not isinstance(step.batch, str | None), taken)
+    if not (steps := list(are_there)):
+        has_digests = any(step.batch for step in taken)
+        why = "digests of the batches, not the batches" if has_digests else "no batches"
+        return not_judged(_LOSS, f"the recording has {why}", asked=True)
+    program, results = _Program(loss), []
+    for step in steps:
+        try:
+            results.append(program(step))
+        except Exception as error:  # whatever the user's function raises
+            hint = ": the recording lacks this leaf. Are two tied there and untied here?"
+            text = f"loss(...) {error_text(error, first_line=True)}"
+            return different(_LOSS, step, text + hint * isinstance(error, KeyError))
+    values, grads, states = zip(*results, strict=True)
+    tree = "raw_grads" if any(step.trees.get("raw_grads") for step in steps) else "grads"
+    recorded = [step.trees.get(tree, {}) for step in steps]
+    there = stacks_of(list(map(_without_none, recorded, grads)), tree)
+    here = stacks_of(grads, tree)
+    here = {n: x.astype(there[n].dtype) if n in there else x for n, x in here.items()}
+    largest = {n: max(np.abs(s[n]).max(initial=0) for s in (there, here) if n in s) for n in here}
+    least = _NO_GRADIENT * max(filter(np.isfinite, largest.values()), default=0.0)
+    tiny = [name for name in here if largest[name] <= least]
+    remark = f"{len(tiny)} of {len(here)} leaves have no gradient but rounding" if tiny else ""
+    coarsest = max((leaf.dtype for leaf in here.values()), key=lambda d: jnp.finfo(d).eps)
+    there, here = ({n: side[n] for n in side if n not in tiny} for side in (there, here))
+
+    following = [step.trees.get("model_state", {}) for step in steps[1:]]
+    state_there = stacks_of([*following, states[-1]], "model_state")  # the last one is not recorded
+    state_here = stacks_of(states, "model_state")
+    floats = [n for n, x in state_there.items() if n in state_here and x.dtype.kind == "f"]
+    sides = [
+        side | {name: state[name] for name in floats}
+        for side, state in ((there, state_there), (here, state_here))
+    ]
+    if all(step.loss is not None for step in steps):
+        sides[0]["loss"] = np.asarray([step.loss for step in steps], coarsest)
+        sides[1]["loss"] = np.asarray(values, coarsest)
+
+    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
+        step, text = steps[number], by_scale(number, leaf, parted)
+        at = [{name: x[number] for name, x in side.items()} for side in sides]
+        if parted <= set(floats):
+            return f"{text}: the gradients agree; {_state_cause(step, at, leaf.path, parted)}"
+        if "loss" in parted:
+            text += f". The loss is {step.loss:.6g} there, {values[number]:.6g} here"
+        at = [{name: side[name] for name in there} for side in at]
+        is_near = step.loss is None or abs(step.loss - values[number]) <= _BFLOAT16 * abs(step.loss)
+        why = _gradient_cause(step, at, parted, is_near) or program.input_cause(step, at[0], tree)
+        return f"{text}{why and '. '}{why}"
+
+    stage = stage_between(_LOSS, sides, steps, CLOSED_ULP, cause)
+    return stage if stage.parts else replace(stage, text=remark or stage.text)
+
+
+class _Program:
+    """A user's loss and its gradient: `loss(params, batch, model_state, rng)`."""
+
+    def __init__(self, loss: Callable[..., Any]):
+        taken = inspect.signature(loss).parameters.values()
+        count = sum(it.default is inspect.Parameter.empty for it in taken)
+
+        def call(*inputs: Any) -> Any:
+            result = loss(*inputs[:count])
+            return result if isinstance(result, tuple) else (result, None)
+
+        self._call, self._gradient = call, jax.jit(jax.value_and_grad(call, has_aux=True))
+
+    def __call__(self, step: Step, **changed: Flat) -> tuple[float, Flat, Flat]:
+        """Returns the loss, its gradients and the new model state."""
+        with pin_precision(), float64(step.is_double):
+            (value, state), grads = self._gradient(*_inputs(step.trees | changed))
+        return float(value), flat_like(grads), flat_like(state)
+
+    def input_cause(self, step: Step, recorded: Leaves, tree: str) -> str:
+        """Returns the effect of another input of the loss on the difference, in words."""
+        for path, leaf in step.trees["params"].items():
+            if leaf.ndim == 2 and leaf.shape == leaf.shape[::-1]:
+                _, turned, _ = self(step, params=step.trees["params"] | {path: leaf.T})
+                named = named_leaves(turned | {path: turned[path].T}, tree)
+                if all(_is_near(named[name], grad) for name, grad in recorded.items()):
+                    return f"With {path_text(path)} transposed they agree"
+        with float64(step.is_double):
+            program = str(jax.make_jaxpr(self._call)(*_inputs(step.trees)))
+        draws = "random_bits" in program
+        return "The loss here draws random numbers: is dropout left on?" if draws else ""
+
+
+def _inputs(trees: Mapping[str, Flat]) -> list[Any]:
+    nested = [nest(trees[name]) if trees.get(name) else None for name in _INPUTS]
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, nested)
+
+
+def _without_none(recorded: Flat, computed: Flat) -> Flat:
+    """Recorded gradients; one that is missing is zero where the program has one."""
+    zeros = {path: np.zeros_like(grad) for path, grad in computed.items()}
+    leaves = {path: zeros.get(path) if x is None else x for path, x in recorded.items()}
+    return {path: x for path, x in leaves.items() if x is not None}
+
+
+def _gradient_cause(step: Step, sides: Sequence[Leaves], parted: set[str], is_near: bool) -> str:
+    """Returns the likely cause of a difference of gradients, in words; empty if unknown."""
+    there, here = sides
+    factor, alike = common_factor(there, here, parted, _GRADIENTS)
+    if factor is not None and abs(factor - 1) > _GRADIENTS:
+        name = _factor_name(step, factor)
+        return f"Every gradient{alike} here is {factor:.6g} times the recorded one{name}"
+    x, y = vector(there.values()), vector(here.values())
+    if is_near and np.abs(x - y).max() <= _BFLOAT16 * np.abs(x).max():
+        return "That is as far as bfloat16 rounds: is a part computed in it?"
+    for name in filter(parted.__contains__, there):
+        if not there[name].any() or not here[name].any():
+            where = "None or zero there" if here[name].any() else "zero here"
+            return f"{name}: a missing leaf, {where}"
+    return ""
+
+
+def _factor_name(step: Step, factor: float) -> str:
+    """Returns the likely cause of a factor of gradients, in words."""
+    sizes = {np.shape(leaf)[0] for leaf in step.trees.get("batch", {}).values() if np.ndim(leaf)}
+    names: list[tuple[float, str]] = [(-1.0, "the other sign")]
+    if step.micro_batches > 1:
+        why = f"{step.micro_batches} micro-batches are accumulated and not divided"
+        names += [(step.micro_batches, f"{why} here"), (1 / step.micro_batches, f"{why} there")]
+    for size in sizes - {0, 1}:
+        names += [(size, f"a sum over {size} here, a mean there")]
+        names += [(1 / size, f"a mean over {size} here, a sum there")]
+    power = np.log2(abs(factor))
+    if abs(power) >= 7 and abs(power - round(power)) < 1e-4:
+        where = "here" if power > 0 else "there"
+        names.append((factor, f"a loss scale that is not undone {where}?"))
+    if factor > 1 and "raw_grads" not in step.trees:
+        names.append((factor, "are those clipped? Record raw_grads, those before it"))
+    name = next((name for value, name in names if abs(factor / value - 1) <= _GRADIENTS), "")
+    return name and f": {name}"
+
+
+def _is_near(one: np.ndarray, other: np.ndarray) -> bool:
+    """True if two arrays are the same but for what gradients may differ by."""
+    return bool(np.abs(one - other).max() <= _GRADIENTS * np.abs(other).max())
+
+
+def _state_cause(step: Step, sides: Sequence[Leaves], leaf: str, parted: set[str]) -> str:
+    """Returns the likely cause of another model state, in words."""
+    old = named_leaves(step.trees["model_state"], "model_state")
+    others = [name for name in old if name in sides[0] and name not in parted]
+    if others and "var" in leaf:
+        why = ". The means agree: is the variance of n - 1 there and of n here, as in Flax?"
+        return f"other running statistics{why}"
+    there, here = (vector([side[leaf] - old[leaf]]) for side in sides)
+    factor = fitted_factor(there, here, 1e-2)
+    why = f": they move {factor:.4g} times as far here; is it the momentum?" if factor else ""
+    return f"other running statistics{why}"
 
 
 def judge_rates(recording: Recording, rates_here: Sequence[Mapping[str, float]] | str) -> Stage:

@@ -18,7 +18,6 @@ from equivalence_tests.recordings.format import (
     Recording,
     RecordingError,
     Step,
-    named_leaves,
     nest,
 )
 from equivalence_tests.recordings.recorder import leaves_of
@@ -56,7 +55,7 @@ def as_recording(steps: Steps) -> Recording:
     """A replay's steps as a recording has them, None and empty containers included."""
 
     def flat(tree: Any) -> Flat:
-        pairs = [(tuple(path), leaf) for path, leaf in leaves_of(tree, "state")]
+        pairs = [(tuple(path), leaf) for path, leaf in leaves_of(tree)]
         return {p: x if x is None or isinstance(x, dict) else np.asarray(x) for p, x in pairs}
 
     both = [dict(zip(TREES, map(flat, step), strict=True)) for step in steps]
@@ -73,10 +72,7 @@ def assert_agrees(case: Case, recording: Recording, steps: Steps) -> None:
     for there, here in zip(*(side.steps for side in sides), strict=True):
         for tree in TREES:
             assert kinds(here.trees[tree]) == kinds(there.trees[tree]), f"step {here.number}"
-    both = (
-        named_leaves(side.stacks(TREES[0])) | named_leaves(side.stacks(TREES[1]), "state")
-        for side in sides
-    )
+    both = (side.stacks(TREES[0]) | side.stacks(TREES[1], "state") for side in sides)
     found = compare(*both)
     text = f"{found.worst_leaf}: {found.relative:.3g} of its scale; first {found.first}"
     assert found.relative <= bound(recording), text

@@ -6,15 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from equivalence_tests.recordings.bounds import CLOSED_ULP, OPEN_ULP
 from equivalence_tests.recordings.format import (
+    Flat,
     Recording,
     Step,
-    host_leaves,
+    flat_like,
     pack,
     path_text,
 )
-from equivalence_tests.recordings.stages import Stage, not_judged, stage_between
+from equivalence_tests.recordings.stages import (
+    CLOSED_ULP,
+    OPEN_ULP,
+    Stage,
+    not_judged,
+    stage_between,
+)
 from equivalence_tests.sides.inputs import digits
 from equivalence_tests.suite.case import Result
 from optax_bridge.metadata.trees import PyTree
@@ -30,17 +36,19 @@ def save(file: Path, results: Sequence[Result], environment: Mapping[str, object
 
 
 def _steps_of(trajectory: PyTree) -> list[Step]:
-    """The steps of a trajectory; what is beside its parameters is a state."""
-    leaves = host_leaves(trajectory)
-    params = {path[1:]: leaf for path, leaf in leaves.items() if path[0] == "params"}
-    state = {path: leaf for path, leaf in leaves.items() if path[0] != "params"}
-    return [
-        Step(number, {
-            tree: {path: np.asarray(leaf[number]) for path, leaf in flat.items()}
-            for tree, flat in (("new_params", params), ("new_state", state))
-        })
-        for number in range(len(next(iter(leaves.values()))))
-    ]  # fmt: skip
+    """The steps of a trajectory: its parameters, its state and what else it has, after each."""
+    leaves = _arrays(trajectory)
+    steps = [Step(number, {}) for number in range(len(next(iter(leaves.values()))))]
+    for (tree, *path), leaf in leaves.items():
+        for step, value in zip(steps, leaf, strict=True):
+            step.trees.setdefault(f"new_{tree}", {})[tuple(path)] = np.asarray(value)
+    return steps
+
+
+def _arrays(trajectory: PyTree) -> Flat:
+    """The arrays of a trajectory; a state may have empty containers beside them."""
+    leaves = flat_like(trajectory).items()
+    return {path: leaf for path, leaf in leaves if isinstance(leaf, np.ndarray)}
 
 
 def against(results: Sequence[Result], recordings: Mapping[str, Recording]) -> list[Stage]:
@@ -60,13 +68,12 @@ def _between(name: str, result: Result, recorded: Recording) -> Stage:
     """The outcome of one trajectory and the recorded one."""
     closed = result.case.problem in digits.MODELS
     left_out = digits.without_gradient(result.case.problem) if closed else ()
-    there = {("params", *path): x for path, x in recorded.stacks("new_params").items()}
-    there |= recorded.stacks("new_state")
-    sides = (
-        {path_text(path[1:], str(path[0])): leaf for path, leaf in flat.items()}
-        for flat in (there, host_leaves(result.trajectory))
-    )
-    sides = ({n: side[n] for n in side if n not in left_out} for side in sides)
+    there: dict[str, np.ndarray] = {}
+    for tree in recorded.steps[0].trees:
+        there |= recorded.stacks(tree, tree.removeprefix("new_"))
+    leaves = _arrays(result.trajectory).items()
+    here = {path_text(path[1:], str(path[0])): leaf for path, leaf in leaves}
+    sides = ({n: side[n] for n in side if n not in left_out} for side in (there, here))
     stage = stage_between(name, sides, recorded.steps, CLOSED_ULP if closed else OPEN_ULP)
     note = f"{', '.join(left_out)}: left out, its gradient is rounding" if left_out else ""
     return replace(stage, text="; ".join(filter(None, [stage.text, note])))

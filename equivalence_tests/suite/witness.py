@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from equivalence_tests.compare.comparison import Comparison, compare
-from equivalence_tests.recordings.format import (
-    Recording,
-    named_leaves,
-    read,
-    read_packed,
-)
+from equivalence_tests.recordings.format import Recording, read, read_packed
 from equivalence_tests.recordings.optimizer import Stepper
 from equivalence_tests.recordings.recorder import Recorder
 from equivalence_tests.sides.frameworks import as_tensor, import_torch
@@ -175,7 +170,7 @@ def comparison_of(
     run = recordings()[case_name(entry, check.setting, check.problem)]
     run = genuine(entry, settings, run) if check.rate == LIVE else run
     own = Stepper(build(recipe), run).run(lockstep=False)
-    return compare(named_leaves(run.stacks("new_params")), own, poisoned={"params": 10})
+    return compare(run.stacks("new_params"), own, poisoned={"params": 10})
 
 
 def text_of(entry: Entry, settings: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ MISUSES = {
     "compare, stream": ((*PAIR, "--gradients", "hostil"), 2, "is hostile meant?"),
     "check, optimizer": ("check --only adm", 2, "is adam meant? There are"),
     "check, file for a folder": ("check --report notes.txt", 2, "a folder", "found a file"),
-    "check, recording": ("check --against notes.txt", 2, "expected a file written by", "not a zip"),
+    "check, recording": ("check --against notes.txt", 2, "a file written by", "not a zip"),
     "check-resume, old program": (
         "check-resume saved --program broken.py:make --old new.py:make", 2, "Migrate it first",
     ),
