@@ -163,10 +163,11 @@ def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
     members = [member for _, member in search_members(stepper.value, _is_rate, set())]
     rates = {member if callable(member) else abs(member) for member in members}
     if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
-        rate: Any = rates.pop()
+        rate = rates.pop()
+        schedule: Any = rate if callable(rate) else lambda count: rate
         taken = itertools.accumulate((not step.skipped for step in recorded), initial=0)
         counts = (stepper.recording.first + count for count in taken)
-        values = (abs(float(rate(count) if callable(rate) else rate)) for count in counts)
+        values = (abs(float(schedule(count))) for count in counts)
         pairs = zip(recorded, values, strict=False)
         return [dict.fromkeys(step.rates, value) for step, value in pairs]
     return _measured(stepper)
