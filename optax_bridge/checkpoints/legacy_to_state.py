@@ -24,15 +24,13 @@ from optax_bridge.checkpoints.same_names import (
     LEVEL,
     Paths,
     Scope,
-    dtype_items,
+    dtype_item,
     same_names,
     surplus_items,
 )
 from optax_bridge.checkpoints.state_items import field_items, state_items
 from optax_bridge.checkpoints.trees import (
-    SAME_MAKE,
     dtype_of,
-    fields_of,
     is_array,
     is_state,
     outline_of,
@@ -69,13 +67,11 @@ _BY_AXIS = (
 )
 
 
-def plan_like(
-    outline: PyTree, saved: PyTree, place: Place, *, keep: bool = False, remedy: str = SAME_MAKE
-) -> Plan:
+def plan_like(outline: PyTree, saved: PyTree, place: Place, *, keep: bool = False) -> Plan:
     """The plan from a checkpoint, of `flax.optim` or of today, to a template's state dict."""
     copies = _copies(outline, saved)
-    scope = Scope(place, "program", keep, remedy, copies=copies, state=_state_items)
-    return Plan(place, tuple(same_names(outline, saved, Paths(), scope)), remedy)
+    scope = Scope(place, "program", keep, copies=copies, state=_state_items)
+    return Plan(place, tuple(same_names(outline, saved, Paths(), scope)))
 
 
 def plan_of_part(part: Part, template: PyTree, name: str) -> Plan:
@@ -87,11 +83,6 @@ def plan_of_part(part: Part, template: PyTree, name: str) -> Plan:
         part.place, tuple(items), OTHER_OPTIMIZER, f"the state of {name}", if_missing="",
         source=other_classes(part, name),
     )  # fmt: skip
-
-
-def surplus_fields(state: PyTree, saved: PyTree) -> list[str]:
-    """The names beside a state's fields that a state dict of today has."""
-    return sorted(saved.keys() - {*fields_of(state)}) if _is_new(saved) else []
 
 
 def _is_new(saved: PyTree) -> bool:
@@ -211,9 +202,8 @@ def _moment_items(
                 yield Misfit(at, remedy=remedy, template=slot.leaf, leaf=value)
                 continue
             field_scope = replace(scope, ranges={target: slot.within})
-            for item in dtype_items(slot.leaf, value, Paths(at, target), field_scope):
-                is_negated = slot.sign == -1 and isinstance(item, Move)
-                yield replace(item, negate=True) if is_negated else item
+            item = dtype_item(slot.leaf, value, Paths(at, target), field_scope)
+            yield replace(item, negate=slot.sign == -1) if isinstance(item, Move) else item
         elif slot.kind is Kind.UNKNOWN:
             in_file = (*path, "state", "param_states", *slot.row)
             missing = in_file if by_definition and slot.row else at

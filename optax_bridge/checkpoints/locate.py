@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import jax
 import ml_dtypes
 import numpy as np
+from jax.tree_util import KeyPath
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, place_of
-from optax_bridge.checkpoints.trees import is_array, is_floating
+from optax_bridge.checkpoints.trees import fill_outline, is_array, is_floating
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.metadata.axis_metadata import leaves_with_path
 from optax_bridge.metadata.paths import Names, by_index, key_names, leaves
@@ -175,23 +176,24 @@ def _no_number_of_steps(value: Leaf, path: Names, place: Place) -> CheckpointErr
 
 def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
     """The first device's copy; all must be the same, bit for bit."""
-    if isinstance(tree, Mapping):
-        return {k: _first(v, copies, (*path, k), place) for k, v in tree.items()}
-    if isinstance(tree, list):  # of groups
-        return [_first(v, copies, (*path, str(i)), place) for i, v in enumerate(tree)]
-    if not is_array(tree):
-        return tree
-    actual = f"shape {tree.shape}"
-    if tree.shape[:1] == (copies,):
-        if (first := one_copy(tree)) is not None:
-            return first
-        actual = "different values"
-    raise CheckpointError(
-        place_of(place, path), f"the same array {copies} times, as the step is replicated", actual,
-        "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, a "
-        "population's members, is restored into a template of as many: restore_checkpoint does, "
-        "and convert --like.",
-    )  # fmt: skip
+
+    def first(keys: KeyPath, leaf: Leaf) -> Leaf:
+        if not is_array(leaf):
+            return leaf
+        has_axis = leaf.shape[:1] == (copies,)
+        copy = one_copy(leaf) if has_axis else None
+        if copy is None:
+            raise CheckpointError(
+                place_of(place, (*path, *key_names(keys))),
+                f"the same array {copies} times, as the step is replicated",
+                "different values" if has_axis else f"shape {leaf.shape}",
+                "Unreplicate it in the program that wrote it, and save again; what jax.vmap made, "
+                "a population's members, is restored into a template of as many: "
+                "restore_checkpoint does, and convert --like.",
+            )  # fmt: skip
+        return copy
+
+    return jax.tree_util.tree_map_with_path(first, tree)
 
 
 def _rows(part: Part, target: Params, state: PyTree, path: Names) -> Iterator[Row]:
@@ -240,14 +242,7 @@ def with_groups(part: Part, groups: Sequence[Params]) -> Part:
                 f"{count}", "The group holds other leaves than it did when this was written.",
             )  # fmt: skip
         fields |= {path: group[str(i)] for i, path in enumerate(paths)}
-    return replace(part, param_states=_nest_fields(part.target, fields, ()))
-
-
-def _nest_fields(target: Params, fields: Mapping[Names, PyTree], path: Names) -> PyTree:
-    """A tree like the target with each parameter's fields in its place."""
-    if isinstance(target, Mapping):
-        return {name: _nest_fields(value, fields, (*path, name)) for name, value in target.items()}
-    return fields[path]
+    return replace(part, param_states=fill_outline(part.target, fields))
 
 
 def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:

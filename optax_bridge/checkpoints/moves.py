@@ -27,6 +27,7 @@ from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     dtype_of,
     is_array,
+    is_floating,
     is_key,
     kind,
     listed_leaves,
@@ -126,7 +127,7 @@ class Misfit:
 
 @dataclass(frozen=True)
 class Converted:
-    """A leaf that has another type in the checkpoint."""
+    """Parameters that have another type in the checkpoint, and keep it."""
 
     path: Names
     before: str
@@ -201,6 +202,11 @@ class Plan:
             f"{leaf_name(item.path)}: {item.before} to {item.after}"
             for item in self.items
             if isinstance(item, Converted)
+        ]
+        converted += [
+            f"{leaf_name(move.source)}: {' to '.join(move.cast)}"
+            for move in self.moves
+            if move.cast and is_array(move.leaf) and is_floating(dtype_of(move.leaf))
         ]
         if converted:
             warnings.warn(

@@ -9,18 +9,16 @@ import jax
 import numpy as np
 
 from optax_bridge.checkpoints.devices import as_arrays, placed_like, quiet_orbax
-from optax_bridge.checkpoints.errors import CheckpointError, Place, brief
+from optax_bridge.checkpoints.errors import CheckpointError, Place
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.legacy_to_state import plan_like, surplus_fields
+from optax_bridge.checkpoints.legacy_to_state import plan_like
 from optax_bridge.checkpoints.moves import Plan, keeps
 from optax_bridge.checkpoints.read import ORBAX, Read, is_checkpoint, item_of, read_checkpoint
 from optax_bridge.checkpoints.trees import (
-    SAME_MAKE,
     fill_outline,
     has_states,
     is_array,
     is_key,
-    is_state,
     plain,
     refill,
     state_dict,
@@ -29,7 +27,6 @@ from optax_bridge.checkpoints.trees import (
 from optax_bridge.metadata.trees import Leaf, PyTree
 
 T = TypeVar("T")
-_TAKE_OUT = "The state has no field of that name: what the program put in, {}, it takes out first."
 
 
 def from_state_dict(
@@ -66,10 +63,8 @@ def from_state_dict(
       LeftOverWarning: something outside of the states is left over.
       ConvertedWarning: something has another type in the checkpoint.
     """
-    place, saved = "state dict" if name == "." else name, plain(state_dict(state))
-    others = surplus_fields(target, saved) if is_state(target) else []
-    remedy = _TAKE_OUT.format(brief(others)) if others else SAME_MAKE
-    return _restore_into(target, saved, place, keeps(missing), allow_nan, remedy=remedy)
+    place = "state dict" if name == "." else name
+    return _restore_into(target, state, place, keeps(missing), allow_nan)
 
 
 def from_bytes(
@@ -247,11 +242,10 @@ def _restore_into(
     keep: bool,
     allow_nan: bool,
     put: Callable[[Leaf], Leaf] = lambda leaf: leaf,
-    remedy: str = SAME_MAKE,
 ) -> T:
     """The target with a state dict or a tree like it, whole or not at all."""
     saved = plain(state_dict(saved))
-    plan = plan_like(state_dict_of(target), saved, place, keep=keep, remedy=remedy)
+    plan = plan_like(state_dict_of(target), saved, place, keep=keep)
     plan.check(keep=keep, allow_nan=allow_nan)
     return apply_plan(plan, target, put)
 

@@ -23,9 +23,8 @@ import numpy as np
 from jax.core import Tracer
 
 from optax_bridge.checkpoints.errors import Place, brief
-from optax_bridge.checkpoints.moves import Converted, Item, Misfit, Move, Side, Unpaired, cast_of
+from optax_bridge.checkpoints.moves import Item, Misfit, Move, Side, Unpaired, cast_of
 from optax_bridge.checkpoints.trees import (
-    SAME_MAKE,
     array_like,
     dtype_of,
     is_floating,
@@ -86,7 +85,6 @@ class Scope:
     place: Place
     owner: Owner = "state"
     keep: bool = False  # what is missing stays as the template has it
-    remedy: str = SAME_MAKE  # where a state is expected, and something else is there
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
     copies: int | None = None  # the leading axis of a replicated checkpoint; the template has none
     state: StateItems | None = None  # the planner of a `TrainState` in the tree
@@ -114,8 +112,8 @@ def same_names(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> I
         yield from _level(expected, saved, paths, scope)
     elif isinstance(saved, Mapping):
         yield from _unbox(expected, saved, paths, scope)
-    else:
-        yield from leaf_items(expected, saved, paths, scope)
+    elif item := leaf_item(expected, saved, paths, scope):
+        yield item
 
 
 def _level(
@@ -156,76 +154,57 @@ def _unbox(
         yield Misfit(paths.source, expectation, leaf=saved)
 
 
-def leaf_items(expected: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> Iterator[Item]:
-    """Yields the items of a leaf."""
-    if expected is None:
-        if scope.in_state:
-            yield from surplus_items(saved, paths, scope)
-        elif saved is not None:
-            yield scope.move(paths, saved, None)
-        return
+def leaf_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item | None:
+    """The item of a leaf, if there is one on either side."""
+    path = paths.source
     if saved is None:
-        yield from missing_items(expected, paths)
-        return
+        return None if expected is None else Unpaired(path, Side.MISSING)
+    if expected is None:
+        is_left = scope.in_state
+        return Unpaired(path, Side.SURPLUS) if is_left else scope.move(paths, saved, None)
     if scope.copies is not None and np.shape(saved) == (scope.copies, *np.shape(expected)):
         saved = one_copy(saved)
         if saved is None:
-            yield Misfit(paths.source, "the same on every device, as it was replicated", "others")
-            return
+            return Misfit(path, "the same on every device, as it was replicated", "others")
     if is_key(expected):
         bits = jax.eval_shape(jax.random.key_data, expected)
         if np.shape(saved) == bits.shape and getattr(saved, "dtype", None) == bits.dtype:
-            yield scope.move(paths, saved, expected)
-        else:
-            yield Misfit(paths.source, f"the bits of {kind(expected)}, {kind(bits)}", leaf=saved)
-        return
-    both_arrays = array_like(expected) and array_like(saved)
-    if both_arrays and np.shape(expected) == np.shape(saved):
-        yield from dtype_items(expected, saved, paths, scope)
-        return
-    if both_arrays and not scope.in_state and _grows(expected, saved):
-        if is_floating(dtype_of(expected)) and is_floating(dtype_of(saved)):
-            yield scope.move(paths, saved, expected)
-        else:
-            yield from dtype_items(expected, saved, paths, scope)
-        return
-    if not array_like(expected) and (
-        not scope.in_state or isinstance(expected, str | bytes) == isinstance(saved, str | bytes)
-    ):
-        yield scope.move(paths, saved, expected)
-        return
-    hint = "" if scope.in_state else _BESIDE if both_arrays else _OTHER_KIND
-    hint = _REPLICATED if both_arrays and _is_copied(expected, saved) else hint
-    yield Misfit(paths.source, template=expected, leaf=saved, hint=hint)
+            return scope.move(paths, saved, expected)
+        return Misfit(path, f"the bits of {kind(expected)}, {kind(bits)}", leaf=saved)
+    if array_like(expected) and array_like(saved):
+        is_history = not scope.in_state and _grows(expected, saved)
+        if is_history and is_floating(dtype_of(expected)) and is_floating(dtype_of(saved)):
+            return scope.move(paths, saved, expected)
+        if is_history or np.shape(expected) == np.shape(saved):
+            return dtype_item(expected, saved, paths, scope)
+        hint = _REPLICATED if _is_copied(expected, saved) else "" if scope.in_state else _BESIDE
+        return Misfit(path, template=expected, leaf=saved, hint=hint)
+    are_alike = isinstance(expected, str | bytes) == isinstance(saved, str | bytes)
+    if not array_like(expected) and (are_alike or not scope.in_state):
+        return scope.move(paths, saved, expected)
+    hint = "" if scope.in_state else _OTHER_KIND
+    return Misfit(path, template=expected, leaf=saved, hint=hint)
 
 
-def dtype_items(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Iterator[Item]:
-    """Yields the items of a leaf of the template's shape, which may have another type."""
-    path = paths.source
+def dtype_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item:
+    """The item of a leaf of the template's shape, which may have another type."""
+    path, is_moment = paths.source, scope.owner == "opt_state"
     if not hasattr(expected, "dtype"):  # a number of Python
         kinds = {dtype_of(expected).kind, dtype_of(saved).kind}
         if len(kinds) > 1 and kinds & {"b", "c"}:
-            yield Misfit(path, template=expected, leaf=saved)
-        else:
-            yield scope.move(paths, saved, expected)
-        return
-    dtype, saved_dtype, is_moment = expected.dtype, dtype_of(saved), scope.owner == "opt_state"
-    is_same, both_float = dtype == saved_dtype, is_floating(dtype) and is_floating(saved_dtype)
-    if is_moment and path[-1] in COUNTS and is_same and not may_count_steps(saved):
-        yield steps_misfit(saved, path)
-    elif is_same or (scope.owner == "params" and both_float):
-        yield scope.move(paths, saved, expected)
-    elif is_moment and both_float:
+            return Misfit(path, template=expected, leaf=saved)
+        return scope.move(paths, saved, expected)
+    dtype, saved_dtype = expected.dtype, dtype_of(saved)
+    both_float = is_floating(dtype) and is_floating(saved_dtype)
+    is_cast = dtype != saved_dtype and not (scope.owner == "params" and both_float)
+    if is_cast and is_moment and both_float:
         expectation = f"{dtype}, which the new state keeps"
-        yield Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
-    elif not _keeps(saved, dtype):
-        yield Misfit(path, template=expected, leaf=saved, hint=other_type(saved_dtype))
-    elif is_moment and path[-1] in COUNTS and not may_count_steps(np.asarray(saved)):
-        yield steps_misfit(saved, path)
-    else:
-        if both_float and hasattr(saved, "dtype"):
-            yield Converted(path, str(saved_dtype), str(dtype))
-        yield scope.move(paths, saved, expected, is_cast=True)
+        return Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)
+    if is_cast and not _keeps(saved, dtype):
+        return Misfit(path, template=expected, leaf=saved, hint=other_type(saved_dtype))
+    if is_moment and path[-1] in COUNTS and not may_count_steps(saved):
+        return steps_misfit(saved, path)
+    return scope.move(paths, saved, expected, is_cast=is_cast)
 
 
 def _keeps(saved: Leaf, dtype: np.dtype) -> bool:

@@ -22,6 +22,7 @@ from optax_bridge.checkpoints.same_names import (
     surplus_items,
 )
 from optax_bridge.checkpoints.trees import (
+    SAME_MAKE,
     dtype_of,
     fields_of,
     fill_outline,
@@ -60,7 +61,7 @@ def state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) -> 
         found = "an Optimizer: target, state"
         raise CheckpointError(place_of(scope.place, paths.source), expected, found, REMEDY)
     if not isinstance(saved, Mapping) or not {"params", "opt_state"} <= set(saved):
-        remedy = REMEDY if any(True for _ in optimizers(saved)) else scope.remedy
+        remedy = REMEDY if any(True for _ in optimizers(saved)) else SAME_MAKE
         raise CheckpointError(place_of(scope.place, paths.source), expected, kind(saved), remedy)
     scope = replace(scope, owner="state")
     for name in sorted(saved.keys() - set(fields_of(template))):

@@ -11,7 +11,7 @@ import legacy_optim
 from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import shape_of_state
 from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
-from optax_bridge.checkpoints.layout import add_optimizer, likely_path, without_copies
+from optax_bridge.checkpoints.layout import add_optimizer, likely_path, without, without_copies
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths
 from optax_bridge.checkpoints.moves import Item, Move, Plan, Retyped, moved_to
@@ -114,7 +114,8 @@ def back(
     plan.check(allow_nan=allow_nan)
     tree, number = fill_outline(outline, plan.apply()), int(np.asarray(step))
     if states[0]:
-        return _replace(read.tree, states[0], tree), number, moved_to(states[0], plan.moves)
+        tree = add_optimizer(without(read.tree, states[0]), states[0], tree, read.path)
+        return tree, number, moved_to(states[0], plan.moves)
     others = {name: v for name, v in read.tree.items() if name not in OF_THE_OPTIMIZER}
     if not others and part is None:
         return tree, number, plan.moves
@@ -135,12 +136,6 @@ def _one_state(read: Read, path: Names) -> PyTree:
             "Convert each in Python: state.to_legacy(definition).",
         )  # fmt: skip
     return state
-
-
-def _replace(tree: PyTree, path: Names, value: PyTree) -> PyTree:
-    if not path:
-        return value
-    return {**tree, path[0]: _replace(tree[path[0]], path[1:], value)}
 
 
 def _state_of(

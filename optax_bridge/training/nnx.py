@@ -16,7 +16,7 @@ from optax_bridge.checkpoints.moves import (
     rename_items,
     with_renamed_parameters,
 )
-from optax_bridge.checkpoints.same_names import Paths, Scope, leaf_items
+from optax_bridge.checkpoints.same_names import Paths, Scope, leaf_item
 from optax_bridge.checkpoints.state_items import judge_types, ranges_of
 from optax_bridge.correspondence.values import FINITE
 from optax_bridge.exact.leaf_rule import difference
@@ -195,12 +195,11 @@ def _check_numbers(
 ) -> None:
     """Checks types and numbers as restoring does, from the module's parameters and the state's."""
     scope = Scope("hand_off", "params")
-    items = [
-        item
+    pairs = (
+        leaf_item(leaf, params[path], Paths(("params", *path)), scope)
         for path, leaf in expected.items()
-        for item in leaf_items(leaf, params[path], Paths(("params", *path)), scope)
-    ]
-    items = judge_types(items, ("params",))
+    )
+    items = judge_types(filter(None, pairs), ("params",))
     ranges = ranges_of(state.opt_state, ("opt_state",))
     moments = leaves_of_training({}, state.opt_state)
     items += [
