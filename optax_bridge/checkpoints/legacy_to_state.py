@@ -30,7 +30,6 @@ from optax_bridge.checkpoints.same_names import (
 )
 from optax_bridge.checkpoints.state_items import field_items, state_items
 from optax_bridge.checkpoints.trees import (
-    dtype_of,
     is_array,
     is_state,
     outline_of,
@@ -147,44 +146,41 @@ def _optimizer_items(
 ) -> Iterator[Item]:
     """Yields the items of a `TrainState` from a legacy optimizer, and from values of its fields."""
 
-    def moments(opt_state: OptState, params: Params, scope: Scope) -> Iterator[Item]:
+    def moments(scope: Scope) -> Iterator[Item]:
         if not by_definition:
-            yield from _recipe_items(opt_state, params, (*part.path, "opt_state"))
-        groups = groups_of(template.tx, opt_state, params) if part.is_grouped else ()
-        whole = with_groups(part, [params for *_, params in groups] or [params])
+            yield from _recipe_items(template.opt_state, part)
+        of_groups = (template.tx, template.opt_state, template.params)
+        groups = [params for *_, params in groups_of(*of_groups)] if part.is_grouped else []
+        whole = with_groups(part, groups or [template.params])
         home = Paths(part.path, (*paths.target, "opt_state"))
-        yield from _moment_items(opt_state, params, whole, home, scope, by_definition)
+        yield from _moment_items(template, whole, home, scope, by_definition)
 
     fields = {**(values or {}), "params": part.target, "step": part.steps}
     yield from field_items(template, fields, paths, scope, _places(part.path), moments)
 
 
-def _recipe_items(template: OptState, params: Params, path: Names) -> Iterator[Item]:
+def _recipe_items(template: OptState, part: Part) -> Iterator[Item]:
     """Yields a misfit where public Optax does not go on as the optimizer in half precision."""
-    dtypes = {str(dtype_of(leaf)) for leaf in jax.tree.leaves(params)} & set(HALF_PRECISION)
+    dtypes = part.dtypes & set(HALF_PRECISION)
     choices = [
         choose_recipe(entry.legacy(learning_rate=0.1), "auto", dtypes)
         for entry in (optax_entries(template) if dtypes else ())
     ]
     if choices and all(choice.kind == "exact" for choice in choices):
         actual = f"that of public Optax ({choices[0].reason})"
-        yield Misfit(path, "the state of an exact transformation", actual, _NOT_OPTAX)
+        at = (*part.path, "opt_state")
+        yield Misfit(at, "the state of an exact transformation", actual, _NOT_OPTAX)
 
 
 def _moment_items(
-    template: OptState,
-    params: Params,
-    part: Part,
-    paths: Paths,
-    scope: Scope,
-    by_definition: bool,
+    template: PyTree, part: Part, paths: Paths, scope: Scope, by_definition: bool
 ) -> Iterator[Item]:
     """Yields the items of a transformation's state from the fields of a legacy optimizer."""
-    path = paths.source
-    values, places = _rows(params, part)
+    path, opt_state = paths.source, template.opt_state
+    values, places = _rows(template.params, part)
     used: set[Names] = set()
-    targets = paths_in_state_dict(template)
-    for slot, names in zip(slots(unboxed(template), values), targets, strict=True):
+    targets = paths_in_state_dict(opt_state)
+    for slot, names in zip(slots(unboxed(opt_state), values), targets, strict=True):
         target, at = (*paths.target, *names), (*path, "opt_state", *slot.path)
         if slot.kind is Kind.COUNT:
             is_one_each = part.steps.shape == np.shape(slot.leaf)

@@ -65,7 +65,7 @@ class Part:
     @property
     def dtypes(self) -> set[str]:
         """The names of the types in floating point that its parameters have."""
-        every = (leaf.dtype for _, leaf in leaves(self.target))
+        every = (leaf.dtype for _, leaf in leaves(self.target) if is_array(leaf))
         return {str(dtype) for dtype in every if is_floating(dtype)}
 
     @property
@@ -146,15 +146,17 @@ def part_of(
             brief([other.tolist() for other in steps]),
             "The groups were not trained together: convert each.",
         )  # fmt: skip
-    copies = steps[0].size if steps[0].ndim and not keeps_copies else None
+    is_list = tree["state"] is not states[0]
     target, param_states = tree["target"], [state["param_states"] for state in states]
+    copies = steps[0].size if steps[0].ndim and not keeps_copies else None
     if copies is not None:
         if (steps[0] != steps[0][0]).any():
             raise _no_number_of_steps(steps[0], (*path, "state", "step"), place)
         steps = [steps[0][0]]
         target = _first(target, copies, (*path, "target"), place)
-        param_states = _first(param_states, copies, (*path, "state", "param_states"), place)
-    is_list = tree["state"] is not states[0]
+        for number, state in enumerate(param_states):
+            home = (*path, "state", *([str(number)] if is_list else []), "param_states")
+            param_states[number] = _first(state, copies, home, place)
     param_states = param_states if is_list else param_states[0]
     return Part(place, path, target, param_states, np.asarray(steps[0]), copies, tuple(surplus))
 

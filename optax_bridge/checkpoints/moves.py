@@ -151,15 +151,7 @@ class Unpaired:
     remedy: str = ""
 
 
-@dataclass(frozen=True)
-class Retyped:
-    """A leaf of the target that changes, and gets nothing of the checkpoint."""
-
-    target: Names
-    leaf: Leaf
-
-
-Item = Move | Misfit | Converted | Unpaired | Retyped
+Item = Move | Misfit | Converted | Unpaired
 
 
 def keeps(missing: str) -> bool:
@@ -212,8 +204,8 @@ class Plan:
             warnings.warn(
                 ConvertedWarning(
                     f"{self.place}: {listing(converted)}. The template and the checkpoint have "
-                    "other types; parameters are as the checkpoint has them, all else as the "
-                    "template."
+                    "other types; parameters and their moments are as the checkpoint has them, "
+                    "all else as the template."
                 ),
                 stacklevel=5,
             )
@@ -242,8 +234,7 @@ class Plan:
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:
         """The leaves by their places in the target."""
-        retyped = {item.target: item.leaf for item in self.items if isinstance(item, Retyped)}
-        return retyped | {move.target: put(move.value()) for move in self.moves}
+        return {move.target: put(move.value()) for move in self.moves}
 
     def _error(self, misfits: list[Misfit], keep: bool) -> CheckpointError:
         missing, surplus = (

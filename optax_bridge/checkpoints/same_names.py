@@ -86,6 +86,7 @@ class Scope:
     owner: Owner = "state"
     keep: bool = False  # what is missing stays as the template has it
     ranges: Mapping[Names, Range] = field(default_factory=dict[Names, Range])
+    changes: frozenset[tuple[str, str]] = frozenset()  # types of parameters: template's and file's
     copies: int | None = None  # the leading axis of a replicated checkpoint; the template has none
     state: StateItems | None = None  # the planner of a `TrainState` in the tree
 
@@ -196,7 +197,9 @@ def dtype_item(expected: Leaf, saved: Leaf, paths: Paths, scope: Scope) -> Item:
         return scope.move(paths, saved, expected)
     dtype, saved_dtype = expected.dtype, dtype_of(saved)
     both_float = is_floating(dtype) and is_floating(saved_dtype)
-    is_cast = dtype != saved_dtype and not (scope.owner == "params" and both_float)
+    is_kept = both_float and scope.owner == "params"
+    is_kept = is_kept or (is_moment and (str(dtype), str(saved_dtype)) in scope.changes)
+    is_cast = dtype != saved_dtype and not is_kept
     if is_cast and is_moment and both_float:
         expectation = f"{dtype}, which the new state keeps"
         return Misfit(path, expectation, str(saved_dtype), OTHER_STATE_TYPE)

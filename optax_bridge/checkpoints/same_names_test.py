@@ -14,8 +14,7 @@ from flax import serialization
 from flax.training import checkpoints
 
 import legacy_optim
-import optax_bridge
-from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state
+from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state, from_legacy
 from optax_bridge.checkpoints import (
     ConvertedWarning,
     LeftOverWarning,
@@ -42,6 +41,7 @@ from optax_bridge.checkpoints.restore_test import (
     PARAMS,
     fresh,
     replicated,
+    same_bits,
     trained,
 )
 from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
@@ -126,7 +126,7 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         r"no \['opt_state'\].*\['mu'\]", "Traceback",
     ),
     "a dtype that is kept": (
-        lambda: fresh(optax.adam(0.1, mu_dtype=jnp.float32)), lambda: halved(saved(trained())),
+        fresh, lambda: {**saved(trained()), "state": halved(saved(trained())["state"])},
         r"float32, which the new state keeps.*bfloat16.*would be lost", "saved from",
     ),
     "public Optax in half precision": (
@@ -151,11 +151,10 @@ def test_what_is_missing_may_stay_and_what_has_another_shape_is_refused() -> Non
     larger = {"dense": {**PARAMS["dense"], "bias": jnp.ones(4)}, "more": jnp.ones(2)}
     with pytest.raises(CheckpointError, match=r"\['bias'\]: .*float32\[3\]"):
         from_state_dict(fresh(params=larger), saved(trained()), missing="keep")
-    of_bfloat16 = halved(saved(fresh(optax_bridge.adam(0.1))))
-    del of_bfloat16["opt_state"]["mu"]["dense"]["bias"]
-    with pytest.warns(ConvertedWarning):
-        state = from_state_dict(fresh(optax_bridge.adam(0.1)), of_bfloat16, missing="keep")
-    assert {str(leaf.dtype) for leaf in jax.tree.leaves(state.opt_state)} == {"int32", "bfloat16"}
+    kept = from_state_dict(
+        fresh(params={**larger, "dense": PARAMS["dense"]}), saved(trained()), missing="keep"
+    )
+    assert int(kept.step) == 2 and not kept.params["more"].any()
 
 
 def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
@@ -438,3 +437,29 @@ def test_a_single_optimizer_of_long_ago_has_a_list_of_one_state() -> None:
         CheckpointError, match="expected 1 groups, as the transformation has, found 2"
     ):
         convert_state(two, legacy_optim.Momentum(0.1))
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_parameters_that_a_step_lifted_to_float32_are_taken_and_said(half: str) -> None:
+    """As by a rate in float32 for each call; flax.optim restored them."""
+    definition = legacy_optim.Momentum(0.1)
+    params = {"a": jnp.ones(3, half), "b": jnp.ones(2, jnp.float32)}
+    old = definition.create(params).apply_gradient(params, learning_rate=jnp.float32(0.5))
+    assert {leaf.dtype.name for leaf in old.target.values()} == {"float32"}
+    tx = from_legacy(definition)
+    fresh = TrainState.create(apply_fn=None, params=params, tx=tx)
+    with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
+        state = from_state_dict(fresh, serialization.to_state_dict(old))
+    saved = serialization.to_state_dict(state)
+    with pytest.warns(ConvertedWarning, match=rf"\['a'\]: {half} to float32"):
+        again = from_state_dict(fresh, saved)
+    other_half = "float16" if half == "bfloat16" else "bfloat16"
+    for level in (saved["opt_state"]["trace"], saved["params"]):
+        level["a"] = level["a"].astype(other_half)
+        with pytest.raises(CheckpointError, match=rf"\['a'\].*{other_half}"):
+            from_state_dict(fresh, saved)
+    for restored in (state, again):
+        same_bits(restored.params, old.target)
+        grads = jax.tree.map(jnp.ones_like, old.target)
+        new = restored.apply_gradients(grads=grads)
+        same_bits(new.params, old.apply_gradient(grads).target)

@@ -14,7 +14,7 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
 from optax_bridge.checkpoints.layout import add_optimizer, likely_path, without, without_copies
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER
 from optax_bridge.checkpoints.locate import at_path, find_states, select_paths
-from optax_bridge.checkpoints.moves import Item, Move, Plan, Retyped, moved_to
+from optax_bridge.checkpoints.moves import Item, Move, Plan, moved_to
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.same_names import Paths, may_count_steps, steps_misfit, trained_items
 from optax_bridge.checkpoints.trees import array_like, fill_outline, is_array, refill, state_dict
@@ -71,13 +71,12 @@ def state_to_legacy(
         )
         for slot in fields
     ]  # fmt: skip
-    rows = {slot.row for slot in fields}
-    items += [
-        Retyped((*states_path, *row), jnp.zeros(leaf.shape, leaf.dtype))
-        for row, leaf in leaves(outline["state"].get("param_states", {}))
-        if row not in rows and isinstance(leaf, jax.ShapeDtypeStruct)
-    ]
-    return Plan(place, tuple(items)), outline
+    placeholders = {
+        path: jnp.zeros(leaf.shape, leaf.dtype)  # where Adafactor keeps nothing
+        for path, leaf in leaves(outline)
+        if isinstance(leaf, jax.ShapeDtypeStruct)
+    }
+    return Plan(place, tuple(items)), fill_outline(outline, placeholders)
 
 
 def back(
