@@ -305,22 +305,6 @@ def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(tmp_path: Pa
     same_bits((again.params, again.opt_state), (state.params, state.opt_state))
 
 
-def test_layout_of_multi_optimizer_up_to_0_3_2() -> None:
-    tree: Any = serialization.msgpack_restore((FILES / "multi_optimizer.msgpack").read_bytes())
-    states, step = tree["state"]["param_states"], tree["state"]["step"]
-    kernels = [states["dense"]["kernel"], states["head"]["kernel"]]
-    groups = [kernels, [states["dense"]["bias"]]]
-    old = {
-        str(number): {"step": step, "param_states": {str(i): s for i, s in enumerate(group)}}
-        for number, group in enumerate(groups)
-    }
-    definition = parse_definition(OPTIMIZERS["multi_optimizer"])
-    same_bits(
-        convert_state({"target": tree["target"], "state": old}, definition).opt_state,
-        convert_state(tree, definition).opt_state,
-    )
-
-
 def test_focus_is_read_from_the_state() -> None:
     by_state: Any = TrainState.from_legacy_checkpoint(
         FILES / "focus.msgpack", optimizer_def=legacy_optim.Momentum(0.1)

@@ -228,7 +228,7 @@ def with_groups(part: Part, groups: Sequence[Params]) -> Part:
         return part
     if len(groups) != len(part.param_states):
         raise CheckpointError(
-            part.name_of("state"), f"{len(groups)} groups, as the transformation has",
+            part.name_of("state"), f"as many groups as the transformation has, {len(groups)}",
             f"{len(part.param_states)}", "Give the optimizer that the checkpoint was written with: "
             "a list of states, as flax had it up to 0.3.2, does not say which leaves are in which.",
         )  # fmt: skip
