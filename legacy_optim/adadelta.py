@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, Scalar
 
 
 @struct.dataclass
@@ -45,8 +45,9 @@ class Adadelta(OptimizerDef):
         return _AdadeltaParamState(jnp.zeros_like(param), jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self, step: Scalar, hyper_params: _AdadeltaHyperParams, param: Array,
+        state: _AdadeltaParamState, grad: Array,
+    ) -> tuple[Array, _AdadeltaParamState]:  # fmt: skip
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         rho, eps = hyper_params.rho, hyper_params.eps

@@ -1,6 +1,7 @@
 """Adafactor (Shazeer and Stern 2018, arXiv:1804.04235): `flax.optim.Adafactor`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, Scalar
 
 
 @struct.dataclass
@@ -93,7 +94,7 @@ class Adafactor(OptimizerDef):
 
     def init_param_state(self, param: jax.Array) -> _AdafactorParamState:
         shape = jnp.shape(param)
-        fields = {name: jnp.zeros((1,)) for name in ("v_row", "v_col", "v", "m")}
+        fields: dict[str, Array] = {name: jnp.zeros((1,)) for name in ("v_row", "v_col", "v", "m")}
         if axes := self._factored_dims(shape):
             second, largest = axes
             fields["v_row"] = jnp.zeros(np.delete(shape, largest), jnp.float32)
@@ -105,8 +106,13 @@ class Adafactor(OptimizerDef):
         return _AdafactorParamState(**fields)
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self,
+        step: Scalar,
+        hyper_params: Any,
+        param: Array,
+        state: _AdafactorParamState,
+        grad: Array,
+    ) -> tuple[Array, _AdafactorParamState]:
         scale = require_learning_rate(self, hyper_params)
         hp = hyper_params
         param, grad = jnp.asarray(param), jnp.asarray(grad, jnp.float32)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, Scalar
 
 
 @struct.dataclass
@@ -34,8 +34,9 @@ class Adagrad(OptimizerDef):
         return _AdagradParamState(jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self, step: Scalar, hyper_params: _AdagradHyperParams, param: Array,
+        state: _AdagradParamState, grad: Array,
+    ) -> tuple[Array, _AdagradParamState]:  # fmt: skip
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         squares = state.G + jnp.square(grad)

@@ -6,7 +6,7 @@ from flax import struct
 from jax import lax
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, Scalar
 
 
 @struct.dataclass
@@ -49,8 +49,9 @@ class Adam(OptimizerDef):
         return _AdamParamState(jnp.zeros_like(param), jnp.zeros_like(param))
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self, step: Scalar, hyper_params: _AdamHyperParams, param: Array,
+        state: _AdamParamState, grad: Array,
+    ) -> tuple[Array, _AdamParamState]:  # fmt: skip
         learning_rate = require_learning_rate(self, hyper_params)
         hp = hyper_params
         grad_ema = hp.beta1 * state.grad_ema + (1.0 - hp.beta1) * grad

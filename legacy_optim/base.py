@@ -15,12 +15,9 @@ from legacy_optim.traverse_util import ModelParamTraversal as ModelParamTraversa
 from legacy_optim.traverse_util import Traversal, check_disjoint, leaf_indices
 from legacy_optim.typing import (
     Array,
-    Device,
-    HyperParams,
     LossFunction,
     Override,
     Params,
-    ParamState,
     PyTree,
     Scalar,
     StateDict,
@@ -51,7 +48,7 @@ class OptimizerDef:
       hyper_params: a flax dataclass (something with `replace`) of the hyper-parameters.
     """
 
-    def __init__(self, hyper_params: HyperParams):
+    def __init__(self, hyper_params: Any):
         _check_no_text(type(self).__name__, hyper_params)
         self.hyper_params = hyper_params
         say_once(
@@ -60,13 +57,13 @@ class OptimizerDef:
             "with the same numbers, and `optax-bridge check` shows it."
         )
 
-    def init_param_state(self, param: jax.Array) -> ParamState:
+    def init_param_state(self, param: jax.Array) -> Any:
         """The initial state for one parameter."""
         raise NotImplementedError(f"{type(self).__name__} must define init_param_state(param)")
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self, step: Scalar, hyper_params: Any, param: Array, state: Any, grad: Array
+    ) -> tuple[Array, Any]:
         """Takes a step for one parameter.
 
         Args:
@@ -91,7 +88,7 @@ class OptimizerDef:
         )
 
     def apply_gradient(
-        self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
+        self, hyper_params: Any, params: Params, state: OptimizerState, grads: Updates
     ) -> tuple[Params, OptimizerState]:
         """Takes a step for a tree of parameters.
 
@@ -118,7 +115,7 @@ class OptimizerDef:
         new_states = treedef.unflatten([param_state for _, param_state in stepped])
         return new_params, OptimizerState(state.step + 1, new_states)
 
-    def update_hyper_params(self, **hyper_param_overrides: Override) -> HyperParams:
+    def update_hyper_params(self, **hyper_param_overrides: Override) -> Any:
         """The hyper-parameters of one step.
 
         Args:
@@ -131,9 +128,7 @@ class OptimizerDef:
         hyper_params = hyper_param_overrides.pop("hyper_params", self.hyper_params)
         return self._override(hyper_params, hyper_param_overrides)
 
-    def _override(
-        self, hyper_params: HyperParams, overrides: Mapping[str, Override]
-    ) -> HyperParams:
+    def _override(self, hyper_params: Any, overrides: Mapping[str, Override]) -> Any:
         """Hyper-parameters with some of them replaced."""
         if not overrides:
             return hyper_params
@@ -275,7 +270,7 @@ class Optimizer(struct.PyTreeNode):
         return (self.apply_gradient(grad, **hyper_param_overrides), *loss_and_aux)
 
     def replicate(
-        self, devices: Sequence[Device] | None = None, axis_name: str = "batch"
+        self, devices: Sequence[Any] | None = None, axis_name: str = "batch"
     ) -> "Optimizer":
         """Copies the optimizer to several devices, for use under `jax.pmap`.
 
@@ -327,7 +322,7 @@ class ReplicatedOptimizer(OptimizerDef):
     def __init__(
         self,
         optimizer_def: OptimizerDef,
-        devices: Sequence[Device] | None = None,
+        devices: Sequence[Any] | None = None,
         axis_name: str = "batch",
     ):
         super().__init__(optimizer_def.hyper_params)
@@ -339,13 +334,13 @@ class ReplicatedOptimizer(OptimizerDef):
         return self.optimizer_def.init_state(params)
 
     def apply_gradient(
-        self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
+        self, hyper_params: Any, params: Params, state: OptimizerState, grads: Updates
     ) -> tuple[Params, OptimizerState]:
         copies = jax.lax.psum(1, self.axis_name)
         grads = jax.tree.map(lambda g: jax.lax.psum(g, self.axis_name) / copies, grads)
         return self.optimizer_def.apply_gradient(hyper_params, params, state, grads)
 
-    def update_hyper_params(self, **hyper_param_overrides: Override) -> HyperParams:
+    def update_hyper_params(self, **hyper_param_overrides: Override) -> Any:
         return self.optimizer_def.update_hyper_params(**hyper_param_overrides)
 
     def state_dict(self, target: Params, state: OptimizerState) -> StateDict:
@@ -384,7 +379,7 @@ class MultiOptimizer(OptimizerDef):
 
     def init_state(self, params: Params) -> OptimizerState:
         leaves, treedef = jax.tree.flatten(params)
-        states: list[ParamState] = [None] * len(leaves)
+        states: list[Any] = [None] * len(leaves)
         groups = self._groups(params)
         check_disjoint(params, groups)
         for group, definition in zip(groups, self.sub_optimizers, strict=True):
@@ -405,7 +400,7 @@ class MultiOptimizer(OptimizerDef):
 
     def apply_gradient(
         self,
-        hyper_params: Sequence[HyperParams],
+        hyper_params: Sequence[Any],
         params: Params,
         state: OptimizerState,
         grads: Updates,
@@ -428,15 +423,13 @@ class MultiOptimizer(OptimizerDef):
         new_state = OptimizerState(state.step + 1, treedef.unflatten(states))
         return treedef.unflatten(new_leaves), new_state
 
-    def _override(
-        self, hyper_params: HyperParams, overrides: Mapping[str, Override]
-    ) -> list[HyperParams]:
+    def _override(self, hyper_params: Any, overrides: Mapping[str, Override]) -> list[Any]:
         """Overrides go to every group; `hyper_params=[...]` gives each group its own."""
         self._check_count(hyper_params)
         pairs = zip(self.sub_optimizers, hyper_params, strict=True)
         return [definition._override(group, overrides) for definition, group in pairs]
 
-    def _check_count(self, hyper_params: HyperParams) -> None:
+    def _check_count(self, hyper_params: Any) -> None:
         expected = len(self.sub_optimizers)
         if isinstance(hyper_params, Sequence) and len(hyper_params) == expected:
             return
@@ -454,7 +447,7 @@ class MultiOptimizer(OptimizerDef):
         return [leaf_indices(traversal, params) for traversal in self.traversals]
 
 
-def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -> Scalar:
+def require_learning_rate(definition: OptimizerDef, hyper_params: Any) -> Scalar:
     """The learning rate of a step."""
     if hyper_params.learning_rate is None:
         name = type(definition).__name__
@@ -472,7 +465,7 @@ def require_learning_rate(definition: OptimizerDef, hyper_params: HyperParams) -
     return hyper_params.learning_rate
 
 
-def _check_no_text(definition: str, hyper_params: HyperParams) -> None:
+def _check_no_text(definition: str, hyper_params: Any) -> None:
     """Refuses a text where this package's hyper-parameters are numbers."""
     fields = getattr(hyper_params, "__dataclass_fields__", {}).values()
     for field in fields:

@@ -1,11 +1,13 @@
 """RMSProp (Tieleman and Hinton 2012; centered: Graves 2013): `flax.optim.RMSProp`."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, Scalar
 
 
 @struct.dataclass
@@ -19,7 +21,7 @@ class _RMSPropHyperParams:
 @struct.dataclass
 class _RMSPropParamState:
     v: Array
-    mg: Array | None
+    mg: Any  # an array if centered, else None
 
 
 class RMSProp(OptimizerDef):
@@ -47,8 +49,9 @@ class RMSProp(OptimizerDef):
         return _RMSPropParamState(jnp.zeros_like(param), mg)
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self, step: Scalar, hyper_params: _RMSPropHyperParams, param: Array,
+        state: _RMSPropParamState, grad: Array,
+    ) -> tuple[Array, _RMSPropParamState]:  # fmt: skip
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         beta2 = hyper_params.beta2

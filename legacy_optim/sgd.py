@@ -4,7 +4,7 @@ import jax
 from flax import struct
 
 from legacy_optim.base import OptimizerDef, require_learning_rate
-from legacy_optim.typing import Array, HyperParams, ParamState, Scalar
+from legacy_optim.typing import Array, Scalar
 
 
 @struct.dataclass
@@ -26,8 +26,9 @@ class GradientDescent(OptimizerDef):
         return ()
 
     def apply_param_gradient(
-        self, step: Scalar, hyper_params: HyperParams, param: Array, state: ParamState, grad: Array
-    ) -> tuple[Array, ParamState]:
+        self, step: Scalar, hyper_params: _GradientDescentHyperParams, param: Array,
+        state: tuple[()], grad: Array,
+    ) -> tuple[Array, tuple[()]]:  # fmt: skip
         del step
         learning_rate = require_learning_rate(self, hyper_params)
         return param - learning_rate * grad, state

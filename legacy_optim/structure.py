@@ -1,10 +1,11 @@
 """Trees that must have the structure of the parameters, and what to say when they do not."""
 
 from collections.abc import Collection
+from typing import Any
 
 import jax
 
-from legacy_optim.typing import Params, PyTree, TreeDef
+from legacy_optim.typing import Params, PyTree
 
 _REMEDY = {
     "grads": "Differentiate with respect to optimizer.target.",
@@ -16,7 +17,7 @@ class _Leaf:
     """Stands for a parameter, below which anything may be."""
 
 
-def flattened_like(treedef: TreeDef, tree: PyTree, name: str) -> list[PyTree]:
+def flattened_like(treedef: Any, tree: PyTree, name: str) -> list[PyTree]:
     """The parts of a tree that stand where the parameters have their leaves."""
     try:
         return treedef.flatten_up_to(tree)
@@ -66,6 +67,6 @@ def _child_nodes(tree: PyTree) -> dict[str, PyTree]:
     return {jax.tree_util.keystr(path): child for path, child in rows}
 
 
-def _summary(treedef: TreeDef) -> str:
+def _summary(treedef: Any) -> str:
     text = str(treedef).removeprefix("TreeDef(").removesuffix(")")
     return text if len(text) <= 500 else f"{text[:500]}..."

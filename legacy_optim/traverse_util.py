@@ -21,8 +21,6 @@ from flax.traverse_util import unflatten_dict as unflatten_dict
 
 from legacy_optim.typing import Params, PyTree
 
-Key = Any  # of a mapping, or an index or slice of a sequence
-
 
 class Traversal(abc.ABC):
     """Selects parts of a container; longer selections are written as chains: `t["a"].b.each()`."""
@@ -77,7 +75,7 @@ class Traversal(abc.ABC):
             raise AttributeError(attr)
         return self.compose(TraverseAttr(attr))
 
-    def __getitem__(self, key: Key) -> "Traversal":
+    def __getitem__(self, key: Any) -> "Traversal":
         return self.compose(TraverseItem(key))
 
 
@@ -161,7 +159,7 @@ class TraverseAttr(Traversal):
 class TraverseItem(Traversal):
     """Selects an item by key or index, or several of a list or tuple by a slice."""
 
-    def __init__(self, key: Key):
+    def __init__(self, key: Any):
         self._key = key
 
     def update(self, fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,9 @@ from legacy_optim.base import OptimizerDef, OptimizerState
 from legacy_optim.structure import flattened_like
 from legacy_optim.typing import (
     Array,
-    HyperParams,
     Override,
     Params,
-    ParamState,
     Scalar,
-    TreeDef,
     Updates,
 )
 
@@ -26,15 +24,15 @@ _OWN = ("wn_decay", "wn_eps")  # all other overrides are for the wrapped optimiz
 
 @struct.dataclass
 class _WeightNormHyperParams:
-    inner: HyperParams
+    inner: Any
     wn_decay: Scalar
     wn_eps: Scalar
 
 
 @struct.dataclass
 class _WeightNormParamState:
-    direction_state: ParamState
-    scale_state: ParamState
+    direction_state: Any
+    scale_state: Any
     direction: jax.Array
     scale: jax.Array
 
@@ -65,9 +63,7 @@ class WeightNorm(OptimizerDef):
         inner = self.wrapped_optimizer.update_hyper_params(**hyper_param_overrides)
         return self.hyper_params.replace(inner=inner, **values)
 
-    def _override(
-        self, hyper_params: HyperParams, overrides: Mapping[str, Override]
-    ) -> HyperParams:
+    def _override(self, hyper_params: Any, overrides: Mapping[str, Override]) -> Any:
         values = {name: overrides[name] for name in _OWN if name in overrides}
         inner = {name: value for name, value in overrides.items() if name not in _OWN}
         inner = self.wrapped_optimizer._override(hyper_params.inner, inner)
@@ -90,7 +86,7 @@ class WeightNorm(OptimizerDef):
         return _join(treedef, state, directions, scales)
 
     def apply_gradient(
-        self, hyper_params: HyperParams, params: Params, state: OptimizerState, grads: Updates
+        self, hyper_params: Any, params: Params, state: OptimizerState, grads: Updates
     ) -> tuple[Params, OptimizerState]:
         treedef = jax.tree.structure(params)
         flattened_like(treedef, grads, "grads")
@@ -123,7 +119,7 @@ class WeightNorm(OptimizerDef):
 
 
 def _join(
-    treedef: TreeDef, state: OptimizerState, directions: Params, scales: Params
+    treedef: Any, state: OptimizerState, directions: Params, scales: Params
 ) -> OptimizerState:
     """The wrapped optimizer's state and the parts, as one state for each parameter."""
     columns = (state.param_states["direction"], state.param_states["scale"], directions, scales)

@@ -254,7 +254,6 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, str, bool, str]]:
 
 
 # Expressions are nested tuples: ("add", a, b), ("mul", a, b), ... over "p", "g", "s" and numbers.
-Expression = Any  # a nested tuple, a name or a number
 _UNARY: dict[str, Callable[[jax.Array], jax.Array]] = {
     "square": jnp.square,
     "sqrt": lambda x: jnp.sqrt(1 + jnp.square(x)),
@@ -274,7 +273,7 @@ _BINARY: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 _NEEDED = {"over"}  # made by rewrites alone, over what is not 0
 
 
-def expression(rng: np.random.Generator, depth: int) -> Expression:
+def expression(rng: np.random.Generator, depth: int) -> Any:
     """A random expression."""
     if depth == 0 or rng.random() < 0.1:
         leaf = rng.choice(["p", "g", "s", "number"])
@@ -285,7 +284,7 @@ def expression(rng: np.random.Generator, depth: int) -> Expression:
     return (name, expression(rng, depth - 1), expression(rng, depth - 1))
 
 
-def rewrite(tree: Expression, rng: np.random.Generator) -> Expression:
+def rewrite(tree: Any, rng: np.random.Generator) -> Any:
     """The same function of real numbers, written otherwise in many places."""
     if not isinstance(tree, tuple):
         return tree
@@ -314,7 +313,7 @@ def rewrite(tree: Expression, rng: np.random.Generator) -> Expression:
     return (name, *args)
 
 
-def evaluate(tree: Expression, values: dict[str, jax.Array]) -> jax.Array:
+def evaluate(tree: Any, values: dict[str, jax.Array]) -> jax.Array:
     """The value of an expression."""
     if isinstance(tree, str):
         return values[tree]
@@ -325,7 +324,7 @@ def evaluate(tree: Expression, values: dict[str, jax.Array]) -> jax.Array:
     return _UNARY[name](*inner) if name in _UNARY else _BINARY[name](*inner)
 
 
-def as_side(new_param: Expression, new_state: Expression) -> Functions:
+def as_side(new_param: Any, new_state: Any) -> Functions:
     """An optimizer of one array whose step is two expressions."""
 
     def step(grads: jax.Array, state: jax.Array, params: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -337,7 +336,7 @@ def as_side(new_param: Expression, new_state: Expression) -> Functions:
 
 def rewrites(
     count: int, seed: int, depth: int = 4
-) -> Iterator[tuple[tuple[Expression, ...], tuple[Expression, ...], str]]:
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], str]]:
     """Random expressions, each with one that is equal, and the verdict on the pair."""
     rng = np.random.default_rng(seed)
     for _ in range(count):

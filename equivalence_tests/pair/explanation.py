@@ -152,7 +152,7 @@ def _verdict_with(side: Settings, changes: Sequence[_Change], judge: Judge) -> s
 
 
 def _changed_side(side: Settings, changes: Sequence[_Change]) -> SideLike:
-    changed = side.build(**_kwargs(changes))
+    changed: Any = side.build(**_kwargs(changes))
     if any(change.early_eps for change in changes):
         changed = _with_early_eps(changed)
     for decay in _coupled_decays(changes):

@@ -34,7 +34,7 @@ class NamedSide:
 
     name: str
     function: Callable[..., object] | None
-    value: SideLike = None
+    value: Any = None
     args: Sequence[object] = ()
     kwargs: Mapping[str, object] | None = None
     text: str = ""
@@ -113,8 +113,12 @@ class NamedSide:
 
     def _in_its_program(self, value: SideLike) -> SideLike:
         """Returns the side; functions of a pair run with the flags of the program they are of."""
-        is_pair = type(value) is tuple and len(value) == 2 and all(map(callable, value))
-        if not is_pair or self.text:
+        if (
+            self.text
+            or type(value) is not tuple
+            or len(value) != 2
+            or not all(map(callable, value))
+        ):
             return value
         return tuple(in_program(self.name.rpartition(":")[0], each) for each in value)
 

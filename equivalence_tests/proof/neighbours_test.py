@@ -18,8 +18,7 @@ from equivalence_tests.proof.result import UNDECIDED
 from equivalence_tests.proof.testing import direct, rule, transformation, with_schedule
 
 PARAMS = {"k": jnp.ones((2, 3))}
-Leaf = Any  # a gradient
-OF_GRADIENTS: dict[str, tuple[Callable[[Leaf], Leaf], Callable[[Leaf], Leaf]]] = {
+OF_GRADIENTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "fourth root of a square": (lambda g: (g * g) ** 0.25, lambda g: jnp.sqrt(g)),
     "sixth root of a cube": (lambda g: (g * g + g**3) ** 0.25, lambda g: (g + g * g) ** 0.5),
     "root of a root, one more": (lambda g: (g * g + 1) ** 0.125, lambda g: (g * g + 1) ** 0.25),
@@ -88,7 +87,7 @@ OF_GRADIENTS: dict[str, tuple[Callable[[Leaf], Leaf], Callable[[Leaf], Leaf]]] =
     ),
     "an index into an empty row": (lambda g: g + g[:0].sum(), lambda g: g + g[:1].sum()),
 }
-OF_COUNTS: dict[str, tuple[Callable[[Leaf], Leaf], Callable[[Leaf], Leaf]]] = {
+OF_COUNTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "another period": (lambda t: 1.0 * (t % 5 == 4), lambda t: 1.0 * (t % 10 == 4)),
     "a quotient's end": (
         lambda t: lax.switch(t // 10, [lambda: 0.3, lambda: 0.2, lambda: 0.1]),
@@ -113,14 +112,14 @@ OF_COUNTS: dict[str, tuple[Callable[[Leaf], Leaf], Callable[[Leaf], Leaf]]] = {
 }
 
 
-def _counter(start: int, after: Callable[[Leaf], Leaf], rate: Callable[[Leaf], Leaf]) -> Any:
+def _counter(start: int, after: Callable[[Any], Any], rate: Callable[[Any], Any]) -> Any:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         return jax.tree.map(lambda g: -rate(state) * g, grads), after(state)
 
     return transformation(lambda params: jnp.array(start, jnp.int32), update)
 
 
-def _ring(write: Callable[[Leaf], Leaf]) -> Any:
+def _ring(write: Callable[[Any], Any]) -> Any:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         count, rows = state
         rows = jax.tree.map(lambda r, g: r.at[write(count)].set(g), rows, grads)

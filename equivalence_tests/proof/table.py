@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import legacy_optim
-from equivalence_tests.proof.reading.sides import HyperParam, MakeSide
+from equivalence_tests.proof.reading.sides import MakeSide
 from equivalence_tests.proof.reading.symbols import unwrap
 from equivalence_tests.proof.result import IDENTICAL, REALS
 from equivalence_tests.sides.adapt import SideLike
@@ -34,7 +34,7 @@ from optax_bridge.correspondence.recipe import Source, build
 from optax_bridge.correspondence.table import with_inner
 from optax_bridge.metadata.trees import Params
 
-HyperParams = Mapping[str, HyperParam]
+HyperParams = Mapping[str, Any]
 DTYPES = ("float32", "bfloat16", "float16")
 RECIPES = ("exact", "optax")
 

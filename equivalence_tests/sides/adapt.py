@@ -24,7 +24,7 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A legacy definition or optimizer, a GradientTransformation, a TrainState, `torch_side(...)`, or a
 # pair of functions `init(params) -> state` and `step(grads, state, params) -> (params, state)`.
-SideLike = Any
+SideLike = object
 
 EXPECTED = (
     "expected a legacy definition or optimizer, an optax.GradientTransformation, a TrainState, "
@@ -34,7 +34,7 @@ EXPECTED = (
 )
 
 
-def as_side(side: SideLike) -> Side:
+def as_side(side: Any) -> Side:
     """The side as functions."""
     if isinstance(side, Side):
         return side
@@ -62,7 +62,7 @@ def side_maker(function: Callable[..., object]) -> Callable[..., SideLike]:
     return function
 
 
-def _made_by_config(side: SideLike) -> SideLike:
+def _made_by_config(side: SideLike) -> Any:
     """Returns the transformation of a config of `optax_bridge.spmd`; anything else unchanged."""
     optimizers = sys.modules.get("optax_bridge.spmd.optimizers")  # not imported: no config
     config = sys.modules.get("optax_bridge.spmd.config")

@@ -13,9 +13,6 @@ from equivalence_tests.sides.side import EquivalenceError, Side
 from optax_bridge.cli.errors import error_text
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
-Tensor = Any  # of PyTorch, which need not be installed
-Optimizer = Any
-
 
 def arguments_text(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """Arguments as in a call."""
@@ -55,7 +52,7 @@ def torch_side(optimizer: Callable[..., object], /, *args: object, **kwargs: obj
             "torch_side(torch.optim.AdamW, lr=1e-3)"
         )
 
-    def make(tensors: list[Tensor]) -> Optimizer:
+    def make(tensors: list[Any]) -> Any:
         try:
             result = optimizer(tensors, *args, **kwargs)
         except Exception as error:
@@ -110,7 +107,7 @@ def import_torch(where: str) -> ModuleType:
         ) from None
 
 
-def as_tensor(torch: ModuleType, leaf: Leaf) -> Tensor:
+def as_tensor(torch: ModuleType, leaf: Leaf) -> Any:
     """A tensor of its own with the bits of an array."""
     array = np.array(leaf)  # a copy: the optimizer changes its tensors in place
     if array.dtype == jnp.bfloat16:  # which NumPy does not know, so by its bits
@@ -118,7 +115,7 @@ def as_tensor(torch: ModuleType, leaf: Leaf) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def _array(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
         bits = tensor.view(import_torch("torch_side").int16)
@@ -126,7 +123,7 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.array(tensor.numpy())
 
 
-def _own_state(state: Mapping[str, Tensor]) -> dict[str, PyTree]:
+def _own_state(state: Mapping[str, Any]) -> dict[str, PyTree]:
     """Returns PyTorch's state of a tensor; other than tensors and numbers is left out."""
     return {
         name: _array(value) if hasattr(value, "detach") else value

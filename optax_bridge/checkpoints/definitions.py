@@ -3,7 +3,7 @@
 import contextlib
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -54,7 +54,7 @@ def parse_definitions(expressions: Sequence[str]) -> dict[str, legacy_optim.Opti
 def _call(value: object, expression: str, name: str = "") -> PyTree:
     if isinstance(value, Described):
         args: tuple[object, ...] = ()
-        settings = dict(value.settings)
+        settings: dict[str, Any] = dict(value.settings)
         for hp in value.entry.hyper_params:
             if hp.variadic:
                 args = _groups(settings.pop(hp.legacy), expression)

@@ -27,8 +27,6 @@ from optax_bridge.cli.installed import MissingExtraError, require, versions
 from optax_bridge.cli.signals import end
 
 GROUP = "optax_bridge.commands"
-Context = Any  # of Click, which Typer may have within
-Command = Any  # likewise
 
 # How every subcommand is shown; completion belongs to the command as a whole.
 STYLE: Any = dict(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -41,19 +39,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class Subcommands(TyperGroup):
     """A group whose commands are the entry points of `GROUP`, loaded when asked for."""
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """The names of all subcommands, sorted."""
         del ctx
         return sorted(_entry_points())
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Command:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The subcommand of that name, or None."""
         del ctx
         return _load(cmd_name) if cmd_name in _entry_points() else None
 
-    def resolve_command(
-        self, ctx: Context, args: list[str]
-    ) -> tuple[str | None, Command, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Finds the subcommand of the arguments; an unknown name is answered with similar ones."""
         if args and not args[0].startswith("-") and args[0] not in _entry_points():
             names = self.list_commands(ctx)
@@ -61,7 +57,7 @@ class Subcommands(TyperGroup):
             ctx.fail(f"No such command {args[0]!r}{near}")
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: Context) -> object:
+    def invoke(self, ctx: Any) -> object:
         """Runs the subcommand; an interrupt ends it with one line."""
         if signal.getsignal(signal.SIGINT) is end:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -105,7 +101,7 @@ def _entry_points() -> dict[str, metadata.EntryPoint]:
 
 
 @functools.cache
-def _load(name: str) -> Command:
+def _load(name: str) -> Any:
     point = _entry_points()[name]
     try:
         for extra in point.extras:
@@ -121,7 +117,7 @@ def _load(name: str) -> Command:
     return command
 
 
-def _unusable(name: str, why: str) -> Command:
+def _unusable(name: str, why: str) -> Any:
     """A command that says why it cannot run, for any arguments."""
 
     def say() -> None:

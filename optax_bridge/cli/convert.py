@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -250,7 +250,7 @@ def _notes(done: "Conversion", options: ConvertOptions, recipe: object) -> Itera
             )
 
 
-def _as_call(optimizer: "Node") -> "Node":
+def _as_call(optimizer: Any) -> "Node":
     """The constructor call of an inferred definition, with a learning rate in its place."""
     from optax_bridge.correspondence import Described, describe
     from optax_bridge.correspondence.recipe import Call, Source
@@ -429,10 +429,12 @@ def _report(done: "Conversion", options: ConvertOptions) -> None:
 
 def _transformation(choice: "Choice") -> str:
     """The transformation of a recipe by its names, without its settings."""
+    from optax_bridge.correspondence.recipe import Call
+
     if choice.parts:
         within = dict.fromkeys(map(_transformation, choice.parts))
         return f"{choice.call.target} of {listing(list(within))}"
-    parts = [part.target for part in choice.call.args if hasattr(part, "target")]
+    parts = [part.target for part in choice.call.args if isinstance(part, Call)]
     return f"{choice.call.target}({', '.join(parts)})" if parts else choice.call.target
 
 

@@ -20,12 +20,15 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from legacy_optim.deprecation import describing
 from legacy_optim.logs import without_note_on_tensorflow
 from optax_bridge._text import did_you_mean
 from optax_bridge.cli.errors import OURS, error_text, place_of
+
+if TYPE_CHECKING:
+    from absl.flags import Flag, FlagValues
 
 
 class ProgramError(ValueError):
@@ -34,8 +37,6 @@ class ProgramError(ValueError):
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Flag = Any  # a flag of absl, which only programs import
-Flags = Any  # all flags of the process
 
 # Modules in the error of a program that imports flax.optim, or asks Flax for it.
 _OLD_NAMES = {"flax", "optim"}
@@ -49,7 +50,7 @@ class _Program:
     folder: Path
     module: ModuleType | None = None
     modules: dict[str, ModuleType] = field(default_factory=dict)  # imported from its folder
-    flags: dict[str, tuple[str, Flag]] = field(default_factory=dict)  # and the module of each
+    flags: dict[str, tuple[str, "Flag[Any]"]] = field(default_factory=dict)  # name -> module, flag
     parsed: tuple[str, ...] | None = None
     unknown: tuple[str, ...] | None = None
 
@@ -87,7 +88,8 @@ def with_own_arguments(name: str) -> Generator[None]:
     sys.argv = [name, *_arguments]
     _load(program)
     _parse_flags(program)
-    modules, flags = set(sys.modules), set(_absl_flags() or ())
+    modules = set(sys.modules)
+    flags: set[str] = set(_absl_flags() or ())
     try:
         yield
     finally:
@@ -263,14 +265,15 @@ def _note_modules(program: _Program, before: set[str]) -> None:
 
 
 def _note_flags(program: _Program, before: set[str]) -> None:
-    flags = _absl_flags() or {}
+    if (flags := _absl_flags()) is None:
+        return
     for name in set(flags) - before:
-        module = flags.find_module_defining_flag(name)
+        module = str(flags.find_module_defining_flag(name))
         if module == program.name or module in program.modules:
             program.flags[name] = (module, flags[name])
 
 
-def _absl_flags() -> Flags:
+def _absl_flags() -> "FlagValues | None":
     """Returns absl's flags of the process; None where no program has imported them."""
     module = sys.modules.get("absl.flags")
     return None if module is None else module.FLAGS

@@ -24,8 +24,6 @@ from optax_bridge.correspondence.recipe import (
 from optax_bridge.correspondence.values import FINITE, NOT_NEGATIVE, OneOf, Range
 from optax_bridge.metadata.trees import Leaf
 
-Definition = Any  # a legacy optimizer: of `legacy_optim`, or of the port of another library's
-
 
 @dataclass(frozen=True)
 class HyperParam:
@@ -34,7 +32,7 @@ class HyperParam:
     legacy: str
     port: str
     default: Node
-    read: Callable[[Definition], Node]
+    read: Callable[[Any], Node]
     variadic: bool = False
     within: Range | OneOf = FINITE
     by_name: bool = False
@@ -107,7 +105,7 @@ class LegacyClass:
         self.dotted = dotted
         self.__name__ = dotted.rpartition(".")[2]
 
-    def __call__(self, *args: Node, **kwargs: Node) -> Definition:
+    def __call__(self, *args: Node, **kwargs: Node) -> Any:
         """Makes an optimizer of it."""
         return self.cls(*args, **kwargs)
 
@@ -123,7 +121,7 @@ class LegacyClass:
 
 
 # Path in the parameters, parameter, and the fields of its state by name, None for none.
-Row = tuple[tuple[str, ...], Leaf, Mapping[str, Node] | None]
+Row = tuple[tuple[str, ...], Leaf, Mapping[str, Leaf] | None]
 
 
 class Parts(Protocol):
@@ -139,7 +137,7 @@ class Parts(Protocol):
         """The rows for each of the optimizers within, or for those that differ."""
         ...
 
-    def wrap(self, inner: Definition) -> Definition | None:
+    def wrap(self, inner: Any) -> Any | None:
         """The optimizer that holds this one, None where a checkpoint does not say enough."""
         ...
 
@@ -182,8 +180,8 @@ class Entry:
     unsupported: tuple[Unsupported, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
     within: Mapping[str, Range | OneOf] = field(default_factory=dict[str, Range | OneOf])
-    getters: Mapping[str, Callable[[Definition], Node]] = field(
-        default_factory=dict[str, Callable[[Definition], Node]]
+    getters: Mapping[str, Callable[[Any], Node]] = field(
+        default_factory=dict[str, Callable[[Any], Node]]
     )
     dropped: Mapping[str, str] = field(default_factory=dict[str, str])
     around: Claim = field(default_factory=identical)
@@ -214,7 +212,7 @@ class Entry:
             for name, parameter in self.legacy.parameters.items()
         )
 
-    def definition(self, case: Case, learning_rate: float | None = None) -> Definition:
+    def definition(self, case: Case, learning_rate: float | None = None) -> Any:
         """The legacy definition of a case.
 
         Args:
@@ -226,7 +224,7 @@ class Entry:
     def call(self, case: Case, learning_rate: float | None) -> Call:
         """The call of the legacy constructor that makes the definition of a case."""
         settings: dict[str, Node] = substitute(dict(case.settings), {RATE.name: learning_rate})
-        args: tuple[Node, ...] = ()
+        args: Any = ()
         for hp in self.hyper_params:
             if hp.variadic:
                 args = settings.pop(hp.legacy)
@@ -264,7 +262,7 @@ class Entry:
         """Name of the entry: that of its transformation, e.g. `adam` or `torch.adam`."""
         return self.port.partition(".")[2]
 
-    def settings(self, definition: Definition) -> dict[str, Node]:
+    def settings(self, definition: Any) -> dict[str, Node]:
         """The settings of a definition: legacy name -> value."""
         return {hp.legacy: hp.read(definition) for hp in self.hyper_params}
 
@@ -278,7 +276,7 @@ class Entry:
         Args:
           settings: legacy name -> value, for every hyper-parameter.
         """
-        args: tuple[Node, ...] = ()
+        args: Any = ()
         kwargs: dict[str, Node] = {}
         for hp in self.hyper_params:
             value = settings[hp.legacy]

@@ -18,7 +18,7 @@ import numpy as np
 from legacy_optim.deprecation import describing
 
 # A part of a recipe: a `Call`, `Name`, `Setting` or `Source`, a plain value, or a tuple of these.
-Node = Any
+Node = object
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Setting:
 
     def of(self, settings: Mapping[str, Node]) -> Node:
         """Its value among settings."""
-        value = settings[self.name]
+        value: Any = settings[self.name]
         if self.index is None:
             return value
         if isinstance(value, Source):
@@ -67,7 +67,7 @@ class Source:
     """A value with source text: a variable of the program, for example, or a function."""
 
     text: str
-    value: Node = None
+    value: Any = None
 
 
 def call(target: str, *args: Node, **kwargs: Node) -> Call:
@@ -75,7 +75,7 @@ def call(target: str, *args: Node, **kwargs: Node) -> Call:
     return Call(target, args, kwargs)
 
 
-def substitute(node: Node, settings: Mapping[str, Node]) -> Node:
+def substitute(node: Node, settings: Mapping[str, Node]) -> Any:
     """The recipe with every `Setting` replaced by its value."""
     if isinstance(node, Setting):
         return node.of(settings)
@@ -148,7 +148,7 @@ def _modules(node: Node) -> set[str]:
     return {"jax.numpy"} if _is_dtype(node) or is_array(node) else set()
 
 
-def _literal(value: Node) -> str:
+def _literal(value: Any) -> str:
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
     if isinstance(value, float):

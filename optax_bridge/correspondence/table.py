@@ -8,6 +8,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import legacy_optim
 from optax_bridge.checks import is_legacy
@@ -173,7 +174,7 @@ def describe(definition: legacy_optim.OptimizerDef) -> Described | legacy_optim.
     return Described(entry, with_inner(entry.settings(definition), describe))
 
 
-def with_inner(settings: Mapping[str, Node], change: Callable[[Node], Node]) -> dict[str, Node]:
+def with_inner(settings: Mapping[str, Node], change: Callable[[Any], Node]) -> dict[str, Node]:
     """Settings with each optimizer in them changed."""
 
     def change_in(value: Node) -> Node:

@@ -8,7 +8,7 @@ step is one that nothing takes.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ import optax
 
 from optax_bridge.checks import check_transformation
 from optax_bridge.exact.transformation import ExactTransformation, argument_names, take_step
-from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, TreeDef, Updates
+from optax_bridge.metadata.trees import Extra, Leaf, OptState, Params, PyTree, Updates
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,7 +74,7 @@ def unused_arguments(
 
 @functools.lru_cache(maxsize=64)
 def _find_unused(
-    tx: optax.GradientTransformation, treedef: TreeDef, leaves: tuple[Leaf, ...]
+    tx: optax.GradientTransformation, treedef: Any, leaves: tuple[Leaf, ...]
 ) -> tuple[str, ...]:
     *_, extra = treedef.unflatten(leaves)
     names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(extra)]

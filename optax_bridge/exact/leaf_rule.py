@@ -40,7 +40,6 @@ from optax_bridge.metadata.trees import (
     OptState,
     Params,
     PyTree,
-    TreeDef,
     Updates,
 )
 
@@ -303,11 +302,11 @@ def _boxed_field(leaf: Leaf, field: PyTree, path: KeyPath) -> PyTree:
     return with_axes(leaf, reduced, "params" + keystr(path))
 
 
-def _flatten_up_to(treedef: TreeDef, tree: PyTree) -> list[PyTree]:
+def _flatten_up_to(treedef: Any, tree: PyTree) -> list[PyTree]:
     return [None] * treedef.num_leaves if tree is None else treedef.flatten_up_to(tree)
 
 
-def _unflatten_column(treedef: TreeDef, column: Sequence[PyTree]) -> PyTree:
+def _unflatten_column(treedef: Any, column: Sequence[PyTree]) -> PyTree:
     if column and all(value is None for value in column):
         return None
     return treedef.unflatten(column)

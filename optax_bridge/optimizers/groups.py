@@ -1,7 +1,7 @@
 """The leaves that selectors choose for each group, and how many they are."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import optax
 
 from optax_bridge.metadata.axis_metadata import nested_dict
 from optax_bridge.metadata.paths import keystr
-from optax_bridge.metadata.trees import Leaf, Params, PyTree, TreeDef
+from optax_bridge.metadata.trees import Leaf, Params, PyTree
 from optax_bridge.optimizers.selectors import ParamLeaves, Selector, select
 
 
@@ -18,7 +18,7 @@ class Group(NamedTuple):
     """The leaves of a group."""
 
     indices: tuple[int, ...]
-    treedef: TreeDef
+    treedef: Any
 
     def tree(self, leaves: Sequence[Leaf]) -> PyTree:
         """The group's part of a list of as many leaves as there are parameters."""

@@ -28,7 +28,7 @@ from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
 # A text, which is a glob on '/'-joined paths, `"*/bias"`; a traversal (anything with `iterate`); a
 # tree of booleans like the parameters, or a function to such a tree.
-Selector = Any
+Selector = object
 
 
 class NothingSelectedWarning(UserWarning):
@@ -238,7 +238,7 @@ def _check_selector(selector: Callable[..., PyTree]) -> None:
         ) from None
 
 
-def _select_by_traversal(traversal: Selector, leaves: ParamLeaves) -> list[bool]:
+def _select_by_traversal(traversal: Any, leaves: ParamLeaves) -> list[bool]:
     plain = unboxed(leaves.params)
     if isinstance(plain, Mapping) and not isinstance(plain, dict | FrozenDict):
         plain = nested_dict(leaves_with_path(plain))  # an nnx.State: traversals go over dicts

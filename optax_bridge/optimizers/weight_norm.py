@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from optax_bridge.correspondence.claim import by_measurement, rounding
 from optax_bridge.correspondence.entry import (
     RATE,
     Case,
-    Definition,
     Entry,
     LegacyClass,
     Row,
@@ -182,7 +181,7 @@ class _Parts:
             ]
         ]
 
-    def wrap(self, inner: Definition) -> legacy_optim.WeightNorm:
+    def wrap(self, inner: Any) -> legacy_optim.WeightNorm:
         return legacy_optim.WeightNorm(inner)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_bridge.metadata.trees import PyTree, TreeDef
+from optax_bridge.metadata.trees import PyTree
 from optax_bridge.spmd.config import REQUIRED, ConfigBase, Required, config_class
 from optax_bridge.spmd.metrics import ImageSummary as ImageSummary
 from optax_bridge.spmd.metrics import MaxSummary as MaxSummary
@@ -243,7 +243,7 @@ def host_values(values: Mapping[str, PyTree]) -> list[tuple[str, str | np.ndarra
 
 
 @functools.lru_cache
-def _names(treedef: TreeDef) -> list[str]:
+def _names(treedef: Any) -> list[str]:
     """The paths of a tree's leaves; the same at each step."""
     return [path for path, _ in flatten_items(treedef.unflatten(range(treedef.num_leaves)))]
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-Number = Any  # a Python float, or a float64 scalar that JAX traces
+Number = float | jax.Array  # an array is a float64 scalar that JAX traces
 Tensor = jax.Array  # float64, each element a number of the parameter's dtype
 
 _SINGLE = (8, 23)  # bits of exponent and mantissa

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 
@@ -93,7 +94,7 @@ def _correspondence_of(
         return None
     if programs[1].kind != "GradientTransformation":
         return None
-    tx = pair[1](numbers)
+    tx: Any = pair[1](numbers)
     try:
         template = jax.eval_shape(tx.init, inputs.params)
     except Exception:  # it needs what only the trace has

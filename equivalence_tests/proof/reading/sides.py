@@ -20,7 +20,6 @@ import legacy_optim
 from equivalence_tests.proof.dtypes import Aval
 from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.reading.symbols import (
-    HyperParam,
     NotASymbol,
     Questions,
     Symbol,
@@ -32,11 +31,11 @@ from optax_bridge.cli.errors import error_text, first_line_of
 from optax_bridge.metadata.trees import Leaf, Params, PyTree, Updates
 
 # A side, or a function from hyper-parameters to one.
-MakeSide = Callable[[Mapping[str, HyperParam]], SideLike]
+MakeSide = Callable[[Mapping[str, Any]], SideLike]
 
 
 # From hyper-parameters and the left side's state to the right one's.
-Relate = Callable[[Mapping[str, HyperParam], PyTree], PyTree]
+Relate = Callable[[Mapping[str, Any], PyTree], PyTree]
 Leaves = list[jax.Array]
 
 
@@ -153,7 +152,7 @@ def _functions_of(side: SideLike) -> _Functions:
 
 
 def _build(
-    make: MakeSide, inputs: Inputs, numbers: Mapping[str, HyperParam], questions: Questions | None
+    make: MakeSide, inputs: Inputs, numbers: Mapping[str, Any], questions: Questions | None
 ) -> _Functions:
     if questions is not None:
         numbers = {name: Symbol(name, value, questions) for name, value in numbers.items()}
@@ -173,7 +172,7 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
     can_ask = bool(numbers) and questions is None
     seen: dict[str, Any] = {}
 
-    def start(hyper_params: Mapping[str, HyperParam], params: Params) -> tuple[Leaves, Leaves]:
+    def start(hyper_params: Mapping[str, Any], params: Params) -> tuple[Leaves, Leaves]:
         side = _build(make, inputs, hyper_params, questions)
         state = side.start(params)
         rows = jax.tree_util.tree_flatten_with_path(state)[0]
@@ -181,7 +180,7 @@ def _trace(make: MakeSide, inputs: Inputs, name: str, questions: Questions | Non
         return _arrays(state), _arrays(side.params(state))
 
     def step(
-        hyper_params: Mapping[str, HyperParam], leaves: Leaves, grads: Updates
+        hyper_params: Mapping[str, Any], leaves: Leaves, grads: Updates
     ) -> tuple[Leaves, Leaves]:
         side = _build(make, inputs, hyper_params, questions)
         structure = jax.tree.structure(jax.eval_shape(side.start, inputs.params))
@@ -289,7 +288,7 @@ def trace_relation(
 
     leaves, structure = jax.tree.flatten(jax.eval_shape(start, inputs.params, dict(inputs.numbers)))
 
-    def program_of_relation(hyper_params: Mapping[str, HyperParam], leaves: Leaves) -> Leaves:
+    def program_of_relation(hyper_params: Mapping[str, Any], leaves: Leaves) -> Leaves:
         related_state = relate({**hyper_params, **inputs.fixed}, structure.unflatten(leaves))
         return _arrays(related_state)
 

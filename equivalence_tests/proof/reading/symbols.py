@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from equivalence_tests.proof.node import UNKNOWN
 
-HyperParam = Any  # a number, what JAX traces, or a `Symbol`
-
 
 class Questions:
     """The comparisons of symbols with numbers that programs have made: `(name, number)`."""
@@ -42,13 +40,13 @@ class Symbol:
     def __repr__(self) -> str:
         return self.name
 
-    def __eq__(self, other: object) -> HyperParam:
+    def __eq__(self, other: object) -> Any:
         return self._compare(other, False)
 
-    def __ne__(self, other: object) -> HyperParam:
+    def __ne__(self, other: object) -> Any:
         return self._compare(other, True)
 
-    def _compare(self, other: HyperParam, answer: bool) -> HyperParam:
+    def _compare(self, other: object, answer: bool) -> Any:
         if isinstance(other, bool | int | float):
             self._questions.asked[(self.name, float(other))] = None
             return answer
@@ -65,7 +63,7 @@ class Symbol:
 
     __int__ = __index__ = __float__  # type: ignore[assignment]
 
-    def _order(self, other: HyperParam) -> bool:
+    def _order(self, other: object) -> bool:
         raise NotASymbol(self.name, "a comparison by size")
 
     __lt__ = __le__ = __gt__ = __ge__ = _order
@@ -78,12 +76,12 @@ class Symbol:
 
 
 def _binary(
-    function: Callable[[HyperParam, HyperParam], HyperParam],
-) -> tuple[HyperParam, HyperParam]:
-    def forward(self: Symbol, other: HyperParam) -> HyperParam:
+    function: Callable[[Any, Any], jax.Array],
+) -> tuple[Callable[[Symbol, object], jax.Array], Callable[[Symbol, object], jax.Array]]:
+    def forward(self: Symbol, other: object) -> jax.Array:
         return function(self.traced, unwrap(other))
 
-    def backward(self: Symbol, other: HyperParam) -> HyperParam:
+    def backward(self: Symbol, other: object) -> jax.Array:
         return function(unwrap(other), self.traced)
 
     return forward, backward
@@ -109,12 +107,12 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def unwrap(value: HyperParam) -> HyperParam:
+def unwrap(value: object) -> Any:
     """The traced value of a symbol, or the value itself."""
     return value.traced if isinstance(value, Symbol) else value
 
 
-def unknown_schedule(name: str) -> Callable[[HyperParam], jax.Array]:
+def unknown_schedule(name: str) -> Callable[[Any], jax.Array]:
     """A schedule of which a proof knows nothing, so that it holds for every one.
 
         rate = unknown_schedule("rate")
@@ -127,7 +125,7 @@ def unknown_schedule(name: str) -> Callable[[HyperParam], jax.Array]:
       A function of the count. Where it is run, for a counterexample, it is 1 / (2 + count).
     """
 
-    def schedule(count: HyperParam) -> jax.Array:
+    def schedule(count: Any) -> jax.Array:
         return 1 / (2 + jnp.asarray(count, jnp.result_type(float)))
 
     schedule.__name__ = f"{UNKNOWN}{name}"

@@ -3,7 +3,6 @@
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from optax_bridge.metadata.trees import Params, PyTree, Updates
 # Gradients of shape (steps, ...) at each leaf; or a list or an iterator of trees like the
 # parameters, one for each step; or the name of a stream; or a function of the step (from 0) and the
 # parameters, which each side then calls with its own parameters: a closed loop.
-Gradients = Any
+Gradients = object
 
 Stream = Callable[[int, Params], Updates]
 

@@ -27,7 +27,6 @@ from optax_bridge.spmd.config.values import (
     validate_config_field_name,
     validate_config_field_value,
 )
-from optax_bridge.spmd.config.walking import FieldValue
 
 T = TypeVar("T", bound=type)
 T_co = TypeVar("T_co", covariant=True)
@@ -115,14 +114,14 @@ def _check_instantiable(cls: type) -> None:
         )
 
 
-_Getter = Callable[[object, str], FieldValue]
+_Getter = Callable[[object, str], Any]
 
 
 def _reading(getter: _Getter) -> _Getter:
     """A `__getattr__` whose KeyErrors are AttributeErrors too."""
 
     @functools.wraps(getter)
-    def __getattr__(self: object, name: str) -> FieldValue:
+    def __getattr__(self: object, name: str) -> Any:
         try:
             return getter(self, name)
         except UnreadableFieldError:
@@ -157,7 +156,7 @@ class ConfigBase:
             if name not in fields:
                 raise TypeError(f"{cls.__name__} has no field {unknown_name(name, fields)}")
         for name, field in fields.items():
-            value: FieldValue = values.get(name, field.default)
+            value: Any = values.get(name, field.default)
             if value is attr.NOTHING:
                 raise TypeError(f"{cls.__name__} has no default for its field {name!r}: pass it.")
             if name not in values and type(value) is _FACTORY:
@@ -186,7 +185,7 @@ class ConfigBase:
             raise
         return _copy(value, {})
 
-    def __getattr__(self, name: str) -> FieldValue:
+    def __getattr__(self, name: str) -> Any:
         # Called for names that are not there. The error is an AttributeError as well.
         raise UnreadableFieldError(unknown_name(name, walking.field_names(self)))
 
@@ -216,7 +215,7 @@ class ConfigBase:
         """The names of the fields, sorted."""
         return walking.field_names(self)
 
-    def items(self) -> list[tuple[str, FieldValue]]:
+    def items(self) -> list[tuple[str, Any]]:
         """Pairs of name and value, sorted by name."""
         return [(name, getattr(self, name)) for name in walking.field_names(self)]
 
@@ -245,7 +244,7 @@ class ConfigBase:
         new.set(**values)
         return new
 
-    def get_recursively(self, path: Sequence[str]) -> FieldValue:
+    def get_recursively(self, path: Sequence[str]) -> Any:
         """The value at a path of fields; the config itself for the empty path.
 
         Raises:
@@ -290,7 +289,7 @@ class ConfigBase:
         """
         walking.walk("", self, visit_fn=visit_fn, enter_fn=enter_fn, exit_fn=exit_fn)
 
-    def to_flat_dict(self, *, omit_default_values: Collection[object]) -> dict[str, FieldValue]:
+    def to_flat_dict(self, *, omit_default_values: Collection[object]) -> dict[str, Any]:
         """Leaves by key, in the order in which `visit` comes to them.
 
         Args:
@@ -312,7 +311,7 @@ class ConfigBase:
             f"{key}{kv_separator}{walking.leaf_text(value)}" for key, value in flat.items()
         )
 
-    def to_dict(self) -> dict[str, FieldValue]:
+    def to_dict(self) -> dict[str, Any]:
         """The config as nested plain data, nothing left out; classes and functions by name."""
         return {name: walking.plain(getattr(self, name)) for name in walking.field_names(self)}
 
@@ -354,7 +353,7 @@ def raise_for_missing(names: Sequence[str], cls: object) -> None:
         )
 
 
-def _copy(value: FieldValue, memo: dict[int, object]) -> object:
+def _copy(value: Any, memo: dict[int, object]) -> object:
     if isinstance(value, _NOT_COPIED):
         return value
     if is_frozen_mapping(value):  # which cannot be copied, or is shown on several lines

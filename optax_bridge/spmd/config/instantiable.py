@@ -280,7 +280,7 @@ def _call(
                 f"cannot instantiate {type(cfg).__name__}: param kind POSITIONAL_ONLY of "
                 f"{parameter.name!r} has no name to pass it by. Wrap it in a function without '/'."
             )
-    values: dict[str, walking.FieldValue] = {
+    values: dict[str, Any] = {
         parameter.name: arguments.pop(parameter.name)
         if parameter.name in arguments
         else getattr(cfg, parameter.name)

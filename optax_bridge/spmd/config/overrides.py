@@ -5,7 +5,7 @@ import enum
 import types
 import typing
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attr
 
@@ -18,7 +18,6 @@ from optax_bridge.spmd.config.values import (
     unknown_name,
 )
 from optax_bridge.spmd.config.walking import (
-    FieldValue,
     by_name,
     field_names,
     leaf_text,
@@ -79,7 +78,7 @@ def _parse(setting: str) -> tuple[list[Step], str]:
 
 def _set(cfg: ConfigBase, steps: list[Step], text: str, setting: str) -> None:
     """Sets the value at these steps below a config, in place."""
-    owners: list[FieldValue] = [cfg]
+    owners: list[Any] = [cfg]
     for i, step in enumerate(steps):
         owners.append(_part(owners[-1], step, steps[:i], setting))
     if steps[-1] in ("klass", "fn") and isinstance(owners[-2], ConfigBase):
@@ -96,14 +95,14 @@ def _set(cfg: ConfigBase, steps: list[Step], text: str, setting: str) -> None:
             return  # the configs above hold this very one
 
 
-def _part(value: FieldValue, step: Step, before: list[Step], setting: str) -> FieldValue:
+def _part(value: Any, step: Step, before: list[Step], setting: str) -> Any:
     where = key_text(before) or type(value).__name__
     if isinstance(step, str) and isinstance(value, ConfigBase):
         if step not in value:
             raise OverrideError(f"{setting!r}: {where} has no field {_meant(value, step, before)}.")
         return getattr(value, step)
-    key: FieldValue = step if isinstance(step, str) else step[0]
-    parts: FieldValue = record_fields(value) or value
+    key: Any = step if isinstance(step, str) else step[0]
+    parts: Any = record_fields(value) or value
     is_sequence = isinstance(parts, list | tuple) and type(key) is int
     if not isinstance(parts, dict) and not is_sequence:
         raise OverrideError(f"{setting!r}: {where} has no {key!r}: it is {value!r}.")
@@ -129,7 +128,7 @@ def _meant(cfg: ConfigBase, name: str, before: list[Step]) -> str:
     return unknown_name(name, field_names(cfg))
 
 
-def _with(owner: FieldValue, step: Step, new: object) -> FieldValue:
+def _with(owner: Any, step: Step, new: object) -> Any:
     """The owner with another part: a config itself, of other containers a copy."""
     if isinstance(step, str):
         setattr(owner, step, new)
@@ -158,7 +157,7 @@ _NONE = type(None)
 _PLAIN: set[object] = {bool, int, float, str, _NONE}
 
 
-def _convert(text: str, now: object, allowed: set[object], setting: str) -> FieldValue:
+def _convert(text: str, now: object, allowed: set[object], setting: str) -> Any:
     """The value of the text, as it fits where `now` is."""
     unset = now is None or isinstance(now, RequiredFieldValue)
     quoted = text[:1] in ("'", '"')
@@ -211,7 +210,7 @@ def _a(kind: object) -> str:
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
-def _class_or_function(value: object, now: object, setting: str) -> FieldValue:
+def _class_or_function(value: object, now: object, setting: str) -> Any:
     new = by_name(value) if isinstance(value, str) else value
     kind = "class" if isinstance(now, type) else "function"
     if isinstance(new, str) or not callable(new) or isinstance(new, type) != isinstance(now, type):

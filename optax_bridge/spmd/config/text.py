@@ -5,7 +5,7 @@ import enum
 import importlib
 import math
 import re
-from typing import NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import attr
 
@@ -19,7 +19,6 @@ from optax_bridge.spmd.config.instantiable import (
 from optax_bridge.spmd.config.values import REQUIRED, RequiredFieldValue, unknown_name
 from optax_bridge.spmd.config.walking import (
     Children,
-    FieldValue,
     by_name,
     field_names,
     field_names_of,
@@ -29,7 +28,7 @@ from optax_bridge.spmd.config.walking import (
 )
 
 # A step of a key: the name of a field, or a list with the index of an element or the key of a dict.
-Step = str | list[FieldValue]
+Step = str | list[Any]
 
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 # An index or key in brackets; brackets in strings do not count.
@@ -38,7 +37,7 @@ _NAMES = {"None": None, "True": True, "False": False, "inf": math.inf, "nan": ma
 _NAMES["REQUIRED"] = REQUIRED
 
 
-def parse_value(text: str) -> FieldValue:
+def parse_value(text: str) -> Any:
     """The value of a literal."""
     try:
         return literal(expression(text), _NAMES, _call)
@@ -48,7 +47,7 @@ def parse_value(text: str) -> FieldValue:
 
 def _call(node: ast.Call) -> object:
     name = ast.unparse(node.func)
-    arguments: list[FieldValue] = [literal(arg, _NAMES, _call) for arg in node.args]
+    arguments: list[Any] = [literal(arg, _NAMES, _call) for arg in node.args]
     if node.keywords:
         raise ValueError("an argument by name")
     if name in ("P", "PartitionSpec"):
@@ -147,14 +146,14 @@ def _flat(cfg: ConfigBase) -> dict[str, object]:
 class _Element(NamedTuple):
     """A step into a container; names of fields are strings."""
 
-    key: FieldValue
+    key: Any
 
 
 # The entries below a key by the next step, in the order of the text; leaves are text.
 _Tree = dict[str | _Element, Union[str, "_Tree"]]
 
 
-def from_debug_string(text: str, *, like: ConfigBase | None = None) -> FieldValue:
+def from_debug_string(text: str, *, like: ConfigBase | None = None) -> Any:
     """The config that has this `debug_string`.
 
     Nothing in the text is evaluated. Classes and functions are imported by name, unless they are
@@ -202,7 +201,7 @@ def from_debug_string(text: str, *, like: ConfigBase | None = None) -> FieldValu
 def _config(tree: _Tree, path: list[Step], like: object) -> ConfigBase:
     where = key_text(path) or "the config"
     maker = next((name for name in ("klass", "fn") if name in tree), None)
-    cfg: FieldValue = None
+    cfg: Any = None
     if maker is None:
         if not isinstance(like, ConfigBase):
             raise ValueError(
@@ -235,7 +234,7 @@ def _config(tree: _Tree, path: list[Step], like: object) -> ConfigBase:
     return cfg.set(**values)
 
 
-def _field(cfg: ConfigBase, name: str) -> FieldValue:
+def _field(cfg: ConfigBase, name: str) -> Any:
     return attr.fields_dict(type(cfg))[name]
 
 
@@ -258,7 +257,7 @@ def _node(node: str | _Tree, path: list[Step], like: object, annotation: object 
         return _leaf(node, path, like, annotation)
     if all(isinstance(step, str) for step in node):
         return _config(node, path, like)
-    below: dict[FieldValue, object] = {}
+    below: dict[Any, object] = {}
     for step, child in node.items():
         if not isinstance(step, _Element):
             raise ValueError(f"{key_text(path)} has both fields and elements.")
@@ -267,7 +266,7 @@ def _node(node: str | _Tree, path: list[Step], like: object, annotation: object 
     return _container(below, path, like, annotation)
 
 
-def _part(value: FieldValue, key: FieldValue) -> object:
+def _part(value: Any, key: Any) -> object:
     """The element of a container, or None."""
     try:
         return (record_fields(value) or value)[key]
@@ -276,7 +275,7 @@ def _part(value: FieldValue, key: FieldValue) -> object:
 
 
 def _container(
-    below: dict[FieldValue, object], path: list[Step], like: object, annotation: object
+    below: dict[Any, object], path: list[Step], like: object, annotation: object
 ) -> object:
     fields = record_fields(like)
     if fields is not None:
@@ -320,7 +319,7 @@ def _leaf(
     annotation: object = None,
     *,
     callable_wanted: bool = False,
-) -> FieldValue:
+) -> Any:
     if not isinstance(text, str):
         raise ValueError(f"{key_text(path)} is a value, and there are others below it.")
     if like is not None and leaf_text(like) == text:
@@ -360,7 +359,7 @@ def _is_callable_type(annotation: object) -> bool:
     )
 
 
-def _import(name: str, path: list[Step]) -> FieldValue:
+def _import(name: str, path: list[Step]) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)

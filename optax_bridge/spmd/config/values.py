@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar,
 
 import attr
 
-from optax_bridge.spmd.config.walking import FieldValue, record_fields
+from optax_bridge.spmd.config.walking import record_fields
 
 T = TypeVar("T")
 
@@ -152,15 +152,15 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class _Validator(NamedTuple):
-    match_fn: Callable[[FieldValue], bool]
-    validate_fn: Callable[[FieldValue], None]
+    match_fn: Callable[[Any], bool]
+    validate_fn: Callable[[Any], None]
 
 
 _VALIDATORS: list[_Validator] = []
 
 
 def register_validator(
-    *, match_fn: Callable[[FieldValue], bool], validate_fn: Callable[[FieldValue], None]
+    *, match_fn: Callable[[Any], bool], validate_fn: Callable[[Any], None]
 ) -> None:
     """Makes values legal in configs.
 

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import attr
 
 T = TypeVar("T")
-FieldValue = Any  # the value of a field, or a part of it, of a type that programs choose
-Children = list[tuple[str, FieldValue]]
-VisitFn = Callable[[str, FieldValue], None]
-EnterFn = Callable[[str, FieldValue, Children | None], Children | None]
+Children = list[tuple[str, Any]]
+VisitFn = Callable[[str, Any], None]
+EnterFn = Callable[[str, Any, Children | None], Children | None]
 
 
 def field_names_of(kind: type) -> list[str] | None:
@@ -30,7 +29,7 @@ def field_names_of(kind: type) -> list[str] | None:
     return None
 
 
-def record_fields(value: object) -> dict[str, FieldValue] | None:
+def record_fields(value: object) -> dict[str, Any] | None:
     """The fields of a record by name, None where one is not set; None for another value."""
     names = field_names_of(type(value))
     return None if names is None else {name: getattr(value, name, None) for name in names}
@@ -38,7 +37,7 @@ def record_fields(value: object) -> dict[str, FieldValue] | None:
 
 def replace_fields(record: T, changes: Mapping[str, object]) -> T:
     """The record with some fields changed."""
-    untyped: FieldValue = record
+    untyped: Any = record
     if dataclasses.is_dataclass(type(record)):
         return dataclasses.replace(untyped, **changes)
     return (
@@ -74,7 +73,7 @@ def children(key: str, value: object) -> Children | None:
     return None
 
 
-def _entries(key: str, values: Mapping[FieldValue, object]) -> Children:
+def _entries(key: str, values: Mapping[Any, object]) -> Children:
     return [(f"{key}[{name!r}]", child) for name, child in values.items()]
 
 
@@ -99,11 +98,11 @@ def walk(
         exit_fn(key, value)
 
 
-def flat_dict(cfg: object, omit_default_values: Collection[object]) -> dict[str, FieldValue]:
+def flat_dict(cfg: object, omit_default_values: Collection[object]) -> dict[str, Any]:
     """See `ConfigBase.to_flat_dict`."""
-    flat: dict[str, FieldValue] = {}
+    flat: dict[str, Any] = {}
 
-    def enter(key: str, value: FieldValue, default: Children | None) -> Children | None:
+    def enter(key: str, value: Any, default: Children | None) -> Children | None:
         if is_config(value) and key:
             # A nested config may have a form of its own.
             below = value.to_flat_dict(omit_default_values=omit_default_values)
@@ -136,7 +135,7 @@ def _is_omitted(value: object, default: object, omit_default_values: Collection[
     )
 
 
-def plain(value: FieldValue) -> object:
+def plain(value: Any) -> object:
     """The value as plain data; see `ConfigBase.to_dict`."""
     if is_config(value):
         return value.to_dict()
@@ -173,7 +172,7 @@ def leaf_text(value: object) -> str:
     return repr(dotted_name(value)) if named else repr(value)
 
 
-def by_name(name: str) -> FieldValue:
+def by_name(name: str) -> Any:
     """The class or function of this name in the modules that are imported; else the name."""
     module, _, attribute = name.rpartition(".")
     value = getattr(sys.modules.get(module), attribute, None) if module else None
