@@ -49,8 +49,6 @@ class Candidate:
                 self.text, self.encoding = self.data.decode("utf-8"), "utf-8"
                 self.book = notebook.read(self.text)
                 self.code = self.book.code
-            elif files.has_old_line_ends(self.text):
-                self.code = self.text.replace("\r", "\n")
         except (SyntaxError, UnicodeDecodeError, notebook.NotANotebook) as error:
             return f"cannot be read: {error}"
         return ""
@@ -270,8 +268,6 @@ def result_of(candidate: Candidate, options: Options, project: Project) -> list[
                 if candidate.book is None
                 else candidate.book.with_code(rewritten.code)
             )
-            if candidate.book is None and files.has_old_line_ends(candidate.text):
-                new = new.replace("\n", "\r")
     except notebook.NotANotebook as error:
         return [failure(path, f"left as it is: {error}")]
     except Exception as error:  # one file must not stop the others; it is reported, and unchanged

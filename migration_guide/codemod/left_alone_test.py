@@ -97,10 +97,6 @@ BY_HAND = {
         "x = getattr(optim.Adam(1.0).create(p), name)",
         "looked up by a string",
     ),
-    "attribute-getter": (
-        "import operator\nx = map(operator.attrgetter('agent.critic.target'), [o])",
-        "looked up by a string",
-    ),
     "method-as-value": ("f = optim.Adam(1.0).create(p).apply_gradient", "taken as a value"),
     "pattern": ("match x:\n    case optim.Optimizer(target=t):\n        pass", "in a pattern"),
     "method-of-a-definition": ("optim.Adam(1.0).derive_axes(p)", ".derive_axes of a definition"),
@@ -225,12 +221,7 @@ BY_HAND = {
         "ask for (dict, flax.core.FrozenDict)",
     ),
     "class-in-a-pattern": ("match d:\n    case optim.Adam():\n        pass", "cannot be asked"),
-    "frozen-by-its-type": (
-        "from flax import core\nx = type(params) is core.FrozenDict",
-        "ask for (dict, flax.core.FrozenDict)",
-    ),
     "looked-up-by-name": ("x = getattr(agent, name).target", "Nothing here says so"),
-    "looked-up-in-vars": ("x = vars(agent)[name].state.step", "Nothing here says so"),
     "index-update-by-name": (
         "x = jax.ops.index_update(x, i, y=1)",
         "x.at[index].set(value)",

@@ -108,8 +108,8 @@ def is_program(path: Path) -> bool:
 
 def uses_optim(data: bytes) -> bool:
     """True if a file uses flax.optim, or has comments of an earlier run."""
-    # UTF-16, which Python does not read: that is said then. A lone \r ends a line as well.
-    data = data.lstrip(b"\xff\xfe").replace(b"\0", b"").replace(b"\r", b"\n")
+    # UTF-16, which Python does not read: that is said then.
+    data = data.lstrip(b"\xff\xfe").replace(b"\0", b"")
     if _COMMENT in data:
         return True
     if _IN_TEXT.search(data):
@@ -175,11 +175,6 @@ def decode(data: bytes) -> tuple[str, str]:
         return data.decode(encoding), encoding
     except LookupError as error:  # such as `rot13`, which is no encoding of text
         raise SyntaxError(str(error)) from None
-
-
-def has_old_line_ends(text: str) -> bool:
-    """True if the lines of a text end as on the first Macs, with a carriage return alone."""
-    return "\r" in text and "\n" not in text
 
 
 def write(path: Path, data: bytes) -> None:

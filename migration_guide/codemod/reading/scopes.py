@@ -48,20 +48,11 @@ class _Visitor:
         self.known[node.name] = scope
         for decorator in node.decorators:
             self.visit(decorator, scope)
-        generic = self.generic(node, scope)
         if node.returns is not None:
-            self.visit(node.returns, generic)
-        inner = Scope(generic)
-        self.parameters(node.params, generic, inner)
+            self.visit(node.returns, scope)
+        inner = Scope(scope)
+        self.parameters(node.params, scope, inner)
         self.visit(node.body, inner)
-
-    def generic(self, node: cst.FunctionDef | cst.ClassDef | cst.TypeAlias, scope: Scope) -> Scope:
-        """The scope of a definition's type parameters; without any the one around it."""
-        if node.type_parameters is None:
-            return scope
-        generic = Scope(scope)
-        self.visit(node.type_parameters, generic)
-        return generic
 
     def function_of_one(self, node: cst.Lambda, scope: Scope) -> None:
         inner = Scope(scope)
@@ -84,21 +75,9 @@ class _Visitor:
         self.known[node.name] = scope
         for decorator in node.decorators:
             self.visit(decorator, scope)
-        generic = self.generic(node, scope)
         for argument in (*node.bases, *node.keywords):
-            self.visit(argument, generic)
-        self.visit(node.body, Scope(generic, is_class=True))
-
-    def alias(self, node: cst.TypeAlias, scope: Scope) -> None:
-        self.target(node.name, scope)
-        self.visit(node.name, scope)
-        self.visit(node.value, self.generic(node, scope))
-
-    def type_parameter(
-        self, node: cst.TypeVar | cst.TypeVarTuple | cst.ParamSpec, scope: Scope
-    ) -> None:
-        scope.bind(node.name.value, node)
-        self.all(node, scope)
+            self.visit(argument, scope)
+        self.visit(node.body, Scope(scope, is_class=True))
 
     def comprehension(self, node: cst.BaseComp, scope: Scope) -> None:
         inner = Scope(scope, is_comprehension=True)
@@ -132,11 +111,6 @@ class _Visitor:
         self.target(node.target, home)
         self.all(node, scope)
 
-    def rest(self, node: cst.MatchMapping, scope: Scope) -> None:
-        if node.rest is not None:
-            scope.bind(node.rest.value, node.rest)
-        self.all(node, scope)
-
     def declare(self, node: cst.Global | cst.Nonlocal, scope: Scope) -> None:
         for item in node.names:
             home = scope.module
@@ -165,14 +139,9 @@ _SPECIAL = {
     cst.AugAssign: _Visitor.assigning,
     cst.For: _Visitor.assigning,
     cst.AsName: _Visitor.assigning,
-    cst.TypeAlias: _Visitor.alias,
-    cst.TypeVar: _Visitor.type_parameter,
-    cst.TypeVarTuple: _Visitor.type_parameter,
-    cst.ParamSpec: _Visitor.type_parameter,
     cst.NamedExpr: _Visitor.named_expression,
     cst.MatchAs: _Visitor.assigning,
     cst.MatchStar: _Visitor.assigning,
-    cst.MatchMapping: _Visitor.rest,
     cst.Global: _Visitor.declare,
     cst.Nonlocal: _Visitor.declare,
     cst.Import: _Visitor.bind_import,

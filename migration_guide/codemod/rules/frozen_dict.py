@@ -17,8 +17,8 @@ Modules returned a FrozenDict then, whose `pop` returns the remaining entries as
 `copy` takes replacements; they return a dict now. Only a collection of Linen's, taken apart into
 two names, is popped so, and only a `copy` of such with something to replace is meant: a dict's own
 takes nothing. `unfreeze` and `pretty_repr` become functions where a value's origin or its name says
-that it is one of Linen's collections. A test for a FrozenDict, `isinstance(params, FrozenDict)` or
-`type(params) is FrozenDict`, is left for a person.
+that it is one of Linen's collections. A test for a FrozenDict, `isinstance(params, FrozenDict)`, is
+left for a person.
 """
 
 import re
@@ -73,12 +73,6 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
         func=context.reference("flax.core.pop"),
         args=[cst.Arg(func.value), updated.args[0]],
     )
-
-
-def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
-    """`type(params) is FrozenDict`."""
-    if any(_are_frozen(context, target.comparator) for target in original.comparisons):
-        context.by_hand(original, NO_LONGER)
 
 
 def _asks_for_frozen(context: Context, call: cst.Call) -> bool:

@@ -61,11 +61,10 @@ from migration_guide.codemod.reading.tree import (
     method_call,
     names_bound,
     text_of,
-    walk,
 )
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.writing import constants, lookups
-from migration_guide.codemod.writing.context import Context, Line
+from migration_guide.codemod.writing.context import Context
 from migration_guide.codemod.writing.remarks import QUESTION
 
 _NAMED = re.compile(r"(^|_)opt(im(izers?)?)?(_def(inition)?)?(_|\d|$)", re.IGNORECASE)
@@ -74,7 +73,6 @@ _METHODS = (
     "apply_gradient", "compute_gradient", "compute_gradients", "optimize", "state_dict",
     "restore_state",
 )  # fmt: skip
-_PARTS = {"target", "state", "step", "optimizer_def"}
 _MAKE_DICTS = (
     "load_state_dict", "msgpack_restore", "restore_checkpoint", "restore_dict", "state_dict",
     "to_state_dict",
@@ -188,13 +186,6 @@ def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
             context.by_hand(lookup, _names(context))
 
 
-def rewrite_statement(context: Context, original: Line, _: Line) -> None:
-    """`name in ("target", "state")`, which picks the parts of an optimizer."""
-    for node in walk(original) if context.uses_optim else ():
-        if isinstance(node, cst.ComparisonTarget) and {"target", "state"} <= _texts(node):
-            context.by_hand(original, _names(context))
-
-
 def rewrite_string(context: Context, original: cst.SimpleString, _: cst.SimpleString) -> None:
     """`"flax.optim.Adam"`, which is looked up somewhere, in this file or another one."""
     name = text_of(original)
@@ -215,13 +206,6 @@ def _looks_up_optim(context: Context, call: cst.Call) -> bool:
     if last_name(call.func) != "getattr" or len(texts) < 2:
         return False
     return context.name(call.args[0].value) == "flax" and texts[1] == "optim"
-
-
-def _gets_part(context: Context, call: cst.Call) -> bool:
-    """`operator.attrgetter("target")`."""
-    names = {text_of(arg.value).split(".")[-1] for arg in call.args}
-    is_getter = context.name(call.func) == "operator.attrgetter"
-    return is_getter and context.analysis.uses_optim and bool(names & _PARTS)
 
 
 def _looks_up_attribute(context: Context, call: cst.Call) -> bool:
@@ -261,7 +245,6 @@ Applies = Callable[[Context, cst.Call], bool]
 # Last names of functions; whether a call is meant; what a person is told.
 _CALLS: tuple[tuple[tuple[str, ...], Applies, str], ...] = (
     (("import_module", "__import__", "getattr"), _looks_up_optim, _BY_NAME),
-    (("attrgetter",), _gets_part, _BY_STRING),
     (("getattr", "hasattr", "setattr"), _looks_up_attribute, _BY_STRING),
     (("dump", "dumps", "save"), _pickles_one, _PICKLED),
     (("load", "loads"), _unpickles_one, _UNPICKLED),
@@ -300,11 +283,7 @@ def _is_unclear(context: Context, holder: cst.BaseExpression) -> bool:
 
 
 def _is_looked_up(node: cst.BaseExpression) -> bool:
-    """True if it is `getattr(agent, name)`, `vars(agent)[name]` or `agent.__dict__[name]`."""
-    if isinstance(node, cst.Subscript):
-        node = node.value
-        called = node.func if isinstance(node, cst.Call) else node
-        return last_name(called) in ("vars", "__dict__")
+    """True if it is `getattr(agent, name)`."""
     return isinstance(node, cst.Call) and last_name(node.func) == "getattr" and len(node.args) > 1
 
 
@@ -406,13 +385,6 @@ def _holds_some(context: Context) -> bool:
 def _names(context: Context) -> str:
     """Returns the advice about names; Flax's own TrainState has no inverse."""
     return _NAMES + (_CONVERTED if context.once(reads_nothing_old) else EITHER)
-
-
-def _texts(node: cst.ComparisonTarget) -> set[str]:
-    """The texts among which something is looked for: `in ("a", "b")`."""
-    several = node.comparator
-    is_written = isinstance(several, cst.Tuple | cst.List | cst.Set)
-    return {text_of(element.value) for element in several.elements} if is_written else set()
 
 
 def _has_template(call: cst.Call) -> bool:
