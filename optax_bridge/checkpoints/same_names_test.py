@@ -398,10 +398,8 @@ def test_a_template_without_its_state_says_so() -> None:
         from_state_dict({"a": fresh()}, {"a": None})
 
 
-GROUP = {
-    "step": 7,
-    "param_states": {str(i): {"momentum": jnp.full(i + 2, float(i))} for i in range(2)},
-}
+MOMENTA = {"0": {"momentum": jnp.zeros(2)}, "1": {"momentum": jnp.ones(3)}}
+GROUP: dict[str, Any] = {"step": 7, "param_states": MOMENTA}
 # The groups that a list of states holds, and what the error says.
 GROUPS: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"0": GROUP, "1": {}}, "expected an optimizer: "),
