@@ -130,7 +130,7 @@ def _replay(
 ) -> "Replay":
     from equivalence_tests.pair.named import named_side
     from equivalence_tests.recordings import replay as replays
-    from equivalence_tests.recordings.format import read
+    from equivalence_tests.recordings.format import in_flax, read
     from optax_bridge.cli.programs import load_object
     from optax_bridge.torch.checkpoints.names import read_names
 
@@ -138,9 +138,7 @@ def _replay(
         if any(option is not None for option in (optimizer, loss, batches)):
             raise ValueError(f"{other}: with a second recording nothing else is compared")
         left, right = read(recording), read(other)
-        return replays.beside(
-            left if names is None else replays.in_flax(left, read_names(names)), right
-        )
+        return replays.beside(left if names is None else in_flax(left, read_names(names)), right)
     return replays.replay(
         recording,
         optimizer=None if optimizer is None else named_side(optimizer),

@@ -26,6 +26,9 @@ from equivalence_tests.output_files import write_bytes_with
 from equivalence_tests.recordings.recorder import INDEX, STEP, VERSION, leaves_of
 from optax_bridge._text import listing
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.torch.checkpoints.layout import torch_checkpoint
+from optax_bridge.torch.checkpoints.moves import as_legacy
+from optax_bridge.torch.checkpoints.names import NamesFile, Rule
 
 Path_ = tuple[str | int, ...]
 Flat = dict[Path_, Any]  # path -> array, or a scalar; of a gradient that is missing None
@@ -102,7 +105,7 @@ def stacks_of(flats: Sequence[Flat], root: str = "params") -> Leaves:
     """The arrays that each step has, with a leading axis of steps."""
     return {
         path_text(path, root): np.stack([flat[path] for flat in flats])
-        for path in flats[0]
+        for path in (flats[0] if flats else ())
         if all(isinstance(flat.get(path), np.ndarray) for flat in flats)
     }
 
@@ -280,3 +283,56 @@ def _packed(recording: Recording, data: BinaryIO) -> dict[str, Any]:
         metas.append(meta)
     about = {key: value for key, value in recording.index.items() if key != "names"}
     return {**about, "steps": metas}
+
+
+_BY_NAME = ("params", "half_params", "raw_grads", "grads", "new_params", "model_state")
+
+
+def in_flax(recording: Recording, file: NamesFile) -> Recording:
+    """Returns a recording of PyTorch with the names and the layout of a names file."""
+    tensors = list(recording.steps[0].tensors)
+    entries = {name: entry for name, entry in file.entries.items() if name in tensors}
+    file = replace(file, model=None, optimizer=None, entries=entries)
+    rules = {rule.name: rule for rule in file.rules(tensors)}
+    groups = [
+        {**g, "params": [p[1:] for (n,) in g["params"] if n in rules for p in rules[n].paths]}
+        for g in recording.index.get("groups", [])
+    ]
+    steps = [
+        replace(step, trees={t: _in_flax(x, t, rules) for t, x in step.trees.items()})
+        for step in recording.steps
+    ]
+    return replace(recording, index={**recording.index, "groups": groups}, steps=steps)
+
+
+def _in_flax(flat: Flat, tree: str, rules: Mapping[str, Rule]) -> Flat:
+    """A tree of a step with the paths and the layout of Flax; what is missing stays missing."""
+    collections = 0 if tree == "model_state" else 1  # in front of a parameter's path
+    if tree not in _BY_NAME:
+        return flat
+    moved: Flat = {}
+    for name, leaf in flat.items():
+        if rule := rules.get("/".join(map(str, name))):
+            arrays = dict.fromkeys(rule.paths) if leaf is None else rule.to_flax(leaf)
+            moved |= {path[collections:]: array for path, array in arrays.items()}
+    return moved
+
+
+def recorded_state(source: Recording, names: NamesFile | None) -> PyTree:
+    """The optimizer's state before the first step, in the layout of flax.optim or Optax's own."""
+    first, state = source.steps[0], source.steps[0].trees.get("state")
+    if state is None:
+        return None
+    tree = nest({tuple(map(str, path)): leaf for path, leaf in state.items()})
+    if "param_groups" not in tree:
+        is_legacy = "param_states" in tree
+        return {"state": tree} if is_legacy else {"step": source.first, "opt_state": tree}
+    if names is None:
+        entries = {str(name): f"params/{name}" for (name,) in first.trees["params"]}
+        drop = [str(name) for (name,) in first.trees.get("model_state", {})]
+        names = NamesFile(source.place, None, None, drop, None, entries)
+    order = [str(name) for group in source.index.get("groups", []) for (name,) in group["params"]]
+    names = replace(names, model="model", optimizer="optimizer", order=order)
+    saved = {"model": first.tensors, "optimizer": nest(state)}
+    checkpoint = torch_checkpoint(saved, source.place, "model", "optimizer")
+    return as_legacy(checkpoint, names, step=source.first)[0]["optimizer"]

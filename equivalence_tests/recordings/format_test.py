@@ -12,9 +12,9 @@ import legacy_optim
 from equivalence_tests import RecordingError, assert_replays, replay
 from equivalence_tests.pair.named import named_side
 from equivalence_tests.recordings import format
-from equivalence_tests.recordings.format import pack, read, read_packed
+from equivalence_tests.recordings.format import in_flax, pack, read, read_packed, recorded_state
 from equivalence_tests.recordings.recorder import Recorder
-from equivalence_tests.recordings.replay import beside, in_flax, recorded_state
+from equivalence_tests.recordings.replay import beside
 from equivalence_tests.recordings.stages import Outcome
 from optax_bridge.torch.checkpoints.names import parse_names
 

@@ -27,6 +27,7 @@ VERSION = 1
 INDEX, STEP = "index.json", "step-%08d.npz"
 TREES = ("params", "half_params", "model_state", "batch", "rng", "raw_grads", "grads")
 TREES += ("state", "new_params", "new_state")
+_NO_TREES = ("learning_rate", "loss", "micro_batches", "skipped")
 # Leaves that are no arrays and are recorded as they are: a gradient that is missing, and in other
 # trees texts, empty containers and Python's numbers.
 _NONE, _TEXTS = (type(None),), (type(None), str, dict)
@@ -85,11 +86,9 @@ class Recorder:
         """
         fields.update(dict(params=params, grads=grads, new_params=new_params), **self._noted)
         self._noted.clear()
-        unknown = sorted(
-            set(fields) - {"learning_rate", "loss", "micro_batches", "skipped", *TREES}
-        )
-        if unknown:
-            raise ValueError("step(): %s: no such field; help(Recorder.step) has them" % unknown[0])
+        for name in fields:
+            if name not in TREES + _NO_TREES:
+                raise ValueError("step(): %s: no such field; help(Recorder.step) has them" % name)
         if self.is_full or not self._is_writer:
             return
         skipped, loss = bool(fields.get("skipped")), fields.get("loss")
@@ -142,8 +141,6 @@ class Recorder:
             "versions": {name: str(it) for name, it in versions.items() if it is not None},
             "python": platform.python_version(),
             "platform": "%s %s" % (platform.system(), platform.machine()),
-            "first": self.first,
-            "limit": self.steps,
             "dtypes": sorted({dtype for _, _, dtype, _ in names}),
             "names": names,
             "settings": _plain(self._settings),
@@ -160,10 +157,9 @@ class Recorder:
             raise ValueError("torch(): expected PyTorch 2, which has hooks; call step()")
         named = dict(model.named_parameters())
         names = {id(parameter): name for name, parameter in named.items()}
-        unknown = sum(id(p) not in names for g in optimizer.param_groups for p in g["params"])
-        if unknown:
+        if any(id(p) not in names for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
-                "torch(): %d parameters of the optimizer are not the model's" % unknown
+                "torch(): expected the optimizer of this model, found other parameters"
             )
         self._groups = [
             {
@@ -174,8 +170,6 @@ class Recorder:
             for name, group in _torch_groups(optimizer)
         ]
         own = dict(self._groups[0]["settings"], optimizer=type(optimizer).__name__)
-        if scheduler is not None:
-            own["scheduler"] = type(scheduler).__name__
         self._settings = dict(own, **self._settings)
 
         def buffers():
@@ -190,8 +184,7 @@ class Recorder:
                 taken["state"] = copy.deepcopy(stepped.state_dict()) if stepped.state else None
                 steps = [float(s["step"]) for s in stepped.state.values() if "step" in s]
                 # SGD counts no steps; a scheduler may count epochs.
-                steps = steps or [getattr(scheduler, "last_epoch", 0)]
-                self.first = self.first or int(max(steps))
+                self.first = self.first or int(max(steps or [getattr(scheduler, "last_epoch", 0)]))
             taken["params"] = _copy(named)
             taken["grads"] = {name: _copy(value.grad) for name, value in named.items()}
             taken["learning_rate"] = {n: group["lr"] for n, group in _torch_groups(stepped)}
@@ -228,14 +221,13 @@ class Recorder:
                 self.first = self.first or int(_array(getattr(first, "step", 0), "state.step")[0])
             params = args[0] if args else kwargs.get("hyper_params")
             params = definition.hyper_params if params is None else params
-            is_multi = hasattr(definition, "sub_optimizers")
-            groups = enumerate(params) if is_multi else [("all", params)]
             rate = kwargs.get("learning_rate")
-            rates = {
-                n: getattr(p, "learning_rate", None) if rate is None else rate for n, p in groups
-            }
+            if rate is None:
+                is_multi = hasattr(definition, "sub_optimizers")
+                groups = enumerate(params) if is_multi else [("all", params)]
+                rate = {name: getattr(group, "learning_rate", None) for name, group in groups}
             state = state if self.count == 0 and self.first else None
-            self.step(target, grads, new.target, learning_rate=rates, state=state)
+            self.step(target, grads, new.target, learning_rate=rate, state=state)
             return new
 
         cls.apply_gradient = apply_gradient

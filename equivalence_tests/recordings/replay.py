@@ -1,49 +1,51 @@
-"""Replays a recording by today's program: finds the first stage, step and leaf that diverge."""
+"""Replays a recording by today's program: finds the first stage, step and leaf that diverge.
 
-import dataclasses
+The optimizer goes through the recorded gradients in lockstep and in a free run.
+"""
+
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from equivalence_tests.compare.comparison import as_json
-from equivalence_tests.recordings.format import (
-    Flat,
-    Recording,
-    RecordingError,
-    nest,
-    path_text,
-    read,
-)
-from equivalence_tests.recordings.optimizer import Stepper, as_settings, judge_steps
-from equivalence_tests.recordings.stages import (
-    CLOSED_ULP,
-    Outcome,
-    Stage,
-    judge_batches,
-    judge_loss,
-    judge_rates,
-    not_judged,
-    stage_between,
-)
+import legacy_optim
+from equivalence_tests.compare.comparison import VISIBLE, LeafDistance, as_json, compare
+from equivalence_tests.compare.extent import relative_text
+from equivalence_tests.compare.relation import fitted_factor
+from equivalence_tests.pair.explanation import FEW, TRIES, Settings, search
+from equivalence_tests.pair.named import NamedSide, ObjectSide
+from equivalence_tests.pair.settings import search_members
+from equivalence_tests.recordings import format as files
+from equivalence_tests.recordings import stages
+from equivalence_tests.recordings.format import Leaves, Recording, RecordingError, Step
+from equivalence_tests.recordings.stages import Outcome, Stage, not_judged
+from equivalence_tests.sides.adapt import as_side
+from equivalence_tests.sides.in_float64 import wide as in_float64
+from equivalence_tests.sides.precision import float64
+from equivalence_tests.sides.side import Side
+from optax_bridge import TrainState
+from optax_bridge._hyper_params import RATES
 from optax_bridge._text import listing
+from optax_bridge.checkpoints import CheckpointError, from_state_dict
+from optax_bridge.cli.errors import error_text
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.torch.checkpoints.layout import torch_checkpoint
-from optax_bridge.torch.checkpoints.moves import as_legacy
-from optax_bridge.torch.checkpoints.names import NamesFile, Rule, parse_names, read_names
+from optax_bridge.torch.checkpoints.names import parse_names, read_names
 
+_NAME = "optimizer"
 # The stages in their order, and the argument that each needs.
-_ASKED = {
-    "batches": "batches",
-    "loss and gradients": "loss",
-    "rate": "optimizer",
-    "optimizer": "optimizer",
-}
-_BY_NAME = ("params", "half_params", "raw_grads", "grads", "new_params", "model_state")
+_ASKED = {"batches": "batches", stages.LOSS: "loss", "rate": "optimizer", _NAME: "optimizer"}
 _ONE_HAS_NONE = "one recording has none"
+# In ULP: what a run may round where float64 shows no more, free or in lockstep (with the recorded
+# parameters at each step). Beyond that, four times our own rounding is rounding too, as far as the
+# bound of `OPEN_ULP` goes; different is what exceeds both, and what lies between is not decided.
+_LOCKSTEP, _FREE, _OWN = 4.0, 16.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,9 @@ class Replay:
 
     def as_dict(self) -> dict[str, object]:
         """The result for JSON."""
-        rows = [
-            vars(stage)
-            | {"outcome": stage.outcome.value, "distance": list(map(as_json, stage.distance))}
-            for stage in self.stages
-        ]
+        rows = [vars(s) | {"distance": list(map(as_json, s.distance))} for s in self.stages]
         return {
-            "verdict": self.outcome.value,
+            "verdict": self.outcome,
             "first": None if self.first is None else self.first.name,
             "explanation": self.explanation,
             "remarks": list(self.remarks),
@@ -136,7 +134,7 @@ def replay(
       RecordingError: the recording cannot be read, or is of another model.
       EquivalenceError: `optimizer` is none.
     """
-    source = recording if isinstance(recording, Recording) else read(recording, steps=steps)
+    source = recording if isinstance(recording, Recording) else files.read(recording, steps=steps)
     source = source.until(steps)
     if "params" not in source.steps[0].trees:
         raise RecordingError(
@@ -147,24 +145,24 @@ def replay(
     if names is not None:
         is_file = isinstance(names, str | Path)
         file = read_names(names) if is_file else parse_names(names, "names")
-    here, remarks = _judgeable(source if file is None else in_flax(source, file))
+    here, remarks = _judgeable(source if file is None else files.in_flax(source, file))
     title = f"{source.place} ({source.origin})"
-    stages = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]
+    judged = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]
     if batches is not None:
-        stages[0] = judge_batches(here, batches)
+        judged[0] = stages.judge_batches(here, batches)
     if loss is not None:
-        stages[1] = judge_loss(here, loss)
+        judged[1] = stages.judge_loss(here, loss)
     if optimizer is None:
-        return Replay(title, stages, remarks)
+        return Replay(title, judged, remarks)
     finite = sum("new_params" in step.trees for step in here.steps)
     if not finite:
-        stages[2:] = [not_judged(s.name, "no new parameters", asked=True) for s in stages[2:]]
-        return Replay(title, stages, remarks)
+        judged[2:] = [not_judged(s.name, "no new parameters", asked=True) for s in judged[2:]]
+        return Replay(title, judged, remarks)
     settings = as_settings(optimizer)
-    state = functools.partial(recorded_state, source, file)
+    state = functools.partial(files.recorded_state, source, file)
     stepper = Stepper(settings.build(), here.until(finite), state)
-    stages[2:], explanation = judge_steps(stepper, settings)
-    return Replay(title, stages, remarks, explanation)
+    judged[2:], explanation = judge_steps(stepper, settings)
+    return Replay(title, judged, remarks, explanation)
 
 
 def assert_replays(recording: Recording | Path | str, **how: Any) -> Replay:
@@ -198,20 +196,22 @@ def beside(recording: Recording, other: Recording) -> Replay:
     both = [side.until(steps) for side in (recording, other)]
     batches, rates = zip(*((step.batch, step.rates) for step in both[1].steps), strict=True)
     has_none = any(batch is None for batch in batches)
-    stages = [  # in the order in which a step happens
-        not_judged("batches", _ONE_HAS_NONE) if has_none else judge_batches(both[0], batches),
+    judged = [  # in the order in which a step happens
+        not_judged("batches", _ONE_HAS_NONE)
+        if has_none
+        else stages.judge_batches(both[0], batches),
         _beside_tree(both, "params", "parameters"),
         _beside_tree(both, "model_state", "model state"),
         _beside_tree(both, "raw_grads", "gradients before clipping"),
         _beside_tree(both, "grads", "gradients"),
-        judge_rates(both[0], rates if all(rates) else "one recording has no rates"),
+        stages.judge_rates(both[0], rates if all(rates) else "one recording has no rates"),
         _beside_tree(both, "new_params", "new parameters"),
     ]
-    stages = sorted(stages, key=lambda s: s.step if s.parts and s.step is not None else -1)
+    judged = sorted(judged, key=lambda s: s.step if s.parts and s.step is not None else -1)
     remarks = [side.remark for side in (recording, other) if side.remark]
     if len(recording.steps) != len(other.steps):
         remarks.append(f"the first {steps} steps are compared, those that both have")
-    return Replay(f"{other.place} beside {recording.place}", stages, remarks)
+    return Replay(f"{other.place} beside {recording.place}", judged, remarks)
 
 
 def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
@@ -223,7 +223,7 @@ def _beside_tree(both: Sequence[Recording], tree: str, title: str) -> Stage:
             f"{both[1].place}: expected the leaves of {both[0].place}, found on one side alone "
             f"{listing(differing)}. Where the names differ, give --names"
         )
-    return stage_between(title, sides, both[0].steps, CLOSED_ULP)
+    return stages.stage_between(title, sides, both[0].steps, stages.CLOSED_ULP)
 
 
 def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
@@ -232,9 +232,9 @@ def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
     paths = recording.steps[0].trees["params"].keys()
     for number, step in enumerate(recording.steps):
         differing = sorted(step.trees["params"].keys() ^ paths, key=str)
-        faults = [f"{path_text(path)} comes or goes at" for path in differing]
+        faults = [f"{files.path_text(path)} comes or goes at" for path in differing]
         faults += [
-            f"{path_text(path, tree)} is not finite from"
+            f"{files.path_text(path, tree)} is not finite from"
             for tree in (() if step.skipped else ("grads", "new_params"))
             for path, leaf in step.trees.get(tree, {}).items()
             if leaf is not None and not np.isfinite(leaf.astype(np.float64)).all()
@@ -247,51 +247,244 @@ def _judgeable(recording: Recording) -> tuple[Recording, list[str]]:
     return recording, remarks
 
 
-def in_flax(recording: Recording, file: NamesFile) -> Recording:
-    """Returns a recording of PyTorch with the names and the layout of a names file."""
-    tensors = list(recording.steps[0].tensors)
-    entries = {name: entry for name, entry in file.entries.items() if name in tensors}
-    file = dataclasses.replace(file, model=None, optimizer=None, entries=entries)
-    rules = {rule.name: rule for rule in file.rules(tensors)}
-    groups = [
-        {**g, "params": [p[1:] for (n,) in g["params"] if n in rules for p in rules[n].paths]}
-        for g in recording.index.get("groups", [])
-    ]
-    steps = [
-        dataclasses.replace(step, trees={t: _in_flax(x, t, rules) for t, x in step.trees.items()})
-        for step in recording.steps
-    ]
-    return dataclasses.replace(recording, index={**recording.index, "groups": groups}, steps=steps)
+class NotJudgedError(ValueError):
+    """The reason why the optimizer cannot be judged by this recording."""
 
 
-def _in_flax(flat: Flat, tree: str, rules: Mapping[str, Rule]) -> Flat:
-    """A tree of a step with the paths and the layout of Flax; what is missing stays missing."""
-    collections = 0 if tree == "model_state" else 1  # in front of a parameter's path
-    if tree not in _BY_NAME:
-        return flat
-    moved: Flat = {}
-    for name, leaf in flat.items():
-        if rule := rules.get("/".join(map(str, name))):
-            arrays = dict.fromkeys(rule.paths) if leaf is None else rule.to_flax(leaf)
-            moved |= {path[collections:]: array for path, array in arrays.items()}
-    return moved
+class Stepper:
+    """An optimizer that takes recorded steps."""
+
+    def __init__(
+        self, value: Any, recording: Recording, state: Callable[[], PyTree] = lambda: None
+    ):
+        self.recording, self.state = recording, state
+        self.value, self.side = value, as_side(value)
+        self.step = jax.jit(self.side.step) if self.side.compiled else self.side.step
+        self.can_set = not isinstance(value, Side)  # PyTorch's has its own tensors
+        # An optimizer of flax.optim that was made without a rate takes one with each call.
+        hyper_params = getattr(getattr(value, "optimizer_def", value), "hyper_params", None)
+        get = getattr(hyper_params, "get", functools.partial(getattr, hyper_params))
+        self.takes_rates = get("learning_rate", 0.0) is None
+
+    def run(self, *, lockstep: bool, wide: bool = False) -> Leaves:
+        """Returns the new parameters after each step."""
+        recorded = self.recording.steps
+        old = recorded[0].trees["params"]
+        try:
+            with float64(wide or recorded[0].is_double), np.errstate(all="ignore"):
+                runs = files.stacks_of(
+                    [files.flat_like(new) for new in self._steps(lockstep, wide)]
+                )
+        except NotJudgedError:
+            raise
+        except Exception as error:  # whatever the user's optimizer raises
+            raise RecordingError(
+                f"{self.recording.place}: the optimizer {error_text(error)} with the recorded "
+                f"parameters {list(files.named_leaves(old))[:3]}... Other names: --names"
+            ) from error
+        return {
+            name: runs[name].astype(leaf.dtype) for name, leaf in files.named_leaves(old).items()
+        }
+
+    def _steps(self, lockstep: bool, wide: bool) -> Iterator[PyTree]:
+        """Yields the new parameters."""
+        carry = self._start(wide)
+        for number, step in enumerate(self.recording.steps):
+            params = step.trees["params"]
+            if lockstep and number:
+                carry = _with_params(carry, _jax(params, wide))
+            if not step.skipped:
+                rates = [jnp.asarray(rate) for rate in step.rates.values()]
+                rate = {"learning_rate": rates[0]} if self.takes_rates else {}
+                grads = {path: np.zeros_like(leaf) for path, leaf in params.items()}
+                grads |= {p: x for p, x in step.trees["grads"].items() if x is not None}
+                carry = self.step(carry, _jax(grads, wide), **rate)
+            yield self.side.view(carry)["params"]
+
+    def _start(self, wide: bool) -> Any:
+        first = self.recording.steps[0]
+        if self.takes_rates and any(len(step.rates) != 1 for step in self.recording.steps):
+            raise NotJudgedError("the optimizer takes its rate per call, and no one is recorded")
+        try:
+            state = self.state()
+            if state is not None:
+                with float64(first.is_double):  # as it was recorded
+                    carry = self._with_state(self.side.init(_jax(first.trees["params"])), state)
+                return jax.tree.map(jnp.asarray, in_float64(carry) if wide else carry)
+        except (CheckpointError, LookupError, TypeError, ValueError) as error:
+            raise NotJudgedError(f"the recorded state cannot be brought over: {error}") from None
+        if first.number:
+            why = f"the recording begins at step {first.number} without the optimizer's state"
+            raise NotJudgedError(why)
+        return self.side.init(_jax(first.trees["params"], wide))
+
+    def _with_state(self, carry: Any, state: PyTree) -> Any:
+        params = files.nest(self.recording.steps[0].trees["params"])
+        tree = {"params" if "opt_state" in state else "target": params, **state}
+        if isinstance(self.value, legacy_optim.OptimizerDef):
+            return from_state_dict(carry, tree)
+        if self.side.name != "GradientTransformation":
+            raise ValueError(f"{self.side.name} is no transformation of Optax")
+        template = TrainState.create(apply_fn=None, params=carry[1], tx=self.value)
+        restored = from_state_dict(template, tree)
+        return restored.step, carry[1], restored.opt_state
 
 
-def recorded_state(source: Recording, names: NamesFile | None) -> PyTree:
-    """The optimizer's state before the first step, in the layout of flax.optim or Optax's own."""
-    first, state = source.steps[0], source.steps[0].trees.get("state")
-    if state is None:
-        return None
-    tree = nest({tuple(map(str, path)): leaf for path, leaf in state.items()})
-    if "param_groups" not in tree:
-        is_legacy = "param_states" in tree
-        return {"state": tree} if is_legacy else {"step": source.first, "opt_state": tree}
-    if names is None:
-        entries = {str(name): f"params/{name}" for (name,) in first.trees["params"]}
-        drop = [str(name) for (name,) in first.trees.get("model_state", {})]
-        names = NamesFile(source.place, None, None, drop, None, entries)
-    order = [str(name) for group in source.index.get("groups", []) for (name,) in group["params"]]
-    names = dataclasses.replace(names, model="model", optimizer="optimizer", order=order)
-    saved = {"model": first.tensors, "optimizer": nest(state)}
-    checkpoint = torch_checkpoint(saved, source.place, "model", "optimizer")
-    return as_legacy(checkpoint, names, step=source.first)[0]["optimizer"]
+def _with_params(carry: Any, params: Any) -> Any:
+    if hasattr(carry, "target"):
+        return carry.replace(target=params)
+    if hasattr(carry, "opt_state"):
+        return carry.replace(params=params)
+    return (params, carry[1]) if len(carry) == 2 else (carry[0], params, carry[2])
+
+
+def _jax(flat: files.Flat, wide: bool = False) -> Any:
+    return jax.tree.map(jnp.asarray, in_float64(files.nest(flat)) if wide else files.nest(flat))
+
+
+def judge_steps(stepper: Stepper, settings: Settings) -> tuple[list[Stage], str]:
+    """The stages of the rate and of the optimizer, and what explains a difference."""
+    rates: list[dict[str, float]] | str = ""
+    try:
+        rates = _rates_of(stepper)
+        stage = _judge(stepper)
+    except NotJudgedError as error:
+        rates, stage = rates or str(error), not_judged(_NAME, str(error), asked=True)
+    rate = stages.judge_rates(stepper.recording, rates)
+    is_open = stage.parts and not rate.parts
+    return [rate, stage], _explain(stepper, settings) if is_open else ""
+
+
+def _rates_of(stepper: Stepper) -> list[dict[str, float]] | str:
+    """The optimizer's rate at each step by the recorded groups, or why it is not known."""
+    recorded = stepper.recording.steps
+    if stepper.takes_rates:
+        return "the recorded rates are given per call"
+    members = [member for _, member in search_members(stepper.value, _is_rate, set())]
+    rates = {member if callable(member) else abs(member) for member in members}
+    if len(rates) == 1 and all(len({*step.rates.values()}) == 1 for step in recorded):
+        rate = rates.pop()
+        schedule: Any = rate if callable(rate) else lambda count: rate
+        taken = itertools.accumulate((not step.skipped for step in recorded), initial=0)
+        counts = (stepper.recording.first + count for count in taken)
+        values = (abs(float(schedule(count))) for count in counts)
+        pairs = zip(recorded, values, strict=False)
+        return [dict.fromkeys(step.rates, value) for step, value in pairs]
+    return _measured(stepper)
+
+
+def _is_rate(name: str, member: Any) -> bool:
+    is_number = type(member) in (int, float)
+    return name in (*RATES, "step_size_fn") and (is_number or callable(member))
+
+
+def _measured(stepper: Stepper) -> list[dict[str, float]] | str:
+    """The rates by how far each group's updates go beside the recorded ones."""
+    if not stepper.can_set:
+        return "the optimizer does not tell its rate"
+    run, rates = stepper.run(lockstep=True), []
+    members = {g["name"]: g["params"] for g in stepper.recording.index.get("groups", [])}
+    for number, step in enumerate(stepper.recording.steps):
+        updates = _updates(step, run, number)
+        rates.append({})
+        for group, rate in step.rates.items():
+            names = list(map(files.path_text, members.get(group, step.trees["params"])))
+            old, there, here = (stages.vector([side[name] for name in names]) for side in updates)
+            largest, moved = (np.abs(side).max(initial=0) for side in (old, there))
+            tolerance = 1e-4 + 2.0**-20 * largest / max(moved, 1e-30)
+            factor = fitted_factor(there, here, tolerance)
+            if factor is None:
+                return "the optimizer does not tell its rate, and its updates are no multiple"
+            rates[-1][group] = rate if abs(factor - 1) <= tolerance else rate * factor
+    return rates
+
+
+def _updates(step: Step, run: Leaves, number: int) -> tuple[Leaves, Leaves, Leaves]:
+    """The parameters before a step, the recorded updates and those here, in float64."""
+    old, new = (files.named_leaves(step.trees[tree]) for tree in ("params", "new_params"))
+    old = {name: leaf.astype(np.float64) for name, leaf in old.items()}
+    there = {name: new[name].astype(np.float64) - leaf for name, leaf in old.items()}
+    here = {name: run[name][number].astype(np.float64) - leaf for name, leaf in old.items()}
+    return old, there, here
+
+
+def _judge(stepper: Stepper) -> Stage:
+    """Whether the optimizer makes the recorded parameters of the recorded gradients."""
+    steps = stepper.recording.steps
+    recorded = stepper.recording.stacks("new_params")
+    kinds = [False, True] if stepper.can_set else [False]
+
+    runs = {lockstep: stepper.run(lockstep=lockstep) for lockstep in kinds}
+    comparisons = {lockstep: compare(recorded, runs[lockstep]) for lockstep in kinds}
+    free = comparisons[False]
+    bounds = {True: _LOCKSTEP, False: _FREE}
+    most, rounding = free.allowed(stages.OPEN_ULP), dict.fromkeys(kinds, 0.0)
+    if any(comparison.ulp > bounds[lockstep] for lockstep, comparison in comparisons.items()):
+        for lockstep in kinds:
+            wide = stepper.run(lockstep=lockstep, wide=True)
+            rounding[lockstep] = _OWN * compare(runs[lockstep], wide).ulp
+            bounds[lockstep] = max(bounds[lockstep], min(rounding[lockstep], most))
+    beyond = [lockstep for lockstep in kinds if comparisons[lockstep].ulp > bounds[lockstep]]
+    at = True in beyond
+    if beyond or free.relative > VISIBLE:
+        is_far = comparisons[at].ulp > max(rounding[at], most)
+        outcome = Outcome.DIFFERENT if is_far else Outcome.UNDECIDED
+    else:
+        at = max(kinds, key=lambda lockstep: comparisons[lockstep].ulp)
+        is_same = all(comparison.identical for comparison in comparisons.values())
+        outcome = Outcome.IDENTICAL if is_same else Outcome.ROUNDING
+
+    def cause(number: int, leaf: LeafDistance, parted: set[str]) -> str:
+        text = f"{stages.by_scale(number, leaf, parted)} ({leaf.ulp_by_step[number]:.3g} ULP)"
+        text += f"; after {len(steps)} steps {relative_text(free.relative)}"
+        if rounding[at] >= comparisons[at].ulp:
+            return (
+                f"{text}. In float64 the optimizer here is as far from itself: it is "
+                "ill-conditioned, or computes in half precision"
+            )
+        why = _cause(steps[number], _updates(steps[number], runs[at], number), parted, leaf.path)
+        return f"{text}{why and '. '}{why}"
+
+    stage = stages.stage_of(_NAME, comparisons[at], steps, bounds[at], cause, outcome)
+    return replace(stage, distance=stages.distance_by_step(free))
+
+
+def _cause(step: Step, updates: tuple[Leaves, Leaves, Leaves], parted: set[str], leaf: str) -> str:
+    """Returns the likely cause of the first diverging step, in words; empty if unknown."""
+    old, there, here = updates
+    if files.named_leaves(step.trees.get("grads", {})).get(leaf, old) is None:
+        return f"{leaf} has no gradient there (None) and is left alone; here its gradient is zero"
+    if there[leaf].any() != here[leaf].any():
+        return f"{leaf} does not move {'there' if here[leaf].any() else 'here'}: is it frozen?"
+    factor, alike = stages.common_factor(there, here, parted, 1e-3)
+    if factor is not None:
+        return f"Every update{alike} here is {factor:.6g} times the recorded one"
+    decayed = {name: here[name] - there[name] for name in here}
+    decay, _ = stages.common_factor(old, decayed, parted, 0.05)
+    rate = max(step.rates.values(), default=0.0)
+    if decay is not None and rate:
+        amount, side = abs(decay) / rate, "here" if decay < 0 else "there"
+        return f"As of a decoupled weight decay that is {amount:.2g} more {side}{alike}"
+    return ""
+
+
+def _explain(stepper: Stepper, settings: Settings) -> str:
+    """Returns settings with which the program follows the recording, in words."""
+    there = stepper.recording.index.get("settings", {})
+    recorded: Any = SimpleNamespace(parameters=there, name="the recording", build=lambda: None)
+
+    def outcome(side: Any, is_short: bool) -> Outcome:
+        recording = stepper.recording.until(FEW if is_short else None)
+        return _judge(Stepper(side, recording, stepper.state)).outcome
+
+    explanation = search(recorded, settings, outcome, TRIES)
+    return "" if explanation is None else str(explanation)
+
+
+def as_settings(optimizer: Any) -> Settings:
+    """What a user gives as the optimizer, with its settings."""
+    if isinstance(optimizer, NamedSide | ObjectSide):
+        return optimizer
+    if callable(optimizer):
+        return NamedSide(getattr(optimizer, "__qualname__", "optimizer"), optimizer)
+    return ObjectSide("optimizer", optimizer)

@@ -170,7 +170,7 @@ LOSSES = {
 def test_a_fault_of_the_optimizer(fault: str, run: Path, monkeypatch: pytest.MonkeyPatch):
     optimizer, stage, text = OPTIMIZERS[fault]
     if "=" not in text:  # of a fault that no setting explains, two are tried
-        monkeypatch.setattr("equivalence_tests.recordings.optimizer.TRIES", 2)
+        monkeypatch.setattr("equivalence_tests.recordings.replay.TRIES", 2)
     result = replay(run, optimizer=optimizer, loss=loss)
     assert result.first is not None, result
     assert result.first.name == stage, result
@@ -239,7 +239,7 @@ def test_nothing_differs(run: Path):
 def test_moments_in_half_precision_are_not_rounding_only(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("equivalence_tests.recordings.optimizer.TRIES", 0)
+    monkeypatch.setattr("equivalence_tests.recordings.replay.TRIES", 0)
     tx = optax.adamw(RATES, eps=1e-2, weight_decay=0.1, mu_dtype=jnp.bfloat16)
     stage = replay(run, optimizer=tx).stages[-1]
     assert stage.outcome is Outcome.UNDECIDED, stage

@@ -19,17 +19,8 @@ import numpy as np
 from equivalence_tests.compare.comparison import Comparison, LeafDistance, compare
 from equivalence_tests.compare.extent import relative_text
 from equivalence_tests.compare.relation import fitted_factor
-from equivalence_tests.recordings.format import (
-    Flat,
-    Leaves,
-    Recording,
-    Step,
-    flat_like,
-    named_leaves,
-    nest,
-    path_text,
-    stacks_of,
-)
+from equivalence_tests.recordings import format as files
+from equivalence_tests.recordings.format import Flat, Leaves, Recording, Step
 from equivalence_tests.recordings.recorder import digest
 from equivalence_tests.sides.precision import float64, pin_precision
 from optax_bridge._text import listing
@@ -44,7 +35,7 @@ from optax_bridge.cli.errors import error_text
 # half of that comes through the root: 250 ULP of the first step. A model hands the distance on
 # through the next gradient, which made it up to 9 times as large; 16 times is what it may add.
 OPEN_ULP, CLOSED_ULP = 256.0, 16 * 256.0
-_LOSS = "loss and gradients"
+LOSS = "loss and gradients"
 # Of a tensor's scale, in float32: what two frameworks' gradients may differ by, see `CLOSED_ULP`.
 _GRADIENTS = CLOSED_ULP * 2.0**-23
 # A gradient that is so small a part of the largest one is rounding, as of a bias before BatchNorm.
@@ -53,7 +44,7 @@ _BFLOAT16 = 2.0**-6  # of a tensor's scale, what a part computed in it may make
 _INPUTS = ("params", "batch", "model_state", "rng")
 
 
-class Outcome(enum.Enum):
+class Outcome(enum.StrEnum):
     """The outcome of a stage."""
 
     IDENTICAL = "identical"
@@ -187,18 +178,18 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
     elif isinstance(step.batch, str):
         why = "other batches; the recording has but a digest of them"
     else:
-        why, leaf = _batch_cause(step.trees["batch"], flat_like(yielded[number]))
+        why, leaf = _batch_cause(step.trees["batch"], files.flat_like(yielded[number]))
     text = f"from step {step.number}, {leaf}: {why}"
     return Stage(name, Outcome.DIFFERENT, text, step.number, leaf, distance)
 
 
 def _batch_cause(recorded: Flat, yielded: Flat) -> tuple[str, str]:
     """Returns the likely cause for a batch that differs, and its first leaf that does."""
-    if missing := [path_text(path, "batch") for path in recorded.keys() ^ yielded.keys()]:
+    if missing := [files.path_text(path, "batch") for path in recorded.keys() ^ yielded.keys()]:
         return f"leaves of one side alone: {listing(sorted(missing))}", "batch"
     pairs = ((path, np.asarray(x), np.asarray(yielded[path])) for path, x in recorded.items())
     path, there, here = next(pair for pair in pairs if _bits(pair[1]) != _bits(pair[2]))
-    leaf = path_text(path, "batch")
+    leaf = files.path_text(path, "batch")
     if _bits(there)[0] != _bits(here)[0]:
         return f"{_bits(there)[0]} there, {_bits(here)[0]} here", leaf
     rows = [sorted(row.tobytes() for row in side) for side in (there, here) if side.ndim]
@@ -224,7 +215,7 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
     if not (steps := list(are_there)):
         has_digests = any(step.batch for step in taken)
         why = "digests of the batches, not the batches" if has_digests else "no batches"
-        return not_judged(_LOSS, f"the recording has {why}", asked=True)
+        return not_judged(LOSS, f"the recording has {why}", asked=True)
     program, results = _Program(loss), []
     for step in steps:
         try:
@@ -232,12 +223,12 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
         except Exception as error:  # whatever the user's function raises
             hint = ": the recording lacks this leaf. Are two tied there and untied here?"
             text = f"loss(...) {error_text(error, first_line=True)}"
-            return different(_LOSS, step, text + hint * isinstance(error, KeyError))
+            return different(LOSS, step, text + hint * isinstance(error, KeyError))
     values, grads, states = zip(*results, strict=True)
     tree = "raw_grads" if any(step.trees.get("raw_grads") for step in steps) else "grads"
     recorded = [step.trees.get(tree, {}) for step in steps]
-    there = stacks_of(list(map(_without_none, recorded, grads)), tree)
-    here = stacks_of(grads, tree)
+    there = files.stacks_of(list(map(_filled, recorded, grads)), tree)
+    here = files.stacks_of(grads, tree)
     here = {n: x.astype(there[n].dtype) if n in there else x for n, x in here.items()}
     largest = {n: max(np.abs(s[n]).max(initial=0) for s in (there, here) if n in s) for n in here}
     least = _NO_GRADIENT * max(filter(np.isfinite, largest.values()), default=0.0)
@@ -246,13 +237,13 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
     coarsest = max((leaf.dtype for leaf in here.values()), key=lambda d: jnp.finfo(d).eps)
     there, here = ({n: side[n] for n in side if n not in tiny} for side in (there, here))
 
-    following = [step.trees.get("model_state", {}) for step in steps[1:]]
-    state_there = stacks_of([*following, states[-1]], "model_state")  # the last one is not recorded
-    state_here = stacks_of(states, "model_state")
-    floats = [n for n, x in state_there.items() if n in state_here and x.dtype.kind == "f"]
+    # The new model state is that of the next step; after the last one it is not recorded.
+    new = [step.trees.get("model_state", {}) for step in steps[1:]]
+    pair = [files.stacks_of([*x, *x[-1:]], "model_state") for x in (new, states[:-1])]
+    floats = [n for n, x in pair[0].items() if n in pair[1] and x.dtype.kind == "f"]
     sides = [
-        side | {name: state[name] for name in floats}
-        for side, state in ((there, state_there), (here, state_here))
+        grads | {n: state[n] for n in floats}
+        for grads, state in zip([there, here], pair, strict=True)
     ]
     if all(step.loss is not None for step in steps):
         sides[0]["loss"] = np.asarray([step.loss for step in steps], coarsest)
@@ -270,7 +261,7 @@ def judge_loss(recording: Recording, loss: Callable[..., Any]) -> Stage:
         why = _gradient_cause(step, at, parted, is_near) or program.input_cause(step, at[0], tree)
         return f"{text}{why and '. '}{why}"
 
-    stage = stage_between(_LOSS, sides, steps, CLOSED_ULP, cause)
+    stage = stage_between(LOSS, sides, steps, CLOSED_ULP, cause)
     return stage if stage.parts else replace(stage, text=remark or stage.text)
 
 
@@ -291,16 +282,16 @@ class _Program:
         """Returns the loss, its gradients and the new model state."""
         with pin_precision(), float64(step.is_double):
             (value, state), grads = self._gradient(*_inputs(step.trees | changed))
-        return float(value), flat_like(grads), flat_like(state)
+        return float(value), files.flat_like(grads), files.flat_like(state)
 
     def input_cause(self, step: Step, recorded: Leaves, tree: str) -> str:
         """Returns the effect of another input of the loss on the difference, in words."""
         for path, leaf in step.trees["params"].items():
             if leaf.ndim == 2 and leaf.shape == leaf.shape[::-1]:
                 _, turned, _ = self(step, params=step.trees["params"] | {path: leaf.T})
-                named = named_leaves(turned | {path: turned[path].T}, tree)
+                named = files.named_leaves(turned | {path: turned[path].T}, tree)
                 if all(_is_near(named[name], grad) for name, grad in recorded.items()):
-                    return f"With {path_text(path)} transposed they agree"
+                    return f"With {files.path_text(path)} transposed they agree"
         with float64(step.is_double):
             program = str(jax.make_jaxpr(self._call)(*_inputs(step.trees)))
         draws = "random_bits" in program
@@ -308,15 +299,14 @@ class _Program:
 
 
 def _inputs(trees: Mapping[str, Flat]) -> list[Any]:
-    nested = [nest(trees[name]) if trees.get(name) else None for name in _INPUTS]
+    nested = [files.nest(trees[name]) if trees.get(name) else None for name in _INPUTS]
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, nested)
 
 
-def _without_none(recorded: Flat, computed: Flat) -> Flat:
+def _filled(recorded: Flat, own: Flat) -> Flat:
     """Recorded gradients; one that is missing is zero where the program has one."""
-    zeros = {path: np.zeros_like(grad) for path, grad in computed.items()}
-    leaves = {path: zeros.get(path) if x is None else x for path, x in recorded.items()}
-    return {path: x for path, x in leaves.items() if x is not None}
+    paths = [path for path, leaf in recorded.items() if leaf is not None or path in own]
+    return {p: np.zeros_like(own[p]) if recorded[p] is None else recorded[p] for p in paths}
 
 
 def _gradient_cause(step: Step, sides: Sequence[Leaves], parted: set[str], is_near: bool) -> str:
@@ -363,7 +353,7 @@ def _is_near(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _state_cause(step: Step, sides: Sequence[Leaves], leaf: str, parted: set[str]) -> str:
     """Returns the likely cause of another model state, in words."""
-    old = named_leaves(step.trees["model_state"], "model_state")
+    old = files.named_leaves(step.trees["model_state"], "model_state")
     others = [name for name in old if name in sides[0] and name not in parted]
     if others and "var" in leaf:
         why = ". The means agree: is the variance of n - 1 there and of n here, as in Flax?"

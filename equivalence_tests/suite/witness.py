@@ -17,8 +17,8 @@ from typing import Any
 
 from equivalence_tests.compare.comparison import Comparison, compare
 from equivalence_tests.recordings.format import Recording, read, read_packed
-from equivalence_tests.recordings.optimizer import Stepper
 from equivalence_tests.recordings.recorder import Recorder
+from equivalence_tests.recordings.replay import Stepper
 from equivalence_tests.sides.frameworks import as_tensor, import_torch
 from equivalence_tests.suite.case import Result, measure, prove
 from equivalence_tests.suite.checks import Check

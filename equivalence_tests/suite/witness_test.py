@@ -8,7 +8,7 @@ import pytest
 
 from equivalence_tests.compare.comparison import compare
 from equivalence_tests.recordings.format import Recording
-from equivalence_tests.recordings.optimizer import Stepper
+from equivalence_tests.recordings.replay import Stepper
 from equivalence_tests.suite import witness
 from equivalence_tests.suite.witness import DTYPES, RECORDED, WitnessCheck
 from optax_bridge.correspondence import TORCH, Entry, Verdict, all_entries, choose_recipe
