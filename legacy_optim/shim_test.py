@@ -169,7 +169,6 @@ OLD_NAMES = {
     "jax.tree_map(lambda x: x + 1, [1])": "[2]",
     "jax.tree_leaves({'a': 1})": "[1]",
     "jax.tree_util.tree_multimap(lambda a, b: a + b, [1], [2])": "[3]",
-    "jax.ops.index_add(jnp.zeros(2), 1, 3.0).tolist()": "[0.0, 3.0]",
     "jax.ops.index_add(jnp.zeros(3), [0, 2], 3.0).tolist()": "[3.0, 0.0, 3.0]",
     "jax.ops.index_add(jnp.zeros((2, 2)), [1, slice(1)], 3.0).tolist()": "[[0.0, 0.0], [3.0, 0.0]]",
     **{
@@ -186,23 +185,40 @@ OLD_NAMES = {
     "config.enable_omnistaging()": "None",
     "config.FLAGS.jax_enable_x64": "False",
     "__import__('jax.test_util').test_util.check_eq([x], [x])": "None",
-    "jax.api.device_put_sharded([x], jax.devices()[:1]).shape": "(1, 1)",
     "jnp.product(jnp.arange(1, 4)).tolist()": "6",
     "__import__('jax.experimental.optimizers', fromlist=['x']).sgd.__name__": "'sgd'",
-    "jax.device_put_replicated(jnp.ones(1), jax.local_devices()[:1]).shape": "(1, 1)",
-    "jax.device_put_sharded([jnp.ones(1)], jax.local_devices()[:1]).shape": "(1, 1)",
+    "jax.device_put_replicated(x, jax.devices()[:1]).shape": "(1, 1)",
+    "jax.device_put_sharded([x], jax.devices()[:1]).shape": "(1, 1)",
     "jax.random.shuffle(jax.random.PRNGKey(0), jnp.arange(3)).shape": "(3,)",
-    "jax.lax.tie_in(1, 2)": "2",
-    "jnp.in1d(jnp.arange(4).reshape(2, 2), jnp.ones(1)).tolist()": "[False, True, False, False]",
-    "refuses(__import__('jax.util').util.safe_zip, [1], [1, 2])": "True",
+    "jax.lax.tie_in(1, 2), jax.curry(divmod)(7)(2)": "(2, (3, 1))",
+    "[jnp.fix(-1.5 * x).tolist(), jnp.NINF, jnp.PZERO, jnp.NZERO]": "[[-1.0], -inf, 0.0, -0.0]",
+    "[np.NINF, np.PZERO, np.NZERO, np.alen([1, 2])]": "[-inf, 0.0, -0.0, 2]",
+    "np.asfarray([1]).tolist(), np.asscalar(np.ones(1))": "([1.0], 1.0)",
+    "np.typeDict['float32'] is np.float32": "True",
+    **{
+        f"{call.replace('np', module)}.tolist()": result
+        for module in ("np", "jnp")
+        for call, result in {
+            "np.in1d(np.arange(2).reshape(1, 2), np.ones(1))": "[False, True]",
+            "np.msort(np.array([[3, 1], [2, 4]]))": "[[2, 1], [3, 4]]",
+            "np.array(np.issubsctype(np.int32, np.integer))": "True",
+        }.items()
+    },
+    "util.safe_map(divmod, [7], [2])": "[(3, 1)]",
+    "util.unzip2([(1, 2), (3, 4)])": "((1, 3), (2, 4))",
+    "util.unzip3([(1, 2, 3), (4, 5, 6)])": "((1, 4), (2, 5), (3, 6))",
+    "refuses(util.safe_zip, [1], [1, 2])": "True",
+    "hcb.id_tap(lambda *_: None, 1), hcb.id_tap(lambda *_: None, 1, result=2)": "(1, 2)",
+    "hcb.call(np.negative, x, result_shape=x).tolist()": "[-1.0]",
 }
 
 
 def test_removed_names_answer(folder: Path):
-    lines = "\n".join(f"print(repr({expression}))" for expression in OLD_NAMES)
+    lines = "\n".join(f"print(repr(({expression})))" for expression in OLD_NAMES)
     first = (
         "import jax, jax.api, jax.interpreters.xla, jax.interpreters.pxla, jax.numpy as jnp\n"
-        "import numpy as np\nfrom jax.config import config\nx = jnp.ones(1)\n"
+        "import numpy as np, jax.experimental.host_callback as hcb\nfrom jax import util\n"
+        "from jax.config import config\nx = jnp.ones(1)\n"
         "def refuses(function, *args):\n    try: function(*args)\n"
         "    except ValueError: return True\n"
     )

@@ -7,7 +7,7 @@ from flax.core import FrozenDict
 from migration_guide.agreement import agree
 
 ONES = np.ones(3, np.float32)
-NEXT = np.nextafter(ONES, 2, dtype=np.float32)
+NEXT = np.nextafter(ONES, [1, 1, 2], dtype=np.float32)  # the last alone
 
 
 def test_it_says_that_every_bit_is_the_same(capsys):
@@ -49,4 +49,6 @@ def test_it_fails_where_they_are_not_the_same(case):
 def test_a_bound_is_a_bound():
     with pytest.raises(AssertionError, match=r"1 ULP apart, at most 0\.5 expected"):
         agree(ONES, NEXT, ulp=0.5)
-    agree(np.nextafter(ONES, 0, dtype=np.float32), ONES, ulp=0.5)  # of the larger number
+    below = -np.nextafter(ONES, 0, dtype=np.float32)
+    agree(below, -ONES, ulp=0.5)  # of the larger magnitude
+    agree(-ONES, below, ulp=0.5)

@@ -111,8 +111,9 @@ def test_in_a_chain_a_parameter_keeps_its_dtype():
     tx = optax.chain(optax.clip(1.0), optax_bridge.sgd(lambda count: rates[count]))
     new, _ = take_step(tx, params, tx.init(params), params)
     assert {leaf.dtype for leaf in jax.tree.leaves(new)} == {jnp.dtype(jnp.bfloat16)}
-    updates, _ = DECAYED.update(params, DECAYED.init(PARAMS), PARAMS)  # gradients in half precision
-    assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
+    for grads, at in ((params, PARAMS), (PARAMS, params)):  # either in half precision
+        updates, _ = DECAYED.update(grads, DECAYED.init(at), at)
+        assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,9 @@ def test_in_a_list_of_states_an_index_is_that_of_the_parameter():
     params: Any = [nn.Partitioned(jnp.ones((4, 4)), names) for names in (("a", "b"), ("b", "a"))]
     state: Any = optax_bridge.with_axis_metadata(tx).init(params)
     assert [box.names for box in state[0]] == [("a", "b"), ("b", "a")]
+    traces = optax.chain(optax.trace(0.9), optax.trace(0.9))  # as many as there are parameters
+    state = optax_bridge.with_axis_metadata(traces).init(params)
+    assert [box.names for each in state for box in each.trace] == [("a", "b"), ("b", "a")] * 2
     # MaskedState has a field of the first parameter's name.
     params = {"inner_state": params[0], "w": params[1]}
     masked = optax.masked(optax.trace(0.9), {"inner_state": True, "w": True})

@@ -44,6 +44,15 @@ def test_subnormal_numbers_of_float16_are_rounded_the_same_when_compiled():
     np.testing.assert_array_equal(scaled, np.float64(np.float16(x)) * 2.0**20)
 
 
+def test_a_traced_weight_interpolates_from_the_same_end():
+    kernels = Kernels("float32")
+    with jax.enable_x64(True):
+        ends = np.random.default_rng(0).standard_normal((2, 999)).astype(np.float32)
+        for weight in (0.3, 0.7):
+            traced = jax.jit(kernels.lerp)(*ends.astype(float), weight)
+            np.testing.assert_array_equal(traced, kernels.lerp(*ends.astype(float), weight))
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_rate_may_be_a_schedule(exact: bool):
     tx = from_torch("AdamW()", lr=lambda count: 0.5 / (count + 1), exact=exact)
