@@ -65,10 +65,10 @@ def test_a_dry_run_says_where_each_leaf_goes(name: str, recipe: Any, tmp_path: P
 
 def test_what_a_template_has_no_place_for_is_listed_as_dropped(tmp_path: Path) -> None:
     old = serialization.msgpack_restore((FILES / "adam.msgpack").read_bytes())
-    data = serialization.msgpack_serialize({"optimizer": old, "note": np.ones(2)})
+    data = serialization.msgpack_serialize({"optimizer": old, "note": np.ones(2), "step": 7})
     (tmp_path / "old").write_bytes(data)
     tx = from_legacy(parse_definition(OPTIMIZERS["adam"]))
     template = {"optimizer": TrainState.create(apply_fn=None, params=old["target"], tx=tx)}
     with pytest.warns(LeftOverWarning, match="note"):
         done = convert_file(tmp_path / "old", tmp_path / "new", like=template, dry_run=True)
-    assert done.dropped() == [("note",)]
+    assert done.dropped() == [("note",), ("step",)]
