@@ -1,7 +1,7 @@
 """Checks of a user's arguments; errors name the argument, the expectation and the remedy."""
 
 import sys
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
@@ -9,6 +9,10 @@ import legacy_optim
 from optax_bridge._text import brief, describe, nearest
 from optax_bridge.metadata.axis_metadata import is_box
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
+
+if TYPE_CHECKING:
+    import optax
+    from typing_extensions import TypeIs
 
 
 def is_legacy(
@@ -27,7 +31,7 @@ def check_definition(value: object, where: str, *, or_transformation: bool = Fal
             "average the gradients in the step with jax.lax.pmean, as replicate() did by "
             "itself"
         )
-    if is_legacy(value, "OptimizerDef") or (or_transformation and _is_transformation(value)):
+    if is_legacy(value, "OptimizerDef") or (or_transformation and is_transformation(value)):
         return
     expected = "expected a definition, legacy_optim.Adam(learning_rate=1e-3) say, found"
     raise TypeError(f"{where}: {expected} {_describe(value)}")
@@ -63,7 +67,7 @@ def check_transformation(tx: Any, where: str = "tx") -> None:
             "over with parameters and state; optax_bridge.from_legacy(optimizer.optimizer_def) is "
             "the transformation alone."
         )
-    if _is_transformation(tx):
+    if is_transformation(tx):
         return
     remedy = f": call it, {getattr(tx, '__name__', type(tx).__name__)}(...)" if callable(tx) else ""
     if isinstance(tx, type) and issubclass(tx, legacy_optim.OptimizerDef):
@@ -73,7 +77,8 @@ def check_transformation(tx: Any, where: str = "tx") -> None:
     raise TypeError(f"{where}: expected an Optax transformation, found {describe(tx)}{remedy}")
 
 
-def _is_transformation(value: object) -> bool:
+def is_transformation(value: object) -> "TypeIs[optax.GradientTransformation]":
+    """True for a transformation, which no legacy definition is."""
     is_instance = not isinstance(value, type)
     return is_instance and hasattr(value, "init") and hasattr(value, "update")
 
@@ -149,7 +154,7 @@ def _describe(value: object) -> str:
         )
     if hasattr(value, "opt_state") and hasattr(value, "tx"):
         return f"a {type(value).__name__}: it is an Optax state already"
-    if _is_transformation(value):
+    if is_transformation(value):
         return "an Optax transformation, which takes its place, e.g. as tx= of TrainState.create"
     meant = class_named(value.__name__) if callable(value) and hasattr(value, "__name__") else ""
     return describe(value) + (f"; is legacy_optim.{meant}(...) meant?" if meant else "")

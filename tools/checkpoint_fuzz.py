@@ -272,7 +272,7 @@ def _make_formats(folder: Path) -> dict[str, Format]:
     write_t5x(folder / "t5x" / "5" / "checkpoint_1", trees["adafactor"], key="_optimizer")
     write_t5x(folder / "t5x" / "6" / "checkpoint_1", trees["adam_bfloat16"], version=2)
     write_t5x(folder / "t5x" / "7" / "checkpoint_1", trees["adam"], with_metadata=False)
-    state = tree_of([convert_tree(trees["adam"], ADAM)])
+    state: Any = serialization.to_state_dict(convert_tree(trees["adam"], ADAM).state)
     (folder / "orbax").mkdir()
     write_orbax(folder / "orbax" / "plain", jax.tree.map(jax.numpy.asarray, state))
     nested = {"models": {"critic": trees["adam"]}, "step": trees["adam"]["state"]["step"]}
@@ -286,7 +286,8 @@ def _make_formats(folder: Path) -> dict[str, Format]:
     def read_t5x(path: Path) -> PyTree:
         read = read_checkpoint(path)
         is_adam = "grad_ema" in str(read.tree)
-        return as_arrays(convert_tree(read.tree, ADAM if is_adam else ADAFACTOR, allow_nan=True))
+        definition = ADAM if is_adam else ADAFACTOR
+        return as_arrays(convert_tree(read.tree, definition, allow_nan=True).state)
 
     def read_any(path: Path) -> PyTree:
         definition = parse_definition(OPTIMIZERS.get(path.name, "Adam(1e-2)"))

@@ -25,8 +25,7 @@ _NAMED = 5
 
 def old_checkpoint(checkpoint: Path) -> Read:
     """The checkpoint that both sides restore: one that a legacy program wrote."""
-    latest = flax_checkpoints.latest_checkpoint
-    path = path_restored(checkpoint.absolute(), None, PREFIX, latest)
+    path = path_restored(checkpoint.absolute(), None, PREFIX)
     if path is None:
         raise EquivalenceError(
             f"no checkpoint found in {checkpoint}: expected a checkpoint, or a folder with entries "

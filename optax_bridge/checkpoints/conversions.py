@@ -110,14 +110,15 @@ def to_states(
         moves = [m for state in states.values() for m in moved_to(state.part, state.moves)]
     return Conversion(
         read, tree, {path: state.definition for path, state in states.items()},
-        None if state is None else int(state.step),
+        None if state is None else int(state.state.step),
         {path: state.choice for path, state in states.items() if state.choice is not None}, moves,
     )  # fmt: skip
 
 
-def _flat(state: Converted, read: Read) -> PyTree:
+def _flat(converted: Converted, read: Read) -> PyTree:
     """A TrainState whose other fields are what stood around the optimizer."""
-    others, fields = state.others, state.state()
+    state, others = converted.state, converted.others
+    fields = {"step": state.step, "params": state.params, "opt_state": state.opt_state}
     others = {n: v for n, v in others.items() if not is_step_again(n, v, int(state.step))}
     if taken := sorted(others.keys() & fields.keys()):
         raise CheckpointError(

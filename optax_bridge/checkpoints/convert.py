@@ -4,7 +4,7 @@
 read             a file or a folder becomes a plain tree; `formats` know how
 locate           its parts: optimizers of `flax.optim`, and states of today
 conversions      the ways to convert, each of which chooses a planner
-legacy_to_state, to_legacy, state_items, same_names
+legacy_to_state, to_legacy, same_names
                  where each leaf goes, and what does not fit: a plan
 moves            a plan is checked and carried out
 write            the new tree appears whole, is read again and compared
@@ -135,7 +135,7 @@ def to_legacy_checkpoint(
 ) -> None:
     """See `TrainState.to_legacy_checkpoint`."""
     path = Path(path)
-    tree = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
+    tree, _ = legacy_tree(state.params, state.opt_state, state.step, optimizer_def)
     if part is not None:
         names = [name for name in fields_of(state) if name not in ("params", "opt_state")]
         fields = {name: getattr(state, name) for name in names}

@@ -24,7 +24,7 @@ from optax_bridge.checkpoints import (
 from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import without_memory
 from optax_bridge.checkpoints.inference import looks_like
-from optax_bridge.checkpoints.layout import likely_path, with_lists
+from optax_bridge.checkpoints.layout import with_lists
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.locate import find_parts
 from optax_bridge.checkpoints.read import written_as
@@ -184,11 +184,6 @@ def test_whole_state_that_was_replicated_is_taken_once() -> None:
     )
     same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
     np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
-
-
-def test_an_optimizer_of_no_known_place_goes_into_the_gap_of_a_tuple() -> None:
-    for others, place in (({}, "optimizer"), ({"n": 1}, "optimizer"), ({"0": 1, "2": 3}, "1")):
-        assert likely_path(others) == (place,)
 
 
 def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:

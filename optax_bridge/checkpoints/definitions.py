@@ -3,7 +3,7 @@
 import contextlib
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,9 +23,6 @@ from optax_bridge.exact.transformation import ExactTransformation
 from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 from optax_bridge.optimizers.axis_roles import Planner
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 # A legacy definition, or a transformation with a state like one's: Adafactor by axis.
 Definition = legacy_optim.OptimizerDef | optax.GradientTransformation
@@ -99,11 +96,6 @@ def focus_of(
         return definition
     traversal = legacy_optim.ModelParamTraversal(lambda path, _: has_state.get(path, False))
     return legacy_optim.MultiOptimizer((traversal, definition))
-
-
-def is_transformation(definition: object) -> "TypeIs[optax.GradientTransformation]":
-    """True for a transformation, which no legacy definition is."""
-    return hasattr(definition, "init") and hasattr(definition, "update")
 
 
 def shape_of_state(

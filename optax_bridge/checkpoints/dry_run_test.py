@@ -52,8 +52,8 @@ def test_a_dry_run_says_where_each_leaf_goes(name: str, recipe: Any, tmp_path: P
     assert_moved(done)
     assert not (tmp_path / "new").exists()
     if name != "bare_array" and not isinstance(done.tree, list):
-        converted = convert_tree(done.read.tree, definition, recipe=recipe)
-        template = TrainState.create(apply_fn=None, params=converted.params, tx=converted.tx)
+        state = convert_tree(done.read.tree, definition, recipe=recipe).state
+        template = TrainState.create(apply_fn=None, params=state.params, tx=state.tx)
         fitted = convert_file(path, tmp_path / "new", like=template, dry_run=True)
         assert_moved(fitted)
     convert_file(path, tmp_path / "new", definition, recipe=recipe, file_format="msgpack")

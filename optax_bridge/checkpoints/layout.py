@@ -63,13 +63,6 @@ def with_lists(tree: PyTree) -> PyTree:
     return by_index(new) or new
 
 
-def likely_path(others: Mapping[str, PyTree]) -> Names:
-    """The likely path of the optimizer: the gap in a tuple's indices, or `optimizer`."""
-    numbers = {str(index) for index in range(len(others) + 1)}
-    gap = numbers - set(others)
-    return (gap.pop(),) if others and len(gap) == 1 else ("optimizer",)
-
-
 # Field of a state -> what programs called the same. Batch statistics stood in `model_state` as
 # `{"batch_stats": ...}`, in `batch_stats`, or flat in either.
 _NAMES = {
@@ -77,7 +70,6 @@ _NAMES = {
     "model_state": ("batch_stats", "state", "mutable_state", "variables"),
     "ema_params": ("ema", "params_ema", "ema_target", "average", "avg_params", "params_avg"),
     "dynamic_scale": ("loss_scale", "loss_scaling"),
-    "rngs": ("rng", "key", "prng_key", "rng_key"),
     "rng": ("rngs", "key", "prng_key", "rng_key"),
 }
 _STATISTICS = "batch_stats"
@@ -122,16 +114,15 @@ def _candidates(
     if name in names and name != "rngs":
         return [(name, _within(name, value), None)]
     candidates: list[tuple[str, PyTree, PyTree]] = []
-    if isinstance(value, Mapping):  # a dict of collections
-        for field in names:
-            if field in value:
-                rest = {key: item for key, item in value.items() if key != field}
-                candidates.append((field, value[field], rest))
+    for field in names:
+        if isinstance(value, Mapping) and field in value:  # a dict of collections
+            rest = {key: item for key, item in value.items() if key != field}
+            candidates.append((field, value[field], rest))
     if "rngs" in names and (name == "rngs" or name.endswith(("rng", "key"))):
         keys = value if isinstance(value, Mapping) else {name.removesuffix("_rng"): value}
         candidates.append(("rngs", keys, None))
     for field in names:
-        if name in _NAMES.get(field, ()) and field != "rngs":
+        if name in _NAMES.get(field, ()):
             collection = {_STATISTICS: value} if name == _STATISTICS else _within(field, value)
             candidates.append((field, collection, None))
     return candidates

@@ -25,10 +25,11 @@ from optax_bridge.checkpoints.same_names import (
     Paths,
     Scope,
     dtype_item,
+    field_items,
     same_names,
+    state_items,
     surplus_items,
 )
-from optax_bridge.checkpoints.state_items import field_items, state_items
 from optax_bridge.checkpoints.trees import (
     is_array,
     is_state,

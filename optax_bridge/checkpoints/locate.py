@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
-import ml_dtypes
 import numpy as np
 from jax.tree_util import KeyPath
 
@@ -12,22 +11,15 @@ from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, place
 from optax_bridge.checkpoints.trees import fill_outline, is_array, is_floating
 from optax_bridge.checkpoints.values import STEPS, is_number_of_steps, one_copy
 from optax_bridge.metadata.axis_metadata import leaves_with_path
-from optax_bridge.metadata.paths import Names, by_index, key_names, leaves
+from optax_bridge.metadata.paths import Names, by_index, key_names, leaf_name, leaves
 from optax_bridge.metadata.trees import Leaf, Params, PyTree
 
-_PUT_IN = (
-    "A program put that in, flax.optim did not: restore there by "
-    "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which takes the "
-    "optimizer and lists the rest, and save what it gives."
+_BESIDES = (
+    "A program put that in, or an OptimizerDef of its own keeps it. Make the state that it goes "
+    "into, with optax_bridge.wrap_definition(Own(...)) for such a definition, and restore by "
+    "optax_bridge.checkpoints.from_state_dict(state, dict_of_the_optimizer), which lists the rest; "
+    "`optax-bridge convert --like program.py:make_state` converts the file."
 )
-_OWN_STATE = (
-    "An OptimizerDef of the program's own keeps that. Make the state that it goes into, "
-    "TrainState.create(apply_fn, params, optax_bridge.wrap_definition(Own(...))), and restore by "
-    "optax_bridge.checkpoints.restore_checkpoint(path, state), or from_state_dict(state, "
-    "dict_of_the_optimizer); `optax-bridge convert --like program.py:make_state` converts the file."
-)
-
-
 Row = tuple[Names, Leaf, PyTree]  # path of a parameter, the parameter, its fields or None
 
 
@@ -123,10 +115,9 @@ def find_parts(tree: PyTree, place: Place) -> list[Part]:
     parts = [part_of(at_path(tree, path), path, place) for path in optimizers(tree)]
     for part in parts:
         if part.surplus:
-            is_of_state = part.surplus[0][len(part.path)] == "state"
             raise CheckpointError(
                 place_of(place, part.surplus[0]), "an optimizer's target, step and param_states",
-                "something besides", _OWN_STATE if is_of_state else _PUT_IN,
+                "something besides", _BESIDES,
             )  # fmt: skip
     return parts
 
@@ -252,7 +243,7 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     parts = find_parts(tree, place)
     fitting = [part for part in parts if name is None or part.name == name.strip("/")]
     if len(fitting) == 1:
-        _check_parameters(fitting[0])
+        check_parameters(fitting[0].target, fitting[0].name_of("target"))
         return fitting[0]
     if not parts and any(True for _ in find_states(tree)):
         raise CheckpointError(
@@ -280,16 +271,14 @@ def select_paths(paths: Iterable[Names], part: str | None) -> list[Names]:
     return [path for path in paths if not name or not path or name == "/".join(path)]
 
 
-_FLOATS = [np.dtype(t) for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)]
-
-
-def _check_parameters(part: Part) -> None:
-    """Checks that the target has arrays of floating-point numbers only."""
-    for path, leaf in leaves(part.target):
-        where = part.name_of("target", *path)
+def check_parameters(params: Params, home: str) -> None:
+    """Checks that parameters are arrays of floating-point numbers only."""
+    for path, leaf in leaves(params):
+        where = f"{home}{leaf_name(path)}"
         if not is_array(leaf):
             raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
-        if leaf.dtype not in _FLOATS and leaf.dtype.kind != "c":
+        is_wide = is_floating(leaf.dtype) and leaf.dtype.itemsize > 1
+        if not is_wide and leaf.dtype.kind != "c":
             raise CheckpointError(
                 where, "a parameter in floating point of 16 bits or more", str(leaf.dtype),
                 "flax.optim never trained such a leaf; take it out of the optimizer's target.",

@@ -99,12 +99,9 @@ class Move:
 
     def fault(self) -> str:
         """What is wrong with its numbers, unless the target has the like there; "" if nothing."""
-        if self.within is None:
-            return ""
-        fault = fault_in(self.leaf, self.within)
-        if fault and is_array(self.template) and fault_in(self.template, self.within):
-            return ""
-        return fault
+        fault = fault_in(self.leaf, self.within) if self.within else ""
+        is_like = fault and is_array(self.template) and fault_in(self.template, self.within)
+        return "" if is_like else fault
 
 
 @dataclass(frozen=True)
@@ -222,14 +219,13 @@ class Plan:
 
     def faults(self) -> list[Misfit]:
         """The parameters and moments that are not finite, or negative where they cannot be."""
-        faults = ((move, move.fault()) for move in self.moves)
         return [
             Misfit(
                 move.source, EXPECTED[fault], fault,
                 _NEGATIVE if fault == "negative numbers" else NOT_FINITE,
             )
-            for move, fault in faults
-            if fault
+            for move in self.moves
+            if (fault := move.fault())
         ]  # fmt: skip
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:

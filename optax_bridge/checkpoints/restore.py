@@ -1,7 +1,7 @@
 """Restores old and new checkpoints into any tree that has a `TrainState`: for migrated programs."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,13 +94,11 @@ def restore_checkpoint(
     step: int | float | None = None,
     prefix: str = "checkpoint_",
     parallel: bool = True,
-    gda_manager: Any = None,
-    allow_partial_mpa_restoration: bool = False,
-    orbax_checkpointer: Any = None,
-    orbax_transforms: Any = None,
     *,
     missing: str = "error",
     allow_nan: bool = False,
+    orbax_checkpointer: Any = None,
+    **flax_options: Any,
 ) -> T:
     """Restores the latest checkpoint of a folder, of `flax.optim` or of today, or a given one.
 
@@ -114,12 +112,10 @@ def restore_checkpoint(
       step: which one; None: the latest.
       prefix: how the checkpoints' names begin.
       parallel: as of Flax.
-      gda_manager: as of Flax, for arrays of several processes; Flax restores these checkpoints.
-      allow_partial_mpa_restoration: as of Flax.
-      orbax_checkpointer: as of Flax.
-      orbax_transforms: as of Flax; with any, Flax restores.
       missing: see `from_state_dict`.
       allow_nan: see `from_state_dict`.
+      orbax_checkpointer: as of Flax; what it is writing is waited for.
+      **flax_options: the others of Flax, `orbax_transforms=` say; with any, Flax restores.
 
     Returns:
       See `from_state_dict`; the target itself where there is no checkpoint and no step was given.
@@ -133,47 +129,28 @@ def restore_checkpoint(
         raise TypeError(
             f"target: expected what to restore into, a state say, found text {target!r}"
         )
-    keep = keeps(missing)
-    flax_options = {
-        "prefix": prefix, "parallel": parallel, "gda_manager": gda_manager,
-        "allow_partial_mpa_restoration": allow_partial_mpa_restoration,
-        "orbax_checkpointer": orbax_checkpointer, "orbax_transforms": orbax_transforms,
-    }  # fmt: skip
-    with quiet_orbax():
-        return _restore_from(os.fspath(ckpt_dir), target, step, flax_options, keep, allow_nan)
-
-
-def _restore_from(
-    folder: str,
-    target: T,
-    step: float | None,
-    flax_options: Mapping[str, Any],
-    keep: bool,
-    allow_nan: bool,
-) -> T:
-    """Restores by Flax what only Flax can, all else by what was read."""
-    from flax.training import checkpoints  # Orbax, slow to import
-
-    def by_flax(path: str, into: PyTree, step: float | None = None) -> PyTree:
-        return checkpoints.restore_checkpoint(path, into, step, **flax_options)
-
+    keep, folder = keeps(missing), os.fspath(ckpt_dir)
     folder = folder if "://" in folder else os.path.abspath(folder)
-    if any(flax_options[name] is not None for name in ("gda_manager", "orbax_transforms")):
-        return by_flax(folder, target, step)
-    checkpointer = flax_options["orbax_checkpointer"]
-    if hasattr(checkpointer, "wait_until_finished"):
-        checkpointer.wait_until_finished()  # else what it is writing is not there yet
-    path = path_restored(folder, step, flax_options["prefix"], checkpoints.latest_checkpoint)
-    if path is None:
-        return target
-    if "://" in path:  # in a bucket, where Flax reads
-        return _restore_into(target, by_flax(path, None), path, keep, allow_nan)
-    read = read_checkpoint(path, _size_of(target))
-    if target is None:
-        return as_arrays(read.tree)
-    if read.format != ORBAX:
-        return _restore_into(target, read.tree, path, keep, allow_nan, as_arrays)
-    return placed_like(target, _restore_into(target, read.tree, path, keep, allow_nan))
+    with quiet_orbax():
+        from flax.training import checkpoints  # Orbax, slow to import
+
+        if hasattr(orbax_checkpointer, "wait_until_finished"):
+            orbax_checkpointer.wait_until_finished()  # else what it is writing is not there yet
+        if any(value is not None for value in flax_options.values()):
+            flax_options |= {"parallel": parallel, "orbax_checkpointer": orbax_checkpointer}
+            return checkpoints.restore_checkpoint(folder, target, step, prefix, **flax_options)
+        path = path_restored(folder, step, prefix)
+        if path is None:
+            return target
+        if "://" in path:  # in a bucket, where Flax reads
+            tree = checkpoints.restore_checkpoint(path, None)
+            return _restore_into(target, tree, path, keep, allow_nan)
+        read = read_checkpoint(path, _size_of(target))
+        if target is None:
+            return as_arrays(read.tree)
+        if read.format != ORBAX:
+            return _restore_into(target, read.tree, path, keep, allow_nan, as_arrays)
+        return placed_like(target, _restore_into(target, read.tree, path, keep, allow_nan))
 
 
 def _size_of(target: PyTree) -> int:
@@ -182,13 +159,10 @@ def _size_of(target: PyTree) -> int:
     return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves_of_it)
 
 
-def path_restored(
-    folder: str | os.PathLike[str],
-    step: float | None,
-    prefix: str,
-    latest_checkpoint: Callable[[str, str], str | None],
-) -> str | None:
-    """The checkpoint that Flax would read, whose `latest_checkpoint` is given; None if none is."""
+def path_restored(folder: str | os.PathLike[str], step: float | None, prefix: str) -> str | None:
+    """The checkpoint that Flax would read; None if there is none."""
+    from flax.training.checkpoints import latest_checkpoint  # Orbax, slow to import
+
     folder = os.fspath(folder)
     if step is not None:
         return os.path.join(folder, f"{prefix}{step}")

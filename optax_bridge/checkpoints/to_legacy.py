@@ -11,9 +11,9 @@ import legacy_optim
 from optax_bridge._text import brief
 from optax_bridge.checkpoints.definitions import shape_of_state
 from optax_bridge.checkpoints.errors import CheckpointError, Place, place_of
-from optax_bridge.checkpoints.layout import add_optimizer, likely_path, without, without_copies
+from optax_bridge.checkpoints.layout import add_optimizer, without, without_copies
 from optax_bridge.checkpoints.legacy_to_state import OF_THE_OPTIMIZER, OTHER_OPTIMIZER
-from optax_bridge.checkpoints.locate import at_path, find_states, select_paths
+from optax_bridge.checkpoints.locate import at_path, check_parameters, find_states, select_paths
 from optax_bridge.checkpoints.moves import Item, Move, Plan, moved_to
 from optax_bridge.checkpoints.read import Read
 from optax_bridge.checkpoints.same_names import Paths, may_count_steps, steps_misfit, trained_items
@@ -29,23 +29,16 @@ from optax_bridge.metadata.trees import Leaf, OptState, Params, PyTree
 
 
 def legacy_tree(
-    params: Params, opt_state: OptState, step: Leaf, definition: legacy_optim.OptimizerDef
-) -> dict[str, PyTree]:
-    """The state dict of the legacy optimizer for a new state, the layout of its checkpoints."""
-    plan, outline = state_to_legacy(params, opt_state, step, definition)
-    plan.check(allow_nan=True)
-    return fill_outline(outline, plan.apply())
-
-
-def state_to_legacy(
     params: Params,
     opt_state: OptState,
     step: Leaf,
     definition: legacy_optim.OptimizerDef,
     place: Place = "state",
     path: Names = (),
-) -> tuple[Plan, dict[str, PyTree]]:
-    """The plan from a TrainState at a path to a legacy optimizer, and the outline of that."""
+    *,
+    allow_nan: bool = True,
+) -> tuple[dict[str, PyTree], Sequence[Move]]:
+    """The state dict of the legacy optimizer for a TrainState at a path, and the moves to it."""
     check_definition(definition, "optimizer_def")
     check_one_copy(step)
     target = unboxed(params)
@@ -76,7 +69,9 @@ def state_to_legacy(
         for path, leaf in leaves(outline)
         if isinstance(leaf, jax.ShapeDtypeStruct)
     }
-    return Plan(place, tuple(items)), fill_outline(outline, placeholders)
+    plan = Plan(place, tuple(items))
+    plan.check(allow_nan=allow_nan)
+    return fill_outline(outline, placeholders | plan.apply()), plan.moves
 
 
 def back(
@@ -104,23 +99,19 @@ def back(
         )  # fmt: skip
     state = _one_state(read, states[0])
     params, step = state["params"], state["step"]
-    for names, leaf in leaves(params):
-        if not is_array(leaf):
-            where = place_of(read.path, (*states[0], "params", *names))
-            raise CheckpointError(where, "an array", brief(leaf), "Parameters must be arrays.")
+    check_parameters(params, place_of(read.path, (*states[0], "params")))
     opt_state = _state_of(state["opt_state"], definition, params, read.path)
-    plan, outline = state_to_legacy(params, opt_state, step, definition, read.path, states[0])
-    plan.check(allow_nan=allow_nan)
-    tree, number = fill_outline(outline, plan.apply()), int(np.asarray(step))
-    if states[0]:
-        tree = add_optimizer(without(read.tree, states[0]), states[0], tree, read.path)
-        return tree, number, moved_to(states[0], plan.moves)
+    home = states[0]
+    tree, moves = legacy_tree(
+        params, opt_state, step, definition, read.path, home, allow_nan=allow_nan
+    )
     others = {name: v for name, v in read.tree.items() if name not in OF_THE_OPTIMIZER}
-    if not others and part is None:
-        return tree, number, plan.moves
-    path = tuple(part.strip("/").split("/")) if part else likely_path(others)
-    tree = add_optimizer(others, path, tree, read.path)
-    return tree, number, moved_to(path, plan.moves)
+    if home:
+        others = without(read.tree, home)
+    elif others or part is not None:
+        home = tuple((part or "optimizer").strip("/").split("/"))
+    tree = add_optimizer(others, home, tree, read.path) if home else tree
+    return tree, int(np.asarray(step)), moved_to(home, moves)
 
 
 def _one_state(read: Read, path: Names) -> PyTree:

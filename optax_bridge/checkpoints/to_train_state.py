@@ -2,13 +2,12 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import serialization
 from flax.training.train_state import TrainState as FlaxTrainState
 
@@ -17,7 +16,6 @@ from optax_bridge.checkpoints.definitions import (
     Definition,
     check_axes_of_t5x,
     focus_of,
-    is_transformation,
     shape_of_state,
 )
 from optax_bridge.checkpoints.devices import placed
@@ -38,15 +36,15 @@ from optax_bridge.checkpoints.trees import (
     is_state,
     listed_leaves,
     refill,
-    state_dict,
+    state_dict_of,
 )
-from optax_bridge.checks import check_definition
+from optax_bridge.checks import check_definition, is_transformation
 from optax_bridge.correspondence import Choice, UnsupportedSetting, choose_recipe
 from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.paths import Names
-from optax_bridge.metadata.trees import OptState, Params, PyTree
+from optax_bridge.metadata.trees import PyTree
 
 State = TypeVar("State")  # of a `TrainState`, which knows this module, not the other way round
 _NO_ENTRIES = OF_THE_OPTIMIZER | {"apply_fn", "tx", "ema_decay"}
@@ -54,21 +52,14 @@ _NO_ENTRIES = OF_THE_OPTIMIZER | {"apply_fn", "tx", "ema_decay"}
 
 @dataclass(frozen=True)
 class Converted:
-    """A training state without its functions."""
+    """A training state, and what stood around the optimizer that it was."""
 
+    state: FlaxTrainState
     definition: Definition
-    tx: optax.GradientTransformation
     choice: Choice | None
-    params: Params
-    opt_state: OptState
-    step: np.ndarray
     others: dict[str, PyTree]
     part: Names  # where the optimizer stood
     moves: Sequence[Move]
-
-    def state(self) -> dict[str, PyTree]:
-        """The fields of the state that takes the optimizer's place."""
-        return {"step": self.step, "params": self.params, "opt_state": self.opt_state}
 
 
 def tree_of(converted: Sequence[Converted], place: Place = "state") -> PyTree:
@@ -76,8 +67,8 @@ def tree_of(converted: Sequence[Converted], place: Place = "state") -> PyTree:
     tree: PyTree = converted[-1].others
     for each in converted:
         if not each.part:
-            return each.state()
-        tree = add_optimizer(tree, each.part, each.state(), place)
+            return each.state
+        tree = add_optimizer(tree, each.part, each.state, place)
     return with_lists(tree)
 
 
@@ -131,11 +122,9 @@ def _convert(
     template = FlaxTrainState(np.int32(0), None, shapes_of(part.target), tx, opt_state)
     plan = plan_of_part(part, template, name)
     plan.check(allow_nan=allow_nan)
-    leaves = fill_outline(state_dict(opt_state), plan.apply(), ("opt_state",))
-    return Converted(
-        definition, tx, choice, part.target, refill(opt_state, leaves),
-        np.asarray(part.step, np.int32), rest_of(tree, part), part.path, plan.moves,
-    )  # fmt: skip
+    state = refill(template, fill_outline(state_dict_of(template), plan.apply()))
+    others = rest_of(tree, part)
+    return Converted(state, definition, choice, others, part.path, plan.moves)
 
 
 def train_state(
@@ -150,14 +139,15 @@ def train_state(
     """A TrainState whose leaves are put on their devices one after another."""
     state_class: Any = cls
     fields = fields or {}
-    tree = {"params": converted.params, "opt_state": converted.opt_state}
     values, unused = _collections(state_class, converted, sharding, part)
-    own_scale = fields.get("dynamic_scale")
-    scale = values.pop("dynamic_scale", None)
+    if scale := values.pop("dynamic_scale", None):  # its settings are in no checkpoint
+        template = fields.get("dynamic_scale") or legacy_optim.DynamicScale()
+        scale = serialization.from_state_dict(template, dict(scale))
+        fields = fields | {"dynamic_scale": scale}
+    state = converted.state
+    tree: dict[str, PyTree] = {"params": state.params, "opt_state": state.opt_state}
     tree |= {name: value for name, value in values.items() if name not in fields}
     arrays = placed(tree, sharding)
-    if scale is not None:
-        fields = fields | {"dynamic_scale": _scale(own_scale, scale)}
     if "ema_params" in tree and fields.get("ema_decay") is None:
         _say_left(
             place,
@@ -171,8 +161,8 @@ def train_state(
             "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
             "field of that name has any other.",
         )
-    step = jnp.asarray(converted.step, jnp.int32)
-    return state_class.create(apply_fn=apply_fn, tx=converted.tx, step=step, **(arrays | fields))
+    step = jnp.asarray(state.step, jnp.int32)
+    return state_class.create(apply_fn=apply_fn, tx=state.tx, step=step, **(arrays | fields))
 
 
 def _collections(
@@ -185,13 +175,7 @@ def _collections(
     entries = entries_around(converted.others, converted.part)
     if part is not None:  # the caller knows that there are others
         entries = {path: v for path, v in entries.items() if not any(True for _ in optimizers(v))}
-    return match_fields(names, entries, converted.params, int(converted.step))
-
-
-def _scale(scale: PyTree, saved: Mapping[str, PyTree]) -> PyTree:
-    """The loss scale with its settings as given: no checkpoint has them."""
-    template = legacy_optim.DynamicScale() if scale is None else scale
-    return serialization.from_state_dict(template, dict(saved))
+    return match_fields(names, entries, converted.state.params, int(converted.state.step))
 
 
 def _say_left(place: Place, text: str) -> None:

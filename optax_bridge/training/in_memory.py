@@ -53,7 +53,7 @@ def convert_state(
         if optimizer_def is None:
             raise TypeError("convert_state(train_state) needs optimizer_def=, the definition")
         definition: Any = optimizer_def  # which `legacy_tree` checks
-        return legacy_tree(state.params, state.opt_state, state.step, definition)
+        return legacy_tree(state.params, state.opt_state, state.step, definition)[0]
     if optimizer_def is None and isinstance(state, legacy_optim.Optimizer):
         optimizer_def = state.optimizer_def
     tree = plain(serialization.to_state_dict(state))

@@ -16,8 +16,7 @@ from optax_bridge.checkpoints.moves import (
     rename_items,
     with_renamed_parameters,
 )
-from optax_bridge.checkpoints.same_names import Paths, Scope, leaf_item
-from optax_bridge.checkpoints.state_items import judge_types, ranges_of
+from optax_bridge.checkpoints.same_names import Paths, Scope, judge_types, leaf_item, ranges_of
 from optax_bridge.correspondence.values import FINITE
 from optax_bridge.exact.leaf_rule import difference
 from optax_bridge.exact.transformation import take_step

@@ -55,8 +55,7 @@ def _fill_checked(outline: PyTree, saved: PyTree, name: str) -> PyTree:
     """A template's state dict with the leaves of a checkpoint's, checked."""
     # The correspondence comes along, which no step needs.
     from optax_bridge.checkpoints.moves import Plan
-    from optax_bridge.checkpoints.same_names import Paths, Scope, same_names
-    from optax_bridge.checkpoints.state_items import state_items
+    from optax_bridge.checkpoints.same_names import Paths, Scope, same_names, state_items
 
     scope = Scope(name, state=state_items)
     plan = Plan(name, tuple(same_names(outline, saved, Paths(), scope)))
