@@ -18,7 +18,7 @@ from optax_bridge.checkpoints.locate import (
     select_paths,
 )
 from optax_bridge.checkpoints.moves import Move, Plan, moved_to
-from optax_bridge.checkpoints.read import Read
+from optax_bridge.checkpoints.read import T5X, Read
 from optax_bridge.checkpoints.restore import apply_plan, plan_restore
 from optax_bridge.checkpoints.same_names import Paths, trained_items
 from optax_bridge.checkpoints.to_legacy import back
@@ -102,8 +102,8 @@ def to_states(
         )  # fmt: skip
         remaining = states[path].others
     state = states.get("")
-    # Every checkpoint of T5X has that level.
-    if state is not None and (is_flat or set(read.tree) == {read.level}):
+    is_of_t5x = read.format == T5X and set(read.tree) == {"optimizer"}
+    if state is not None and (is_flat or is_of_t5x):
         tree, moves = _flat(state, read), [*state.moves]
     else:
         tree = tree_of([*states.values()], read.path)

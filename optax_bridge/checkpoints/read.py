@@ -21,6 +21,7 @@ from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree
 
 ORBAX = "Orbax"  # which brings arrays to devices itself
+T5X = "T5X"  # whose optimizer stands at a level of its own
 # `checkpoint_100` of flax.training, `ckpt-7.flax` of clu; the step may be a decimal number.
 _NUMBERED = re.compile(
     r"(?P<stem>.*?)[_-](?P<step>\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:\.flax)?", re.ASCII
@@ -43,7 +44,6 @@ class Read:
       tree: nested dicts, lists by index; arrays, or objects with `shape`, `dtype` and `__array__`,
         at the leaves.
       variant: of the format, in words, where it has several.
-      level: the name under which every checkpoint of the format has its optimizer, if any.
       origins: of a tree that was laid out anew, each leaf's move from the file to its place.
     """
 
@@ -51,7 +51,6 @@ class Read:
     format: str
     tree: PyTree
     variant: str = ""
-    level: str | None = None
     origins: Mapping[Names, Move] = field(default_factory=dict[Names, Move], repr=False)
 
     def from_file(self, move: Move) -> Move:
@@ -62,13 +61,12 @@ class Read:
     @property
     def description(self) -> str:
         """Format and content in words."""
-        # A format whose optimizers all stand at one level has no states of this package.
-        states = [] if self.level is not None else list(find_states(self.tree))
-        if states:
-            where = ", ".join("/".join(path) for path in states if path)
-            notes = f" ({self.variant})" if self.variant else ""
-            return f"{self.format}, a TrainState" + (f" at {where}" if where else "") + notes
-        return f"{self.format}, {self.variant}" if self.variant else self.format
+        states = list(find_states(self.tree))
+        if not states:
+            return f"{self.format}, {self.variant}" if self.variant else self.format
+        where = ", ".join("/".join(path) for path in states if path)
+        at, notes = f" at {where}" if where else "", f" ({self.variant})" if self.variant else ""
+        return f"{self.format}, a TrainState{at}{notes}"
 
 
 def read_checkpoint(path: Path | str, requested: int = 0) -> Read:
@@ -113,7 +111,7 @@ def _read(path: Path, levels: int = _LEVELS) -> Read:
         raise CheckpointError(
             path, expected, brief(contents.tree), f"{names()} checkpoints are read."
         )
-    return Read(root, format.name, plain(contents.tree), contents.variant, format.level)
+    return Read(root, format.name, plain(contents.tree), contents.variant)
 
 
 @functools.cache

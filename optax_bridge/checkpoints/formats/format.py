@@ -38,25 +38,14 @@ def put(tree: dict[str, PyTree], names: tuple[str, ...], leaf: Leaf, place: str)
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of checkpoint.
+    """A kind of checkpoint: how it is called, recognised, read and, where it can be, written."""
 
-    Attributes:
-      name: how messages call it, such as "Flax msgpack".
-      option: how the command line calls it, such as "msgpack".
-      find: from a path to the file or folder of the checkpoint; None if it is of another format.
-      read: from that file or folder to the contents; arrays may stay on the disk until used.
-      write: writes a tree to a path; None if the format is only read. Its last argument is the
-        destination, for errors.
-      file_pattern: of a folder that is written: a regular expression that its files' names match.
-      level: the name under which every checkpoint of the format has its optimizer, if any.
-      is_general: True if other formats have the same outward form, and are tried before it.
-    """
-
-    name: str
-    option: str
+    name: str  # in messages, such as "Flax msgpack"
+    option: str  # of the command line, such as "msgpack"
+    # From a path to the file or folder of the checkpoint; None if it is of another format.
     find: Callable[[Path], Path | None]
-    read: Callable[[Path], Contents]
+    read: Callable[[Path], Contents]  # whose arrays may stay on the disk until they are used
+    # Writes a tree to a path; the last argument is the destination, for errors.
     write: Callable[[Path, PyTree, Path], None] | None = None
-    file_pattern: str = ""
-    level: str | None = None
-    is_general: bool = False
+    file_pattern: str = ""  # of the names of the files in a folder that is written
+    is_general: bool = False  # other formats have the same outward form, and are tried before it

@@ -20,7 +20,6 @@ from optax_bridge.metadata.paths import Names, by_index
 from optax_bridge.metadata.trees import PyTree
 
 INDEX = "checkpoint"
-_COMPRESSORS = (None, "gzip", "zlib", "zstd")
 _TENSORFLOW = b"model_checkpoint_path"  # how its file `checkpoint` starts, which clu leaves
 _LATEST = 3  # version of the layout
 _PLACEHOLDER = "PLACEHOLDER://"
@@ -99,13 +98,7 @@ def _array(
         options["metadata"] = _metadata_in_index(spec, place, arrays.folder / name)
     array = arrays.open(name, place, options)
     if version in (1, 2) and array.dtype == np.uint16:  # the bits of bfloat16
-        array = dataclasses.replace(array, dtype=np.dtype(ml_dtypes.bfloat16))
-    stored = array.store.spec().to_json(include_defaults=True)["metadata"]
-    if (stored["compressor"] or {}).get("id") not in _COMPRESSORS:
-        raise CheckpointError(
-            place, f"compression by one of {brief(_COMPRESSORS)}", brief(stored["compressor"]),
-            "T5X wrote gzip and zstd; others may promise any number of bytes.",
-        )  # fmt: skip
+        return dataclasses.replace(array, dtype=np.dtype(ml_dtypes.bfloat16))
     return array
 
 
@@ -134,13 +127,12 @@ def _lengths(value: PyTree) -> PyTree:
 def _name(kvstore: PyTree, folder: Path) -> str:
     """The path of an array's folder within the checkpoint's; "" without one."""
     path = kvstore.get("path") if isinstance(kvstore, Mapping) else kvstore
-    if not isinstance(path, str) or "\0" in path or len(path) > 4096:
+    if not isinstance(path, str):
         return ""
     path = path.rstrip("/")
     *above, last = path.split("/")
-    if above and last not in ("", ".", "..") and (folder / last).is_dir():
-        return path if ".." in above else last
-    return path
+    is_below = above and ".." not in above and last not in ("", ".", "..")
+    return last if is_below and (folder / last).is_dir() else path
 
 
-FORMAT = Format("T5X", "t5x", find=_find, read=_read, level="optimizer")
+FORMAT = Format("T5X", "t5x", find=_find, read=_read)

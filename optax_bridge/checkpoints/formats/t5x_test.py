@@ -265,9 +265,6 @@ BAD_SPECS = {
     "unknown_compressor": {
         "metadata": {"shape": [3, 4], "chunks": [3, 4], "compressor": {"id": "pickle"}}
     },
-    "blosc_promises_anything": {
-        "metadata": {"shape": [3, 4], "chunks": [3, 4], "compressor": {"id": "blosc"}}
-    },
     "too_short": {"metadata": {"shape": [3, 5], "chunks": [3, 5], "compressor": None}},
 }
 

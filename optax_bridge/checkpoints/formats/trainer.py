@@ -2,13 +2,11 @@
 
 import json
 import re
-import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from optax_bridge.checkpoints.errors import CheckpointError, brief
+from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.format import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import read_orbax
 from optax_bridge.metadata.paths import Names
@@ -17,79 +15,6 @@ from optax_bridge.metadata.trees import PyTree
 STEP_NAME = re.compile(r"step_(\d{8})")
 INDEX = "index/index.json"
 CHECKSUMS = "checksums/crc32.txt"
-_BLOCK = 2**24
-
-
-def checksum_lines(folder: Path, files: Sequence[Path]) -> str:
-    """Returns a line for each file with its checksum, size and name, and one for these lines."""
-    lines = [
-        f"{_crc32(file):08x} {file.stat().st_size} {file.relative_to(folder).as_posix()}\n"
-        for file in files
-    ]
-    return "".join([*lines, _last_line(lines)])
-
-
-def damage_of(
-    folder: Path,
-    index: int = 0,
-    count: int = 1,
-    merge: Callable[[np.ndarray], np.ndarray] = lambda is_wrong: is_wrong,
-) -> list[str]:
-    """Returns the problems of a step's files, a line each; processes share the work by number."""
-    try:
-        *lines, last = (folder / CHECKSUMS).read_text().splitlines(keepends=True)
-    except (OSError, ValueError):
-        lines, last = list[str](), ""
-    if not lines or last != _last_line(lines):
-        state = "damaged" if (folder / CHECKSUMS).exists() else "missing"
-        return [f"{CHECKSUMS}: {state}, which has the checksums of all other files"]
-    entries = [line.rstrip("\n").split(" ", 2) for line in lines]
-    is_wrong = np.zeros(len(entries), bool)
-    for number in range(index, len(entries), count):
-        is_wrong[number] = _problem_of(folder, *entries[number]) is not None
-    problems = [
-        _problem_of(folder, *entry) or f"{entry[2]}: damaged"
-        for entry, is_bad in zip(entries, merge(is_wrong), strict=True)
-        if is_bad
-    ]
-    match, step = STEP_NAME.fullmatch(folder.name), _step_in(folder)
-    if match is not None and step not in (None, int(match[1])):
-        problems.append(f"{INDEX}: that of step {step}; rename the folder back")
-    return problems
-
-
-def _problem_of(folder: Path, crc: str, size: str, name: str) -> str | None:
-    try:
-        actual_size = (folder / name).stat().st_size
-        if actual_size != int(size):
-            return f"{name}: {size} bytes expected, found {actual_size}"
-        matches = f"{_crc32(folder / name):08x}" == crc
-        return None if matches else f"{name}: other bytes than were written"
-    except FileNotFoundError:
-        return f"{name}: missing"
-    except OSError as error:
-        return f"{name}: cannot be read: {error.strerror}"
-
-
-def _step_in(folder: Path) -> int | None:
-    """The step that the index of a folder is of; None if it does not say."""
-    try:
-        (name, step), *_ = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return None
-    return step if name == "step" and type(step) is int else None
-
-
-def _crc32(file: Path) -> int:
-    value = 0
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            value = zlib.crc32(block, value)
-    return value
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return f"{zlib.crc32(''.join(lines).encode()):08x}\n"
 
 
 def _is_step(path: Path) -> bool:
@@ -108,20 +33,24 @@ def _find(path: Path) -> Path | None:
     return steps[-1] if steps else None
 
 
+def step_in(folder: Path) -> int:
+    """The step that the index of a folder is of."""
+    try:
+        (name, step), *_ = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if name != "step" or type(step) is not int:
+            raise ValueError(f"{name}: {step}")
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(folder / INDEX, "the index of a trainer's step", error) from None
+    match = STEP_NAME.fullmatch(folder.name)
+    if match is not None and step != int(match[1]):
+        found, remedy = f"that of step {step}", "Rename the folder back."
+        raise CheckpointError(folder / INDEX, f"that of {folder.name}", found, remedy)
+    return step
+
+
 def _read(root: Path) -> Contents:
     """The step as a `TrainState`; what else it has is named, and not in the tree."""
-    problems, steps = damage_of(root), _steps(root.parent)
-    if problems:
-        whole_steps = [step.name for step in steps if step != root and not damage_of(step)]
-        raise CheckpointError(
-            root, "the files that a trainer wrote", "; ".join(problems[:3]),
-            f"Whole beside it: {', '.join(whole_steps)}. Name one of these." if whole_steps
-            else "No other step beside it is whole.",
-        )  # fmt: skip
-    step = _step_in(root)
-    if step is None:
-        content = brief((root / INDEX).read_text())
-        raise CheckpointError(root / INDEX, "a trainer's step", content, "Is it another's?")
+    step, steps = step_in(root), _steps(root.parent)
     tree: PyTree = read_orbax(root / "state")
     learner = tree.get("learner", {})
     if "model" not in tree or "optimizer" not in learner:

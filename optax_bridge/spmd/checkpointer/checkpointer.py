@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from optax_bridge.checkpoints.formats.trainer import INDEX, STEP_NAME
 from optax_bridge.metadata.trees import Leaf, PyTree
+from optax_bridge.spmd.checkpointer.checksums import damage_of
 from optax_bridge.spmd.checkpointer.handlers import (
     ITEM as CHECKSUMS,
 )
@@ -26,7 +27,6 @@ from optax_bridge.spmd.checkpointer.handlers import (
     SaveChecksums,
     SaveIterators,
     damage_message,
-    damage_of,
     iterators_of,
 )
 from optax_bridge.spmd.checkpointer.policies import (

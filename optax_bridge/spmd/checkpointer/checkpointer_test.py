@@ -24,7 +24,7 @@ from optax_bridge.spmd.checkpointer import (
     read_state_spec,
 )
 from optax_bridge.spmd.checkpointer.checkpointer import parse_step
-from optax_bridge.spmd.checkpointer.handlers import damage_of
+from optax_bridge.spmd.checkpointer.checksums import damage_of
 from optax_bridge.spmd.checkpointer.policies import KeepLastAndEvery, set_aside, settle
 from optax_bridge.spmd.evaler import every_n_steps_policy as evaluates_every_n_steps
 from optax_bridge.spmd.input import ArrayBatches
@@ -348,9 +348,11 @@ def test_a_step_that_is_asked_for_is_not_replaced_by_another(copy):
 
 def test_a_step_in_the_folder_of_another_is_refused(copy):
     (copy / NEWEST).rename(copy / "step_00000777")
-    with pytest.raises(DamagedCheckpointError, match=r"index.json: that of step 6"):
+    with pytest.raises(
+        DamagedCheckpointError, match=r"index.json: .* found that of step 6"
+    ):
         restored(copy)
-    with pytest.raises(CheckpointError, match=r"index.json: that of step 6"):
+    with pytest.raises(CheckpointError, match=r"index.json: .* found that of step 6"):
         read_checkpoint(copy)
     assert restored(copy, fall_back=True) == (4, 4.0)
 

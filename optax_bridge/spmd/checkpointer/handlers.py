@@ -6,15 +6,13 @@ from typing import Protocol, TypeGuard
 
 import jax
 import msgpack
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 from orbax.checkpoint import args as ocp_args
 
-from optax_bridge.checkpoints.formats import trainer
-from optax_bridge.checkpoints.formats.trainer import CHECKSUMS, checksum_lines
+from optax_bridge.checkpoints.formats.trainer import CHECKSUMS
 from optax_bridge.metadata.trees import PyTree
+from optax_bridge.spmd.checkpointer.checksums import checksum_lines
 from optax_bridge.spmd.trees import flatten_items
 
 
@@ -133,18 +131,6 @@ class SaveChecksums(ocp_args.CheckpointArgs):
 
 
 ocp_args.register_with_handler(ChecksumHandler, for_save=True, for_restore=True)(SaveChecksums)
-
-
-def damage_of(folder: Path) -> list[str]:
-    """Returns the problems of a checkpoint's files, a line each."""
-    count = jax.process_count()
-    if count == 1:
-        return trainer.damage_of(folder)
-
-    def merge(is_wrong: np.ndarray) -> np.ndarray:
-        return np.any(multihost_utils.process_allgather(is_wrong), axis=0)
-
-    return trainer.damage_of(folder, jax.process_index(), count, merge)
 
 
 def damage_message(

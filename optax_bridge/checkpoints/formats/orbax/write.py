@@ -1,6 +1,5 @@
 """Writes Orbax checkpoints of a TrainState's fields: `step`, `params`, `opt_state` and others."""
 
-import inspect
 from collections import Counter
 from pathlib import Path
 
@@ -27,14 +26,14 @@ def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     # Arrays are written side by side, as far as this many bytes go.
     largest = max((leaf.nbytes for leaf in arrays), default=0)
-    options: dict[str, PyTree] = {"save_concurrent_gb": max(1, -(-2 * largest // 10**9))}
-    if "use_compression" in inspect.signature(ocp.PyTreeCheckpointHandler).parameters:
-        options["use_compression"] = False  # older versions always compress, which takes longer
-    if any(leaf.size == 0 for leaf in arrays):
-        options["use_zarr3"] = True
-        tree = jax.tree.map(_without_size, tree)
+    use_zarr3 = any(leaf.size == 0 for leaf in arrays)
+    tree = jax.tree.map(_without_size, tree) if use_zarr3 else tree
+    handler = ocp.PyTreeCheckpointHandler(
+        save_concurrent_gb=max(1, -(-2 * largest // 10**9)), use_zarr3=use_zarr3,
+        use_compression=False,
+    )  # fmt: skip
     save = ocp.args.PyTreeSave(tree)  # pyright: ignore[reportCallIssue]
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer, quiet_orbax():
+    with ocp.Checkpointer(handler) as checkpointer, quiet_orbax():
         try:
             checkpointer.save(folder.absolute(), args=save)
         except (ValueError, TypeError, OSError, RuntimeError) as error:
