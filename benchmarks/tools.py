@@ -21,7 +21,7 @@ from equivalence_tests.proof.claims import prove_task
 from equivalence_tests.proof.table import tasks as proof_tasks
 from migration_guide.codemod import driver
 from migration_guide.codemod.results import Options
-from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
+from optax_bridge.checkpoints.formats.flax_msgpack import write_msgpack
 
 SECTION = "tools"
 _CORPUS = Path(__file__).parents[1] / "migration_guide" / "corpus" / "programs"

@@ -30,7 +30,7 @@ from optax_bridge.checkpoints.definitions import parse_definition
 from optax_bridge.checkpoints.devices import as_arrays
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.formats.orbax.write import write_orbax
+from optax_bridge.checkpoints.formats.orbax import write_orbax
 from optax_bridge.checkpoints.locate import find_parts
 from optax_bridge.checkpoints.read import read_checkpoint
 from optax_bridge.checkpoints.testdata.optimizers import OPTIMIZERS

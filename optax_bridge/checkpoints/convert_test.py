@@ -392,7 +392,7 @@ def test_large_arrays_may_be_donated_and_come_back(
     """Large arrays are handled block by block, and JAX takes the memory as it is."""
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", max_chunk_size)
     monkeypatch.setattr(
-        "optax_bridge.checkpoints.formats.flax_msgpack.encode.MAX_CHUNK_SIZE", max_chunk_size
+        "optax_bridge.checkpoints.formats.flax_msgpack.MAX_CHUNK_SIZE", max_chunk_size
     )
     kernel = np.random.default_rng(0).standard_normal((2100, 2048)).astype(np.float32)
     definition, source = legacy_optim.Momentum(0.1), tmp_path / "old"

@@ -183,7 +183,7 @@ import json, os, signal, sys
 from pathlib import Path
 import numpy, orbax.checkpoint, tensorstore, typer
 from optax_bridge.checkpoints import convert_file
-from optax_bridge.checkpoints.formats.orbax import write as orbax_write
+from optax_bridge.checkpoints.formats import orbax
 from optax_bridge.checkpoints.definitions import parse_definition
 
 source, folder = sys.argv[1:]

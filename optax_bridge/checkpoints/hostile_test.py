@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from optax_bridge.checkpoints import CheckpointError, read_checkpoint
 from optax_bridge.checkpoints.definitions import parse_definition
+from optax_bridge.checkpoints.formats.flax_msgpack import write_msgpack
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.to_train_state import convert_tree
 

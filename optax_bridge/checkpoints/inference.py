@@ -1,6 +1,5 @@
 """The optimizers that a state may be of, by the names of its fields."""
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -75,7 +74,8 @@ def infer_definitions(part: Part) -> list[legacy_optim.OptimizerDef]:
     entry = _only_entry(part)
     holder = entry.parts if entry is not None else None
     inner = _within(part, entry)
-    if holder is not None and len(inner) == 1 and _is_plain(inner[0]):
+    entry_of_inner = _only_entry(inner[0]) if len(inner) == 1 else None
+    if holder is not None and entry_of_inner is not None and entry_of_inner.parts is None:
         outer = map(holder.wrap, infer_definitions(inner[0]))
         return [definition for definition in outer if definition is not None]
     if entry is None or holder is not None:
@@ -95,14 +95,5 @@ def infer_definitions(part: Part) -> list[legacy_optim.OptimizerDef]:
         return [entry.legacy(**entry.inferred(part.rows))]
     switches = [hp.legacy for hp in entry.hyper_params if isinstance(hp.default, bool)]
     defaults = entry.defaults()
-    tries = []
-    for count in range(len(switches) + 1):
-        for chosen in itertools.combinations(switches, count):
-            tries.append(entry.legacy(**{name: not defaults[name] for name in chosen}))
-    return tries
-
-
-def _is_plain(part: Part) -> bool:
-    """True if a state may be of one class alone, which holds no others."""
-    entry = _only_entry(part)
-    return entry is not None and entry.parts is None
+    changes = [{name: not defaults[name]} for name in switches]
+    return [entry.legacy(**change) for change in [{}, *changes]]

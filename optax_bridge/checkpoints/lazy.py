@@ -118,8 +118,6 @@ def check_unpacked(leaves: Iterable[Leaf], path: Path, requested: int = 0) -> No
     """Checks what the arrays of a checkpoint say they hold, before any is unpacked."""
     packed = (leaf for leaf in leaves if isinstance(leaf, LazyArray))
     unpacked = sum(leaf.nbytes for leaf in packed if not isinstance(leaf, ChunkedArray))
-    if unpacked <= max(_UNPACKED_AT_LEAST, requested):
-        return
     size, setting = size_of_files(path), os.environ.get(UNPACKED_LIMIT, "")
     limit = max(_UNPACKED_RATIO * size + _UNPACKED_AT_LEAST, requested)
     limit = max(limit, int(setting) if setting.isdecimal() else 0)

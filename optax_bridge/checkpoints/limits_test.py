@@ -20,8 +20,8 @@ from optax_bridge.checkpoints import (
     restore_checkpoint,
 )
 from optax_bridge.checkpoints import read as reading
+from optax_bridge.checkpoints.formats.flax_msgpack import write_msgpack
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
 from optax_bridge.checkpoints.formats.format import Format
 from optax_bridge.checkpoints.lazy import is_shape
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x

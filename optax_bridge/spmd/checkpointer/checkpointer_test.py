@@ -348,9 +348,7 @@ def test_a_step_that_is_asked_for_is_not_replaced_by_another(copy):
 
 def test_a_step_in_the_folder_of_another_is_refused(copy):
     (copy / NEWEST).rename(copy / "step_00000777")
-    with pytest.raises(
-        DamagedCheckpointError, match=r"index.json: .* found that of step 6"
-    ):
+    with pytest.raises(DamagedCheckpointError, match=r"index.json: .* found that of step 6"):
         restored(copy)
     with pytest.raises(CheckpointError, match=r"index.json: .* found that of step 6"):
         read_checkpoint(copy)

@@ -1,14 +1,24 @@
 """Flax's msgpack files: `flax.serialization.to_bytes`, `flax.training.checkpoints` before Orbax."""
 
+import math
 import mmap
+import struct
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgpack
+import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.formats.flax_msgpack.decode import decode
-from optax_bridge.checkpoints.formats.flax_msgpack.encode import write_msgpack
+from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED, decode
 from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
+from optax_bridge.checkpoints.lazy import ChunkedArray, blocks_of
 from optax_bridge.checkpoints.trees import state_dict
-from optax_bridge.metadata.trees import PyTree
+from optax_bridge.metadata.trees import Leaf, PyTree
+
+MAX_CHUNK_SIZE = 2**30  # as in Flax: msgpack's own limit is four times that
+_pack: Any = msgpack.packb
 
 
 def read_msgpack(path: Path) -> PyTree:
@@ -26,6 +36,57 @@ def has_outline(path: Path) -> bool:
     if not head or (head.startswith(b"\x80") and len(head) > 1):
         return False
     return 0x80 <= head[0] <= 0x9F or 0xDC <= head[0] <= 0xDF
+
+
+def write_msgpack(file: BinaryIO, node: PyTree) -> None:
+    """Writes a tree; the bytes are those of `flax.serialization.msgpack_serialize(tree)`."""
+    if isinstance(node, Mapping):
+        file.write(msgpack.Packer().pack_map_header(len(node)))
+        for key, value in node.items():
+            file.write(_pack(key))
+            write_msgpack(file, value)
+    elif isinstance(node, list | tuple):
+        file.write(msgpack.Packer().pack_array_header(len(node)))
+        for value in node:
+            write_msgpack(file, value)
+    elif not hasattr(node, "shape") or not hasattr(node, "dtype"):
+        is_complex = isinstance(node, complex)
+        file.write(_pack(msgpack.ExtType(2, _pack((node.real, node.imag))) if is_complex else node))
+    elif node.nbytes > MAX_CHUNK_SIZE:
+        shape = {str(axis): length for axis, length in enumerate(node.shape)}
+        pieces = {str(number): piece for number, piece in enumerate(_pieces(node))}
+        write_msgpack(file, {CHUNKED: True, "shape": shape, "chunks": pieces})
+    else:
+        _write_array(file, node)
+
+
+def _write_array(file: BinaryIO, node: Leaf) -> None:
+    size = math.prod(node.shape) * node.dtype.itemsize
+    head = msgpack.Packer().pack_array_header(3) + _pack(node.shape)
+    head += _pack(node.dtype.name) + _header(0xC4, size)
+    length = len(head) + size
+    is_fixed = length in (1, 2, 4, 8, 16)
+    file.write(bytes([0xD4 + length.bit_length() - 1]) if is_fixed else _header(0xC7, length))
+    file.write(bytes([3 if isinstance(node, np.generic) else 1]) + head)
+    for block in blocks_of(node):
+        file.write(block.data)
+
+
+def _header(first: int, length: int) -> bytes:
+    """A length behind its code: the first of three, for one byte, two or four."""
+    if length < 2**8:
+        return struct.pack(">BB", first, length)
+    if length < 2**16:
+        return struct.pack(">BH", first + 1, length)
+    return struct.pack(">BI", first + 2, length)
+
+
+def _pieces(leaf: Leaf) -> list[np.ndarray]:
+    """A large array as Flax cuts it; as it is read from Flax's file, it is cut already."""
+    if isinstance(leaf, ChunkedArray) and all(p.nbytes <= MAX_CHUNK_SIZE for p in leaf.pieces):
+        return list(leaf.pieces)
+    count = max(1, MAX_CHUNK_SIZE // leaf.dtype.itemsize)
+    return np.split(np.asarray(leaf).reshape(-1), range(count, leaf.size, count))
 
 
 def _write(path: Path, tree: PyTree, _: Path) -> None:
