@@ -1,6 +1,7 @@
 """Checkpoints restored directly onto a mesh, leaf by leaf."""
 
 import functools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 import legacy_optim
 from optax_bridge import TrainState, convert_state, from_legacy, state_shardings
 from optax_bridge.checkpoints import CheckpointError, restore_checkpoint
+from optax_bridge.checkpoints.devices import quiet_orbax
 from optax_bridge.checkpoints.testdata.write_t5x import write_t5x
 from optax_bridge.metadata.paths import leaves
 
@@ -66,21 +68,17 @@ def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path)
         assert kernel.sharding.spec == P("data", "model")
         assert len(kernel.addressable_shards) == shape[0] * shape[1]
         assert kernel.addressable_shards[0].data.shape == (16 // shape[0], 8 // shape[1])
-    whole: Any = TrainState.from_legacy_checkpoint(path, optimizer_def=definition)
+    everywhere = NamedSharding(mesh, P())  # for every leaf
+    whole: Any = TrainState.from_legacy_checkpoint(
+        path, optimizer_def=definition, sharding=everywhere
+    )
     left, right = (jax.tree.leaves((s.params, s.opt_state)) for s in (state, whole))
     for one, other in zip(left, right, strict=True):
+        assert other.sharding == everywhere
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
     grads = jax.tree.map(lambda p: 0.1 * p, state.params)
     after = jax.jit(lambda state, grads: state.apply_gradients(grads=grads))(state, grads)
     assert after.params["dense"]["kernel"].sharding.is_equivalent_to(kernel.sharding, 2)
-
-
-def test_one_sharding_for_all(tmp_path: Path) -> None:
-    mesh = jax.make_mesh((8,), ("data",))
-    everywhere = NamedSharding(mesh, P())
-    state: Any = TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=everywhere)
-    for leaf in jax.tree.leaves((state.params, state.opt_state)):
-        assert len(leaf.sharding.device_set) == 8
 
 
 def test_shardings_of_a_state(tmp_path: Path) -> None:
@@ -173,3 +171,24 @@ def test_orbax_commits_no_array_that_the_template_does_not(tmp_path: Path) -> No
     without: Any = restore_checkpoint(tmp_path, None)
     assert isinstance(without["rng"], np.ndarray)
     np.testing.assert_array_equal(without["rng"], saved["rng"])
+
+
+@pytest.mark.parametrize(
+    ("level", "within"),
+    [
+        (logging.NOTSET, logging.CRITICAL),
+        (logging.WARNING, logging.CRITICAL),
+        (logging.INFO, logging.INFO),
+        (logging.DEBUG, logging.DEBUG),
+    ],
+)
+def test_orbax_is_quiet_unless_asked_to_speak(level: int, within: int) -> None:
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        with quiet_orbax():
+            assert logger.level == within
+        assert logger.level == level
+    finally:
+        logger.setLevel(before)

@@ -81,7 +81,7 @@ def _problem_of_replacing(destination: Path) -> str:
     if kind == "a folder" and not os.listdir(destination):
         return ""
     located = format_of(destination)
-    if located is None or located[1] != destination:
+    if located is None:
         is_file = kind == "a file"
         return "a file of another kind" if is_file else brief(sorted(os.listdir(destination)))
     format, _ = located

@@ -79,17 +79,6 @@ def test_what_stood_beside_the_optimizer_is_there(least_size: int, tmp_path: Pat
     assert read.format == "T5X" and set(read.tree) == {"optimizer", "epoch"}
 
 
-def test_index_is_not_replaced_by_force(tmp_path: Path) -> None:
-    index = tmp_path / "checkpoint_4" / "checkpoint"
-    write_t5x(index.parent, genuine("adafactor"))
-    before = index.read_bytes()
-    with pytest.raises(CheckpointError, match="a checkpoint to replace"):
-        convert_file(
-            FILES / "adafactor.msgpack", index, ADAFACTOR, file_format="msgpack", force=True
-        )
-    assert index.read_bytes() == before
-
-
 @pytest.mark.parametrize("name", ["adam_bfloat16", "no_elements", "odd_names", "list", "chunked"])
 def test_trees_of_every_kind_convert_from_t5x(name: str, tmp_path: Path) -> None:
     definition = parse_definition(OPTIMIZERS[name])
@@ -112,6 +101,9 @@ RULES = {
     "attention/kernel": ("row", "batch", "column", "column"),  # embed, layers, heads, kv
     "mlp/kernel": ("batch", "row", "column"),
 }
+
+
+NOWHERE: Any = {"nowhere": ("row", "column")}
 
 
 def scanned() -> Any:
@@ -140,44 +132,28 @@ def scanned() -> Any:
     return {"target": {"decoder": decoder}, "state": state}
 
 
-def test_adafactor_by_axis_goes_on_where_t5x_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_grouped", [False, True], ids=["one", "groups"])
+def test_adafactor_by_axis_takes_over_what_t5x_had(is_grouped: bool, tmp_path: Path) -> None:
     tree = scanned()
-    write_t5x(tmp_path / "checkpoint_1000", tree)
     tx = optax_bridge.adafactor(1e-3, path_rules=RULES)
-    state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx)
-    assert int(state.step) == int(state.opt_state.count) == 1000
-    grads = jax.tree.map(lambda p: 0.01 * p, state.params)
-    after = jax.jit(lambda state: state.apply_gradients(grads=grads))(state)
-    # One step by hand of the factored second moment, T5X's formula, for the scanned kernel.
-    fields = tree["state"]["param_states"]["decoder"]["mlp"]["kernel"]
-    decay = 1 - np.float32(1001) ** np.float32(-0.8)
-    squared = np.square(grads["decoder"]["mlp"]["kernel"]) + 1e-30
-    expected = decay * fields["v_row"] + (1 - decay) * squared.mean(axis=2)
-    found = after.opt_state.v_row["decoder"]["mlp"]["kernel"]
-    # Within 4 ULP of the largest: the mean is summed in another order here.
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * np.spacing(expected.max()))
-
-
-def test_groups_of_adafactors_by_axis_go_on_where_t5x_stopped(tmp_path: Path) -> None:
-    tree = scanned()
-    tree["target"]["frozen"] = np.ones(3, np.float32)
-    tree["state"]["param_states"]["frozen"] = None
+    if is_grouped:
+        tree["target"]["frozen"] = np.ones(3, np.float32)
+        tree["state"]["param_states"]["frozen"] = None
+        groups = []
+        for name, rule in RULES.items():
+            mask = optax_bridge.path_mask(lambda path, _, name=name: name.split("/")[0] in path)
+            groups.append((mask, optax_bridge.adafactor(1e-3, path_rules={name: rule})))
+        tx = optax_bridge.multi_optimizer(*groups)
     write_t5x(tmp_path / "checkpoint_1000", tree)
-    by_path = optax_bridge.path_mask(lambda path, _: "attention" in path)
-    mlp = optax_bridge.path_mask(lambda path, _: "mlp" in path)
-    attention_rule, mlp_rule = ({name: rule} for name, rule in RULES.items())
-    tx = optax_bridge.multi_optimizer(
-        (by_path, optax_bridge.adafactor(1e-3, path_rules=attention_rule)),
-        (mlp, optax_bridge.adafactor(1e-4, path_rules=mlp_rule)),
-    )
     state: Any = TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx)
-    assert state.opt_state.inner[0].v_col["decoder"]["attention"]["kernel"].shape == (2, 3, 4)
-    assert {int(inner.count) for inner in state.opt_state.inner} == {1000}
+    assert int(state.step) == 1000
     states = tree["state"]["param_states"]["decoder"]
-    for inner, name in zip(state.opt_state.inner, ("attention", "mlp"), strict=True):
+    for number, name in enumerate(("attention", "mlp")):
+        inner = state.opt_state.inner[number] if is_grouped else state.opt_state
+        assert int(inner.count) == 1000
         for field in ("v_row", "v_col"):
-            found = getattr(inner, field)["decoder"][name]["kernel"]
-            np.testing.assert_array_equal(found, states[name]["kernel"][field])
+            actual = getattr(inner, field)["decoder"][name]["kernel"]
+            np.testing.assert_array_equal(actual, states[name]["kernel"][field])
 
 
 def test_a_square_kernel_by_rules_that_t5x_ignores_is_refused(tmp_path: Path) -> None:
@@ -200,26 +176,21 @@ def test_a_square_kernel_by_rules_that_t5x_ignores_is_refused(tmp_path: Path) ->
     np.testing.assert_array_equal(state.opt_state.v_col["kernel"], 2 * row)
 
 
-@pytest.mark.parametrize(
-    ("tx", "message"),
-    [
-        (
-            lambda: optax_bridge.adafactor(1e-3, path_rules={"nowhere": ("row", "column")}),
-            "nowhere",
-        ),
-        (lambda: optax_bridge.adafactor(1e-3, axis_rules={"embed": "row"}), "path_rules"),
-        (lambda: optax_bridge.adafactor(1e-3), "v_row"),
-        (lambda: optax_bridge.adam(1e-3), "param_states"),
-        (lambda: optax.adafactor(1e-3), "optax_bridge.adafactor"),
-    ],
-    ids=["rule_fits_nothing", "rules_by_name", "no_rules", "other_optimizer", "not_ours"],
-)
-def test_transformation_that_does_not_fit_is_an_error(
-    tx: Any, message: str, tmp_path: Path
-) -> None:
+OTHERS: dict[str, tuple[Any, str]] = {
+    "rule_fits_nothing": (lambda: optax_bridge.adafactor(1e-3, path_rules=NOWHERE), "nowhere"),
+    "rules_by_name": (lambda: optax_bridge.adafactor(1e-3, axis_rules={"a": "row"}), "path_rules"),
+    "no_rules": (lambda: optax_bridge.adafactor(1e-3), "v_row"),
+    "other_optimizer": (lambda: optax_bridge.adam(1e-3), "param_states"),
+    "not_ours": (lambda: optax.adafactor(1e-3), "optax_bridge.adafactor"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_transformation_that_does_not_fit_is_an_error(name: str, tmp_path: Path) -> None:
     write_t5x(tmp_path / "checkpoint_1000", scanned())
+    make, message = OTHERS[name]
     with pytest.raises(CheckpointError, match=message):
-        TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=tx())
+        TrainState.from_legacy_checkpoint(tmp_path, optimizer_def=make())
 
 
 STORED_WHOLE: dict[str, Any] = {"largest_chunk": 99, "with_metadata": False}
