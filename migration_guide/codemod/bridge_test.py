@@ -123,21 +123,10 @@ def test_what_meets_a_chosen_definition_is_as_legacy_as_it(subtests: pytest.Subt
         (met + "e.hyper_params.learning_rate", "return e.hyper_params.learning_rate"),
         (met + "e.update_hyper_params(beta=r)", "return e.update_hyper_params(beta=r)"),
         (met + "e.init_state(p)", "return e.init_state(p)"),
-        (
-            "    return max([d, mom(0.5)], key=lambda e: e.hyper_params.learning_rate).create(p)",
-            "tx=optax_bridge.from_legacy(max([d, mom(0.5)], key=lambda e: e.hyper_params.learning_",
-        ),
     ]:
         with subtests.test(use):
             new = rewrite(f"{BESIDE}{use}\n", Options()).code
             assert '{"m": mom, "a": legacy_optim.Adam}[n](0.1)\n' in new and expected in new
-
-
-def test_the_key_by_which_a_definition_is_chosen_is_read_by_its_new_name():
-    use = "o = max(optim.Adam(1), optim.Momentum(2), key=lambda e: e.hyper_params.learning_rate)"
-    new = rewrite(f"from flax import optim\n{use}\no.create(p)\n", Options()).code
-    assert 'key=lambda e: e.hyper_params["learning_rate"])' in new
-    assert "params=p, tx=o)" in new
 
 
 def test_what_was_bridged_by_hand_is_bridged_once(subtests: pytest.Subtests):

@@ -117,20 +117,12 @@ CASES = {
     "star": ("from jax.experimental.loops import *", "# optax-bridge: jax.experimental.loops"),
     "name-of-star": ("from jax.numpy import *\nx = product(y)", "x = jax.numpy.prod(y)"),
     "variable": ("import jax\nxnp = jax.numpy\nx = xnp.product(y)", "x = xnp.prod(y)"),
-    "variable-of-a-module-by-name": (
-        "import importlib\nimport jax\nxnp = importlib.import_module('jax.numpy')\nxnp.product(y)",
-        "xnp.prod(y)",
-    ),
     "variable-of-a-class": (
         "from flax import linen as nn\nE = nn.Embed\nE.embedding",
         "# optax-bridge: flax.linen.Embed.embedding",
     ),
     "variable-by-hand": ("import numpy\nxnp = numpy\nx = xnp.float(y)", "# optax-bridge: numpy.f"),
     "getattr": ("import numpy\nx = getattr(numpy, 'float')", "# optax-bridge: numpy.float"),
-    "by-import-module": (
-        "import importlib\nx = importlib.import_module('jax.api')",
-        "# optax-bridge: jax.api",
-    ),
     "string": ("import numpy as np\nx: 'np.asscalar' = 1", "# optax-bridge: numpy.asscalar"),
     "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
     "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),
@@ -205,7 +197,6 @@ IMPORTS_OF_A_MODULE = {
     "tried": "try:\n    import {module}\nexcept ImportError:\n    pass\nuse(1)\n",
     "name of it": "from {module} import lost\nuse(lost)\n",
     "star": "from {module} import *\nuse(1)\n",
-    "by import_module": "import importlib\nuse(importlib.import_module('{module}'))\n",
 }
 
 
@@ -236,34 +227,20 @@ def test_what_is_gone_is_the_module_and_not_its_name():
     assert message.text.endswith("What to do: from jax import config")
 
 
-def test_what_such_an_import_becomes():
-    code = "import jax\nimport jax.config\nimport jax.config as c\nc.x, jax.config.y\n"
-    assert rewrite(code, Options()).code == (
-        "import jax\nfrom jax import config as c\nc.x, jax.config.y\n"
-    )
-
-
 def test_a_question_of_the_type_of_an_array_is_left_to_a_person(subtests: pytest.Subtests):
     for code in [
         "type(x) is jnp.DeviceArray",
         "jax.interpreters.xla.DeviceArray == x.__class__",
         "type(x) not in [int, float, jnp.DeviceArray]",
         "type(f(x)) in (int, jnp.DeviceArray)",
-        "type(x).__name__ == 'DeviceArray'",
-        "self.assertEqual(type(x), jnp.DeviceArray)",
         "type(x) is type(y) is jnp.DeviceArray",
         "{jnp.DeviceArray: 'a', np.ndarray: 'b'}.get(type(x))",
         "{int: 'a', jax.interpreters.xla.DeviceArray: 'b'}[type(x)]",
         "KINDS = {jnp.DeviceArray, np.ndarray}",
         "KINDS = frozenset({jnp.DeviceArray})",
-        "table; table[jnp.DeviceArray] = f",
-        "copyreg.pickle(jnp.DeviceArray, f)",
-        "flax.serialization.register_serialization_state(jnp.DeviceArray, f, g)",
-        "KINDS = (int, jnp.DeviceArray)\ndef f(x): return type(x) in KINDS",
-        "KINDS = [int, jnp.DeviceArray]\ny = x.__class__ not in KINDS",
     ]:
         with subtests.test(code):
-            imports = "import copyreg\nimport flax\nimport jax\nimport jax.numpy as jnp\n"
+            imports = "import jax\nimport jax.numpy as jnp\n"
             result = settled(f"{imports}x = {code}\n")
             assert [m.by_hand for m in result.messages] == [True]
 
@@ -275,8 +252,6 @@ def test_a_class_of_arrays_that_is_not_compared_with_a_type_gets_no_comment(
         "KINDS = (int, jnp.DeviceArray)\ny = isinstance(x, KINDS)",
         "y: dict[str, jnp.DeviceArray] = {'a': x}",
         "y = {'type': jnp.DeviceArray}",
-        "KINDS = (int, float)\ny: jnp.DeviceArray = type(x) in KINDS",
-        "y = table[jnp.DeviceArray]",
     ]:
         with subtests.test(code):
             result = rewrite(f"import jax.numpy as jnp\n{code}\n", Options())

@@ -163,8 +163,6 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
         return frozenset([Items(inside)]) if inside else NOTHING
     if last in ("list", "tuple", "sorted", "reversed", "dict") and node.args:
         return a.kind(node.args[0].value)
-    if last in ("max", "min") and a.is_plain_name(node.func):
-        return candidate_kind(a, node)
     if last == "zip":
         return frozenset(
             [Items(frozenset([Several(tuple(item(a.kind(x.value)) for x in node.args))]))]
@@ -172,12 +170,6 @@ def _module_call(a: Expressions, node: cst.Call) -> Kind | None:
     if last == "enumerate" and node.args:
         return frozenset([Items(frozenset([Several((NOTHING, item(a.kind(node.args[0].value))))]))])
     return None
-
-
-def candidate_kind(a: Expressions, node: cst.Call) -> Kind:
-    """Returns the kind of the items that `max`, `min` and `sorted` compare."""
-    kinds = [a.kind(arg.value) for arg in node.args if arg.keyword is None]
-    return item(kinds[0]) if len(kinds) == 1 else join_kinds(kinds)
 
 
 def _method_call(a: Expressions, node: cst.Call) -> Kind | None:

@@ -32,7 +32,7 @@ from legacy_optim.shim import CELLS
 from migration_guide.codemod.inference.kinds import Instance
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import is_legacy
-from migration_guide.codemod.reading.tree import argument, keyword_of, last_name, text_of
+from migration_guide.codemod.reading.tree import argument, keyword_of
 from migration_guide.codemod.rules.restoring import reads_nothing_old
 from migration_guide.codemod.writing.context import Context, Expression, Line
 
@@ -79,12 +79,6 @@ _WITH_KEEP = {
 }
 # Methods gone from arrays, and hardly the name of anything else.
 _OF_ARRAYS = ("itemset", "newbyteorder", "ptp", "tostring")
-# Names of the class of arrays, and functions that look something up by its type.
-_CLASS_NAMES = ("DeviceArray", "_DeviceArray", "ShardedDeviceArray", "DeviceArrayBase")
-_BY_TYPE = (
-    "assertEqual", "assertIn", "assertIs", "assertIsNot", "assertNotEqual", "pickle",
-    "register_serialization_state",
-)  # fmt: skip
 
 
 def rewrite_call(context: Context, original: cst.Call, _: cst.Call) -> None:
@@ -119,20 +113,6 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
         if original is min(uses, key=context.line):
             context.by_hand(original, _PRE_LINEN)
     if _is_array_class(context, original) and _is_looked_up(context, original):
-        context.by_hand(original, _ABSTRACT)
-
-
-def rewrite_comparison(context: Context, original: cst.Comparison, _: cst.Comparison) -> None:
-    """`type(x) in KINDS`, where that has the class; `type(x).__name__ == "DeviceArray"`."""
-    operands = [original.left, *(target.comparator for target in original.comparisons)]
-    is_name = any(last_name(node) in ("__name__", "__qualname__") for node in operands)
-    is_array = is_name and any(text_of(node) in _CLASS_NAMES for node in operands)
-    if any(map(_is_type, operands)):
-        values = [value for node in operands for value in context.analysis.aliased(node)]
-        lists = [value for value in values if isinstance(value, cst.Tuple | cst.List)]
-        classes = (element.value for value in lists for element in value.elements)
-        is_array = is_array or any(_is_array_class(context, node) for node in classes)
-    if is_array:
         context.by_hand(original, _ABSTRACT)
 
 
@@ -172,26 +152,12 @@ def _is_looked_up(context: Context, node: cst.BaseExpression) -> bool:
         match above:
             case cst.Element() | cst.Tuple() | cst.List() | cst.ComparisonTarget():
                 continue
-            case cst.Index() | cst.SubscriptElement():
-                continue
             case cst.Comparison() | cst.Set():
                 return True
             case cst.DictElement():
                 return above.key is node
-            case cst.Arg():
-                call = context.parent(above)
-                return isinstance(call, cst.Call) and last_name(call.func) in _BY_TYPE
             case cst.Call():
                 return above.func is node
-            case cst.Subscript():
-                return isinstance(context.parent(above), cst.AssignTarget)
             case _:
                 return False
     return False
-
-
-def _is_type(node: cst.BaseExpression) -> bool:
-    """True if an expression is `type(x)` or `x.__class__`."""
-    if isinstance(node, cst.Call) and len(node.args) == 1:
-        return last_name(node.func) == "type"
-    return last_name(node) == "__class__"

@@ -33,7 +33,6 @@ from legacy_optim.gone import remedies
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.tree import dotted_name, keyword_of, root_name, text_of
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
-from migration_guide.codemod.writing import constants
 from migration_guide.codemod.writing.context import Context, Expression, Line, New
 
 RUNS_AFTER = ("comments", "jax_ops")
@@ -109,11 +108,6 @@ def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New
     if not name:
         _looked_up(context, original)
         return None
-    if name == "importlib.import_module" and original.args:
-        module = constants.text(context.analysis, original.args[0].value) or ""
-        entry = gone.find_module(module) if is_no_module(module) else _entry(context, module)
-        if entry is not None:
-            context.by_hand(original, entry.message)
     args = _by_position(gone.by_position(name), list(updated.args))
     for index, arg in enumerate(args):
         entry = gone.find_keyword(name, arg.keyword.value) if arg.keyword else None
@@ -161,10 +155,10 @@ def rewrite_statement(
             if entry is not None and entry.new is None and not is_done:
                 context.by_hand(original, entry.message)
     pairs = zip(original.body, updated.body, strict=True)
-    body = [_from_parent(new) for old, new in pairs if not _is_without_effect(context, old)]
+    body = [new for old, new in pairs if not _is_without_effect(context, old)]
     if not body:
         return cst.FlattenSentinel[Line]([])
-    return updated.with_changes(body=body) if body != [*updated.body] else None
+    return updated.with_changes(body=body) if len(body) < len(updated.body) else None
 
 
 def _is_without_effect(context: Context, node: cst.BaseSmallStatement) -> bool:
@@ -184,22 +178,8 @@ def _lost_module(context: Context, node: imports.ImportNode) -> gone.Gone | None
         is_meant = imports.star(node) or not is_answered or is_tried(context, node)
         return gone.find_module(module) if is_meant and is_no_module(module) else None
     names = [name for name, _, _ in imports.aliases(node) if is_no_module(name)]
-    has_others = len(node.names) > 1 and any(alias.asname for alias in node.names)
-    return gone.find_module(names[0]) if names and (has_others or is_tried(context, node)) else None
-
-
-def _from_parent(node: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
-    """`from jax import config as c` for `import jax.config as c`; other statements as they are."""
-    if not isinstance(node, cst.Import) or len(node.names) > 1 or node.names[0].asname is None:
-        return node
-    name = node.names[0].name
-    parent = name.value if isinstance(name, cst.Attribute) else None
-    if not isinstance(parent, cst.Name | cst.Attribute) or not is_no_module(
-        dotted_name(name) or ""
-    ):
-        return node
-    alias = node.names[0].with_changes(name=cst.ensure_type(name, cst.Attribute).attr)
-    return cst.ImportFrom(parent, [alias], semicolon=node.semicolon)
+    is_bound = any(alias.asname for alias in node.names)
+    return gone.find_module(names[0]) if names and (is_bound or is_tried(context, node)) else None
 
 
 def _module_variables(context: Context) -> frozenset[str]:
@@ -207,7 +187,7 @@ def _module_variables(context: Context) -> frozenset[str]:
     return frozenset(
         target.value
         for target, value in context.analysis.facts.assignments
-        if isinstance(target, cst.Name) and _module(context, value) in _OWNERS
+        if isinstance(target, cst.Name) and context.name(value) in _OWNERS
     )
 
 
@@ -216,16 +196,8 @@ def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
     root, text = root_name(node), dotted_name(node)
     if root is None or text is None or root.value not in context.once(_module_variables):
         return ""
-    modules = {_module(context, value) for value in context.analysis.assigned_to(root)}
+    modules = {context.name(value) for value in context.analysis.assigned_to(root)}
     return f"{modules.pop()}{text.removeprefix(root.value)}" if len(modules) == 1 else ""
-
-
-def _module(context: Context, value: cst.BaseExpression) -> str:
-    """The name of `jax.numpy`, and of `importlib.import_module("jax.numpy")`."""
-    if isinstance(value, cst.Call) and value.args:
-        is_import = context.name(value.func) == "importlib.import_module"
-        return constants.text(context.analysis, value.args[0].value) or "" if is_import else ""
-    return context.name(value)
 
 
 def _looked_up(context: Context, call: cst.Call) -> None:
