@@ -134,6 +134,8 @@ def test_what_is_rewritten_or_folded_keeps_every_bit(op: str):
         )
         if op != "select_n" and not _is_taken(op, [dtype], count, settings):
             continue
+        if (op, dtype) == ("clamp", "bool"):  # the emitters that tests compile with have none
+            continue
         graph, leaves = Graph(), grid(dtype)
         size = len(next(iter(leaves.values())))
         for more in {*dtypes} - {dtype}:
