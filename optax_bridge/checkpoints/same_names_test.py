@@ -11,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 from flax import serialization
-from flax.training import checkpoints
 
 import legacy_optim
 from optax_bridge import CheckpointError, FullTrainState, TrainState, convert_state, from_legacy
@@ -21,7 +20,6 @@ from optax_bridge.checkpoints import (
     convert_file,
     from_state_dict,
     read_checkpoint,
-    restore_checkpoint,
 )
 from optax_bridge.checkpoints.definitions import (
     parse_definition,
@@ -32,9 +30,6 @@ from optax_bridge.checkpoints.moves import (
     Misfit,
     Plan,
     Side,
-    leaves_of_training,
-    rename_items,
-    with_renamed_parameters,
 )
 from optax_bridge.checkpoints.read import written_as
 from optax_bridge.checkpoints.restore_test import (
@@ -107,11 +102,6 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
         r"expected a TrainState.*optax-bridge convert", "Traceback",
     ),
-    "something for nothing": (
-        lambda: fresh(rngs={"a": jnp.zeros(2, jnp.uint32)}),
-        lambda: taken(False) | {"rngs": {"a": np.zeros(2, np.uint32)}, "ema_params": np.ones(2)},
-        r"\['ema_params'\] besides", "no [",
-    ),
     "no step for shapes": (
         lambda: jax.eval_shape(fresh), lambda: {"optimizer": with_step({}), "note": np.ones(1)},
         r"\['optimizer'\]\['state'\]\['step'\].*the number of steps", "int()",
@@ -119,10 +109,6 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     "one moment for two places": (
         lambda: fresh(optax.chain(optax.scale_by_adam(), optax.scale_by_adam())),
         lambda: saved(trained()), r"\['grad_ema'\]: several for one place in the new state", "no [",
-    ),
-    "moments in one array": (
-        lambda: fresh(optax.flatten(optax.adam(0.1))), lambda: saved(trained()),
-        r"no \['opt_state'\].*\['mu'\]", "Traceback",
     ),
     "a dtype that is kept": (
         fresh, lambda: {**saved(trained()), "state": halved(saved(trained())["state"])},
@@ -168,14 +154,12 @@ def test_what_is_no_array_beside_a_state_is_taken_as_it_is() -> None:
         )
 
 
-def test_an_array_beside_a_state_grows_from_nothing(tmp_path: Path) -> None:
+def test_an_array_beside_a_state_grows_from_nothing() -> None:
     """A history of losses, which the program begins with `np.zeros(0)`."""
     losses = np.arange(6.0).reshape(3, 2)
     old = {"state": saved(trained()), "losses": losses}
     template = {"state": fresh(), "losses": np.zeros((0, 2))}
     np.testing.assert_array_equal(from_state_dict(template, old)["losses"], losses)
-    checkpoints.save_checkpoint(tmp_path, {"state": fresh(), "losses": losses}, 1)
-    np.testing.assert_array_equal(restore_checkpoint(tmp_path, template)["losses"], losses)
     for other in (np.zeros(0), np.zeros((0, 3)), np.zeros((1, 2))):
         with pytest.raises(CheckpointError, match=r"\['losses'\]: .*np.zeros\(0\) say"):
             from_state_dict({"state": fresh(), "losses": other}, old)
@@ -207,37 +191,10 @@ def test_several_definitions_are_named_by_their_places() -> None:
         parse_definitions(["actor=Adam(0.5)", "/actor=Adam(0.1)"])
 
 
-def test_leaves_go_to_their_new_names_or_the_plan_says_what_is_wrong() -> None:
-    """As the hand-off to NNX and the start of a trainer rename them."""
-    params, tx = {"a": jnp.ones((2, 3)), "b": jnp.ones(3)}, optax.adam(0.1)
-    names = with_renamed_parameters(params, tx.init(params), lambda path: ("net", *path))
-    assert names["params", "a"] == ("params", "net", "a")
-    assert names["opt_state", "0", "mu", "b"] == ("opt_state", "0", "mu", "net", "b")
-    assert names["opt_state", "0", "count"] == ("opt_state", "0", "count")
-    source = leaves_of_training(params, tx.init(params))
-    target = {names[path]: leaf for path, leaf in source.items()}
-    plan = Plan("run", tuple(rename_items(source, target, names)))
-    plan.check()
-    assert {move.source: move.target for move in plan.moves} == names
-    wide = {**target, ("params", "net", "a"): jnp.ones((2, 4))}
-    with pytest.raises(CheckpointError, match=r"\['a'\]: expected float32\[2, 4\], found float32"):
-        Plan("run", tuple(rename_items(source, wide, names))).check()
-    more = {**target, ("params", "net", "c"): jnp.ones(2)}
-    del more["params", "net", "b"]
-    with pytest.raises(CheckpointError, match=r"no \['params'\]\['net'\]\['c'\].*\['b'\] besides"):
-        Plan("run", tuple(rename_items(source, more, names))).check()
-
-
 def test_a_pattern_is_of_whole_paths() -> None:
     params = {"a": {"kernel": 1, "bias": 2}, "b": {"a": {"kernel": 3}}}
     for pattern, leaves in (("/a/*", [2, 1]), ("*/kernel", [1, 3]), ("kernel", []), ("/a", [])):
         assert [*path_pattern(pattern).iterate(params)] == leaves, pattern
-
-
-def test_what_nothing_takes_is_listed_up_to_a_number() -> None:
-    state = {"state": saved(trained()), **{str(i): 1.5 for i in range(9)}}
-    with pytest.warns(LeftOverWarning, match=r"\['7'\] and 1 more left over"):
-        from_state_dict({"state": fresh()}, state)
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int8, jnp.float8_e5m2], ids=lambda d: d.__name__)
@@ -269,7 +226,7 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
 
     def forgets_the_step(path: Path, tree: Any, *args: Any) -> None:
         assert msgpack.write is not None
-        msgpack.write(path, {**tree, "step": np.int32(0)}, *args)
+        msgpack.write(path, tree.replace(step=np.int32(0)), *args)
 
     forgetful = dataclasses.replace(msgpack, write=forgets_the_step)
     monkeypatch.setattr("optax_bridge.checkpoints.write.written_as", lambda _: forgetful)
@@ -281,15 +238,11 @@ def test_what_was_written_is_read_again_unless_told_otherwise(
     assert read_checkpoint(tmp_path / "new").tree["step"] == 0
 
 
-@pytest.mark.parametrize("restore", ["bytes", "folder"])
-def test_flax_itself_names_the_remedy(restore: str, tmp_path: Path) -> None:
-    data = serialization.to_bytes({"optimizer": trained()})
-    (tmp_path / "checkpoint_2").write_bytes(data)
+def test_flax_itself_names_the_remedy() -> None:
     with pytest.raises(CheckpointError, match="optax-bridge convert"):
-        if restore == "bytes":
-            serialization.from_bytes({"optimizer": fresh()}, data)
-        else:
-            checkpoints.restore_checkpoint(tmp_path, {"optimizer": fresh()})
+        serialization.from_bytes(
+            {"optimizer": fresh()}, serialization.to_bytes({"optimizer": trained()})
+        )
 
 
 OLD, NEW = np.ones(2), np.zeros(2)
@@ -303,7 +256,6 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
     "level for nothing": (None, {"b": NEW}, False, {"b": NEW}, {}),
     "level for nothing in a state": (None, {"b": NEW}, True, None, {"surplus": [("a", "b")]}),
     "nothing for array": (OLD, None, False, OLD, {"missing": [("a",)]}),
-    "nothing for array in a state": (OLD, None, True, OLD, {"missing": [("a",)]}),
     "level for array": (
         OLD, {"b": NEW}, False, OLD,
         {"wrong": [(("a",), f"float64[2] {BOX}", "a level with ['b']")]},
@@ -313,18 +265,14 @@ FITTED: dict[str, tuple[Any, Any, bool, Any, dict[str, Any]]] = {
         "t", {"b": NEW}, True, "t", {"wrong": [(("a",), f"'t' {BOX}", "a level with ['b']")]}
     ),
     "box for array": (OLD, {"value": NEW}, False, NEW, {}),
-    "box for text": ("t", {"value": NEW}, False, {"value": NEW}, {}),
     "box for text in a state": ("t", {"value": "u"}, True, "u", {}),
     "array for box": ({"value": OLD}, NEW, True, {"value": NEW}, {}),
     "nothing for box": ({"value": OLD}, None, True, {"value": OLD}, {"missing": [("a", "value")]}),
-    "array for text": ("t", NEW, False, NEW, {}),
     "array for text in a state": ("t", NEW, True, "t", {"wrong": [(("a",), "'t'", "float64[2]")]}),
     "bytes for text": ("t", b"u", True, b"u", {}),
     "text for number": (1, "u", True, 1, {"wrong": [(("a",), "1", "'u'")]}),
-    "number for number": (1, 2, True, 2, {}),
     "other shape": (OLD, LONG, False, OLD, {"wrong": [(("a",), "float64[2]", "float64[3]")]}),
     "array for an empty one": (np.zeros(0), NEW, False, NEW, {}),
-    "nothing for empty level": ({}, None, True, {}, {}),
     "array for empty level": ({}, NEW, True, {}, {"surplus": [("a",)]}),
     "array for level": (
         {"b": OLD}, NEW, True, {"b": OLD}, {"wrong": [(("a",), "a level with ['b']", "float64[2]")]}

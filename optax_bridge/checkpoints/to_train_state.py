@@ -148,19 +148,20 @@ def train_state(
     tree: dict[str, PyTree] = {"params": state.params, "opt_state": state.opt_state}
     tree |= {name: value for name, value in values.items() if name not in fields}
     arrays = placed(tree, sharding)
+    notes = list[str]()
     if "ema_params" in tree and fields.get("ema_decay") is None:
-        _say_left(
-            place,
-            "ema_params are taken over and stay as they are: no checkpoint has the "
-            "decay of an average. Pass ema_decay= to go on averaging.",
+        notes.append(
+            "ema_params are taken over and stay as they are: no checkpoint has the decay of an "
+            "average. Pass ema_decay= to go on averaging."
         )
     if unused:
-        _say_left(
-            place,
+        notes.append(
             f"{listed_leaves(unused)} left over: {state_class.__name__} has no field for it. "
             "FullTrainState has those of statistics, keys, averages and scales; a subclass with a "
-            "field of that name has any other.",
+            "field of that name has any other."
         )
+    for note in notes:
+        warnings.warn(f"{place}: {note}", LeftOverWarning, stacklevel=3)
     step = jnp.asarray(state.step, jnp.int32)
     return state_class.create(apply_fn=apply_fn, tx=state.tx, step=step, **(arrays | fields))
 
@@ -176,7 +177,3 @@ def _collections(
     if part is not None:  # the caller knows that there are others
         entries = {path: v for path, v in entries.items() if not any(True for _ in optimizers(v))}
     return match_fields(names, entries, converted.state.params, int(converted.state.step))
-
-
-def _say_left(place: Place, text: str) -> None:
-    warnings.warn(f"{place}: {text}", LeftOverWarning, stacklevel=4)

@@ -26,34 +26,36 @@ T = TypeVar("T")
 SAME_MAKE = "Restore into the model and the transformation that it was saved from."
 
 
-class _StateLeaf:
-    """A `TrainState` as a leaf of state dicts, whose fields the fit looks at itself."""
+class _Wrapped:
+    """A `TrainState` as a leaf of state dicts; an `OrderedDict`, a leaf to Flax, as a level."""
 
-    def __init__(self, state: PyTree):
-        self.state = state
-
-
-class _OrderedLevel:
-    """An `OrderedDict`, which Flax takes for a leaf, as a level of state dicts."""
-
-    def __init__(self, children: dict[str, PyTree]):
-        self.children = children
+    def __init__(self, contents: PyTree, rebuilt: Callable[[PyTree], PyTree]):
+        self.contents, self.rebuilt = contents, rebuilt
 
 
-def _as_leaves(tree: PyTree, *, is_leaf: Callable[[PyTree], bool]) -> PyTree:
-    """Returns a tree with each `TrainState` in question and each `OrderedDict` as a leaf."""
+serialization.register_serialization_state(
+    _Wrapped, lambda node: node.contents, lambda node, saved: node.rebuilt(saved)
+)
 
-    def wrap(node: PyTree) -> PyTree:
-        if is_leaf(node):
-            return _StateLeaf(node)
-        if type(node) is OrderedDict:
-            return _OrderedLevel(
-                {name: _as_leaves(child, is_leaf=is_leaf) for name, child in node.items()}
-            )
-        return node
+
+def _wrapped(tree: PyTree, *, has_leaves: bool) -> PyTree:
+    """Returns a tree with each `OrderedDict` wrapped, and perhaps each `TrainState` as a leaf."""
 
     def is_wrapped(node: PyTree) -> bool:
-        return is_leaf(node) or type(node) is OrderedDict
+        return type(node) is OrderedDict or (has_leaves and is_state(node))
+
+    def wrap(node: PyTree) -> PyTree:
+        if not is_wrapped(node):
+            return node
+        if is_state(node):
+            return _Wrapped(node, lambda saved: fields_from_state_dict(node, saved))
+        children = {name: _wrapped(child, has_leaves=has_leaves) for name, child in node.items()}
+        levels = {str(name): serialization.to_state_dict(c) for name, c in children.items()}
+        refilled = serialization.from_state_dict
+        return _Wrapped(
+            levels,
+            lambda saved: OrderedDict((n, refilled(c, saved[str(n)])) for n, c in children.items()),
+        )
 
     if not any(map(is_wrapped, jax.tree.leaves(tree, is_leaf=is_wrapped))):
         return tree
@@ -67,7 +69,7 @@ def has_states(tree: PyTree) -> bool:
 
 def state_dict(tree: PyTree) -> PyTree:
     """As `flax.serialization.to_state_dict`; an `OrderedDict` is a level too."""
-    return serialization.to_state_dict(_as_leaves(tree, is_leaf=lambda node: False))
+    return serialization.to_state_dict(_wrapped(tree, has_leaves=False))
 
 
 def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
@@ -77,33 +79,14 @@ def fields_from_state_dict(state: PyTree, saved: PyTree) -> PyTree:
     )
 
 
-serialization.register_serialization_state(
-    _StateLeaf,
-    lambda leaf: leaf.state,
-    lambda leaf, saved: fields_from_state_dict(leaf.state, saved),
-)
-
-
-serialization.register_serialization_state(
-    _OrderedLevel,
-    lambda level: {
-        str(name): serialization.to_state_dict(child) for name, child in level.children.items()
-    },
-    lambda level, saved: OrderedDict(
-        (name, serialization.from_state_dict(child, saved[str(name)], name=str(name)))
-        for name, child in level.children.items()
-    ),
-)
-
-
 def state_dict_of(target: Params) -> PyTree:
     """Returns a tree's state dict, with each `TrainState` left as an object."""
-    return serialization.to_state_dict(_as_leaves(target, is_leaf=is_state))
+    return serialization.to_state_dict(_wrapped(target, has_leaves=True))
 
 
 def refill(target: T, fitted: PyTree, name: str = ".") -> T:
     """Returns the target filled with what `fill_outline` returned for it."""
-    outline = _as_leaves(target, is_leaf=is_state)
+    outline = _wrapped(target, has_leaves=True)
     tree: PyTree = serialization.from_state_dict(outline, fitted, name=name)
     return tree
 

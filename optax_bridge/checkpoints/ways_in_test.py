@@ -147,7 +147,6 @@ REFUSED = {
     **{name: (*damage, f"{found}.*allow_nan") for name, (*damage, found) in NOT_FINITE.items()},
     "a negative mean of squares": (SQUARES, negative, "0 or more.*of squares"),
     "step that wraps to 0": (STEP, lambda _: np.int64(2**40), "number of steps|int64"),
-    "step that wraps below 0": (STEP, lambda _: np.int64(2**31 + 7), "number of steps|int64"),
     "step below 0": (STEP, lambda _: np.int32(-1), "number of steps"),
     "step after which there is none": (STEP, lambda _: np.int32(2**31 - 1), "number of steps"),
     "integers": (("target", "bias"), lambda x: x.astype(np.int32), "int32"),
