@@ -1,7 +1,7 @@
 """The versions, devices and flags on which bits depend."""
 
 import os
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -9,16 +9,7 @@ from optax_bridge._text import did_you_mean
 from optax_bridge.cli.installed import versions
 
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
-
-
 PLATFORMS = ("cpu", "gpu", "tpu")
-
-
-class Device(Protocol):
-    """A device of JAX."""
-
-    platform: str
-    device_kind: str
 
 
 def first_device(platform: str | None) -> Any:
@@ -39,7 +30,7 @@ def xla_flags(devices: int) -> str:
     return " ".join([*others, f"{flag}={devices}"])
 
 
-def environment(device: Device) -> dict[str, object]:
+def environment(device: Any) -> dict[str, object]:
     """Versions, devices and flags, as plain data."""
     return {
         "versions": versions(),

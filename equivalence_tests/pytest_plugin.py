@@ -65,6 +65,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
 
     from equivalence_tests import EquivalenceError, Verdict, check_equivalence
     from equivalence_tests.environment import first_device
+    from equivalence_tests.pair.explanation import of_objects
 
     platform = request.config.getoption("--equivalence-platform")
     device = first_device(platform)
@@ -88,11 +89,11 @@ def assert_equivalent(request: pytest.FixtureRequest) -> "Callable[..., Report]"
             except EquivalenceError as error:
                 stopped = str(error)
             if report is not None and report.verdict is Verdict.DIFFERENT:
-                why = _explanation(left, right, params, options, report.steps)
+                why = of_objects(left, right, params, options, report.steps) or ""
         if report is None:  # outside of the handler, or pytest shows both errors
             _note(request, {"verdict": "error", "error": stopped}, stopped)
             pytest.fail(f"not compared: {stopped}", pytrace=False)
-        _note(request, {**report.as_dict(), "explanation": why}, report, why)
+        _note(request, {**report.as_dict(), "explanation": str(why)}, report, str(why))
         if report.verdict.value not in enough:
             explained = f"\n  {why}" if why else ""
             has_page = request.config.getoption("--equivalence-report")
@@ -127,16 +128,6 @@ def _note(
         name, number = f"{request.node.nodeid} ({number})", number + 1
     item = of_message(name, result) if isinstance(result, str) else of_report(name, result, why)
     reports[name] = {"row": {"test": name, **row}, "item": asdict(item)}
-
-
-def _explanation(
-    left: "SideLike", right: "SideLike", params: "Params", options: dict[str, Any], steps: int
-) -> str:
-    """Returns the settings with which two sides no longer differ; empty where none is found."""
-    from equivalence_tests.pair.explanation import of_objects  # JAX, see above
-
-    explanation = of_objects(left, right, params, options, steps)
-    return "" if explanation is None else str(explanation)
 
 
 @pytest.fixture

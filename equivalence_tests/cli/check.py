@@ -6,7 +6,7 @@ What needs JAX is imported by the functions that need it: no help does.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,7 +24,6 @@ from optax_bridge.cli.options import Devices
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from equivalence_tests.environment import Device
     from equivalence_tests.recordings.format import Recording
     from equivalence_tests.report.outputs import Outputs
     from equivalence_tests.suite.case import Case, Result
@@ -162,7 +161,7 @@ class _Plan:
     """The cases to run: of which library, on which device, and the recording to compare with."""
 
     cases: "Sequence[Case]"
-    device: "Device"
+    device: Any
     origin: str
     steps: int
     full: bool

@@ -18,7 +18,7 @@ from equivalence_tests.cli.check import check, run_suite
 from equivalence_tests.report.outputs import Outputs
 from equivalence_tests.suite import case
 from equivalence_tests.suite import checks as suite
-from equivalence_tests.suite.jobs import cache_folder, select_cases
+from equivalence_tests.suite.jobs import select_cases
 from equivalence_tests.suite.matrix.cases import matrix
 from optax_bridge.correspondence import ORIGINS
 from optax_bridge.correspondence.claim import identical
@@ -185,18 +185,6 @@ def test_an_error_on_a_side_is_a_result_and_stops_no_other(monkeypatch, capsys, 
 def test_the_whole_matrix_is_run_if_nothing_less_is_asked_for():
     assert select_cases([], full=True) == [*suite.checks(), *matrix()]
     assert select_cases([], full=False) == [*suite.checks()]
-
-
-def test_compiled_programs_are_kept_where_the_user_keeps_such_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert cache_folder() == tmp_path / "cache"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for platform, folder in (("linux", ".cache"), ("darwin", "Library/Caches")):
-        monkeypatch.setattr(sys, "platform", platform)
-        assert cache_folder() == tmp_path / folder
 
 
 def test_the_checks_against_pytorch_are_listed_by_its_optimizers(command: Command):

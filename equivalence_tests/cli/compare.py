@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,6 @@ from optax_bridge.cli.app import STYLE
 from optax_bridge.cli.options import ShowsTraceback
 
 if TYPE_CHECKING:
-    from equivalence_tests.environment import Device
     from equivalence_tests.pair.evidence import Evidence
     from equivalence_tests.pair.named import NamedSide
     from equivalence_tests.report.outputs import Outputs
@@ -156,7 +155,7 @@ def _evidence(
     params: str | None,
     stream: "Stream",
     steps: int,
-    device: "Device",
+    device: Any,
 ) -> "Evidence":
     """Returns the evidence on two sides from runs and proof, with the reason of a difference."""
     import jax
@@ -194,7 +193,7 @@ def _evidence(
     return Evidence(runs, proof, unproved, why)
 
 
-def _write(evidence: "Evidence", device: "Device", outputs: "Outputs") -> int:
+def _write(evidence: "Evidence", device: Any, outputs: "Outputs") -> int:
     """Writes the files of the evidence; returns the exit code."""
     from equivalence_tests.environment import environment
     from equivalence_tests.report.item import Difference, of_message, of_report

@@ -1,7 +1,7 @@
 """`optax-bridge replay`: finds where a training run diverges from a recorded one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from equivalence_tests.cli.options import (
 )
 from optax_bridge.cli.app import STYLE
 from optax_bridge.cli.options import ShowsTraceback
-
-if TYPE_CHECKING:
-    from equivalence_tests.recordings.replay import Replay
 
 app = typer.Typer(**STYLE)
 
@@ -84,12 +81,17 @@ def replay(
     shows_traceback: ShowsTraceback = False,
 ) -> None:
     """See `_ABOUT`."""
+    from equivalence_tests.pair.named import named_side
+    from equivalence_tests.plot import stages_figure
+    from equivalence_tests.recordings.format import in_flax, read
     from equivalence_tests.recordings.format import pack as pack_recordings
-    from equivalence_tests.recordings.format import read
+    from equivalence_tests.recordings.replay import beside
+    from equivalence_tests.recordings.replay import replay as replay_recording
     from equivalence_tests.recordings.stages import Outcome
     from equivalence_tests.report.outputs import DIFFERENT, MISUSE, SAME, Outputs
     from equivalence_tests.sides.programs import check_arguments, silence_deprecations
-    from optax_bridge.cli.programs import programs_given
+    from optax_bridge.cli.programs import load_object, programs_given
+    from optax_bridge.torch.checkpoints.names import read_names
 
     silence_deprecations()
     outputs = Outputs(json=json, svg=plot, shows_traceback=shows_traceback)
@@ -104,49 +106,33 @@ def replay(
             if draft_names is not None:
                 print(_draft(recording, draft_names), end="")
                 raise typer.Exit(SAME)
-            if other is None and (optimizer, loss, batches) == (None, None, None):
+            named = {"optimizer": optimizer, "loss": loss, "batches": batches}
+            asked = {name: text for name, text in named.items() if text is not None}
+            if other is None and not asked:
                 raise ValueError(
                     f"{recording}: name what it is compared with: --optimizer, --loss, --batches, "
                     "or another recording"
                 )
-            result = _replay(recording, other, optimizer, loss, batches, names, steps)
+            if other is None:
+                loads = {"optimizer": named_side, "loss": load_object, "batches": load_object}
+                objects = {name: loads[name](text) for name, text in asked.items()}
+                result = replay_recording(recording, names=names, steps=steps, **objects)
+            elif asked:
+                raise ValueError(f"{other}: with a second recording nothing else is compared")
+            else:
+                left, right = read(recording), read(other)
+                left = left if names is None else in_flax(left, read_names(names))
+                result = beside(left, right)
             check_arguments()
     except ValueError as error:
         raise typer.Exit(outputs.write_error(str(recording), error, "replay")) from None
     print(result)
-    done = outputs.write(result.as_dict(), svg=_picture(result) if plot else "")
+    series = {stage.name: stage.distance for stage in result.stages if len(stage.distance)}
+    parted = "" if result.first is None else result.first.name
+    picture = stages_figure(series, parted, result.headline) if plot else ""
+    done = outputs.write(result.as_dict(), svg=picture)
     same = result.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
     raise typer.Exit((SAME if same else DIFFERENT) if done else MISUSE)
-
-
-def _replay(
-    recording: Path,
-    other: Path | None,
-    optimizer: str | None,
-    loss: str | None,
-    batches: str | None,
-    names: Path | None,
-    steps: int | None,
-) -> "Replay":
-    from equivalence_tests.pair.named import named_side
-    from equivalence_tests.recordings import replay as replays
-    from equivalence_tests.recordings.format import in_flax, read
-    from optax_bridge.cli.programs import load_object
-    from optax_bridge.torch.checkpoints.names import read_names
-
-    if other is not None:
-        if any(option is not None for option in (optimizer, loss, batches)):
-            raise ValueError(f"{other}: with a second recording nothing else is compared")
-        left, right = read(recording), read(other)
-        return replays.beside(left if names is None else in_flax(left, read_names(names)), right)
-    return replays.replay(
-        recording,
-        optimizer=None if optimizer is None else named_side(optimizer),
-        loss=None if loss is None else load_object(loss),
-        batches=None if batches is None else load_object(batches),
-        names=names,
-        steps=steps,
-    )
 
 
 def _draft(recording: Path, like: str) -> str:
@@ -157,11 +143,3 @@ def _draft(recording: Path, like: str) -> str:
 
     tensors = read(recording).steps[0].tensors
     return draft_names(torch_checkpoint(tensors, str(recording)), load_object(like, make=True))
-
-
-def _picture(result: "Replay") -> str:
-    from equivalence_tests.plot import stages_figure
-
-    series = {stage.name: stage.distance for stage in result.stages if len(stage.distance)}
-    first = result.first
-    return stages_figure(series, "" if first is None else first.name, result.headline)

@@ -133,14 +133,9 @@ class Resumed:
         if self.other_differences:
             lines.append(self.other_differences)
         if self.neither:
-            names = ", ".join(map(_not_a_number, _fold_paths(self.neither)))
+            names = ", ".join(_fold_paths(self.neither))
             lines.append(f"in the checkpoint, restored by neither program: {names}")
         return "\n".join(lines)
-
-
-def _not_a_number(path: str) -> str:
-    """The path of a leaf; that of a part of a tuple in quotes, as it is read as a count else."""
-    return repr(path) if path.isdigit() else path
 
 
 def resume(
@@ -232,16 +227,10 @@ def _those(tree: PyTree, kind: type) -> dict[str, object]:
 
 
 def _description(value: object) -> str:
-    """Returns the kind of an object that was made in a state's place."""
-    name = type(value).__name__
-    if name.endswith("State"):
-        return f"{name}, the state of an optimizer alone"
-    names = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
-    if names and all(part.endswith("State") for part in names):
-        return f"a tuple of {', '.join(names)}: an optimizer's state alone"
-    if isinstance(value, Mapping):
-        return f"a {name} without one, with {', '.join(map(str, list(value)[:5]))}"
-    return name
+    """Returns the kind of an object that was made in a state's place, and of those in it."""
+    parts = value if isinstance(value, Mapping | tuple) else ()
+    names = [x if isinstance(x, str) else type(x).__name__ for x in parts]
+    return type(value).__name__ + (f" with {', '.join(names[:5])}" if names else "")
 
 
 def _with_definitions(template: PyTree, texts: Sequence[str]) -> PyTree:

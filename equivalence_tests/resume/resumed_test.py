@@ -1,6 +1,5 @@
 """Resuming: old checkpoints, restored both ways, go on alike; what is lost is found."""
 
-import dataclasses
 import functools
 import warnings
 from pathlib import Path
@@ -97,9 +96,12 @@ def test_a_migrated_program_goes_on(checkpoint: Path):
 
 
 INNER = {
-    "state": ("optax.sgd(0.1, momentum=0.9).init(params)", "a tuple of TraceState, EmptyState"),
-    "parameters": ("params", "a dict without one, with kernel, bias"),
-    "state of one": ("optax.scale_by_adam().init(params)", "found ScaleByAdamState, the state of"),
+    "state": (
+        "optax.sgd(0.1, momentum=0.9).init(params)",
+        "found tuple with TraceState, EmptyState",
+    ),
+    "parameters": ("params", "found dict with kernel, bias"),
+    "state of one": ("optax.scale_by_adam().init(params)", "found ScaleByAdamState"),
     "transformation": ("optax.sgd(0.1)", "found GradientTransformationExtraArgs"),
 }
 
@@ -382,8 +384,6 @@ def test_what_the_old_program_does_not_restore_either_is_no_loss(checkpoint: Pat
     else:
         assert (resumed.verdict, resumed.neither) == (Verdict.IDENTICAL, names)
         assert "restored by neither program: epoch, model_state/mean" in str(resumed)
-        as_tuple = dataclasses.replace(resumed, neither=["1"])
-        assert str(as_tuple).endswith("restored by neither program: '1'")
 
 
 def test_what_only_the_migrated_program_has_is_said():

@@ -41,11 +41,6 @@ def torch_side(optimizer: Callable[..., object], /, *args: object, **kwargs: obj
     """
     torch = import_torch("torch_side")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
-    if isinstance(optimizer, torch.optim.Optimizer):
-        raise EquivalenceError(
-            f"torch_side: expected a class, found an optimizer that has its tensors already; "
-            f"write torch_side({type(optimizer).__name__}, lr=...)"
-        )
     if not callable(optimizer):
         raise EquivalenceError(
             f"torch_side: expected a class of torch.optim, found {name}; write "

@@ -36,7 +36,7 @@ def test_pytorch_s_adamw_is_optax_s_but_for_rounding():
     [
         (lambda t: torch_side(t.optim.AdamW, learning_rate=1), "unexpected keyword argument"),
         (lambda t: torch_side(t.optim.SGD, lr=-1), "Invalid learning rate"),
-        (lambda t: torch_side(t.optim.AdamW([t.zeros(1)])), r"write torch_side\(AdamW, lr=...\)"),
+        (lambda t: torch_side(t.optim.AdamW([t.zeros(1)])), "found AdamW; write"),
         (lambda t: torch_side(t.nn.ReLU), "torch_side: ReLU"),
         (lambda t: torch_side(NO_CLASS), "expected a class of torch.optim, found str"),
         (lambda t: check_equivalence(t.optim.SGD, optax.sgd(1), PARAMS), r"write torch_side\(SGD"),

@@ -20,7 +20,6 @@ from equivalence_tests.sides.side import Side
 from equivalence_tests.sides.trajectory import driver, trajectory
 from optax_bridge.correspondence import Case as Setting
 from optax_bridge.correspondence import (
-    Choice,
     Claim,
     Entry,
     UnsupportedSetting,
@@ -28,6 +27,7 @@ from optax_bridge.correspondence import (
     all_entries,
     choose_recipe,
 )
+from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import Call, render
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -39,7 +39,7 @@ class Case:
 
     axes: ClassVar[tuple[tuple[str, ...], ...]]
     entry: str
-    recipe: str = "exact"
+    recipe: RecipeKind = "exact"
     problem: str = SYNTHETIC
     rate: str = "constant"
 
@@ -118,7 +118,7 @@ def measure(
     """The result of comparing a definition with a case's recipe; an error is in it."""
     result = Result(case, settings)
     try:
-        choice = choice_of(case.recipe, definition)
+        choice = choose_recipe(definition, case.recipe)
     except UnsupportedSetting as error:
         result.note = str(error)
         return result
@@ -129,11 +129,6 @@ def measure(
     with record_run(result):
         compare(result, choice.call)
     return result
-
-
-def choice_of(recipe: str, definition: legacy_optim.OptimizerDef) -> Choice:
-    """The choice that a case's recipe, `"exact"` or `"optax"`, stands for."""
-    return choose_recipe(definition, "exact" if recipe == "exact" else "optax")
 
 
 def call_text(entry: Entry, setting: Setting) -> str:

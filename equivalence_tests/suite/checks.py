@@ -28,6 +28,7 @@ from equivalence_tests.suite.case import (
     prove,
 )
 from optax_bridge.correspondence import ENTRIES, Verdict
+from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import Call, build
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -42,7 +43,7 @@ class Check(Case):
     setting: int
     problem: str = SYNTHETIC
     rate: str = "constant"
-    recipe: str = "exact"
+    recipe: RecipeKind = "exact"
 
     def __str__(self) -> str:
         parts = (self.entry, str(self.setting), self.problem, self.rate, self.recipe)

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
@@ -112,16 +111,10 @@ def prepare_process(devices: int | None) -> None:
     if devices is not None:
         os.environ["XLA_FLAGS"] = xla_flags(devices)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "optax-bridge" / "jax"))
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(caches / "optax-bridge" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # Else a process that traces a hundred programs looks through them all, again and again.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-
-
-def cache_folder() -> Path:
-    """Returns the folder of the user's caches."""
-    if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"])
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")

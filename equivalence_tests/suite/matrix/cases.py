@@ -8,10 +8,11 @@ import jax.numpy as jnp
 
 import legacy_optim
 from equivalence_tests.sides.side import Side, legacy, train_state
-from equivalence_tests.suite.case import Case, choice_of
+from equivalence_tests.suite.case import Case
 from equivalence_tests.suite.matrix import axes
 from equivalence_tests.suite.matrix.axes import DTYPES, STREAMS, TREES
-from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict
+from optax_bridge.correspondence import ENTRIES, UnsupportedSetting, Verdict, choose_recipe
+from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.recipe import build
 from optax_bridge.metadata.trees import Leaf, PyTree, Updates
 from optax_bridge.optimizers.multi_optimizer import is_matrix, is_vector
@@ -32,7 +33,7 @@ class MatrixCase(Case):
     dtype: str = "float32"
     rate: str = "constant"
     drive: str = "scan"
-    recipe: str = "exact"
+    recipe: RecipeKind = "exact"
     mode: str = "free"
     stream: str = "normal"
 
@@ -97,7 +98,7 @@ def _optax(case: MatrixCase) -> Iterator[MatrixCase]:
     entry = ENTRIES[case.entry]
     about = entry.cases[case.setting]
     try:
-        choice = choice_of("optax", entry.definition(about, about.learning_rate))
+        choice = choose_recipe(entry.definition(about, about.learning_rate), "optax")
     except UnsupportedSetting:
         return
     if choice.claim.verdict is Verdict.DIFFERENT:
@@ -148,7 +149,7 @@ def legacy_side(case: MatrixCase) -> Side:
 
 def recipe_side(case: MatrixCase) -> Side:
     """A TrainState with the case's recipe."""
-    call = choice_of(case.recipe, definition(case, schedule(case))).call
+    call = choose_recipe(definition(case, schedule(case)), case.recipe).call
     side = train_state(case.recipe, definition(case), build(call))
 
     def step(state: PyTree, grads: Updates, rate: jax.Array | float) -> PyTree:
