@@ -122,7 +122,6 @@ CASES = {
         "# optax-bridge: flax.linen.Embed.embedding",
     ),
     "variable-by-hand": ("import numpy\nxnp = numpy\nx = xnp.float(y)", "# optax-bridge: numpy.f"),
-    "getattr": ("import numpy\nx = getattr(numpy, 'float')", "# optax-bridge: numpy.float"),
     "string": ("import numpy as np\nx: 'np.asscalar' = 1", "# optax-bridge: numpy.asscalar"),
     "clip-unknown": ("def f(x): return x.clip(a_min=0)", "clip takes min= and max= now"),
     "tostring": ("import numpy as np\nnp\nnp.e\nx.tostring()", "(note): if this is an array: "),

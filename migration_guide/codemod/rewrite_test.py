@@ -234,6 +234,10 @@ REWRITES = {
         "import dataclasses\no = dataclasses.replace(opt, target=q)",
         "o = dataclasses.replace(opt, params=q)",
     ),
+    "leaves-of-a-tree": (
+        "jax.tree.map(lambda o: o.target, {'a': [opt]}, is_leaf=f)",
+        "jax.tree.map(lambda o: o.params, {'a': [opt]}, is_leaf=f)",
+    ),
     "by-the-field-it-goes-into": (
         "class S:\n    o: optim.Optimizer\n\ndef f(e, q):\n    x = e.create(q)\n    return S(o=x)",
         "class S:\n    o: optax_bridge.TrainState\n\ndef f(e, q):\n"

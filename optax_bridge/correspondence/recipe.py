@@ -89,7 +89,7 @@ def substitute(node: Node, settings: Mapping[str, Node]) -> Any:
     return node
 
 
-def replace_nodes(node: Node, others: Mapping[int, Node]) -> Node:
+def replace_nodes(node: Node, others: Mapping[int, Node]) -> Any:
     """Returns the recipe with some nodes, by their `id`, replaced."""
     if id(node) in others:
         return others[id(node)]

@@ -18,12 +18,14 @@ from migration_guide.codemod.inference.kinds import (
     Instance,
     Items,
     Kind,
+    Several,
     item,
+    join_kinds,
     only,
 )
 from migration_guide.codemod.reading import imports
 from migration_guide.codemod.reading.names import shared_name
-from migration_guide.codemod.reading.tree import last_name
+from migration_guide.codemod.reading.tree import argument, last_name
 
 _KNOWN_LIBRARIES = ("flax", "jax", "optax", "numpy", "optax_bridge", "legacy_optim")
 
@@ -53,6 +55,12 @@ def assign_arguments(a: Expressions, node: cst.Call) -> None:
                 free = parameters(atom.node)[atom.bound :]
                 for parameter, arg in zip(free, node.args[1:], strict=False):
                     a.assign_parameter(atom.node, parameter, item(a.kind(arg.value)))
+    is_map = last in ("tree_map", "map") and a.names.of(node.func) is not None
+    if is_map and len(node.args) > 1 and argument(node, None, "is_leaf") is not None:
+        for atom in a.kind(node.args[0].value):
+            if isinstance(atom, Function) and len(parameters(atom.node)) == 1:
+                leaf = _leaves(a.kind(node.args[1].value))
+                a.assign_parameter(atom.node, parameters(atom.node)[0], leaf)
     _assign_parameters(a, a.kind(node.func), node.args)
     for name, value in fields_filled(a, node):
         a.assign_field(name, a.kind(value))
@@ -92,6 +100,14 @@ def fields_filled(a: Expressions, node: cst.Call) -> Iterator[tuple[str, cst.Bas
             for name, arg in zip(fields(atom.node), node.args, strict=False):
                 if arg.keyword is None and not arg.star:
                     yield name, arg.value
+
+
+def _leaves(kind: Kind) -> Kind:
+    """Returns the kind of a tree's leaves, at any depth."""
+    containers = frozenset(atom for atom in kind if isinstance(atom, Items | Several))
+    if not containers:
+        return kind
+    return join_kinds([kind - containers, _leaves(item(containers))])
 
 
 def _assign_parameters(a: Expressions, kind: Kind, args: Sequence[cst.Arg]) -> None:

@@ -31,7 +31,7 @@ import libcst as cst
 from legacy_optim import gone
 from legacy_optim.gone import remedies
 from migration_guide.codemod.reading import imports
-from migration_guide.codemod.reading.tree import dotted_name, keyword_of, root_name, text_of
+from migration_guide.codemod.reading.tree import dotted_name, keyword_of, root_name
 from migration_guide.codemod.rules.dead_imports import is_no_module, is_tried
 from migration_guide.codemod.writing.context import Context, Expression, Line, New
 
@@ -103,11 +103,8 @@ def rewrite_attribute(context: Context, original: cst.Attribute, updated: cst.At
 
 
 def rewrite_call(context: Context, original: cst.Call, updated: cst.Call) -> New:
-    """A keyword argument or a looked up name that is gone, a class that is abstract now."""
+    """A keyword argument that is gone."""
     name = context.name(original.func)
-    if not name:
-        _looked_up(context, original)
-        return None
     args = _by_position(gone.by_position(name), list(updated.args))
     for index, arg in enumerate(args):
         entry = gone.find_keyword(name, arg.keyword.value) if arg.keyword else None
@@ -198,16 +195,6 @@ def _through_variable(context: Context, node: cst.CSTNode | None) -> str:
         return ""
     modules = {context.name(value) for value in context.analysis.assigned_to(root)}
     return f"{modules.pop()}{text.removeprefix(root.value)}" if len(modules) == 1 else ""
-
-
-def _looked_up(context: Context, call: cst.Call) -> None:
-    """`getattr(np, "float")`."""
-    is_lookup = isinstance(call.func, cst.Name) and call.func.value == "getattr"
-    name = text_of(call.args[1].value) if is_lookup and len(call.args) > 1 else ""
-    module = context.name(call.args[0].value) if name else ""
-    entry = gone.find(f"{module}.{name}") if module else None
-    if entry is not None:
-        context.by_hand(call, entry.message)
 
 
 def _entry(context: Context, name: str) -> gone.Gone | None:
