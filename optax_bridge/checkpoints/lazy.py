@@ -3,7 +3,7 @@
 import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class LazyArray:
     place: str
     shape: tuple[int, ...]
     dtype: np.dtype
+    read: Callable[[], np.ndarray]  # may raise any error of a library
 
     @property
     def ndim(self) -> int:
@@ -43,10 +44,6 @@ class LazyArray:
     def nbytes(self) -> int:
         """Bytes in memory."""
         return self.size * self.dtype.itemsize
-
-    def read(self) -> np.ndarray:
-        """Reads the array; may raise any error of a library."""
-        raise NotImplementedError
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Reads the array."""
@@ -67,10 +64,6 @@ class ChunkedArray(LazyArray):
     """An array that a msgpack file has in pieces; it is joined each time it is asked for."""
 
     pieces: Sequence[np.ndarray]
-
-    def read(self) -> np.ndarray:
-        """Joins the pieces."""
-        return np.concatenate(self.pieces).reshape(self.shape)
 
     def bytes_at(self, start: int, stop: int) -> np.ndarray:
         """Some of the array's bytes, a copy."""

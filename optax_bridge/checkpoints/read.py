@@ -12,7 +12,7 @@ import jax
 
 from optax_bridge.checkpoints import formats as folder
 from optax_bridge.checkpoints.errors import CheckpointError, brief
-from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
+from optax_bridge.checkpoints.formats import Contents, Format, head_of
 from optax_bridge.checkpoints.lazy import check_unpacked
 from optax_bridge.checkpoints.locate import find_states
 from optax_bridge.checkpoints.moves import Move

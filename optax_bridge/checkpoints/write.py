@@ -11,7 +11,7 @@ import numpy as np
 
 from optax_bridge._atomic import atomic_write, remove_abandoned
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
-from optax_bridge.checkpoints.formats.format import Format
+from optax_bridge.checkpoints.formats import Format
 from optax_bridge.checkpoints.lazy import blocks_of
 from optax_bridge.checkpoints.read import contents_of, format_of, written_as
 from optax_bridge.checkpoints.trees import is_array, state_dict

@@ -22,7 +22,7 @@ import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats import Contents, Format
 
 HEAD = b"toy\\n"
 

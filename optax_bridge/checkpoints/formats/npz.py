@@ -2,14 +2,13 @@
 
 import math
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
-from optax_bridge.checkpoints.formats.format import Contents, Format, head_of, put
+from optax_bridge.checkpoints.formats import Contents, Format, head_of, put
 from optax_bridge.checkpoints.lazy import LazyArray, is_shape
 from optax_bridge.metadata.trees import Params, PyTree
 
@@ -19,23 +18,6 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-
-
-@dataclass(frozen=True)
-class NpzArray(LazyArray):
-    """An array of an npz file."""
-
-    archive: zipfile.ZipFile
-    member: zipfile.ZipInfo
-
-    def read(self) -> np.ndarray:
-        """Reads the array."""
-        with self.archive.open(self.member) as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-            file.read(1)  # the end, where the checksum is compared
-        if array.dtype.kind == "V":
-            array = array.view(self.dtype)
-        return array.astype(self.dtype, copy=False)
 
 
 def _read(path: Path) -> Contents:
@@ -54,7 +36,7 @@ def _read(path: Path) -> Contents:
     return Contents(_optimizer_under_opt(tree))
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> NpzArray:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> LazyArray:
     if info.compress_type not in _PACKED:
         raise CheckpointError(
             place, "an array stored or deflated, as NumPy writes it",
@@ -72,7 +54,15 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> NpzAr
     if not is_shape(shape) or math.prod(shape) * dtype.itemsize != size:
         raise CheckpointError(place, f"{size} bytes of data", f"{dtype}{list(shape)}")
     native = np.dtype(ml_dtypes.bfloat16) if dtype.kind == "V" else dtype.newbyteorder("=")
-    return NpzArray(place, tuple(shape), native, archive, info)
+
+    def read() -> np.ndarray:
+        with archive.open(info) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            file.read(1)  # the end, where the checksum is compared
+        array = array.view(native) if array.dtype.kind == "V" else array
+        return array.astype(native, copy=False)
+
+    return LazyArray(place, tuple(shape), native, read)
 
 
 def _optimizer_under_opt(tree: dict[str, PyTree]) -> dict[str, PyTree]:

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
-from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
+from optax_bridge.checkpoints.formats import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.safetensors import FORMAT as SAFETENSORS
 from optax_bridge.metadata.paths import Names, with_indices
 from optax_bridge.metadata.trees import PyTree

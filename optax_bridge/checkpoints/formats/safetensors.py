@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, place_of
-from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
+from optax_bridge.checkpoints.formats import Contents, Format, head_of
 
 _DTYPES = {
     **{f"F{8 * size}": np.dtype(f"f{size}") for size in (2, 4, 8)},

@@ -5,7 +5,6 @@ optimizer; later it was Orbax's, until Orbax gave up that index: no version, `_o
 field of T5X's state was called, and `PLACEHOLDER://name` for each array. Either is read.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import ml_dtypes
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
+from optax_bridge.checkpoints.formats import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.flax_msgpack import has_outline, read_msgpack
-from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
-from optax_bridge.checkpoints.formats.orbax.read import ArrayFolder, StoredArray
+from optax_bridge.checkpoints.formats.orbax.read import ArrayFolder
+from optax_bridge.checkpoints.lazy import LazyArray
 from optax_bridge.metadata.paths import Names, by_index
 from optax_bridge.metadata.trees import PyTree
 
@@ -87,7 +87,7 @@ def _resolve(node: PyTree, path: Names, arrays: ArrayFolder, version: int | None
 
 def _array(
     spec: Mapping[str, PyTree], place: str, arrays: ArrayFolder, version: int | None
-) -> StoredArray:
+) -> LazyArray:
     """An array of the checkpoint, by the spec of tensorstore in the index."""
     name = _name(spec["kvstore"], arrays.folder)
     if spec["driver"] != "zarr" or not name:
@@ -98,7 +98,8 @@ def _array(
         options["metadata"] = _metadata_in_index(spec, place, arrays.folder / name)
     array = arrays.open(name, place, options)
     if version in (1, 2) and array.dtype == np.uint16:  # the bits of bfloat16
-        return dataclasses.replace(array, dtype=np.dtype(ml_dtypes.bfloat16))
+        dtype = np.dtype(ml_dtypes.bfloat16)
+        return LazyArray(place, array.shape, dtype, lambda: np.asarray(array).view(dtype))
     return array
 
 

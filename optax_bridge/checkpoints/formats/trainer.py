@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import read_orbax
 from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import PyTree

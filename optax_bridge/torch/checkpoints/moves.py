@@ -7,7 +7,7 @@ import numpy as np
 
 from optax_bridge._text import listing
 from optax_bridge.checkpoints.errors import CheckpointError, Place
-from optax_bridge.checkpoints.formats.format import put
+from optax_bridge.checkpoints.formats import put
 from optax_bridge.checkpoints.formats.pytorch import as_tensor, as_tree
 from optax_bridge.checkpoints.locate import at_path
 from optax_bridge.checkpoints.moves import Item, Misfit, Move, Plan, Side, Unpaired

@@ -11,8 +11,8 @@ import msgpack
 import numpy as np
 
 from optax_bridge.checkpoints.errors import CheckpointError
+from optax_bridge.checkpoints.formats import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED, decode
-from optax_bridge.checkpoints.formats.format import Contents, Format, head_of
 from optax_bridge.checkpoints.lazy import ChunkedArray, blocks_of
 from optax_bridge.checkpoints.trees import state_dict
 from optax_bridge.metadata.trees import Leaf, PyTree

@@ -10,7 +10,7 @@ import numpy as np
 
 from optax_bridge.checkpoints.devices import on_device, quiet_orbax
 from optax_bridge.checkpoints.errors import CheckpointError
-from optax_bridge.checkpoints.formats.format import Contents, Format
+from optax_bridge.checkpoints.formats import Contents, Format
 from optax_bridge.checkpoints.formats.orbax.read import METADATA, read_orbax
 from optax_bridge.checkpoints.lazy import BLOCK
 from optax_bridge.checkpoints.trees import is_array, state_dict

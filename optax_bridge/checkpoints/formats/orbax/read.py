@@ -8,14 +8,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tensorstore as ts
 
 from optax_bridge.checkpoints.errors import CheckpointError, brief, place_of
-from optax_bridge.checkpoints.formats.format import put
+from optax_bridge.checkpoints.formats import put
 from optax_bridge.checkpoints.lazy import LazyArray, size_of_files
 from optax_bridge.metadata.paths import Names
 from optax_bridge.metadata.trees import Leaf, PyTree
@@ -28,17 +27,6 @@ _ARRAYS = ("scalar", "jax.Array", "np.ndarray")
 _EMPTY = ("Dict", "List", "Tuple", "NamedTuple")
 
 
-@dataclass(frozen=True)
-class StoredArray(LazyArray):
-    """An array in zarr format."""
-
-    store: ts.TensorStore
-
-    def read(self) -> np.ndarray:
-        """Reads the array."""
-        return self.store.read().result().view(self.dtype)
-
-
 class ArrayFolder:
     """The arrays of a checkpoint: a folder of zarr for each, or one store for all."""
 
@@ -47,7 +35,7 @@ class ArrayFolder:
         self.has_one_store = (folder / "manifest.ocdbt").is_file()
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 2**26}})
 
-    def open(self, name: str, place: str, spec: Mapping[str, PyTree]) -> StoredArray:
+    def open(self, name: str, place: str, spec: Mapping[str, PyTree]) -> LazyArray:
         """Opens an array, which is read when it is asked for."""
         parts = Path(name).parts
         if not parts or os.path.isabs(name) or ".." in parts or "\0" in name or len(name) > 4096:
@@ -66,7 +54,8 @@ class ArrayFolder:
             ).result()  # fmt: skip
         except Exception as error:  # of tensorstore
             raise CheckpointError(place, "an array in zarr format", error) from None
-        array = StoredArray(place, tuple(opened.shape), np.dtype(opened.dtype.numpy_dtype), opened)
+        dtype = np.dtype(opened.dtype.numpy_dtype)
+        array = LazyArray(place, tuple(opened.shape), dtype, lambda: opened.read().result())
         chunk = math.prod(length or 1 for length in opened.chunk_layout.read_chunk.shape or ())
         size = max(array.nbytes, chunk * array.dtype.itemsize)
         if size > _MAX_RATIO * self.size:
