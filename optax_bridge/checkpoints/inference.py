@@ -29,23 +29,24 @@ def _only_entry(part: Part) -> Entry | None:
     return entries_by_class()[names[0]] if len(names) == 1 else None
 
 
-def _within(part: Part, holder: Entry | None) -> list[Part]:
+def _within(part: Part) -> list[Part]:
     """The parts of each optimizer within one that holds others; empty in the older layout."""
+    holder = _only_entry(part)
     if holder is None or holder.parts is None or part.is_grouped:
         return []
-    rows_with_state = [row for row in part.rows if isinstance(row[2], Mapping)]
-    inner = []
-    for group in holder.parts.rows_within(rows_with_state):
-        targets = {"/".join(path): target for path, target, _ in group}
-        states = {"/".join(path): state for path, _, state in group}
-        inner.append(replace(part, target=targets, param_states=states))
-    return inner
+    return [
+        replace(
+            part, target={"/".join(path): target for path, target, _ in group},
+            param_states={"/".join(path): state for path, _, state in group},
+        )
+        for group in holder.parts.rows_within([r for r in part.rows if isinstance(r[2], Mapping)])
+    ]  # fmt: skip
 
 
 def looks_like(part: Part) -> str:
     """The classes that a state may be of, in words: `WeightNorm of Adam or LAMB`."""
     names = candidates(part)
-    inner = _within(part, _only_entry(part))
+    inner = _within(part)
     if inner:
         return f"{names[0]} of {', '.join(sorted(map(looks_like, inner)))}"
     if not names and has_older_weight_norm(part.param_states):
@@ -73,7 +74,7 @@ def infer_definitions(part: Part) -> list[legacy_optim.OptimizerDef]:
     """Definitions that a state may be of, the likeliest first."""
     entry = _only_entry(part)
     holder = entry.parts if entry is not None else None
-    inner = _within(part, entry)
+    inner = _within(part)
     entry_of_inner = _only_entry(inner[0]) if len(inner) == 1 else None
     if holder is not None and entry_of_inner is not None and entry_of_inner.parts is None:
         outer = map(holder.wrap, infer_definitions(inner[0]))

@@ -41,12 +41,12 @@ def fault_in(leaf: Leaf, within: Range = FINITE) -> str:
     dtype = dtype_of(leaf)
     if not jnp.issubdtype(dtype, np.inexact) or isinstance(leaf, Tracer):
         return ""
-    if isinstance(leaf, jax.Array):
-        if not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}:
-            return _fault(leaf, within)
-        leaf = np.asarray(leaf)
-    if not hasattr(leaf, "nbytes") or not hasattr(leaf, "__array__"):  # a number; a shape
-        return "" if is_array(leaf) else _fault(np.asarray(leaf), within)
+    if is_array(leaf) and not hasattr(leaf, "__array__"):  # a shape
+        return ""
+    if isinstance(leaf, jax.Array) and (
+        not leaf.is_fully_addressable or leaf.devices() - {*jax.local_devices(backend="cpu")}
+    ):
+        return _fault(leaf, within)
     fault = ""
     for data in blocks_of(leaf):
         block = data.view(dtype)

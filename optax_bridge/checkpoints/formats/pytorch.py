@@ -60,9 +60,13 @@ def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
         return value
     if not hasattr(value, "untyped_storage"):
         return str(value)  # a dtype, a device
-    where = place_of(place, path)
+    import torch
+
+    where, is_bfloat16 = place_of(place, path), value.dtype == torch.bfloat16  # NumPy lacks it
     try:
-        array = as_array(value)
+        tensor = value.detach().resolve_conj().resolve_neg()
+        array = (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
+        array = array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
     except (TypeError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(
             where, "a dense tensor of numbers", brief(str(error).partition("\n")[0], 200),
@@ -74,16 +78,6 @@ def as_tree(value: PyTree, place: str, path: Names = ()) -> PyTree:
             f"{array.dtype}{list(array.shape)}", "Save tensor.contiguous().",
         )  # fmt: skip
     return array
-
-
-def as_array(tensor: "torch.Tensor") -> np.ndarray:
-    """A tensor as an array, a view."""
-    import torch
-
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.dtype == torch.bfloat16:  # which NumPy lacks
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
 
 
 def as_tensor(array: np.ndarray) -> "torch.Tensor":

@@ -30,7 +30,6 @@ def write_t5x(
     with_metadata: bool = True,
     store: str = "file",
     extra: Mapping[str, Any] | None = None,
-    compressor: str = "gzip",
 ) -> None:
     """Writes a tree."""
     folder.mkdir(parents=True)
@@ -43,7 +42,15 @@ def write_t5x(
         if version in (1, 2) and node.dtype == ml_dtypes.bfloat16:
             node = node.view(np.uint16)
         name = ".".join(names)
-        spec = _write_zarr(folder / name, node, largest_chunk, compressor)
+        metadata = {
+            "shape": list(node.shape),
+            "chunks": [min(largest_chunk, dim) or 1 for dim in node.shape],
+            "compressor": {"id": "gzip", "level": 1},
+        }
+        spec: dict[str, Any] = {"driver": "zarr", "dtype": node.dtype.name, "metadata": metadata}
+        kvstore = {"driver": "file", "path": f"{folder / name}/"}
+        opened: Any = ts.open(spec | {"kvstore": kvstore}, create=True)
+        opened.result().write(node).result()
         if not with_metadata:
             (folder / name / ".zarray").unlink()
         if key == "_optimizer":
@@ -54,27 +61,6 @@ def write_t5x(
     if version is not None:
         index = {"version": version, **index}
     (folder / "checkpoint").write_bytes(serialization.msgpack_serialize(index))
-
-
-def _write_zarr(
-    folder: Path, array: np.ndarray, largest_chunk: int, compressor: str
-) -> dict[str, Any]:
-    bfloat16 = array.dtype == ml_dtypes.bfloat16
-    metadata = {
-        "shape": list(array.shape),
-        "chunks": [min(largest_chunk, dim) or 1 for dim in array.shape],
-        "compressor": {"id": compressor, "level": 1},
-    }
-    dtype = "bfloat16" if bfloat16 else array.dtype.name
-    spec = {
-        "driver": "zarr",
-        "dtype": dtype,
-        "kvstore": {"driver": "file", "path": f"{folder}/"},
-        "metadata": metadata,
-    }
-    opened: Any = ts.open(spec, create=True)
-    opened.result().write(array).result()
-    return {"driver": "zarr", "dtype": dtype, "metadata": metadata}
 
 
 def _kvstore(store: str, folder: Path, name: str) -> Any:

@@ -1,6 +1,5 @@
 """Flax's msgpack files: `flax.serialization.to_bytes`, `flax.training.checkpoints` before Orbax."""
 
-import math
 import mmap
 import struct
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy as np
 from optax_bridge.checkpoints.errors import CheckpointError
 from optax_bridge.checkpoints.formats import Contents, Format, head_of
 from optax_bridge.checkpoints.formats.flax_msgpack.decode import CHUNKED, decode
-from optax_bridge.checkpoints.lazy import ChunkedArray, blocks_of
+from optax_bridge.checkpoints.lazy import BLOCK, ChunkedArray, blocks_of
 from optax_bridge.checkpoints.trees import state_dict
 from optax_bridge.metadata.trees import Leaf, PyTree
 
@@ -61,24 +60,17 @@ def write_msgpack(file: BinaryIO, node: PyTree) -> None:
 
 
 def _write_array(file: BinaryIO, node: Leaf) -> None:
-    size = math.prod(node.shape) * node.dtype.itemsize
-    head = msgpack.Packer().pack_array_header(3) + _pack(node.shape)
-    head += _pack(node.dtype.name) + _header(0xC4, size)
-    length = len(head) + size
-    is_fixed = length in (1, 2, 4, 8, 16)
-    file.write(bytes([0xD4 + length.bit_length() - 1]) if is_fixed else _header(0xC7, length))
-    file.write(bytes([3 if isinstance(node, np.generic) else 1]) + head)
+    code, form = 3 if isinstance(node, np.generic) else 1, (node.shape, node.dtype.name)
+    if node.nbytes < BLOCK:
+        data = np.asarray(node).tobytes()
+        file.write(_pack(msgpack.ExtType(code, _pack((*form, data)))))
+        return
+    # A length of 32 bits, as msgpack writes it from 2**16 on: of the array, and of its data.
+    head = msgpack.Packer().pack_array_header(3) + b"".join(map(_pack, form))
+    head += struct.pack(">BI", 0xC6, node.nbytes)
+    file.write(struct.pack(">BIB", 0xC9, len(head) + node.nbytes, code) + head)
     for block in blocks_of(node):
         file.write(block.data)
-
-
-def _header(first: int, length: int) -> bytes:
-    """A length behind its code: the first of three, for one byte, two or four."""
-    if length < 2**8:
-        return struct.pack(">BB", first, length)
-    if length < 2**16:
-        return struct.pack(">BH", first + 1, length)
-    return struct.pack(">BI", first + 2, length)
 
 
 def _pieces(leaf: Leaf) -> list[np.ndarray]:
