@@ -36,18 +36,23 @@ def nested(depth: int) -> bytes:
     return b"\x81\xa1a" * depth + b"\x01"
 
 
-def arrays_within_arrays(levels: int) -> bytes:
-    data = b"\x01"
-    for _ in range(levels):
-        data = msgpack.packb(msgpack.ExtType(1, b"\x91" + data)) or b""
-    return b"\x81\xa1a" + data
+def extension(payload: bytes, code: int = 1) -> Any:
+    return msgpack.packb({"x": msgpack.ExtType(code, payload)})
 
 
-def array(shape: Any, dtype: Any, data: bytes) -> Any:
-    return msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb((shape, dtype, data)))})
+def array(*parts: Any) -> Any:
+    """A file with one array: shape, dtype and data, or others."""
+    return extension(msgpack.packb(parts) or b"")
 
 
-array_of_one: Any = msgpack.packb(((1,), "int8", b"1"))
+def chunked(**entries: Any) -> Any:
+    """A file with one array in pieces, which may be given as shape, dtype and data."""
+    pieces = entries.get("chunks", {})
+    packed = {name: msgpack.ExtType(1, msgpack.packb(p) or b"") for name, p in pieces.items()}
+    entries |= {"chunks": packed} if pieces else {}
+    return msgpack.packb({"x": {"__msgpack_chunked_array__": True, **entries}})
+
+
 DAMAGED = {
     "empty": b"",
     "cut_short": ADAM[:-10],
@@ -62,39 +67,22 @@ DAMAGED = {
     "nested_1000_deep": nested(1000),
     "nested_a_million_deep": b"\x91" * 10**6,
     "complex_within_complex": b"\x81\xa1a" + b"\xc7\x04\x02\x92\xd4\x02\x01",
-    "unknown_extension": msgpack.packb({"x": msgpack.ExtType(42, b"abc")}),
+    "unknown_extension": extension(b"abc", 42),
     "array_of_objects": array((1,), "object", b"12345678"),
     "array_of_records": array((1,), "V8", b"12345678"),
     "shape_too_large": array((2**40, 2**40), "float32", b"1234"),
     "shape_of_nothing_too_large": array((0, 2**40, 2**40), "float32", b""),
     "shape_of_nothing_beyond_64_bits": array((0, 2**63), "float32", b""),
-    "chunks_of_nothing_too_large": msgpack.packb(
-        {
-            "x": {
-                "__msgpack_chunked_array__": True,
-                "shape": {"0": 0, "1": 2**62, "2": 9},
-                "chunks": {"0": msgpack.ExtType(1, msgpack.packb(((0,), "float32", b"")))},
-            }
-        }
+    "chunks_of_nothing_too_large": chunked(
+        shape={"0": 0, "1": 2**62, "2": 9}, chunks={"0": ((0,), "float32", b"")}
     ),
-    "chunks_of_another_size": msgpack.packb(
-        {
-            "x": {
-                "__msgpack_chunked_array__": True,
-                "shape": {"0": 3},
-                "chunks": {"0": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1")))},
-            }
-        }
-    ),
-    "array_of_two_parts": msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8")))}),
-    "array_of_four_parts": msgpack.packb(
-        {"x": msgpack.ExtType(1, msgpack.packb(((1,), "int8", b"1", b"2")))}
-    ),
-    "array_with_more_behind_it": msgpack.packb(
-        {"x": msgpack.ExtType(1, b"".join((array_of_one, b"\x01")))}
-    ),
-    "array_that_is_a_number": msgpack.packb({"x": msgpack.ExtType(1, b"\x01")}),
-    "complex_of_integers": msgpack.packb({"x": msgpack.ExtType(2, msgpack.packb((1, 2)))}),
+    "chunks_of_another_size": chunked(shape={"0": 3}, chunks={"0": ((1,), "int8", b"1")}),
+    "chunks_missing": chunked(shape={"0": 4}),
+    "array_of_two_parts": array((1,), "int8"),
+    "array_of_four_parts": array((1,), "int8", b"1", b"2"),
+    "array_with_more_behind_it": extension((msgpack.packb(((1,), "int8", b"1")) or b"") + b"\x01"),
+    "array_that_is_a_number": extension(b"\x01"),
+    "complex_of_integers": extension(msgpack.packb((1, 2)) or b"", 2),
     "a_byte_that_starts_nothing": b"\x81\xa1a\xc1",
     "shape_negative": array((-1,), "float32", b"1234"),
     "shape_of_text": array(("4",), "int8", b"1234"),
@@ -109,7 +97,6 @@ DAMAGED = {
     "dtype_is_a_list": array((1,), ["float32"], b"1234"),
     "name_is_a_list": b"\x81\x91\x01\x02",
     "name_is_an_array": b"\x81\xc7\x03\x01\x90\xa0\xc4\x02",
-    "chunks_missing": msgpack.packb({"x": {"__msgpack_chunked_array__": True, "shape": {"0": 4}}}),
 }
 
 
@@ -123,7 +110,7 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
 
 def test_an_array_within_an_array_is_not_followed() -> None:
     with pytest.raises(CheckpointError, match="an array within an array"):
-        decode(arrays_within_arrays(600))
+        decode(array(msgpack.ExtType(1, b"\x01")))
 
 
 @pytest.mark.parametrize(
@@ -292,29 +279,33 @@ def test_bad_leaf_of_orbax_is_a_clear_error(name: str, ocdbt: bool, tmp_path: Pa
         read_checkpoint(orbax(tmp_path / "new", BAD_LEAVES[name], ocdbt))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["link", "device", "deep_json", "no_json", "list", "list_of_leaves", "huge_shape", "gap"],
-)
+def _moved_out(folder: Path) -> None:
+    (folder / "params.w" / "0.0").rename(folder.with_name("moved"))
+    (folder / "params.w" / "0.0").symlink_to(folder.with_name("moved"))
+
+
+def _of_shape(folder: Path) -> None:
+    path = folder / "params.w" / ".zarray"
+    shape = json.loads(path.read_text()) | {"shape": [3, 2**40]}
+    path.write_text(json.dumps(shape | {"chunks": [3, 2**40]}))
+
+
+BAD_FOLDERS: dict[str, Any] = {
+    "link": _moved_out,
+    "device": lambda folder: os.mkfifo(folder / "pipe"),
+    "deep_json": lambda folder: (folder / "_METADATA").write_text("[" * 100_000),
+    "no_json": lambda folder: (folder / "_METADATA").write_bytes(b"\xff\xfe"),
+    "list": lambda folder: (folder / "_METADATA").write_text("[]"),
+    "list_of_leaves": lambda folder: (folder / "_METADATA").write_text('{"tree_metadata": []}'),
+    "huge_shape": _of_shape,
+    "gap": lambda folder: (folder / "params.w" / "0.0").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", BAD_FOLDERS)
 def test_bad_folder_of_orbax_is_a_clear_error(damage: str, tmp_path: Path) -> None:
     folder = orbax(tmp_path / "new", ocdbt=False)
-    if damage == "link":
-        (folder / "params.w" / "0.0").rename(tmp_path / "moved")
-        (folder / "params.w" / "0.0").symlink_to(tmp_path / "moved")
-    elif damage == "device":
-        os.mkfifo(folder / "pipe")
-    elif damage == "deep_json":
-        (folder / "_METADATA").write_text("[" * 100_000)
-    elif damage == "no_json":
-        (folder / "_METADATA").write_bytes(b"\xff\xfe")
-    elif damage in ("list", "list_of_leaves"):
-        (folder / "_METADATA").write_text("[]" if damage == "list" else '{"tree_metadata": []}')
-    elif damage == "huge_shape":
-        path = folder / "params.w" / ".zarray"
-        path.write_text(path.read_text().replace("[3,4]", f"[3,{2**40}]", 1).replace(
-            '"shape":[3,4]', f'"shape":[3,{2**40}]'))  # fmt: skip
-    else:
-        (folder / "params.w" / "0.0").unlink()
+    BAD_FOLDERS[damage](folder)
     with pytest.raises(CheckpointError):
         np.asarray(read_checkpoint(folder).tree["params"]["w"])
 
