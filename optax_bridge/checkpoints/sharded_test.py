@@ -40,17 +40,10 @@ def _sharding(mesh: jax.sharding.Mesh, path: Any, leaf: Any) -> NamedSharding:
 )
 def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path) -> None:
     mesh = jax.make_mesh(shape, ("data", "model"), devices=jax.devices()[: shape[0] * shape[1]])
-    rng = np.random.default_rng(0)
-    kernel = rng.normal(size=(3, 16, 8)).astype(np.float32)
-    fields = {"grad_ema": kernel[1], "grad_sq_ema": np.square(kernel[2])}
-    bias = {"grad_ema": kernel[0, 0], "grad_sq_ema": np.square(kernel[0, 1])}
-    tree = {
-        "target": {"dense": {"kernel": kernel[0], "bias": kernel[0, 1]}},
-        "state": {
-            "step": np.int32(5),
-            "param_states": {"dense": {"kernel": fields, "bias": bias}},
-        },
-    }
+    kernel = jnp.arange(128.0).reshape(16, 8)
+    definition, params = legacy_optim.Adam(1e-2), {"dense": {"kernel": kernel, "bias": kernel[0]}}
+    optimizer = definition.create(params).apply_gradient(params)
+    tree: Any = jax.tree.map(np.asarray, serialization.to_state_dict(optimizer))
     path = tmp_path / {"msgpack": "checkpoint_5", "t5x": "checkpoint_5", "npz": "model.npz"}[form]
     if form == "t5x":
         write_t5x(path, tree)
@@ -59,7 +52,6 @@ def test_restores_onto_a_mesh(form: str, shape: tuple[int, int], tmp_path: Path)
         np.savez(path, **named)
     else:
         path.write_bytes(serialization.msgpack_serialize(tree))
-    definition = legacy_optim.Adam(1e-2)
     state: Any = TrainState.from_legacy_checkpoint(
         path, optimizer_def=definition, sharding=functools.partial(_sharding, mesh)
     )
@@ -100,12 +92,6 @@ def test_shardings_of_a_state(tmp_path: Path) -> None:
     for field in ("params", "opt_state"):
         found, wanted = (jax.tree.leaves(getattr(s, field)) for s in (state, shardings))
         assert [leaf.sharding for leaf in found] == wanted
-    state = jax.jit(lambda state: state.apply_gradients(grads=state.params))(state)
-    optimizer = jax.jit(lambda optimizer: optimizer.apply_gradient(optimizer.target))(optimizer)
-    for name, leaf in optimizer.target.items():
-        # Sums over a mesh are made in another order: 4 ULP of the largest.
-        atol = 4 * np.spacing(np.abs(leaf).max())
-        np.testing.assert_allclose(state.params[name], leaf, rtol=0, atol=atol)
     with pytest.raises(CheckpointError, match="state_shardings"):
         TrainState.from_legacy_checkpoint(FILES / "adagrad.msgpack", sharding=shardings)
 

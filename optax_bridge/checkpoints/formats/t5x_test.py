@@ -108,26 +108,21 @@ NOWHERE: Any = {"nowhere": ("row", "column")}
 
 def scanned() -> Any:
     """What T5X's Adafactor holds for scanned layers; statistics by axis, biases not factored."""
-    rng = np.random.default_rng(3)
+    rng, unused = np.random.default_rng(3), np.zeros(1, np.float32)
 
-    def drawn(*shape: int) -> np.ndarray:
-        return np.square(rng.normal(size=shape)).astype(np.float32) + 0.1
+    def fields(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+        drawn = {n: rng.uniform(0.1, 1, shape).astype(np.float32) for n, shape in shapes.items()}
+        return dict.fromkeys(("v_row", "v_col", "v", "m"), unused) | drawn
 
-    one = np.zeros(1, np.float32)
+    kernels = fields(attention=(6, 2, 3, 4), mlp=(2, 6, 8), bias=(2, 8))
     decoder = {
-        "attention": {"kernel": drawn(6, 2, 3, 4)},
-        "mlp": {"kernel": drawn(2, 6, 8), "bias": drawn(2, 8)},
+        "attention": {"kernel": kernels["attention"]},
+        "mlp": {"kernel": kernels["mlp"], "bias": kernels["bias"]},
     }
     states = {
-        "attention": {"kernel": {"v_row": drawn(6, 2), "v_col": drawn(2, 3, 4), "v": one}},
-        "mlp": {
-            "kernel": {"v_row": drawn(2, 6), "v_col": drawn(2, 8), "v": one},
-            "bias": {"v_row": one, "v_col": one, "v": drawn(2, 8)},
-        },
+        "attention": {"kernel": fields(v_row=(6, 2), v_col=(2, 3, 4))},
+        "mlp": {"kernel": fields(v_row=(2, 6), v_col=(2, 8)), "bias": fields(v=(2, 8))},
     }
-    for parameters in states.values():
-        for fields in parameters.values():
-            fields["m"] = one
     state = {"step": np.int32(1000), "param_states": {"decoder": states}}
     return {"target": {"decoder": decoder}, "state": state}
 
