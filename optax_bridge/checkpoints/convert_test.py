@@ -177,6 +177,8 @@ def test_optimizer_within_something_is_found(name: str, part: str | None, alone:
     same_bits((state.params, state.opt_state), (expected.params, expected.opt_state))
     if name == "replicated_dataclass":
         np.testing.assert_array_equal(state.batch_stats["dense"]["mean"], np.ones(3))
+        template = jax.tree.map(jnp.zeros_like, state)
+        same_bits(from_bytes(template, (FILES / f"{name}.msgpack").read_bytes()), state)
 
 
 def test_what_each_device_had_of_its_own_beside_the_optimizer_stays() -> None:

@@ -10,7 +10,7 @@ import legacy_optim
 from optax_bridge.checkpoints.definitions import groups_of
 from optax_bridge.checkpoints.errors import Place
 from optax_bridge.checkpoints.inference import other_classes
-from optax_bridge.checkpoints.layout import entries_around, match_fields
+from optax_bridge.checkpoints.layout import entries_around, match_fields, without_copies
 from optax_bridge.checkpoints.locate import (
     Part,
     at_path,
@@ -107,12 +107,12 @@ def _state_items(template: PyTree, saved: PyTree, paths: Paths, scope: Scope) ->
         yield from field_items(template, values, paths, scope, _places(path))
         return
     part = part_of(optimizer, path, scope.place, keeps_copies=np.ndim(template.step) == 1)
-    scope = replace(scope, copies=part.copies)
     in_state = (at for at in part.surplus if at[len(path)] == "state")
     yield from (Unpaired(at, Side.SURPLUS) for at in in_state)
     values = dict[str, PyTree]()
     if within:
         outline, entries = outline_of(template), entries_around(saved, within)
+        entries = {at: without_copies(value, part.copies) for at, value in entries.items()}
         values, unused = _fields_around(outline, entries, part.target, part.step)
         yield from (Unpaired((*paths.source, *names), Side.UNUSED) for names in unused)
     yield from _optimizer_items(template, part, paths, scope, values)

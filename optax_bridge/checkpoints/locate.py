@@ -130,7 +130,7 @@ def part_of(
     surplus = [(*path, name) for name in tree if name not in ("target", "state")]
     for state in states:
         surplus += [(*path, "state", n) for n in state if n not in ("step", "param_states")]
-    steps = [_steps(state["step"], (*path, "state", "step"), place) for state in states]
+    steps = [_steps(s["step"], (*path, "state", "step"), place, keeps_copies) for s in states]
     if any(not np.array_equal(other, steps[0]) for other in steps):
         raise CheckpointError(
             place_of(place, (*path, "state")), "one step for all groups",
@@ -141,8 +141,6 @@ def part_of(
     target, param_states = tree["target"], [state["param_states"] for state in states]
     copies = steps[0].size if steps[0].ndim and not keeps_copies else None
     if copies is not None:
-        if (steps[0] != steps[0][0]).any():
-            raise _no_number_of_steps(steps[0], (*path, "state", "step"), place)
         steps = [steps[0][0]]
         target = _first(target, copies, (*path, "target"), place)
         for number, state in enumerate(param_states):
@@ -152,19 +150,16 @@ def part_of(
     return Part(place, path, target, param_states, np.asarray(steps[0]), copies, tuple(surplus))
 
 
-def _steps(value: Leaf, path: Names, place: Place) -> np.ndarray:
+def _steps(value: Leaf, path: Names, place: Place, keeps_copies: bool) -> np.ndarray:
     array = np.asarray(value) if is_array(value) or type(value) is int else np.asarray(None)
-    if array.ndim > 1 or array.size == 0 or not is_number_of_steps(array):
-        raise _no_number_of_steps(value, path, place)
+    wrong = array.ndim > 1 or array.size == 0 or not is_number_of_steps(array)
+    if wrong or not (keeps_copies or (array == array.flat[0]).all()):
+        raise CheckpointError(
+            place_of(place, path), STEPS,
+            brief(np.asarray(value).tolist() if is_array(value) else value),
+            "An optimizer's state has its step there; is this one?",
+        )  # fmt: skip
     return array
-
-
-def _no_number_of_steps(value: Leaf, path: Names, place: Place) -> CheckpointError:
-    return CheckpointError(
-        place_of(place, path), STEPS,
-        brief(np.asarray(value).tolist() if is_array(value) else value),
-        "An optimizer's state has its step there; is this one?",
-    )  # fmt: skip
 
 
 def _first(tree: PyTree, copies: int, path: Names, place: Place) -> PyTree:
@@ -245,16 +240,15 @@ def choose_part(tree: PyTree, place: Place, name: str | None = None) -> Part:
     if len(fitting) == 1:
         check_parameters(fitting[0].target, fitting[0].name_of("target"))
         return fitting[0]
-    if not parts and any(True for _ in find_states(tree)):
-        raise CheckpointError(
-            place, "an optimizer of flax.optim", "a TrainState, which is converted already",
-            "optax_bridge.checkpoints.restore_checkpoint reads it; --to legacy converts it back.",
-        )  # fmt: skip
     if not parts:
+        is_new = any(True for _ in find_states(tree))
         names = brief(sorted(tree)) if isinstance(tree, Mapping) else brief(tree)
         raise CheckpointError(
-            place, "an optimizer: {'target', 'state': {'step', 'param_states'}}", names,
-            "A file of parameters alone has no state to convert, and bytes within one are not "
+            place, "an optimizer: {'target', 'state': {'step', 'param_states'}}",
+            "a TrainState, which is converted already" if is_new else names,
+            "optax_bridge.checkpoints.restore_checkpoint reads it; --to legacy converts it back."
+            if is_new
+            else "A file of parameters alone has no state to convert, and bytes within one are not "
             "looked into; `optax-bridge inspect` lists it.",
         )  # fmt: skip
     raise CheckpointError(

@@ -183,7 +183,14 @@ class Plan:
     def check(self, *, keep: bool = False, allow_nan: bool = False) -> None:
         """Raises or warns of what does not fit; with `keep`, what is missing stays as it is."""
         misfits = [item for item in self.items if isinstance(item, Misfit)]
-        misfits += [] if allow_nan else self.faults()
+        misfits += [
+            Misfit(
+                move.source, EXPECTED[fault], fault,
+                _NEGATIVE if fault == "negative numbers" else NOT_FINITE,
+            )
+            for move in (() if allow_nan else self.moves)
+            if (fault := move.fault())
+        ]  # fmt: skip
         surplus, unused = self.paths_on(Side.SURPLUS), self.paths_on(Side.UNUSED)
         if misfits or (not keep and (surplus or self.paths_on(Side.MISSING))):
             raise self._error(misfits, keep)
@@ -216,17 +223,6 @@ class Plan:
                 ),
                 stacklevel=5,
             )
-
-    def faults(self) -> list[Misfit]:
-        """The parameters and moments that are not finite, or negative where they cannot be."""
-        return [
-            Misfit(
-                move.source, EXPECTED[fault], fault,
-                _NEGATIVE if fault == "negative numbers" else NOT_FINITE,
-            )
-            for move in self.moves
-            if (fault := move.fault())
-        ]  # fmt: skip
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:
         """The leaves by their places in the target."""
@@ -286,12 +282,6 @@ class Plan:
 def _beginnings(paths: Iterable[Names]) -> set[Names]:
     """The levels on the way to paths, and the paths."""
     return {path[:end] for path in paths for end in range(len(path) + 1)}
-
-
-def cast_of(before: Leaf, after: Leaf) -> tuple[str, str] | None:
-    """The dtypes of two leaves, None if they are the same."""
-    dtypes = str(dtype_of(before)), str(dtype_of(after))
-    return dtypes if dtypes[0] != dtypes[1] else None
 
 
 def moved_to(home: Names, moves: Iterable[Move]) -> list[Move]:

@@ -21,7 +21,7 @@ from jax.core import Tracer
 
 from optax_bridge.checkpoints.errors import CheckpointError, Place, brief, place_of
 from optax_bridge.checkpoints.locate import legacy_states, optimizers
-from optax_bridge.checkpoints.moves import Converted, Item, Misfit, Move, Side, Unpaired, cast_of
+from optax_bridge.checkpoints.moves import Converted, Item, Misfit, Move, Side, Unpaired
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
     array_like,
@@ -111,8 +111,8 @@ class Scope:
         """The move of a leaf, whose numbers are checked if they are trained."""
         is_trained = self.owner in ("params", "opt_state")
         return Move(
-            paths.source, paths.target, cast_of(leaf, template) if is_cast else None, leaf=leaf,
-            template=template,
+            paths.source, paths.target, leaf=leaf, template=template,
+            cast=(str(dtype_of(leaf)), str(dtype_of(template))) if is_cast else None,
             within=self.ranges.get(paths.target, FINITE) if is_trained else None,
         )  # fmt: skip
 
@@ -316,11 +316,7 @@ def field_items(
     places: Mapping[str, Names] | None = None,
     moments: Moments | None = None,
 ) -> Iterator[Item]:
-    """Yields the items of a state's fields, the parameters' first, from values by field.
-
-    The values stand at `places` where these are not the fields' names. The optimizer's state is
-    that of a planner if one is given, and that is not asked where the parameters do not fit.
-    """
+    """Yields the items of a state's fields from their values, which may stand elsewhere."""
     for name in sorted(fields_of(template), key=lambda name: name != "params"):
         at = replace(paths / name, source=(places or {}).get(name, (*paths.source, name)))
         field_scope = replace(scope, owner=OWNERS.get(name, "state"))
