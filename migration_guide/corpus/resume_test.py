@@ -13,7 +13,7 @@ import pytest
 
 from migration_guide.codemod.results import Report
 from migration_guide.corpus.comparing import assert_close, numbers, outputs, printed_by
-from migration_guide.corpus.corpus_test import first_alike, migrate_copies
+from migration_guide.corpus.migrating import migrated_copies
 from migration_guide.corpus.worker import NUM_STEPS
 
 HERE = Path(__file__).parent
@@ -37,8 +37,7 @@ class Resumed(NamedTuple):
 def _migrated() -> dict[tuple[str, str], tuple[Resumed, Report]]:
     """Recipe and name -> each migrated program as it went on, and what migrate said of it."""
     with tempfile.TemporaryDirectory() as folder:
-        reports = migrate_copies(PROGRAMS, ("exact", "auto"), Path(folder))
-        first = first_alike(reports)
+        reports, first = migrated_copies(PROGRAMS, ("exact", "auto"), Path(folder))
         resumed = _resumed("plain", set(first.values()))
     return {
         (copy.parent.name, copy.stem): (resumed[first[copy]], report)
@@ -55,13 +54,6 @@ def _resumed(mode: str, programs: Iterable[Path]) -> dict[Path, Resumed]:
         jobs = {path: [str(path), str(folder), NUM_STEPS] for path, folder in folders.items()}
         printed = outputs(mode, jobs)
         return {path: Resumed(printed[path], _files(folders[path])) for path in folders}
-
-
-def _lent(root: str) -> str:
-    """Copies the recorded checkpoints there, one folder for each program."""
-    for program in PROGRAMS:
-        shutil.copytree(SAVED / program.stem, Path(root, program.stem))
-    return root
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -88,7 +80,9 @@ def test_goes_on_migrated_with_nothing_left_by_hand(subtests: pytest.Subtests):
 def test_train_state_takes_the_steps_of_the_optimizer_which_are_recorded(
     subtests: pytest.Subtests, tmp_path: Path
 ):
-    stepped = printed_by("next_steps.py", _lent(str(tmp_path)), *map(str, PROGRAMS))
+    for program in PROGRAMS:
+        shutil.copytree(SAVED / program.stem, tmp_path / program.stem)
+    stepped = printed_by("next_steps.py", str(tmp_path), *map(str, PROGRAMS))
     for name, parts in stepped.items():
         with subtests.test(name):
             assert isinstance(parts, dict), parts
