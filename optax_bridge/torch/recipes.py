@@ -1,9 +1,10 @@
 """Entries of PyTorch's optimizers, and the recipes and claims that they share."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from optax_bridge.correspondence.claim import Claim, Evidence, differs, identical, rounding
+from optax_bridge.correspondence.claim import Claim, differs, identical, rounding
 from optax_bridge.correspondence.entry import Entry, LegacyClass, OptaxRecipe, StateField
 from optax_bridge.correspondence.recipe import Call, call
 from optax_bridge.correspondence.recipe import Setting as s
@@ -95,11 +96,8 @@ DECAY_OF_ONE = differs(
 EPS_OF_ZERO = differs(f"an epsilon of 1e-8 is 0 in float16; {_HALF.how}", over_reals=False)
 
 
-def up_to_rounding(
-    ulp: float, why: str, bfloat16: Evidence = _HALF, float16: Evidence = _HALF
-) -> Claim:
-    """The claim that only rounding differs in float32; in half precision the two part."""
-    return rounding(ulp, why, bfloat16=bfloat16, float16=float16)
+# The claim that only rounding differs in float32; in half precision the two part.
+up_to_rounding = functools.partial(rounding, bfloat16=_HALF, float16=_HALF)
 
 
 def with_sign_and_decay(

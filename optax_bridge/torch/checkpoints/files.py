@@ -133,12 +133,12 @@ def description_of(
     for number, group in enumerate(checkpoint.groups):
         settings = [
             f"{name}={brief(value)}"
-            for name, value in group.settings.items()
-            if name != "param_names" and value is not None and value is not False
+            for name, value in group.items()
+            if name not in ("params", "param_names") and value is not None and value is not False
         ]
-        some = [order.name(index) for index in group.indices[:3]]
-        names = ", ".join(some + ["..."] * (len(group.indices) > 3))
-        yield f"group {number}: {len(group.indices)} parameters ({names}), {', '.join(settings)}"
+        indices = group["params"]
+        names = ", ".join([*map(order.name, indices[:3]), *["..."] * (len(indices) > 3)])
+        yield f"group {number}: {len(indices)} parameters ({names}), {', '.join(settings)}"
     if checkpoint.groups:
         yield f"state of each parameter: {', '.join(fields) or 'none, as before the first step'}"
     if order.doubt and checkpoint.is_stepped:

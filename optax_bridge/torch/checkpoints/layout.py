@@ -27,14 +27,6 @@ _OF_STATISTICS = ("row_var", "col_var")  # of Adafactor, which have other shapes
 
 
 @dataclass(frozen=True)
-class Group:
-    """A parameter group."""
-
-    settings: Mapping[str, PyTree]
-    indices: Sequence[int]
-
-
-@dataclass(frozen=True)
 class TorchCheckpoint:
     """A model and its optimizer, as a file of PyTorch has them."""
 
@@ -44,20 +36,20 @@ class TorchCheckpoint:
     tensors: Mapping[str, np.ndarray]
     file_names: Mapping[str, str]
     tied: Mapping[str, str]
-    groups: Sequence[Group]
+    groups: Sequence[Mapping[str, PyTree]]  # as PyTorch's state dicts have them
     states: Mapping[int, Mapping[str, PyTree]]
     rest: Mapping[str, PyTree]
 
     @property
     def indices(self) -> list[int]:
         """The indices of all parameters that the optimizer has, in its order."""
-        return [index for group in self.groups for index in group.indices]
+        return [index for group in self.groups for index in group["params"]]
 
     @property
     def stateless(self) -> set[int]:
         """The indices of parameters that SGD without momentum has, which keeps nothing of them."""
-        of_sgd = (group for group in self.groups if "dampening" in group.settings)
-        return {i for group in of_sgd if not group.settings["momentum"] for i in group.indices}
+        of_sgd = (group for group in self.groups if "dampening" in group)
+        return {i for group in of_sgd if not group["momentum"] for i in group["params"]}
 
     @property
     def is_stepped(self) -> bool:
@@ -72,12 +64,12 @@ class TorchCheckpoint:
             for name, tensor in self.tensors.items()
             if name not in self.tied and is_floating(tensor.dtype) and not is_buffer(name)
         }
-        names = [group.settings.get("param_names") for group in self.groups]
+        names = [group.get("param_names") for group in self.groups]
         if listed_order is None and names and all(names):
             file_names = {_bare(name): name for name in self.tensors}
             flat = [_bare(str(name)) for group in names for name in group or ()]
             listed_order = [file_names.get(name, name) for name in flat]
-        groups = [list(group.indices) for group in self.groups]
+        groups = [group["params"] for group in self.groups]
         order = parameter_order(groups, shapes, by_name, listed_order, self.place)
         is_sorted = len(by_name) > 1 and [*by_name] == sorted(by_name)
         return Order(order.names, _SORTED) if is_sorted and listed_order is None else order
@@ -197,15 +189,15 @@ def _bare(name: str) -> str:
     return _without_wrappers(name).removeprefix(_ALL_BELOW)
 
 
-def _group(group: Mapping[str, PyTree], place: Place) -> Group:
+def _group(group: Mapping[str, PyTree], place: Place) -> dict[str, PyTree]:
+    """The group, with lists in the place of dicts by index."""
     params = list(group.get("params", {}).values())
     if not all(type(index) is int for index in params):
         raise CheckpointError(
             place, "a group's parameters by index", brief(params),
             "Save optimizer.state_dict() as PyTorch makes it.",
         )  # fmt: skip
-    settings = {n: by_index(v) or v for n, v in group.items() if n != "params"}
-    return Group(settings, params)
+    return {**{name: by_index(value) or value for name, value in group.items()}, "params": params}
 
 
 def _tied_names(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:

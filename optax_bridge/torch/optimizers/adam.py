@@ -99,7 +99,7 @@ _ADAMW = call("optax.adamw", learning_rate=s("lr"), **_MOMENTS, weight_decay=s("
 _SAME = up_to_rounding(
     32,
     "PyTorch computes the bias corrections in float64 and divides the root by one",
-    DECAY_OF_ONE,
+    bfloat16=DECAY_OF_ONE,
 )
 _AMSGRAD = call("optax.amsgrad", learning_rate=s("lr"), **_MOMENTS)
 
@@ -177,7 +177,7 @@ _ADAMW_ENTRY = torch_entry(
             up_to_rounding(
                 32,
                 "PyTorch decays the parameter first, and computes bias corrections in float64",
-                DECAY_OF_ONE,
+                bfloat16=DECAY_OF_ONE,
             ),
             decays=False,
         ),
@@ -236,7 +236,10 @@ _ADAMAX_ENTRY = torch_entry(
     optax=with_sign_and_decay(
         call("optax.adamax", learning_rate=s("lr"), **_MOMENTS),
         up_to_rounding(
-            32, "PyTorch computes the bias correction in float64", DECAY_OF_ONE, EPS_OF_ZERO
+            32,
+            "PyTorch computes the bias correction in float64",
+            bfloat16=DECAY_OF_ONE,
+            float16=EPS_OF_ZERO,
         ),
     ),
     cases=(
