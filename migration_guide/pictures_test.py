@@ -7,14 +7,13 @@ import pytest
 from migration_guide import pictures
 
 
-def test_captions_are_text_and_pictures_are_not():
-    shown = pictures.figures({"a < b & c": "<svg></svg>", "d": "<svg/>"})
-    assert shown._repr_html_() == str(shown)
-    assert shown.count("<figure>") == 2
-    assert "<figcaption>a &lt; b &amp; c</figcaption><svg></svg></figure>" in shown
-
-
-def test_tables_and_programs_are_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_captions_are_text_and_tables_and_programs_markdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    drawn = pictures.figures({"a < b & c": "<svg></svg>", "d": "<svg/>"})
+    assert drawn._repr_html_() == str(drawn)
+    assert drawn.count("<figure>") == 2
+    assert "<figcaption>a &lt; b &amp; c</figcaption><svg></svg></figure>" in drawn
     assert pictures.rows(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
     file = tmp_path / "a.py"
     shown = pictures.program(str(file), "x = 1\n\n")

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -26,11 +25,7 @@ PROGRAMS = sorted(
 RECORDED = json.loads((HERE / "resumed.json").read_text(encoding="utf-8"))
 
 
-class Resumed(NamedTuple):
-    """What a program printed, and the files below its folder afterwards."""
-
-    printed: str
-    files: dict[str, bytes]
+Resumed = tuple[str, dict[str, bytes]]  # what was printed, and the files afterwards
 
 
 @functools.cache
@@ -53,7 +48,7 @@ def _resumed(mode: str, programs: Iterable[Path]) -> dict[Path, Resumed]:
             shutil.copytree(SAVED / path.stem, folder)
         jobs = {path: [str(path), str(folder), NUM_STEPS] for path, folder in folders.items()}
         printed = outputs(mode, jobs)
-        return {path: Resumed(printed[path], _files(folders[path])) for path in folders}
+        return {path: (printed[path], _files(folders[path])) for path in folders}
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -62,18 +57,17 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_goes_on_as_it_is_and_migrated_exactly_with_the_same_bits(subtests: pytest.Subtests):
-    for path, as_it_is in _resumed("shim", PROGRAMS).items():
+    for path, (printed, _) in _resumed("shim", PROGRAMS).items():
         with subtests.test(name := path.stem):
-            assert_close(numbers(as_it_is.printed), RECORDED[name]["printed"])
-            exact, _ = _migrated()["exact", name]
-            assert numbers(exact.printed) == numbers(as_it_is.printed)
+            assert_close(numbers(printed), RECORDED[name]["printed"])
+            assert numbers(_migrated()["exact", name][0][0]) == numbers(printed)
 
 
 def test_goes_on_migrated_with_nothing_left_by_hand(subtests: pytest.Subtests):
     for name, recorded in RECORDED.items():
         with subtests.test(name):
-            on_optax, report = _migrated()["auto", name]
-            assert_close(numbers(on_optax.printed), recorded["printed"])
+            (printed, _), report = _migrated()["auto", name]
+            assert_close(numbers(printed), recorded["printed"])
             assert report.changed_files and not report.refusals and not report.by_hand
 
 
@@ -97,7 +91,7 @@ def test_old_files_stay_where_the_programs_left_them_and_new_ones_are_of_today(
     for name, recorded in RECORDED.items():
         with subtests.test(name):
             ((path, data),) = _files(SAVED / name).items()
-            new = dict(_migrated()["auto", name][0].files)
+            new = dict(_migrated()["auto", name][0][1])
             stays = new.get(path) == data
             assert stays or not recorded["old_file_stays"]
             if stays:

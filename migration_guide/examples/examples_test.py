@@ -26,14 +26,12 @@ def _end(start: int) -> int:
 
 def _recorded(name: str, start: int) -> dict[str, Any]:
     """The genuine program's metrics in the steps after `start`."""
-    metrics = {}
-    for metric, column in pairs.recorded(name).items():
-        rows = zip(column["steps"], column["values"], strict=True)
-        chosen = [row for row in rows if start < row[0] <= _end(start)]
-        if chosen:
-            steps, values = zip(*chosen, strict=True)
-            metrics[metric] = {"steps": list(steps), "values": list(values)}
-    return metrics
+    return columns([
+        {"step": step, metric: value}
+        for metric, column in pairs.recorded(name).items()
+        for step, value in zip(column["steps"], column["values"], strict=True)
+        if start < step <= _end(start)
+    ])  # fmt: skip
 
 
 def _saved_at(name: str) -> int:
