@@ -44,10 +44,12 @@ def test_a_measurement_that_stops_is_told_and_one_that_is_not_named_does_not_run
 
 def test_nothing_comes_from_the_compilation_cache():
     x, events = jnp.ones(3), Counter[str]()
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: events.update([name])
-    )
-    jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
+
+    def note(event: str, *_: object, **__: object) -> None:
+        events.update([event])
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    jax.monitoring.register_event_listener(note)
 
     def count() -> int:
         events.clear()

@@ -36,7 +36,7 @@ from optax_bridge._text import listing
 from optax_bridge.checkpoints import CheckpointError, from_state_dict
 from optax_bridge.cli.errors import error_text
 from optax_bridge.metadata.trees import PyTree
-from optax_bridge.torch.checkpoints.names import parse_names, read_names
+from optax_bridge.torch.checkpoints.names import read_names
 
 _NAME = "optimizer"
 # The stages in their order, and the argument that each needs.
@@ -141,10 +141,7 @@ def replay(
             f"{source.place}: expected the parameters before each step, found those after it "
             "alone, as `optax-bridge check --record` writes them. Read it with `check --against`"
         )
-    file = None
-    if names is not None:
-        is_file = isinstance(names, str | Path)
-        file = read_names(names) if is_file else parse_names(names, "names")
+    file = None if names is None else read_names(names)
     here, remarks = _judgeable(source if file is None else files.in_flax(source, file))
     title = f"{source.place} ({source.origin})"
     judged = [not_judged(name, f"no {of} given, see --{of}") for name, of in _ASKED.items()]

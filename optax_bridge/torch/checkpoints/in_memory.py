@@ -14,7 +14,7 @@ from optax_bridge.legacy import from_legacy
 from optax_bridge.metadata.trees import PyTree
 from optax_bridge.torch.checkpoints.layout import torch_checkpoint
 from optax_bridge.torch.checkpoints.moves import PARAMS, as_legacy
-from optax_bridge.torch.checkpoints.names import Rule, parse_names, read_names
+from optax_bridge.torch.checkpoints.names import Rule, read_names
 from optax_bridge.torch.definition import ScalarOrSchedule
 from optax_bridge.torch.from_torch import torch_definition
 
@@ -39,8 +39,7 @@ def state_from_torch(
 ) -> State:
     """See `TrainState.from_torch`."""
     tensors = params.state_dict() if hasattr(params, "state_dict") else dict(params)
-    is_file = isinstance(names, str | Path)
-    file = read_names(names) if is_file else parse_names(names, "names")
+    file = read_names(names)
     saved = {"model": tensors, "optimizer": optimizer.state_dict()}
     tree = as_tree(saved, _PLACE)  # views, which a further step in PyTorch would change
     checkpoint = torch_checkpoint(tree, _PLACE, "model", "optimizer")

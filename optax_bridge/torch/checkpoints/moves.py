@@ -92,9 +92,9 @@ def as_legacy(
     more: dict[Names, PyTree] = {(_STEP,): np.int32(checkpoint.step(order, step))}
     is_new = not checkpoint.is_stepped and more[_STEP,] == 0
     plan = plan_from_torch(checkpoint, rules, names.path, None if is_new else order)
-    path, state = _one_state(like, "template") if is_new or like is not None else ((), None)
+    path, state = ((), None) if like is None else _one_state(like, "template")
     if is_new:
-        more["opt_state",] = plain(state_dict(state.opt_state))
+        more["opt_state",] = plain(state_dict(state_in(like, place).opt_state))
     else:
         _check_fields(checkpoint, state)
         more |= _empty_states(checkpoint, rules, order)
@@ -261,7 +261,7 @@ def _values(state: PyTree, forward: Plan, has_moments: bool) -> dict[Names, Leaf
 def _replace(base: PyTree, path: Names, array: np.ndarray) -> None:
     """Puts an array in the place of a tensor or a number."""
     name, *below = path
-    key = name if isinstance(base, Mapping) and name in base else int(name)  # as PyTorch counts
+    key = name if isinstance(base, dict) and name in base else int(name)  # as PyTorch counts
     if below:
         _replace(base[key], tuple(below), array)
     else:

@@ -127,8 +127,10 @@ class NamesFile:
             raise CheckpointError(place, str(error), brief(text), MEND) from None
 
 
-def read_names(path: Path | str) -> NamesFile:
-    """Reads a names file."""
+def read_names(path: Path | str | Mapping[str, PyTree]) -> NamesFile:
+    """Reads a names file, or nested dicts as it would have them."""
+    if isinstance(path, Mapping):
+        return parse_names(path, "names")
     try:
         tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -163,4 +165,4 @@ def parse_names(tree: Mapping[str, PyTree], place: Place) -> NamesFile:
 
 
 def _is_path(target: object) -> bool:
-    return isinstance(target, str) and len(target.split("/")) > 1 and all(target.split("/"))
+    return isinstance(target, str) and "/" in target and all(target.split("/"))

@@ -4,7 +4,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class Rearrangement:
     before: _Axes
     after: _Axes
     sizes: Mapping[str, int]
+    text: str = ""
     index: int | None = None  # of one array along the new first axis
 
     @classmethod
@@ -32,46 +33,37 @@ class Rearrangement:
             raise ValueError("the same axes, each once, on both sides of ->, as in 'o i -> i o'")
         if unknown := sorted(sizes.keys() - {*names[0]}):
             raise ValueError(f"sizes of its axes alone, not of {', '.join(unknown)}")
-        return cls(before, after, dict(sizes))
+        return cls(before, after, dict(sizes), text)
 
     def __str__(self) -> str:
-        index = "" if self.index is None else f", array {self.index}"
-        sides = (
-            " ".join(f"({' '.join(axis)})" if len(axis) > 1 else " ".join(axis) for axis in side)
-            for side in (self.before, self.after)
-        )
-        return " -> ".join(sides) + index if self.before else index
+        return self.text + ("" if self.index is None else f", array {self.index}")
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
         """The array as it lies in Flax."""
-        array = self._apply(array, self.before, self.after)
+        if self.before:
+            sizes, shape = self._sizes(array.shape), self.shape(array.shape)
+            names = [name for axis in self.before for name in axis]
+            order = [names.index(name) for axis in self.after for name in axis]
+            array = array.reshape([sizes[name] for name in names]).transpose(order).reshape(shape)
         return array if self.index is None else array[self.index]
 
     def inverse(self, array: np.ndarray) -> np.ndarray:
         """The array as it lies in PyTorch; all of them where it was taken apart."""
-        return self._apply(array, self.after, self.before)
+        return replace(self, before=self.after, after=self.before, index=None)(array)
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape in Flax, before the array is taken apart."""
         if not self.before:
             return tuple(shape)
-        sizes = self._sizes(shape, self.before)
+        sizes = self._sizes(shape)
         return tuple(math.prod(sizes[name] for name in axis) for axis in self.after)
 
-    def _apply(self, array: np.ndarray, before: _Axes, after: _Axes) -> np.ndarray:
-        if not before:
-            return array
-        sizes = self._sizes(array.shape, before)
-        names = [name for axis in before for name in axis]
-        order = [names.index(name) for axis in after for name in axis]
-        split = array.reshape([sizes[name] for name in names]).transpose(order)
-        return split.reshape([math.prod(sizes[name] for name in axis) for axis in after])
-
-    def _sizes(self, shape: Sequence[int], axes: _Axes) -> dict[str, int]:
-        if len(shape) != len(axes):
-            raise ValueError(f"an array of {len(axes)} axes, found {list(shape)}")
+    def _sizes(self, shape: Sequence[int]) -> dict[str, int]:
+        """The length of each axis by its name."""
+        if len(shape) != len(self.before):
+            raise ValueError(f"an array of {len(self.before)} axes, found {list(shape)}")
         sizes = dict(self.sizes)
-        for size, axis in zip(shape, axes, strict=True):
+        for size, axis in zip(shape, self.before, strict=True):
             unknown = [name for name in axis if name not in sizes]
             given_size = math.prod(sizes[name] for name in axis if name in sizes)
             if len(unknown) > 1:
@@ -83,9 +75,8 @@ class Rearrangement:
 
 
 def _axes(text: str) -> _Axes:
-    axes = tuple(
-        tuple((joined or alone).split()) for joined, alone in _AXIS.findall(text.replace(",", " "))
-    )
+    pairs = _AXIS.findall(text.replace(",", " "))
+    axes = tuple(tuple((joined or alone).split()) for joined, alone in pairs)
     names = [name for axis in axes for name in axis]
     if not names or not all(_NAME.fullmatch(name) for name in names):
         raise ValueError(f"names of axes in lower case, found {text.strip()!r}")
