@@ -120,8 +120,12 @@ def test_a_step_of_the_trainer_is_a_part_of_its_turn_beside_a_plain_loop(
     tmp_path: Path, monkeypatch
 ):
     loop, ends = trainer.TrainingLoop, []
-    made = lambda *args, max_step: ends.append(max_step) or loop(*args, max_step=max_step)  # noqa: E731
-    monkeypatch.setattr(trainer, "TrainingLoop", made)
+
+    def noted_loop(*args: Any, max_step: int) -> Any:
+        ends.append(max_step)
+        return loop(*args, max_step=max_step)
+
+    monkeypatch.setattr(trainer, "TrainingLoop", noted_loop)
     ticks = iter([0.0, 6.0, 10.0, 18.0, 20.0, 22.0])
     sides = trainer._sides(regression.trainer(), tmp_path, 2, ticks.__next__)
     assert [side() for side in (*sides.values(), sides["trainer"])] == [3.0, 4.0, 1.0]

@@ -25,23 +25,20 @@ PROGRAMS = sorted(
 RECORDED = json.loads((HERE / "resumed.json").read_text(encoding="utf-8"))
 
 
-Resumed = tuple[str, dict[str, bytes]]  # what was printed, and the files afterwards
-
-
 @functools.cache
-def _migrated() -> dict[tuple[str, str], tuple[Resumed, Report]]:
+def _migrated() -> dict[tuple[str, str], tuple[str, dict[str, bytes], Report]]:
     """Recipe and name -> each migrated program as it went on, and what migrate said of it."""
     with tempfile.TemporaryDirectory() as folder:
         reports, first = migrated_copies(PROGRAMS, ("exact", "auto"), Path(folder))
         resumed = _resumed("plain", set(first.values()))
     return {
-        (copy.parent.name, copy.stem): (resumed[first[copy]], report)
+        (copy.parent.name, copy.stem): (*resumed[first[copy]], report)
         for copy, report in reports.items()
     }
 
 
-def _resumed(mode: str, programs: Iterable[Path]) -> dict[Path, Resumed]:
-    """Lends each program its checkpoint and runs them all in one fresh process."""
+def _resumed(mode: str, programs: Iterable[Path]) -> dict[Path, tuple[str, dict[str, bytes]]]:
+    """Lends each program its checkpoint; returns what it printed, and its files afterwards."""
     with tempfile.TemporaryDirectory() as root:
         folders = {path: Path(root, str(n), path.stem) for n, path in enumerate(programs)}
         for path, folder in folders.items():
@@ -60,13 +57,14 @@ def test_goes_on_as_it_is_and_migrated_exactly_with_the_same_bits(subtests: pyte
     for path, (printed, _) in _resumed("shim", PROGRAMS).items():
         with subtests.test(name := path.stem):
             assert_close(numbers(printed), RECORDED[name]["printed"])
-            assert numbers(_migrated()["exact", name][0][0]) == numbers(printed)
+            printed_exactly, _, _ = _migrated()["exact", name]
+            assert numbers(printed_exactly) == numbers(printed)
 
 
 def test_goes_on_migrated_with_nothing_left_by_hand(subtests: pytest.Subtests):
     for name, recorded in RECORDED.items():
         with subtests.test(name):
-            (printed, _), report = _migrated()["auto", name]
+            printed, _, report = _migrated()["auto", name]
             assert_close(numbers(printed), recorded["printed"])
             assert report.changed_files and not report.refusals and not report.by_hand
 
@@ -91,7 +89,7 @@ def test_old_files_stay_where_the_programs_left_them_and_new_ones_are_of_today(
     for name, recorded in RECORDED.items():
         with subtests.test(name):
             ((path, data),) = _files(SAVED / name).items()
-            new = dict(_migrated()["auto", name][0][1])
+            new = dict(_migrated()["auto", name][1])
             stays = new.get(path) == data
             assert stays or not recorded["old_file_stays"]
             if stays:
