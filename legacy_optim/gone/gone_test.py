@@ -160,12 +160,11 @@ def test_advice_that_is_code_does_what_the_old_name_did():
 
 def test_names_in_advice_are_there():
     texts = [*remedies.TEXTS.values(), *(t for k in remedies.KEYWORDS.values() for t in k.values())]
-    short = {"np": "numpy", "jnp": "jax.numpy"}
-    names = re.findall(r"(?<!\.)\b(?:jax|jnp|np|numpy|optax|flax|functools)\.[\w.]*\w", str(texts))
+    text = re.sub(r"\bjnp\.", "jax.numpy.", re.sub(r"\bnp\.", "numpy.", str(texts)))
+    names = re.findall(r"(?<!\.)\b(?:jax|numpy|optax|flax|functools)\.[\w.]*\w", text)
     assert len(names) > 100
     for name in names:
-        top, _, rest = name.partition(".")
-        value(f"{short.get(top, top)}.{rest}")
+        value(name)
 
 
 # In a process of its own, because it imports all there is.
@@ -196,20 +195,15 @@ for name in {*gone.names(), *gone.modules()}:
                 explained += 1
             elif not str(error).startswith(f"module {owner.partition('.')[0]!r} has no attribute"):
                 silent.append((code, str(error)))
-print(answered, explained, len(silent), *silent[:20], sep="\\n")
+assert not silent and answered > 500 and explained > 5000, (answered, explained, silent[:20])
 """
 
 
 def test_run_is_silent_about_no_name_in_any_spelling():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", EVERY_NAME],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+    command = [sys.executable, "-W", "ignore", "-c", EVERY_NAME]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
-    answered, explained, silent = map(int, done.stdout.split("\n")[:3])
-    assert silent == 0, done.stdout
-    assert answered > 500 and explained > 5000
 
 
 def test_the_end_of_a_name_is_of_whole_names():
