@@ -99,7 +99,7 @@ def compare(
     from equivalence_tests.environment import first_device  # JAX, which no help needs
     from equivalence_tests.report.outputs import NOT_RUN, Outputs
     from equivalence_tests.sides.programs import check_arguments, old_names, silence_deprecations
-    from optax_bridge.cli.programs import programs_given
+    from optax_bridge.cli.programs import load_object, programs_given
     from optax_bridge.cli.terminal import plain_terminal
 
     silence_deprecations()
@@ -118,7 +118,7 @@ def compare(
             if device is None:
                 print(f"{platform}: not run, there is no such device here")
                 raise typer.Exit(NOT_RUN)
-            stream = _gradients(gradients)
+            stream = load_object(gradients) if ":" in gradients else gradients
             with plain_terminal(stderr=True).status("runs, proof and, if they differ, why"):
                 evidence = _evidence(sides, numbers, params, stream, steps, device)
             print(evidence)
@@ -143,12 +143,6 @@ def _sides(
     return named_pair((names[0], args[0]), (names[1], args[1]))
 
 
-def _gradients(text: str) -> "Stream":
-    from optax_bridge.cli.programs import load_object
-
-    return load_object(text) if ":" in text else text
-
-
 def _evidence(
     sides: "Sequence[NamedSide]",
     numbers: Mapping[str, float] | None,
@@ -162,7 +156,7 @@ def _evidence(
 
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
-    from equivalence_tests.pair.explanation import explanation, known_recipe
+    from equivalence_tests.pair.explanation import explanation
     from equivalence_tests.sides.side import EquivalenceError
     from optax_bridge.correspondence import Verdict
 
@@ -188,8 +182,7 @@ def _evidence(
         why = ""
         if numbers is None and Evidence(runs, proof, unproved).verdict is Verdict.DIFFERENT:
             different = runs.verdict is Verdict.DIFFERENT
-            settings = explanation(sides[0], sides[1], compared) if different else None
-            why = str(settings or known_recipe(sides, tree))
+            why = str((different and explanation(sides[0], sides[1], compared)) or "")
     return Evidence(runs, proof, unproved, why)
 
 

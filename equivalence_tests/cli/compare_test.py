@@ -309,9 +309,3 @@ def test_groups_may_be_written_out_and_those_that_hold_nothing_are_said(command:
         assert done.code == 0
         assert headline in done.out
         assert "of 2 parameters" in done.out or "at rest on both sides: all" in done.out
-
-
-def test_a_difference_that_no_setting_explains_names_what_is_the_same(command: Command):
-    done = command("compare", "LAMB(0.1)", "optax.lamb(0.1)", "--params", "w=2", "--steps", "2")
-    assert done.code == 1
-    assert "LAMB(0.1) in Optax is optax_bridge.lamb(learning_rate=0.1): identical" in done.out

@@ -104,7 +104,11 @@ def replay(
                 pack_recordings({recording.stem: read(recording)}, pack)
                 raise typer.Exit(SAME)
             if draft_names is not None:
-                print(_draft(recording, draft_names), end="")
+                from optax_bridge.torch.checkpoints.draft import draft_names as draft
+                from optax_bridge.torch.checkpoints.layout import torch_checkpoint
+
+                tensors = torch_checkpoint(read(recording).steps[0].tensors, str(recording))
+                print(draft(tensors, load_object(draft_names, make=True)), end="")
                 raise typer.Exit(SAME)
             named = {"optimizer": optimizer, "loss": loss, "batches": batches}
             asked = {name: text for name, text in named.items() if text is not None}
@@ -133,13 +137,3 @@ def replay(
     done = outputs.write(result.as_dict(), svg=picture)
     same = result.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING)
     raise typer.Exit((SAME if same else DIFFERENT) if done else MISUSE)
-
-
-def _draft(recording: Path, like: str) -> str:
-    from equivalence_tests.recordings.format import read
-    from optax_bridge.cli.programs import load_object
-    from optax_bridge.torch.checkpoints.draft import draft_names
-    from optax_bridge.torch.checkpoints.layout import torch_checkpoint
-
-    tensors = read(recording).steps[0].tensors
-    return draft_names(torch_checkpoint(tensors, str(recording)), load_object(like, make=True))

@@ -59,7 +59,7 @@ def test_a_state_that_is_held_otherwise_is_no_other_training(how: str):
     assert report.verdict is Verdict.IDENTICAL, report
     assert "the parameters agree; of the states, " in str(report) and said in str(report)
     factor = {"negated": -1.0, "scaled": 8.0}.get(how, 1.0)
-    assert report.factors["state[1]['mu']['a']"] == factor
+    assert report.relations["state[1]['mu']['a']"].factor == factor
     assert report.as_dict()["states"]
 
 

@@ -9,7 +9,7 @@ from equivalence_tests.proof.errors import ProofError
 from equivalence_tests.proof.prover import prove_equivalence
 from equivalence_tests.proof.result import DIFFERENT, IDENTICAL, REALS, Proof
 from equivalence_tests.proof.scope import ANY, ANY_SIZE
-from equivalence_tests.sides.adapt import SideLike, as_side
+from equivalence_tests.sides.adapt import SideLike
 from equivalence_tests.sides.side import Side
 from optax_bridge.correspondence import Verdict
 
@@ -114,14 +114,9 @@ def prove_sides(*sides: SideLike, **options: Any) -> tuple[Proof | None, str]:
     """Returns the proof of two sides, or None and the reason why none can be attempted."""
     if options.get("hyper_params") is None:
         for side in sides:
-            if runs_outside(side):
-                return None, f"{as_side(side).name} runs outside of JAX, where nothing is traced"
+            if isinstance(side, Side) and not side.compiled:  # of another framework
+                return None, f"{side.name} runs outside of JAX, where nothing is traced"
     try:
         return prove_equivalence(*sides, **options), ""
     except ProofError as error:
         return None, textwrap.shorten(str(error), 500)
-
-
-def runs_outside(side: SideLike) -> bool:
-    """True for an optimizer of another framework, whose steps JAX does not see."""
-    return isinstance(side, Side) and not side.compiled

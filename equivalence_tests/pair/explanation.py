@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 
@@ -23,9 +22,6 @@ from equivalence_tests.pair.report import Report
 from equivalence_tests.pair.settings import literals, settings_of, with_settings
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike
 from optax_bridge._hyper_params import ALIKE, WEIGHT_DECAYS
-from optax_bridge.correspondence import TORCH, choose_recipe
-from optax_bridge.correspondence.expression import ExpressionError, parse
-from optax_bridge.correspondence.recipe import render
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
 TRIES = 48  # of either side's settings, some tenths of a second each
@@ -95,22 +91,6 @@ def of_objects(
 
     sides = [ObjectSide(*one) for one in zip(names, (left, right), strict=True)]
     return explanation(sides[0], sides[1], compare, min(FEW, steps), TRIES // 2)
-
-
-def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
-    """Returns the Optax recipe of a legacy side or one of PyTorch; "" if neither is one."""
-    dtypes = {jnp.result_type(leaf).name for leaf in jax.tree.leaves(params)}
-    for side in sides:
-        if side.name.partition(":")[0] not in ("legacy_optim", TORCH.origin):
-            continue
-        call = side.call({}).removeprefix("legacy_optim.")
-        try:
-            choice = choose_recipe(parse(side.text or call), "auto", dtypes)
-        except ExpressionError:  # an argument that is no literal, say
-            continue
-        known = f"{side} in Optax is {render(choice.call)}: {choice.claim.verdict.value}"
-        return f"{known}. {choice.reason}" if choice.reason else known
-    return ""
 
 
 def _readable(side: Settings) -> Settings:

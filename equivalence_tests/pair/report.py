@@ -137,11 +137,6 @@ class Report:
         return self.parameters if self.relations and self.parameters else self.comparison
 
     @property
-    def factors(self) -> dict[str, float]:
-        """Path -> factor of the right state's leaf over the left one's, of `relations`."""
-        return {path: each.factor for path, each in self.relations.items()}
-
-    @property
     def about_states(self) -> str:
         """The relation of the states, or that they alone differ; "" where neither is so."""
         differ = self.verdict is Verdict.DIFFERENT
@@ -233,7 +228,6 @@ class Report:
             "at_rest": list(self.at_rest),
             "finite_steps": self.finite,
             "states": self.about_states,
-            "state_factors": self.factors,
             "environment": environment(jax.devices()[0]),
         }
 

@@ -262,8 +262,8 @@ def pack(recordings: Mapping[str, Recording], file: Path) -> None:
     data = io.BytesIO()
     entries = {name: _packed(recording, data) for name, recording in recordings.items()}
     index = json.dumps({"version": VERSION, "recordings": entries}).encode()
-    contents = (np.frombuffer(content, np.uint8) for content in (index, data.getbuffer()))
-    arrays: Any = dict(zip(("index", "data"), contents, strict=True))
+    contents = {"index": index, "data": data.getbuffer()}
+    arrays: Any = {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
     write_bytes_with(file, lambda stream: np.savez_compressed(stream, **arrays))
 
 

@@ -151,11 +151,13 @@ def replay(
         judged[1] = stages.judge_loss(here, loss)
     if optimizer is None:
         return Replay(title, judged, remarks)
-    finite = sum("new_params" in step.trees for step in here.steps)
-    if not finite:
+    if not (finite := sum("new_params" in step.trees for step in here.steps)):
         judged[2:] = [not_judged(s.name, "no new parameters", asked=True) for s in judged[2:]]
         return Replay(title, judged, remarks)
-    settings = as_settings(optimizer)
+    settings: Settings = optimizer
+    if not isinstance(optimizer, NamedSide | ObjectSide):
+        name = getattr(optimizer, "__qualname__", "optimizer")
+        settings = (NamedSide if callable(optimizer) else ObjectSide)(name, optimizer)
     state = functools.partial(files.recorded_state, source, file)
     stepper = Stepper(settings.build(), here.until(finite), state)
     judged[2:], explanation = judge_steps(stepper, settings)
@@ -192,11 +194,11 @@ def beside(recording: Recording, other: Recording) -> Replay:
         )
     both = [side.until(steps) for side in (recording, other)]
     batches, rates = zip(*((step.batch, step.rates) for step in both[1].steps), strict=True)
-    has_none = any(batch is None for batch in batches)
+    first = not_judged("batches", _ONE_HAS_NONE)
+    if not any(batch is None for batch in batches):
+        first = stages.judge_batches(both[0], batches)
     judged = [  # in the order in which a step happens
-        not_judged("batches", _ONE_HAS_NONE)
-        if has_none
-        else stages.judge_batches(both[0], batches),
+        first,
         _beside_tree(both, "params", "parameters"),
         _beside_tree(both, "model_state", "model state"),
         _beside_tree(both, "raw_grads", "gradients before clipping"),
@@ -476,12 +478,3 @@ def _explain(stepper: Stepper, settings: Settings) -> str:
 
     explanation = search(recorded, settings, outcome, TRIES)
     return "" if explanation is None else str(explanation)
-
-
-def as_settings(optimizer: Any) -> Settings:
-    """What a user gives as the optimizer, with its settings."""
-    if isinstance(optimizer, NamedSide | ObjectSide):
-        return optimizer
-    if callable(optimizer):
-        return NamedSide(getattr(optimizer, "__qualname__", "optimizer"), optimizer)
-    return ObjectSide("optimizer", optimizer)

@@ -179,8 +179,7 @@ def judge_batches(recording: Recording, batches: Iterable[Any] | Callable[[], An
         why = "other batches; the recording has but a digest of them"
     else:
         why, leaf = _batch_cause(step.trees["batch"], files.flat_like(yielded[number]))
-    text = f"from step {step.number}, {leaf}: {why}"
-    return Stage(name, Outcome.DIFFERENT, text, step.number, leaf, distance)
+    return replace(different(name, step, f"{leaf}: {why}", leaf), distance=distance)
 
 
 def _batch_cause(recorded: Flat, yielded: Flat) -> tuple[str, str]:

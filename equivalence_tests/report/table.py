@@ -83,7 +83,7 @@ def table(
                 key[1] if new else "",
                 str(len(some)) if any(r.comparison is not None or r.failed for r in some) else "",
                 outcome,
-                _proofs_text(some),
+                ", ".join(dict.fromkeys(escape(r.proved) for r in some if r.proved)),
                 "[green]yes[/]" if all(r.held for r in some) else "[bold red]NO[/]",
                 f"{seconds:.1f}" if new and seconds else "",
             )
@@ -111,17 +111,9 @@ def _by_outcome(group: Sequence[Result]) -> list[tuple[str, list[Result]]]:
         rows.append((f"[bold red]error[/] {escape(note)}", same_note))
     for result in group:
         if result.comparison is None and not result.failed:
-            rows.append((f"[dim]no such recipe: {escape(_short(result.note))}[/]", [result]))
+            note = result.note.split(": ", 1)[-1].split(". ", 1)[0]
+            rows.append((f"[dim]no such recipe: {escape(note)}[/]", [result]))
     return rows
-
-
-def _proofs_text(results: Sequence[Result]) -> str:
-    """Returns the verdicts that are proved of results for all inputs."""
-    return ", ".join(dict.fromkeys(escape(r.proved) for r in results if r.proved))
-
-
-def _short(note: str) -> str:
-    return note.split(": ", 1)[-1].split(". ", 1)[0]
 
 
 def _detail(verdict: Verdict, results: Sequence[Result]) -> str:

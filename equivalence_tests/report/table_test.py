@@ -8,6 +8,7 @@ from equivalence_tests.report.item import broken_lines
 from equivalence_tests.report.table import closing_line, table
 from equivalence_tests.suite.case import Result
 from equivalence_tests.suite.checks import Check
+from optax_bridge.correspondence.choice import RecipeKind
 from optax_bridge.correspondence.claim import Claim, different, identical, rounding
 
 ONE = np.ones((2, 1), np.float32)
@@ -15,7 +16,7 @@ RIGHT = {"same": ONE, "near": ONE * np.float32(1 + 2e-7), "far": 2 * ONE}
 CLAIMS = {"same": identical(), "near": rounding(8, "order"), "far": different("another formula")}
 
 
-def result(recipe: str, found: str, claim: Claim | None = None) -> Result:
+def result(recipe: RecipeKind, found: str, claim: Claim | None = None) -> Result:
     comparison = compare({"w": ONE}, {"w": RIGHT[found]})
     check = Check("adam", 0, recipe=recipe)
     return Result(check, "", claim=claim or CLAIMS[found], comparison=comparison)

@@ -80,21 +80,10 @@ class Resumed:
         }
         return "\n".join(line.format(", ".join(paths)) for line, paths in lines.items() if paths)
 
-    @property
-    def differs_by_a_constant(self) -> bool:
-        """True if all that is different is as little as a constant held in float32 makes."""
-        differing = [r for r in self.reports.values() if r.verdict is Verdict.DIFFERENT]
-        return (
-            bool(differing)
-            and not self.other_differences
-            and all(r.judgement.is_of_a_constant for r in differing)
-        )
-
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain data."""
         return {
             "verdict": self.verdict.value,
-            "differs_by_a_constant": self.differs_by_a_constant,
             "steps": dict(self.steps),
             "optimizers": {path: report.as_dict() for path, report in self.reports.items()},
             "others_equal": self.others,
@@ -107,12 +96,6 @@ class Resumed:
     @property
     def closing(self) -> str:
         """The verdict in one line."""
-        if self.differs_by_a_constant:
-            return (
-                "different: the migrated optimizer goes on with all that was saved, apart by as "
-                "little as a constant makes that one side holds in float32, or an epsilon; where "
-                "it is the rate, --learning-rate RATE gives the same one to both sides"
-            )
         how = {
             Verdict.IDENTICAL: "goes on as the old one would have, to the bit",
             Verdict.ROUNDING: "goes on as the old one would have, but for rounding",

@@ -142,18 +142,6 @@ def test_a_program_without_this_package_is_asked_as_well(
     assert resumed.verdict is Verdict.ROUNDING, resumed
 
 
-@pytest.mark.parametrize(("rate", "by_a_constant"), [(0.01, True), (0.0101, False)], ids=str)
-def test_a_constant_in_float32_is_told_from_what_is_lost(
-    checkpoint: Path, rate: float, by_a_constant: bool
-):
-    tx = f"optax.adamw({rate} * (1 + 1e-7), weight_decay=0.1)"
-    new = on_optax(checkpoint.parent, tx)
-    resumed = resume(checkpoint, new, optimizers=[ADAM], steps=6)
-    assert resumed.verdict is Verdict.DIFFERENT
-    assert resumed.differs_by_a_constant is by_a_constant
-    assert ("goes on with all that was saved" in resumed.closing) is by_a_constant
-
-
 def test_a_rate_that_a_program_without_this_package_cannot_take_is_said(checkpoint: Path):
     new = on_optax(checkpoint.parent, ON_OPTAX)
     with pytest.raises(EquivalenceError, match="--learning-rate: expected a state that takes"):
@@ -458,14 +446,10 @@ def test_the_containers_of_the_parameters_do_not_matter(checkpoint: Path):
 
 def test_the_verdict_is_that_of_the_optimizer_that_is_farthest_apart():
     params = {"w": np.ones(3, np.float32)}
-    same, other, near = (
-        check_equivalence(optax.sgd(0.1), optax.sgd(rate), params, steps=8)
-        for rate in (0.1, 0.2, 0.1 * (1 + 2e-7))
+    same, other = (
+        check_equivalence(optax.sgd(0.1), optax.sgd(rate), params, steps=8) for rate in (0.1, 0.2)
     )
     for reports in ({"a": same, "b": other}, {"a": other, "b": same}):
         assert Resumed(reports, {"a": 1, "b": 1}, 0, []).verdict is Verdict.DIFFERENT
     assert Resumed({"a": same}, {"a": 1}, 0, []).verdict is Verdict.IDENTICAL
     assert Resumed({"a": same}, {"a": 1}, 0, ["params"]).verdict is Verdict.DIFFERENT
-    assert Resumed({"a": near, "b": same}, {}, 0, []).differs_by_a_constant
-    assert not Resumed({"a": near, "b": other}, {}, 0, []).differs_by_a_constant
-    assert not Resumed({"a": near}, {}, 0, ["params"]).differs_by_a_constant
