@@ -101,7 +101,7 @@ def is_being_imported(name: str) -> bool:
 
 
 def imports_a_name(frame: "FrameType") -> bool:
-    """Whether a frame is at `from module import name`, where an AttributeError loses its text."""
+    """True if a frame is at `from module import name`, where an AttributeError loses its text."""
     from opcode import opmap  # not at every start
 
     code = frame.f_code.co_code

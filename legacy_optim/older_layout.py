@@ -16,7 +16,7 @@ OLDER_WEIGHT_NORM = (
 
 
 def has_older_weight_norm(state: PyTree) -> bool:
-    """Whether the state dict of an optimizer has WeightNorm's states of up to flax 0.3.6."""
+    """True if an optimizer's state dict has WeightNorm states in the layout of flax 0.3.6."""
     if not isinstance(state, Mapping):
         return False
     if {"mult", "direction_state", "scale_state"} <= set(state) and "direction" not in state:

@@ -40,7 +40,7 @@ def _updater(method: str) -> Callable[[PyTree, PyTree, PyTree], jax.Array]:
 
 
 def _is_axis(index: PyTree) -> bool:
-    """Whether an entry of a list makes each entry the index of an axis, as NumPy had it."""
+    """True if an entry made old NumPy read the whole list as a tuple of indices."""
     return (
         index is None
         or index is ...

@@ -21,7 +21,7 @@ STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
 
 def is_first() -> bool:
-    """Whether this process is the program itself, not one that the program started."""
+    """True in the program's own process, False in one that it started."""
     return os.environ.get(PROCESS) in (None, str(os.getpid()))
 
 

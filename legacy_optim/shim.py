@@ -282,7 +282,7 @@ def _explanation(full: str) -> str | None:
 
 
 def _is_there(name: str) -> bool:
-    """Whether a module's file or folder is there, found without importing what is above it."""
+    """True if a module's file or folder exists; imports no parent package."""
     package, *parts = name.split(".")
     paths = [os.path.join(folder, *parts) for folder in sys.modules[package].__path__]
     return any(os.path.isdir(path) or os.path.isfile(f"{path}.py") for path in paths)

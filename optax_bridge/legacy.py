@@ -203,7 +203,7 @@ def to_legacy(
 def legacy_fields(
     definition: legacy_optim.OptimizerDef, params: Params, opt_state: OptState
 ) -> tuple[PyTree, list[Slot]]:
-    """The shapes of a legacy state, and the leaves that are its fields; one's own as it is."""
+    """The shapes of a legacy state and the leaves that fill it; a user's own state unchanged."""
     if entry_of(definition) is None:
         kind = _state_class(definition, params)
         if not isinstance(opt_state, kind):

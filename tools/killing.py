@@ -60,7 +60,7 @@ class Processes:
         ]
 
     def running(self) -> bool:
-        """Whether none has ended."""
+        """True if all processes run."""
         return all(process.poll() is None for process in self._processes)
 
     def kill(self, chance: random.Random) -> None:

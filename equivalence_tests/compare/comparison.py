@@ -61,7 +61,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether every bit is the same; any NaN equals any NaN."""
+        """True if every bit is the same; any NaN equals any NaN."""
         return not self.by_leaf
 
     @property

@@ -1,4 +1,4 @@
-"""Where and how far two trajectories differ: the leaf, the first step, the distance.
+"""The distance between two trajectories, with its leaf and first step.
 
 After a gradient with a NaN or an infinity most numbers are not finite and no distance can be
 measured, so the steps before it and the steps from it on are measured separately.

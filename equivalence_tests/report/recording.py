@@ -46,7 +46,7 @@ def _steps_of(trajectory: PyTree) -> list[Step]:
 
 
 def _arrays(trajectory: PyTree) -> Flat:
-    """The arrays of a trajectory; a state may have empty containers beside them."""
+    """The arrays of a trajectory, without the empty containers of a state."""
     leaves = flat_like(trajectory).items()
     return {path: leaf for path, leaf in leaves if isinstance(leaf, np.ndarray)}
 

@@ -112,7 +112,7 @@ class Resumed:
             lines += [f"  {line}" for line in str(report).splitlines()]
         if self.others:
             leaves = "1 leaf" if self.others == 1 else f"{self.others} leaves"
-            lines.append(f"beside the optimizers, the same both ways: {leaves}")
+            lines.append(f"outside the optimizers, restored alike by both: {leaves}")
         if self.other_differences:
             lines.append(self.other_differences)
         if self.neither:

@@ -426,7 +426,7 @@ def test_what_is_restored_differently_is_different():
     found = Resumed({}, {}, others=2, unequal=["mean", "epoch"])
     assert found.verdict is Verdict.DIFFERENT
     assert str(found).splitlines() == [
-        "beside the optimizers, the same both ways: 2 leaves",
+        "outside the optimizers, restored alike by both: 2 leaves",
         "restored differently: mean, epoch",
     ]
     assert found.as_dict()["others_unequal"] == ["mean", "epoch"]

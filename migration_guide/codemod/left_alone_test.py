@@ -72,7 +72,7 @@ def test_leaves_alone(subtests: pytest.Subtests):
 
 
 BY_HAND = {
-    "module-as-value": ("f(optim)", "called where nobody sees it"),
+    "module-as-value": ("f(optim)", "called in code that is not shown here"),
     "unclear-optimizer": ("def f(optimizer): return optimizer.target", "Nothing here says so"),
     "unclear-by-use": ("def f(x): return x.target, x.state.step", "Nothing here says so"),
     "unclear-parts": (

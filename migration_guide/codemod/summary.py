@@ -91,7 +91,7 @@ def _why_nothing(report: Report, options: Options) -> str:
         return "the rules that were chosen find nothing in files that use flax.optim."
     if report.users:
         by_hand = "is for a person, see below" if report.by_hand else "stays as it is"
-        return f"what there is of flax.optim's time {by_hand}."
+        return f"the code of flax.optim {by_hand}."
     uses = "it does not use flax.optim" if report.seen == 1 else "none of them uses flax.optim"
     if not report.migrated:
         return f"{uses}."

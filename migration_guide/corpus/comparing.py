@@ -80,7 +80,7 @@ def assert_close(actual: Any, expected: Any, path: str = "") -> None:
 
 
 def _is_array(value: list[Any]) -> bool:
-    """Whether nested lists are one array, whose largest magnitude is the scale."""
+    """True if nested lists are one rectangular array of numbers."""
     try:
         return np.asarray(value, dtype=np.float64).dtype != object
     except (TypeError, ValueError):

@@ -21,7 +21,7 @@ NUM_STEPS = "6"
 
 
 def output_of(path: str, mode: str, *args: str, out: io.StringIO | None = None) -> str:
-    """What a program writes to standard output, into `out` if given; its traceback if it fails."""
+    """Returns a program's standard output, or its traceback if it fails."""
     before = sys.argv
     out, modules = out or io.StringIO(), set(sys.modules)
     if path.endswith(".ipynb"):

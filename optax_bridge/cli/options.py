@@ -36,7 +36,7 @@ class Target(enum.StrEnum):
 
 
 class Layout(enum.StrEnum):
-    """Where the entries around an optimizer go: they stay, or join one TrainState."""
+    """The layout of a checkpoint's other entries: unchanged, or fields of one TrainState."""
 
     KEEP = "keep"
     FLAT = "flat"

@@ -52,7 +52,7 @@ HALF_BOUND = 1.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """Whether a claim holds in one dtype, and how that is known."""
+    """The status of a claim in one dtype, and the method that established it."""
 
     holds: bool
     how: str

@@ -319,7 +319,7 @@ class Entry:
 
 
 def _same(value: Node, expected: Node) -> bool:
-    """Whether a setting is known to be that value; an expression of a program's source never is."""
+    """True if a setting certainly has that value; source text of a program never does."""
     if isinstance(value, Source | Call) or expected is inspect.Parameter.empty:
         return False
     if value is None or expected is None:

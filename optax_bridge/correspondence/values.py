@@ -51,7 +51,7 @@ CORRECTED_DECAY = Range(least=0, below=1)
 
 
 def expectation(default: object, within: Range | OneOf, value: object) -> str:
-    """Returns the values that a hyper-parameter takes if a value is none of them, else ""."""
+    """Returns the permitted values of a hyper-parameter, or "" if the value is one of them."""
     if isinstance(within, OneOf):
         return "" if value is None or value in within.texts else str(within)
     if isinstance(default, bool):

@@ -152,7 +152,7 @@ def _is_module_today(package: str, name: str) -> bool:
 
 
 def _is_set_by_instances(cls: Any, attribute: str) -> bool:
-    """Whether `__init__` takes it, which then sets it as a rule."""
+    """True if `__init__` has a parameter of that name, which it usually stores."""
     return isinstance(cls, type) and today.takes(cls, attribute) is True
 
 

@@ -66,7 +66,7 @@ def _is_of(package, module, value):
 
 
 def _is_own(module, value):
-    """Whether a module shows it to others, rather than using it: from a private one, or its own."""
+    """True if a value is defined in this module, or re-exported from a private one."""
     of = str(getattr(value, "__module__", None) or "")
     return hasattr(module, "__path__") or of == module.__name__ or "._" in of
 

@@ -77,7 +77,7 @@ class Release:
         return self._names[module]
 
     def has(self, module: str) -> bool:
-        """Whether a module belongs to the release."""
+        """True if a module belongs to the release."""
         return module in self._files
 
     def package_of(self, module: str, level: int) -> str:

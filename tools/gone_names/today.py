@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether what a release had is there today, asked of what is installed."""
+"""Looks up names of old releases in the installed packages."""
 
 import enum
 import functools
@@ -55,7 +55,7 @@ def value(dotted: str) -> Any:
 
 
 def takes(function: Any, keyword: str) -> bool | None:
-    """Whether a function takes a keyword today; None where it does not say."""
+    """True if a function takes a keyword today; None if its signature is not known."""
     if not callable(function) or isinstance(function, enum.EnumType):  # whose are Python's own
         return None
     try:

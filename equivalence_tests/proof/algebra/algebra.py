@@ -216,7 +216,7 @@ class Algebra(Powers):
         return self._replace(value, new)
 
     def _of_maximum(self, gen: int, others: Collection[int]) -> list[Inequality]:
-        """That the largest entry of an array, or the smallest, is so beside other entries."""
+        """Inequalities between the maximum or minimum of an array and its entries."""
         result: list[Inequality] = []
         for one, other in [*((gen, each) for each in others), *((each, gen) for each in others)]:
             extreme, entry = self.atoms[one], self.atoms[other]

@@ -121,7 +121,7 @@ class Signs(Quotients):
     def _with_limits(
         self, rows: Sequence[Inequality], zeros: Sequence[fmpq_mpoly], signs: Mapping[int, bool]
     ) -> list[Inequality]:
-        """Inequalities with those that their atoms fulfil whatever their arguments are."""
+        """Adds the inequalities that hold of their atoms for all arguments."""
         result, seen = list(rows), set[int]()
         waiting = [*(poly for poly, _ in rows), *zeros]
         while waiting:
@@ -183,7 +183,7 @@ class Signs(Quotients):
         return False if atom.nonneg else None
 
     def limits_of(self, gen: int) -> list[Inequality]:
-        """Inequalities that an atom fulfils whatever its argument: of floors, and some powers."""
+        """Inequalities of an atom that hold for all arguments: of floors and some powers."""
         atom, here = self.atoms[gen], self.generator(gen)
         if atom.kind != "function" or atom.name not in ("floor", "pow"):
             return []
@@ -199,7 +199,7 @@ class Signs(Quotients):
         return [(1 - here if base <= 1 else here - 1, False)]
 
     def _in_whole_numbers(self, poly: fmpq_mpoly) -> tuple[dict[Monomial, fmpq], fmpq] | None:
-        """Terms without a common factor and the constant beside them; None but of whole numbers."""
+        """Terms without a common factor, and the constant; None unless all atoms are integers."""
         if not all(self.atoms[gen].integer for gen in self.generators(poly)):
             return None
         terms = poly.to_dict()

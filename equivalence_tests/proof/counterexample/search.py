@@ -102,7 +102,7 @@ class Search:
         return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in self.inputs.shapes))
 
     def find_quickly(self) -> Counterexample | None:
-        """A counterexample among a few simple inputs; None if there is none."""
+        """A counterexample among a few simple inputs, or None."""
         return self._among(simple(self.inputs))
 
     def find_patiently(self) -> Counterexample | None:

@@ -28,7 +28,7 @@ _MOST_CASES = 16
 
 @dataclass(frozen=True)
 class Case:
-    """Both programs with some hyper-parameters fixed, where the others are none of some numbers."""
+    """Both programs with some hyper-parameters fixed and some values of the others excluded."""
 
     inputs: Inputs
     programs: tuple[Program, Program]

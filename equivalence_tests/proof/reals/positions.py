@@ -18,7 +18,7 @@ class Entries(Protocol):
 
     @property
     def algebra(self) -> Algebra:
-        """Where the entries are made."""
+        """The algebra of the entries."""
         ...
 
     def entry(self, node: Node, index: tuple[Index, ...]) -> Rat:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Kinds of variables, fields and results so far, and of the expressions that read them.
+"""Known kinds of variables, fields and results, and of expressions that read them.
 
 Inference goes over a module until nothing changes. An expression is computed again only where a
 variable, a field or a result that it read has changed since.
@@ -20,7 +20,7 @@ _UNFINISHED = -1  # read by an expression that contains itself, which adds nothi
 
 
 class Cells:
-    """The kinds of one module so far; containers nested too deeply are left out."""
+    """The known kinds of one module; containers nested too deeply have none."""
 
     def __init__(self):
         self.variables: dict[tuple[int, str], Kind] = {}

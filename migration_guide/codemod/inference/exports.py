@@ -76,7 +76,7 @@ def _overridden_names(a: Expressions) -> frozenset[str]:
 
 
 def _overrides(call: cst.Call) -> list[cst.Arg]:
-    """The arguments of a step beside the gradient; `**how` may hold some."""
+    """The arguments of a step except the gradient; `**kwargs` may hold some."""
     gradient = (0, "grads", "loss_fn")
     numbered = enumerate(call.args)
     return [arg for n, arg in numbered if arg.star or (keyword_of(arg) or n) not in gradient]

@@ -55,7 +55,7 @@ def _first_sign(path: Path, text: str) -> Sign | None:
 
 
 def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
-    """Yields the tokens of code, strings without their quotes, as far as it is Python."""
+    """Yields the tokens of code, strings unquoted, up to the first syntax error."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type not in _LAYOUT:

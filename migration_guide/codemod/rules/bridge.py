@@ -43,8 +43,8 @@ _UNSEEN = (
     "once that module returns an Optax transformation, drop from_legacy"
 )
 _ESCAPES = (
-    "this class is called where nobody sees it here: wrap what it makes, "
-    "optax_bridge.from_legacy(...), or hand on an Optax optimizer (`optax-bridge recipe`)"
+    "this class is called in code that is not shown here: wrap the result, "
+    "optax_bridge.from_legacy(...), or pass on an Optax optimizer (`optax-bridge recipe`)"
 )
 _NO_CLASS = (
     "a transformation has no class of its own: make a new one by the same call, and take "

@@ -117,7 +117,7 @@ def rewrite_reference(context: Context, original: Expression, _: Expression) -> 
 
 
 def rewrite_statement(context: Context, original: Line, _: Line) -> None:
-    """The import of a module before Linen; `from flax.optim import *` beside another such."""
+    """The import of a module older than Linen; several star imports with one of flax.optim."""
     for node in imports.made_by(original):
         if any(imports.mentions(node, module) for module in ANSWERS_FOR):
             context.by_hand(original, _PRE_LINEN)

@@ -1,4 +1,4 @@
-"""When checkpoints are saved, which of them stay, and under which names.
+"""Policies for saving, keeping and naming checkpoints.
 
 A step that is saved again is replaced without a moment in which neither checkpoint is there.
 """
