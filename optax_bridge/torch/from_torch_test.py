@@ -48,9 +48,10 @@ def test_a_traced_weight_interpolates_from_the_same_end():
     kernels = Kernels("float32")
     with jax.enable_x64(True):
         ends = np.random.default_rng(0).standard_normal((2, 999)).astype(np.float32)
+        start, end = map(jnp.asarray, ends.astype(float))
         for weight in (0.3, 0.7):
-            traced = jax.jit(kernels.lerp)(*ends.astype(float), weight)
-            np.testing.assert_array_equal(traced, kernels.lerp(*ends.astype(float), weight))
+            traced = jax.jit(kernels.lerp)(start, end, weight)
+            np.testing.assert_array_equal(traced, kernels.lerp(start, end, weight))
 
 
 @pytest.mark.parametrize("exact", [True, False])
