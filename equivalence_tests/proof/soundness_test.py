@@ -34,10 +34,9 @@ def _far(step: Step) -> Any:
     return leafwise(lambda p, g: jnp.where(g > FAR, step(p, g), p))
 
 
-def _counting(dtype: Any, step: Step, start: int = 0) -> Any:
+def _counting(dtype: Any, step: Step, start: int = 0, after: Any = lambda count: count + 1) -> Any:
     def all_leaves(grads: Any, count: jax.Array, params: Any) -> Any:
-        new = jax.tree.map(lambda p, g: step(p, g, count), params, grads)
-        return new, count + jnp.ones((), dtype)
+        return jax.tree.map(lambda p, g: step(p, g, count), params, grads), after(count)
 
     return lambda params: jnp.asarray(start, dtype), all_leaves
 
@@ -74,6 +73,10 @@ FALSE: dict[str, tuple[Any, Any]] = {
         _far(lambda p, g: lax.reshape(p, (2, 3), dimensions=(1, 0))),
         _far(lambda p, g: p),
     ),
+    "a broadcast to axes in another order": (
+        _far(lambda p, g: lax.broadcast_in_dim(p, (3, 2), (1, 0)).reshape(2, 3)),
+        _far(lambda p, g: p),
+    ),
     "a number over 0, and its negative": (_far(lambda p, g: p / 0), _far(lambda p, g: -p / 0)),
     "a clamp at infinity": (
         _far(lambda p, g: lax.clamp(jnp.float32(jnp.inf), p, jnp.float32(jnp.inf))),
@@ -86,6 +89,29 @@ FALSE: dict[str, tuple[Any, Any]] = {
     "no negative numbers": (
         _far(lambda p, g: p.astype(jnp.uint32).astype(jnp.float32)),
         _far(lambda p, g: p.astype(jnp.int32).astype(jnp.float32)),
+    ),
+    "a power below 1": (_far(lambda p, g: jnp.maximum(2.0**p, 1)), _far(lambda p, g: 2.0**p)),
+    "a number too large for a sign": (
+        _far(lambda p, g: p.astype(jnp.uint32).astype(jnp.int32).astype(jnp.float32)),
+        _far(lambda p, g: p.astype(jnp.uint32).astype(jnp.float32)),
+    ),
+    "a sign that is lost": (
+        _far(lambda p, g: p.astype(jnp.int32).astype(jnp.uint32).astype(jnp.float32)),
+        _far(lambda p, g: p.astype(jnp.int32).astype(jnp.float32)),
+    ),
+    **{
+        f"a count that {what} 0": tuple(
+            _counting(jnp.int32, lambda p, g, n, of=of: p - g * of(n), 10**6, after)
+            for of in (jnp.abs, jnp.asarray)
+        )
+        for what, after in {
+            "falls below": lambda n: n - 1,
+            "is set below": lambda n: jnp.where(n > 10**7, -1, n + 1),
+        }.items()
+    },
+    "a step between two others": (
+        _steps(lambda p, g, n: p - jnp.where((n > 10**6) & (n < 10**6 + 2), 2, 1) * g),
+        _steps(lambda p, g, n: p - g),
     ),
     "a count that stands still": (
         _counting(jnp.bfloat16, lambda p, g, n: p - (n - 256).astype(jnp.float32) * g, 256),
@@ -306,6 +332,15 @@ ASSUMED: dict[str, tuple[Any, Any, str]] = {
         lambda p, g: p - g,
         "rounding to 4 bits of exponent and 1 of mantissa is left out",
     ),
+    **{
+        name: (lambda p, g, of=of: p - 3 * of(g), lambda p, g, of=of: p - of(g) - 2 * of(g), text)
+        for name, of, text in (
+            ("logarithm", jnp.log, "is more than 0"),
+            ("root", jnp.sqrt, "is not negative"),
+            ("power", lambda g: g**0.123, "is not negative"),
+            ("quotient", jnp.reciprocal, "is not 0"),
+        )
+    },
 }
 
 

@@ -22,7 +22,6 @@ import dataclasses
 
 import libcst as cst
 
-from migration_guide.codemod.inference.facts import parameters
 from migration_guide.codemod.inference.kinds import OPTIMIZER, within
 from migration_guide.codemod.reading.tree import argument, last_name, walk
 from migration_guide.codemod.results import UNKNOWN_PATH, UNKNOWN_TEMPLATE, Restored
@@ -211,8 +210,7 @@ def _function(context: Context, template: cst.BaseExpression) -> str:
     node = getattr(bound[0], "node", None) if len(bound) == 1 else None
     if not isinstance(node, cst.FunctionDef) or context.parent(node) is not context.analysis.module:
         return ""
-    needs = any(p.default is None for p in parameters(node))
-    return "" if needs or call.args else call.func.value
+    return call.func.value
 
 
 def _format(name: str) -> str:
