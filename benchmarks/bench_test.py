@@ -107,6 +107,15 @@ def test_tracing_compiling_imports_and_memory_are_measured_apart(monkeypatch: py
     assert step_time._planned_bytes(stepper) > 2 * square.nbytes  # and a buffer between
 
 
+def test_a_start_is_set_beside_that_without_this_package(monkeypatch: pytest.MonkeyPatch):
+    ours = ("optax_bridge", "legacy_optim")
+    monkeypatch.setattr(
+        start, "seconds_to_run", lambda code, cache="": 1.0 + any(name in code for name in ours)
+    )
+    ratios = [figure.ratio for figure in start.measure(False) if isinstance(figure, Figure)]
+    assert ratios == [exactly(2.0)] * (len(start.IMPORTS) + 1)
+
+
 def test_a_ratio_is_that_of_the_first_side_to_the_second():
     sides = {"a": lambda: 3.0, "b": lambda: 2.0, "c": lambda: 1.0}
     pairs = [("a", "b", 1.02), ("c", "a", None), ("a", "not here", None)]
