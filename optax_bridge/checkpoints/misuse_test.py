@@ -19,6 +19,7 @@ from optax_bridge.checkpoints import (
     CheckpointError,
     convert_file,
     from_state_dict,
+    read_checkpoint,
     restore_checkpoint,
 )
 from optax_bridge.checkpoints.layout import add_optimizer
@@ -161,6 +162,9 @@ def test_a_state_goes_back_by_the_transformation_that_made_it_and_by_no_other(
     convert_file(tmp_path / "new", tmp_path / "old", legacy_optim.Adam(0.1), to_legacy=True)
     expected = serialization.to_bytes(legacy_optim.Adam(0.1).create(params))
     assert (tmp_path / "old").read_bytes() == expected
+    place = {"to_legacy": True, "part": "models/a"}
+    convert_file(tmp_path / "new", tmp_path / "there", legacy_optim.Adam(0.1), **place)
+    assert set(read_checkpoint(tmp_path / "there").tree["models"]["a"]) == {"target", "state"}
     with pytest.raises(
         CheckpointError, match="expected a TrainState: step, params, opt_state, found"
     ):

@@ -102,6 +102,13 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
         r"expected a TrainState.*optax-bridge convert", "Traceback",
     ),
+    "a count below 0": (
+        fresh,
+        lambda: saved(
+            optax.tree_utils.tree_set(TrainState.from_legacy(trained(), exact=False), count=-1)
+        ),
+        r"\['count'\]: expected the number of steps.*found -1", "no [",
+    ),
     "no step for shapes": (
         lambda: jax.eval_shape(fresh), lambda: {"optimizer": with_step({}), "note": np.ones(1)},
         r"\['optimizer'\]\['state'\]\['step'\].*the number of steps", "int()",
