@@ -99,7 +99,9 @@ class Move:
 
     def fault(self) -> str:
         """What is wrong with its numbers, unless the target has the like there; "" if nothing."""
-        fault = fault_in(self.leaf, self.within) if self.within else ""
+        if self.within is None:
+            return ""
+        fault = fault_in(self.leaf, self.within)
         is_like = fault and is_array(self.template) and fault_in(self.template, self.within)
         return "" if is_like else fault
 

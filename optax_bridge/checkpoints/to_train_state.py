@@ -119,7 +119,8 @@ def _convert(
     opt_state = shape_of_state(tx.init, part.target, part.place, name)
     if choice is None:
         check_axes_of_t5x(tx, opt_state, part.target, part.place)
-    template = FlaxTrainState(np.int32(0), None, shapes_of(part.target), tx, opt_state)
+    state_class: Any = FlaxTrainState
+    template = state_class(np.int32(0), None, shapes_of(part.target), tx, opt_state)
     plan = plan_of_part(part, template, name)
     plan.check(allow_nan=allow_nan)
     state = refill(template, fill_outline(state_dict_of(template), plan.apply()))
