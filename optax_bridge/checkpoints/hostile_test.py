@@ -108,9 +108,17 @@ def test_damaged_file_is_a_clear_error(name: str, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def test_an_array_within_an_array_is_not_followed() -> None:
-    with pytest.raises(CheckpointError, match="an array within an array"):
-        decode(array(msgpack.ExtType(1, b"\x01")))
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (array(msgpack.ExtType(1, b"\x01")), "an array within an array"),
+        (nested(200), "at most 100 levels"),
+    ],
+    ids=["arrays", "levels"],
+)
+def test_what_is_nested_is_not_followed_to_its_end(data: bytes, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        decode(data)
 
 
 @pytest.mark.parametrize(

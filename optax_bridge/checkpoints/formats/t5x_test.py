@@ -213,8 +213,8 @@ def test_version_2_has_bfloat16_as_uint16(tmp_path: Path) -> None:
 ARRAY = np.ones((3, 4), np.float32)
 BAD_SPECS = {
     "absolute": {"kvstore": {"driver": "file", "path": "/etc"}},
-    "upwards": {"kvstore": {"driver": "file", "path": "../secret"}},
-    "upwards_within": {"kvstore": {"driver": "file", "path": "target.w/../../secret"}},
+    "upwards": {"kvstore": {"driver": "file", "path": "../../secret/inner"}},
+    "upwards_within": {"kvstore": {"driver": "file", "path": "target.w/../../../secret/inner"}},
     "itself": {"kvstore": {"driver": "file", "path": "."}},
     "upwards_of_a_bucket": {"kvstore": "gs://bucket/../target.w"},
     "control_character": {"kvstore": {"driver": "file", "path": "target.w\0"}},
@@ -242,6 +242,12 @@ def test_bad_spec_is_a_clear_error(name: str, tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(CheckpointError):
         one_array(folder, 3, ARRAY, **BAD_SPECS[name])
+
+
+def test_chunks_of_more_than_the_files_can_hold_are_refused(tmp_path: Path) -> None:
+    metadata = {"shape": [3, 4], "chunks": [2**20, 2**20]}
+    with pytest.raises(CheckpointError, match=r"an array that \d+ bytes may hold"):
+        one_array(tmp_path, 3, ARRAY, metadata=metadata)
 
 
 @pytest.mark.parametrize("is_circle", [False, True], ids=["out", "circle"])
