@@ -137,12 +137,9 @@ def test_leaves_that_come_and_go(tmp_path: Path):
     assert [sorted(step.trees["params"]) for step in back[3:5]] == [[("b",), ("w",)], [("w",)]]
 
 
-def test_several_recordings_in_a_file_share_arrays(tmp_path: Path):
+def test_several_recordings_are_in_a_file(tmp_path: Path):
     run = read(record(tmp_path / "a.rec"))
-    pack({"a": run}, tmp_path / "one.npz")
     pack({"a": run, "b": run}, tmp_path / "two.npz")
-    one, two = ((tmp_path / f"{name}.npz").stat().st_size for name in ("one", "two"))
-    assert two < 1.5 * one
     assert beside(run, read_packed(tmp_path / "two.npz")["b"]).outcome is Outcome.IDENTICAL
     assert list(read_packed(tmp_path / "two.npz")) == ["a", "b"]
     with pytest.raises(RecordingError, match="expected one recording, found a, b"):
@@ -166,18 +163,6 @@ def test_parameters_of_another_model_are_refused(tmp_path: Path):
     path = record(tmp_path / "run.rec")
     with pytest.raises(RecordingError, match="the optimizer raised KeyError"):
         replay(path, optimizer=(lambda params: params["v"], lambda *a: a))
-    with pytest.raises(RecordingError, match="found on one side alone"):
-        beside(read(path), read(_renamed(path, tmp_path / "other.rec")))
-
-
-def _renamed(path: Path, to: Path) -> Path:
-    rec = Recorder(to)
-    for step in read(path).steps:
-        tree: dict[str, Any] = {
-            name: {"v": step.trees[name]["w",]} for name in ("params", "grads", "new_params")
-        }
-        rec.step(**tree)
-    return to
 
 
 def test_names_and_a_state_of_pytorch_s_are_those_of_flax(tmp_path: Path):
