@@ -13,10 +13,10 @@ PACKAGE = {
     "from small import shown as other\n",
     "_private.py": "def f(a, *, b=1, _c=2, **d): pass\n"
     "class Base:\n    x: int\n    def go(self, much): pass\n"
-    "class Sub(Base):\n    y = 2\n    def __init__(self, z): pass\n"
+    "class Sub(Base):\n    y = 2\n    def __init__(self, z): self.z = z\n"
     "    @property\n    def shape(self): pass\n    @staticmethod\n    def make(size): pass\n"
     "    def put(self, much): pass\n",
-    "warns.py": "from small._private import f\n"
+    "warns.py": "from small._private import Sub, f\nmade = Sub(1)\n"
     "_deprecations = {'old': ('use f', f), 'lost': ('it is gone', None)}\n",
     "shown.py": "import json\nfrom small._private import f as g\n"
     "def own(q): return json\n_hidden = 1\nvalue = 3\ndel value\n",
@@ -42,10 +42,11 @@ def test_both_ways_of_reading_see_the_same(tmp_path: Path):
     )
     modules = {"below", "shown", "warns"}
     assert read["small"].keys() == {"f", "Base", "Sub", "partial", "other"} | modules
-    assert read["small.warns"].keys() == {"f", "old"}
+    assert read["small.warns"].keys() == {"f", "old", "Sub", "made"}
     assert read["small"]["f"] == {"keywords": ["a", "b"]}
     attributes = {"make": ["size"], "put": ["much"], "shape": [], "y": []}
     assert read["small"]["Sub"] == {"keywords": ["z"], "attributes": attributes}
+    assert read["small.warns"]["made"] == {"attributes": {**attributes, "z": []}}
     assert read["small.shown"] == {"g": {"keywords": ["a", "b"]}, "own": {"keywords": ["q"]}}
     assert read["small.below"].keys() >= {"own", "h", "at_run"}
     assert [imported["small"][name] for name in ("f", "Sub")] == [
