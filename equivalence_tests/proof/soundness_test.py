@@ -110,7 +110,7 @@ FALSE: dict[str, tuple[Any, Any]] = {
         }.items()
     },
     "a step between two others": (
-        _steps(lambda p, g, n: p - jnp.where((n > 10**6) & (n < 10**6 + 2), 2, 1) * g),
+        _steps(lambda p, g, n: p - jnp.where((n > 10**6) & ~(n > 10**6 + 1), 2, 1) * g),
         _steps(lambda p, g, n: p - g),
     ),
     "a count that stands still": (
