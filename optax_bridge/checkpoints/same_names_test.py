@@ -102,6 +102,10 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
         fresh, lambda: {"a": saved(trained()), "b": saved(trained())},
         r"expected a TrainState.*optax-bridge convert", "Traceback",
     ),
+    "copies, and one that is missing": (
+        lambda: fresh(params={"dense": {**PARAMS["dense"], "bias": jnp.ones((2, 3))}, "c": OLD}),
+        lambda: taken(exact=False), r"no .*\['c'\].*float32\[3\] for .*saved from", "a copy for each",
+    ),
     "a count below 0": (
         fresh,
         lambda: saved(
