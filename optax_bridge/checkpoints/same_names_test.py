@@ -104,7 +104,8 @@ MISFITS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
     ),
     "copies, and one that is missing": (
         lambda: fresh(params={"dense": {**PARAMS["dense"], "bias": jnp.ones((2, 3))}, "c": OLD}),
-        lambda: taken(exact=False), r"no .*\['c'\].*float32\[3\] for .*saved from", "a copy for each",
+        lambda: taken(exact=False),
+        r"no .*\['c'\].*float32\[3\] for .*saved from", "a copy for each",
     ),
     "a count below 0": (
         fresh,
