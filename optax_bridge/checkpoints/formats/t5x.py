@@ -99,7 +99,7 @@ def _array(
     array = arrays.open(name, place, options)
     if version in (1, 2) and array.dtype == np.uint16:  # the bits of bfloat16
         dtype = np.dtype(ml_dtypes.bfloat16)
-        return LazyArray(place, array.shape, dtype, lambda: np.asarray(array).view(dtype))
+        return LazyArray(place, array.shape, dtype, lambda: array.read().view(dtype))
     return array
 
 

@@ -38,8 +38,6 @@ def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
     import orbax.checkpoint as ocp  # slow
 
     _check_names(tree)
-    # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
-    tree = jax.tree.map(on_device, tree)
     arrays = [leaf for leaf in jax.tree.leaves(tree) if is_array(leaf)]
     largest = max((leaf.nbytes for leaf in arrays), default=0)
     use_zarr3 = any(leaf.size == 0 for leaf in arrays)
@@ -58,8 +56,13 @@ def write_orbax(folder: Path, tree: PyTree, place: Path | None = None) -> None:
                 place or folder, "that Orbax writes the checkpoint", error,
                 "Is the disk full? --format msgpack writes one file without Orbax.",
             ) from error  # fmt: skip
-    if sum(leaf.nbytes for leaf in arrays) > BLOCK:
-        gc.collect()  # Orbax leaves the arrays in circles of references
+
+
+def _write(folder: Path, tree: PyTree, place: Path) -> None:
+    # Arrays that JAX holds are restored as such, NumPy's as NumPy's.
+    write_orbax(folder, jax.tree.map(on_device, tree), place)
+    if sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if is_array(leaf)) > BLOCK:
+        gc.collect()  # Orbax leaves the arrays in circles, of which some were in use till now
 
 
 def _without_size(leaf: Leaf) -> Leaf:
@@ -86,6 +89,6 @@ OWN = (
 
 # Steps of a trainer have its outline as well.
 FORMAT = Format(
-    "Orbax", "orbax", find=_find, read=lambda path: Contents(read_orbax(path)), write=write_orbax,
+    "Orbax", "orbax", find=_find, read=lambda path: Contents(read_orbax(path)), write=_write,
     file_pattern=OWN, is_general=True,
 )  # fmt: skip
