@@ -30,13 +30,3 @@ def test_all_are_killed_at_once_and_one_that_fails_is_enough():
     last_fails = "import sys; sys.exit('gone' if sys.argv[-1] == '1' else 0)"
     with pytest.raises(RuntimeError, match="gone"):
         killing.Processes([sys.executable, "-c", last_fails], 2).wait()
-
-
-@pytest.mark.parametrize(("losses", "status"), [("'0.5'", 0), ("f'0.5 {p.parent.name}'", 1)])
-def test_other_losses_end_with_1(losses: str, status: int, monkeypatch: pytest.MonkeyPatch):
-    program = "import pathlib, sys; p = pathlib.Path(sys.argv[1], 'losses.csv')"
-    program += f"; p.parent.mkdir(); p.write_text({losses})"
-    line = [sys.executable, "-c", program]
-    monkeypatch.setattr(killing, "command", lambda folder, **_: [*line, str(folder)])
-    monkeypatch.setattr(sys, "argv", ["killing", "--kills", "0"])
-    assert killing.main() == status
