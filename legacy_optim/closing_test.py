@@ -24,17 +24,6 @@ def _summary(tmp_path: Path, files: int, lines: int, libraries: int = 0) -> str:
     return "\n".join(line for line in summary(uses, str(tmp_path)) if "defaults" not in line)
 
 
-@pytest.mark.parametrize("files", [1, 4, 5])
-def test_four_files_are_named_and_more_are_said_to_be_more(
-    tmp_path: Path, files: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delenv(settings.ADVICE, raising=False)
-    shown = " ".join(f"program{number}.py" for number in range(min(files, 4)))
-    more = " ..." if files > 4 else ""
-    last = _summary(tmp_path, files, 1).splitlines()[-1]
-    assert last == f"To rewrite them for Optax: optax-bridge migrate {shown}{more}"
-
-
 @pytest.mark.parametrize("lines", [1, 6, 8])
 def test_six_places_are_named_and_more_are_counted(
     tmp_path: Path, lines: int, monkeypatch: pytest.MonkeyPatch
