@@ -156,7 +156,7 @@ def _evidence(
 
     from equivalence_tests.pair.equivalence import check_equivalence
     from equivalence_tests.pair.evidence import Evidence, prove_sides
-    from equivalence_tests.pair.explanation import explanation
+    from equivalence_tests.pair.explanation import explanation, known_recipe
     from equivalence_tests.sides.side import EquivalenceError
     from optax_bridge.correspondence import Verdict
 
@@ -182,7 +182,8 @@ def _evidence(
         why = ""
         if numbers is None and Evidence(runs, proof, unproved).verdict is Verdict.DIFFERENT:
             different = runs.verdict is Verdict.DIFFERENT
-            why = str((different and explanation(sides[0], sides[1], compared)) or "")
+            settings = explanation(sides[0], sides[1], compared) if different else None
+            why = str(settings or known_recipe(sides, tree))
     return Evidence(runs, proof, unproved, why)
 
 

@@ -309,3 +309,20 @@ def test_groups_may_be_written_out_and_those_that_hold_nothing_are_said(command:
         assert done.code == 0
         assert headline in done.out
         assert "of 2 parameters" in done.out or "at rest on both sides: all" in done.out
+
+
+@pytest.mark.parametrize(
+    ("left", "known"),
+    [
+        ("LAMB(0.1)", r"is optax_bridge.lamb\(learning_rate=0.1\): identical. LAMB: .* zero"),
+        ("torch.optim.Adam(lr=0.1)", r"is optax.adam\(.*\): rounding only$"),
+        ("optax.sgd(0.1)", None),
+    ],
+    ids=["why not public Optax", "of another library", "of Optax"],
+)
+def test_where_no_setting_explains_it_the_recipe_is_named(
+    command: Command, left: str, known: str | None
+):
+    done = command("compare", left, "optax.lamb(0.1)", "--params", "w=2", "--steps", "2")
+    assert done.code == 1
+    assert re.search(known, done.out, re.M) if known else " in Optax is " not in done.out

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -22,6 +23,9 @@ from equivalence_tests.pair.report import Report
 from equivalence_tests.pair.settings import literals, settings_of, with_settings
 from equivalence_tests.sides.adapt import EquivalenceError, SideLike
 from optax_bridge._hyper_params import ALIKE, WEIGHT_DECAYS
+from optax_bridge.correspondence import choose_recipe
+from optax_bridge.correspondence.expression import ExpressionError, parse
+from optax_bridge.correspondence.recipe import render
 from optax_bridge.metadata.trees import OptState, Params, Updates
 
 TRIES = 48  # of either side's settings, some tenths of a second each
@@ -275,3 +279,17 @@ def _with(settings: Mapping[str, Any], name: str, value: object) -> object:
     parts = list(settings[root])
     parts[int(index.rstrip("]"))] = value
     return tuple(parts)
+
+
+def known_recipe(sides: Sequence[NamedSide], params: Params) -> str:
+    """Returns the Optax recipe of a legacy side or one of PyTorch; "" if neither is one."""
+    dtypes = {jnp.result_type(leaf).name for leaf in jax.tree.leaves(params)}
+    for side in sides:
+        try:
+            call = parse(side.text or side.call({}).removeprefix("legacy_optim."))
+            choice = choose_recipe(call, "auto", dtypes)
+        except ExpressionError:  # of Optax or the user's own, or an argument that is no literal
+            continue
+        known = f"{side} in Optax is {render(choice.call)}: {choice.claim.verdict.value}"
+        return f"{known}. {choice.reason}".removesuffix(". ")
+    return ""
