@@ -23,14 +23,6 @@ def _tree(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def test_check_writes_nothing_and_its_exit_code_says_whether_anything_would_change(tmp_path: Path):
-    (path,) = _tree(tmp_path, 1)
-    assert command.run([path], check=True, write=True) == command.LEFT
-    assert path.read_text(encoding="utf-8") == OLD
-    assert command.run([path]) == command.run([path], write=True) == command.DONE
-    assert command.run([path], check=True) == command.DONE
-
-
 def test_the_advice_counts_what_is_by_hand_not_what_is_only_remarked(tmp_path: Path):
     program = "from flax import optim\nfrom flax.core import FrozenDict\n\ndef train(params):\n"
     body = ["tx = optim.Adagrad(learning_rate=0.1).create(params)", "x = isinstance(params, {})"]

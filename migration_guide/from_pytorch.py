@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from migration_guide.examples.curves import curves
+from equivalence_tests.plot import stages_figure
 from migration_guide.pictures import Html, Markdown, figures, rows
 
 HERE = Path(__file__).parent / "examples" / "pytorch"
@@ -72,17 +72,16 @@ def apart(losses: Losses, way: str) -> list[float]:
 
 
 def pictures() -> Html:
-    """The losses of PyTorch under those of Linen and of a restart, and the distances."""
+    """The losses with and without moments, and their distances from those of PyTorch."""
     losses = recorded_losses()
-    drawn: dict[str, str] = {}
-    for way, label in (("Linen", "moved"), ("without moments", "without moments")):
-        drawn[label] = curves({"PyTorch goes on": losses["PyTorch"], label: losses[way]})
-    distances = {
-        "without moments": apart(losses, "without moments"),
-        "moved": [max(distance, 1e-9) for distance in apart(losses, "Linen")],
+    labels = {"moved": "Linen", "without moments": "without moments"}
+    drawn = {
+        "loss": {label: losses[way] for label, way in labels.items()},
+        "distance from PyTorch's loss": {
+            label: apart(losses, way) for label, way in labels.items()
+        },
     }
-    drawn["distance from PyTorch's loss"] = curves(distances, logarithmic=True)
-    return figures(drawn)
+    return figures({title: stages_figure(series, "", title) for title, series in drawn.items()})
 
 
 def table() -> Markdown:

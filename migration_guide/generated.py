@@ -111,8 +111,3 @@ _MARK = re.compile(r"^<!-- generated: (\w+)((?: \S+)*) -->$", re.MULTILINE)
 def filled_in(page: str) -> str:
     """Returns a page's source with its marks filled in."""
     return _MARK.sub(lambda mark: PARTS[mark[1]](*mark[2].split()), page)
-
-
-def marks(page: str) -> list[tuple[str, ...]]:
-    """Returns the marks of a page: what is generated, and from what."""
-    return [(mark[1], *mark[2].split()) for mark in _MARK.finditer(page)]

@@ -1,6 +1,5 @@
-"""Every snippet of the guide runs, every link leads somewhere, everything public is in it."""
+"""Every snippet of the guide runs, Sphinx warns of no page, everything public is in it."""
 
-import functools
 import inspect
 import re
 import shlex
@@ -27,8 +26,6 @@ from optax_bridge.correspondence.recipe import resolve
 SHELL_OUTPUT = cells.shell_output
 PAGES = cells.pages()
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-_LINK = re.compile(r"\]\((?![^)]*://)([^)]+)\)")
-_MENU = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 needs_sphinx = pytest.mark.skipif(
     not find_spec("myst_nb"), reason="Sphinx is not installed: .[guide]"
 )
@@ -36,19 +33,6 @@ needs_sphinx = pytest.mark.skipif(
 
 def _name(page: Path) -> str:
     return page.relative_to(cells.SOURCE).with_suffix("").as_posix()
-
-
-@functools.cache
-def _filled(page: Path) -> str:
-    return generated.filled_in(TEXTS[page])
-
-
-@functools.cache
-def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as Sphinx makes them."""
-    prose = re.sub(r"^```.*?^```$", "", _filled(page), flags=re.MULTILINE | re.DOTALL)
-    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def _output_of(command):
@@ -76,27 +60,6 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 def test_no_code_block_is_overlooked():
     counts = {page: len(list(cells.cells(page))) for page in PAGES}
     assert counts == {page: text.count("{code-cell}") for page, text in TEXTS.items()}
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.parent.name in ("have", "torch")], ids=_name
-)
-def test_a_page_of_what_one_has_compares_old_and_new(page):
-    assert ":tags: [old" in TEXTS[page]
-    compares = ("agree(", "check_equivalence(", "optax-bridge compare ")
-    assert any(call in TEXTS[page] for call in compares)
-    assert f"({page.parent.name}/{page.name}" in TEXTS[cells.SOURCE / "index.md"]
-
-
-def test_links_lead_somewhere():
-    links = [(page, target) for page in PAGES for target in _LINK.findall(TEXTS[page])]
-    assert [(_name(page), target) for page, target in links if not _leads(page, target)] == []
-
-
-def _leads(page, target):
-    file, _, anchor = target.partition("#")
-    linked = (page.parent / file).resolve() if file else page
-    return linked.is_file() and (not anchor or anchor in _anchors(linked))
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
@@ -140,11 +103,6 @@ def test_a_quoted_message_is_raised_below_its_heading():
         assert f'"{message}"' in section, message
 
 
-def test_every_part_stands_on_a_page():
-    marks = (mark for text in TEXTS.values() for mark in generated.marks(text))
-    assert {name for name, *_ in marks} == generated.PARTS.keys()
-
-
 def test_the_trainers_modules_are_in_the_reference():
     """A new module is either in the reference or named here."""
     folder = cells.SOURCE.parents[1] / "optax_bridge/spmd"
@@ -152,18 +110,6 @@ def test_the_trainers_modules_are_in_the_reference():
     inner = {"__init__", "__pycache__", "_testing", "command", "terminal", "examples", "progress"}
     public = {name for name in names - inner if not name.endswith("_test")}
     assert {f"optax_bridge.spmd.{name}" for name in public} <= {page.stem for page in PAGES}
-
-
-def test_every_page_is_in_a_menu_once():
-    """Sphinx fails where a page is in none, or an entry is no page, but only after minutes."""
-    entries = [
-        _name(page.parent / f"{line}.md")
-        for page in PAGES
-        for block in _MENU.findall(_filled(page))
-        for line in block.splitlines()
-        if line and not line.startswith(":")
-    ]
-    assert sorted([*entries, "index"]) == sorted(map(_name, PAGES))
 
 
 @needs_sphinx
@@ -178,7 +124,7 @@ def test_the_reference_has_every_subcommand_with_options_their_other_names_and_d
     text = generated.commands_markdown()
     for point in metadata.entry_points(group=generated.GROUP):
         section = text.partition(f"## optax-bridge {point.name}\n")[2].partition("\n## ")[0]
-        assert "--" in section, point.name
+        assert f"Usage: optax-bridge {point.name} [OPTIONS]" in section
 
     def run(
         path: Annotated[str, typer.Argument(help="`a` | b.")],

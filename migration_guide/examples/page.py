@@ -2,31 +2,29 @@
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from migration_guide.examples import compare, pairs
-from migration_guide.examples.curves import curves
+from equivalence_tests.plot import stages_figure
+from migration_guide.examples import pairs
 from migration_guide.pictures import Html, Markdown, figures, rows
+
+RESULTS = pairs.HERE / "results.json"
 
 
 def results() -> dict[str, Any]:
     """Returns the results that `compare` wrote."""
-    return json.loads(compare.RESULTS.read_text(encoding="utf-8"))
+    return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 
-def table() -> Markdown:
-    """Metrics, times and memory of every pair."""
+def table(examples: Mapping[str, Any]) -> Markdown:
+    """Metrics, times and memory of pairs."""
     head = ("example", "final metric", "flax 0.5.3", "`optax-bridge run`", "after")
-    head += ("after and `run`", "step", "processor", "memory")
-    return rows(head, _rows(results()["examples"]))
-
-
-def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name, row in examples.items():
-        yield (
+    head += ("after and `run`", "step", "memory")
+    lines = [
+        (
             f"[{name}](#{name})",
             f"`{pairs.EXAMPLES[name].final.removeprefix('eval_')}`",
             f"{row['recorded_final']:.5g}",
@@ -34,9 +32,11 @@ def _rows(examples: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{row['final']:.5g}",
             "same bits" if row["from_before"] == 0 else f"{row['from_before']:.0e} apart",
             f"{row['step_ratio']:.3f}",
-            f"{row['cpu_ratio']:.3f}",
             f"{row['peak_ratio']:.3f}",
         )
+        for name, row in examples.items()
+    ]
+    return rows(head, lines)
 
 
 def origin() -> Markdown:
@@ -56,21 +56,6 @@ def _burden(load: int) -> str:
     return f"had {load} other processes to run, so that the times are rough"
 
 
-def losses() -> Html:
-    """The recorded losses under those of the after-programs."""
-    return figures(
-        {
-            name: curves(
-                {
-                    "before, flax 0.5.3": pairs.recorded(name)["loss"]["values"],
-                    "after": measured["loss"],
-                }
-            )
-            for name, measured in results()["examples"].items()
-        }
-    )
-
-
 def drift() -> Html:
     """Draws how far after-programs, and nudged runs, are from the recorded losses at each step."""
     pictures = {}
@@ -84,7 +69,7 @@ def drift() -> Html:
         distances = {
             k: (np.abs(np.asarray(v) - expected) / scale).tolist() for k, v in others.items()
         }
-        pictures[name] = curves(distances, logarithmic=True)
+        pictures[name] = stages_figure(distances, "", f"distances of {name}")
     return figures(pictures)
 
 

@@ -25,7 +25,6 @@ class Run:
     """A program's output, time and memory."""
 
     seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
     text: str = ""
     peak: float = 0.0
 
@@ -41,7 +40,6 @@ def in_turn(jobs: Mapping[str, tuple[str, list[str]]]) -> dict[str, Run]:
                 reply = _take_turn(workers[name])
                 if "seconds" in reply:
                     runs[name].seconds.append(reply["seconds"])
-                    runs[name].cpu_seconds.append(reply["cpu_seconds"])
                     continue
                 runs[name].text, runs[name].peak = reply["text"], reply["peak"]
                 del workers[name]
@@ -86,17 +84,15 @@ class _Turns(io.StringIO):
     def __init__(self, asked: IO[str], answers: IO[str]):
         super().__init__()
         self._asked, self._answers = asked, answers
-        self._start, self._cpu_start = time.perf_counter(), time.process_time()
+        self._start = time.perf_counter()
 
     def write(self, text: str) -> int:
         """Takes a part of a line."""
         written = super().write(text)
         if text.endswith("\n"):
-            seconds = time.perf_counter() - self._start
-            cpu_seconds = time.process_time() - self._cpu_start
-            self.answer({"seconds": seconds, "cpu_seconds": cpu_seconds})
+            self.answer({"seconds": time.perf_counter() - self._start})
             self._asked.readline()
-            self._start, self._cpu_start = time.perf_counter(), time.process_time()
+            self._start = time.perf_counter()
         return written
 
     def answer(self, reply: dict) -> None:
