@@ -90,11 +90,6 @@ def from_torch_schedule(
     return schedule
 
 
-def _check_positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise ValueError(f"{name}: expected a positive number, as PyTorch does, found {value}")
-
-
 def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Rate:
     # PyTorch takes the factor back at that epoch, and no other.
     ends = total_iters if total_iters > 0 else math.inf
@@ -102,7 +97,6 @@ def _constant(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Rate:
 
 
 def _step(lr: float, step_size: int, gamma: float = 0.1) -> Rate:
-    _check_positive("StepLR(step_size=)", step_size)
     return lambda epoch: lr * gamma ** (epoch // step_size)
 
 
@@ -129,16 +123,12 @@ def _linear(
 
 def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> Rate:
     """It rises again after `T_max`, where `optax.cosine_decay_schedule` stays."""
-    _check_positive("CosineAnnealingLR(T_max=)", T_max)
     return lambda epoch: eta_min + (lr - eta_min) * (1 + jnp.cos(math.pi * epoch / T_max)) / 2
 
 
 def _warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Rate:
-    _check_positive("CosineAnnealingWarmRestarts(T_0=)", T_0)
-    _check_positive("CosineAnnealingWarmRestarts(T_mult=)", T_mult)
-
     starts = [0]  # PyTorch's epochs are counted in int32 here
-    while T_mult > 1 and starts[-1] < 2**31:
+    while min(T_0, T_mult - 1) > 0 and starts[-1] < 2**31:
         starts.append(starts[-1] * T_mult + T_0)
 
     def rate(epoch: Epoch) -> jax.Array:
@@ -200,11 +190,6 @@ def _check_momentum(is_cycled: bool) -> None:
 
 def _phases(ends: Sequence[float], rates: Sequence[float], anneal_strategy: str) -> Rate:
     """The phases of OneCycleLR, by their ends and the rates at their beginnings and the end."""
-    if ends[0] == 0:
-        raise ValueError(
-            "OneCycleLR: its rise ends at the step at which it begins, pct_start * total_steps "
-            "being 1, and PyTorch divides by zero there: change either"
-        )
 
     def anneal(start: float, end: float, part: jax.Array) -> jax.Array:
         if anneal_strategy == "linear":
@@ -227,11 +212,6 @@ def _phases(ends: Sequence[float], rates: Sequence[float], anneal_strategy: str)
 
 def _sequential(lr: float, schedulers: Sequence[Rate], milestones: Sequence[int]) -> Rate:
     del lr
-    if len(milestones) != len(schedulers) - 1:
-        raise ValueError(
-            f"SequentialLR: expected one milestone between each two of {len(schedulers)} "
-            f"schedulers, found {len(milestones)}"
-        )
 
     def rate(epoch: Epoch) -> jax.Array:
         result = schedulers[0](epoch)
