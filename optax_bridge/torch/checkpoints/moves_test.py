@@ -312,11 +312,13 @@ def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() ->
     shapes |= {"net.q_proj.weight": (6, 5), "net.bn.running_var": (6,), "net.bn.running_mean": (6,)}
     shapes |= {"net.q_proj.bias": (6,), "net.attn.in_proj_bias": (18,)}
     shapes |= {"net.up.weight": (7, 8, 2), "net.head.weight": (3, 7)}
+    shapes |= {"net.norm1.weight": (4,), "net.norm2.weight": (4,)}  # which their names alone tell
     three = [f"attn/{name}" for name in ("query", "key", "value")]
     params = {f"{name}/bias": (2, 3) for name in [*three, "q_proj"]}
     params |= {f"{name}/kernel": (5, 2, 3) for name in [*three, "q_proj"]}
     params |= {"attn/out/kernel": (2, 3, 5), "head/kernel": (7, 3)}
     params |= {"batch_stats/bn/mean": (6,), "batch_stats/bn/var": (6,)}
+    params |= {"norm2/scale": (4,), "norm1/scale": (4,)}
     lines = draft(shapes, {**params, "ConvTranspose_0/kernel": (2, 8, 7)})
     up = lines.pop("net.up.weight")
     assert "o i w -> w i o" in up and "has its kernel the other way round" in up
@@ -331,6 +333,8 @@ def test_a_draft_knows_attention_statistics_and_kernels_the_other_way_round() ->
         "bn.running_var": '"batch_stats/bn/var"',
         "bn.running_mean": '"batch_stats/bn/mean"',
         "head.weight": '{ to = "params/head/kernel", as = "o i -> i o" }',
+        "norm1.weight": '"params/norm1/scale"',
+        "norm2.weight": '"params/norm2/scale"',
     }
 
 
@@ -343,11 +347,3 @@ def test_a_draft_has_the_order_that_a_person_decides() -> None:
     ]  # fmt: skip
     assert lines[5].startswith('unsure_order = "shapes that fit two orders')
     assert order not in draft_names(torch_checkpoint(saved((), None), "file"), template())
-
-
-def test_a_prefix_of_all_names_is_left_out_of_the_comparison() -> None:
-    """Lightning has `model.` before every name, and a module within it another."""
-    shapes = {f"model.net.{name}.weight": (4,) for name in ("norm1", "norm2", "bn")}
-    lines = draft(shapes, {f"{name}/scale": (4,) for name in ("bn", "norm2", "norm1")})
-    assert lines["model.net.norm1.weight"] == '"params/norm1/scale"'
-    assert "unsure" not in str(lines)

@@ -68,7 +68,7 @@ class Rearrangement:
             given_size = math.prod(sizes[name] for name in axis if name in sizes)
             if len(unknown) > 1:
                 raise ValueError(f"the size of {unknown[0]} or {unknown[1]}")
-            if given_size == 0 or size % given_size or (not unknown and size != given_size):
+            if size % given_size or (not unknown and size != given_size):
                 raise ValueError(f"{' '.join(axis)} in {size} of {list(shape)}")
             sizes |= {name: size // given_size for name in unknown}
         return sizes
