@@ -44,8 +44,8 @@ NOT_SEEN = (
 )
 _NEXT_STEP = (
     ". Mend what is restored differently first; then `optax-bridge compare OLD NEW`, with the "
-    "constructor calls of both optimizers, names the setting that differs. Where it is as little as "
-    "a constant in float32 makes, --learning-rate RATE gives both sides the same rate"
+    "constructor calls of both optimizers, names the setting that differs. Where it is as little "
+    "as a constant in float32 makes, --learning-rate RATE gives both sides the same rate"
 )
 
 

@@ -290,8 +290,9 @@ def test_fields_beside_the_optimizer_go_back_where_a_place_is_named(tmp_path: Pa
     assert set(found) == {"step", "models", "batch_stats", "rngs"} and int(found["step"]) == 0
     np.testing.assert_array_equal(found["batch_stats"]["mean"], np.ones(2))
     assert found["rngs"]["dropout"].dtype == np.uint32
-    with pytest.warns(LeftOverWarning, match=r"\['rngs'\]\['dropout'\] left over"):
+    with pytest.warns(LeftOverWarning, match=r"\['rngs'\]\['dropout'\] left over") as warned:
         again: Any = WithStats.from_legacy_checkpoint(tmp_path / "back")
+    assert warned[0].filename == __file__
     same_bits((again.params, again.opt_state), (state.params, state.opt_state))
 
 

@@ -1,6 +1,8 @@
 # pyright: strict
 """The error and the warning of this package: what is wrong with a file or tree, and what to do."""
 
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from optax_bridge._text import brief as brief
 from optax_bridge.metadata.paths import Names, leaf_name
 
 Place = Path | str  # a file or a folder, and what is within it
+_PACKAGE = Path(__file__).parents[1]
 DAMAGED = "The file is damaged or was cut short: copy it again, or take an earlier checkpoint."
 
 
@@ -49,3 +52,15 @@ class LeftOverWarning(UserWarning):
 
 class ConvertedWarning(UserWarning):
     """Something has another type in a checkpoint than in the template that it went into."""
+
+
+def warn(warning: LeftOverWarning | ConvertedWarning) -> None:
+    """Warns at the line that called this package."""
+    level, frame = 2, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back and _is_of_this_package(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)
+
+
+def _is_of_this_package(file: str) -> bool:
+    return Path(file).is_relative_to(_PACKAGE) and not file.endswith("_test.py")

@@ -6,7 +6,6 @@ written once, from the finished plan.
 """
 
 import enum
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from optax_bridge.checkpoints.errors import (
     LeftOverWarning,
     Place,
     place_of,
+    warn,
 )
 from optax_bridge.checkpoints.trees import (
     SAME_MAKE,
@@ -207,23 +207,21 @@ class Plan:
             if move.cast and is_array(move.leaf) and is_floating(dtype_of(move.leaf))
         ]
         if converted:
-            warnings.warn(
+            warn(
                 ConvertedWarning(
                     f"{self.place}: {listing(converted)}. The template and the checkpoint have "
                     "other types; parameters and their moments are as the checkpoint has them, "
                     "all else as the template."
-                ),
-                stacklevel=5,
+                )
             )
         if surplus or unused:
-            warnings.warn(
+            warn(
                 LeftOverWarning(
                     f"{self.place}: {listed_leaves([*surplus, *unused])} left over: nothing that "
                     "was restored has a place for it. Give the template a field of that name to "
                     "have it; what the program takes itself, it leaves out of what is restored.",
                     [*surplus, *unused],
-                ),
-                stacklevel=5,
+                )
             )
 
     def apply(self, put: Callable[[Leaf], Leaf] = lambda leaf: leaf) -> dict[Names, Leaf]:

@@ -237,8 +237,9 @@ def test_a_trace_after_the_scaling_is_not_taken_for_the_momentum() -> None:
 
 def test_what_a_program_put_into_the_dict_of_an_optimizer_is_listed() -> None:
     saved = serialization.to_state_dict(trained()) | {"flax_mutables": STATS}
-    with pytest.warns(LeftOverWarning, match="flax_mutables"):
+    with pytest.warns(LeftOverWarning, match="flax_mutables") as warned:
         state = from_state_dict(fresh(), saved)
+    assert warned[0].filename == __file__
     assert_taken_over(state)
     saved = serialization.to_state_dict(state) | {"flax_mutables": STATS}
     with pytest.raises(CheckpointError, match=r"\['flax_mutables'\].* besides"):

@@ -1,7 +1,6 @@
 """From a legacy optimizer, in a checkpoint or in memory, to a `TrainState`."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from optax_bridge.checkpoints.definitions import (
     shape_of_state,
 )
 from optax_bridge.checkpoints.devices import placed
-from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place
+from optax_bridge.checkpoints.errors import CheckpointError, LeftOverWarning, Place, warn
 from optax_bridge.checkpoints.inference import infer_definitions
 from optax_bridge.checkpoints.layout import (
     add_optimizer,
@@ -162,7 +161,7 @@ def train_state(
             "field of that name has any other."
         )
     for note in notes:
-        warnings.warn(f"{place}: {note}", LeftOverWarning, stacklevel=3)
+        warn(LeftOverWarning(f"{place}: {note}"))
     step = jnp.asarray(state.step, jnp.int32)
     return state_class.create(apply_fn=apply_fn, tx=state.tx, step=step, **(arrays | fields))
 
