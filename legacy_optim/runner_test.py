@@ -151,14 +151,6 @@ def test_processes_that_a_program_starts_know_the_old_names(tmp_path: Path):
     assert "flax.optim.LAMB" in done.stderr
 
 
-def test_importing_the_command_imports_no_jax():
-    code = "import sys, legacy_optim.command, legacy_optim.runner; print('jax' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"
-
-
 def test_a_finder_that_comes_first_later_does_not_go_around_the_answers(tmp_path: Path):
     program = """\
 import sys

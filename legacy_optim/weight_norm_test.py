@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 
 import legacy_optim as optim
-from legacy_optim.weight_norm import _WeightNormHyperParams, _WeightNormParamState
+from legacy_optim.weight_norm import _WeightNormParamState
 
 TOLERANCE = 1e-6  # float32 against float64, a few rounding errors of half an ULP (6e-8)
-
-
-def test_hyper_parameters() -> None:
-    inner = optim.Adam(0.1)
-    assert optim.WeightNorm(inner).hyper_params == _WeightNormHyperParams(
-        inner.hyper_params, wn_decay=0, wn_eps=1e-8
-    )
 
 
 # shape -> shape of the scale; () where the parameter is not split
