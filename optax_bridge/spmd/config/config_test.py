@@ -31,7 +31,6 @@ from optax_bridge.spmd.config import (
     config_for_function,
     maybe_set_config,
     register_validator,
-    similar_names,
     with_overrides,
 )
 
@@ -278,14 +277,6 @@ def test_getattr_may_supply_defaults():
 
     assert C(klass=int).y == 7
     assert not hasattr(C(klass=int), "z")
-
-
-def test_similar_names():
-    assert similar_names("learning_rat", ["learning_rate", "learning", "learnin", "warm"]) == [
-        "learning_rate",
-        "learning",
-    ]
-    assert similar_names("ab", ["ab"]) == []
 
 
 def test_fields_of_a_config():
