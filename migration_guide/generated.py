@@ -22,7 +22,7 @@ from migration_guide.tables import (
 )
 
 GROUP = "optax_bridge.commands"
-_OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)(?!`)")
+_OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)(?![`\w-])")
 
 
 def pages_markdown(start: str, *caption: str) -> str:

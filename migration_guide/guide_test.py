@@ -10,10 +10,8 @@ import warnings
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import legacy_optim
@@ -120,25 +118,13 @@ def test_sphinx_has_nothing_to_warn_of(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_reference_has_every_subcommand_with_options_their_other_names_and_defaults():
+def test_the_reference_has_every_subcommand_and_its_options():
     text = generated.commands_markdown()
     for point in metadata.entry_points(group=generated.GROUP):
-        section = text.partition(f"## optax-bridge {point.name}\n")[2].partition("\n## ")[0]
-        assert f"Usage: optax-bridge {point.name} [OPTIONS]" in section
-
-    def run(
-        path: Annotated[str, typer.Argument(help="`a` | b.")],
-        fast: Annotated[bool, typer.Option("--fast/--slow", help="See --level.")] = True,
-        level: int = 3,
-        secret: Annotated[str, typer.Option(hidden=True)] = "",
-    ) -> None: ...
-
-    lines = generated._section("run", generated._command(run)).splitlines()
-    assert [line for line in lines if line.startswith("| `")] == [
-        r"| `PATH` | `a` \| b. Required. |",
-        "| `--fast`, `--slow` | See `--level`. |",
-        "| `--level LEVEL` |  Default: `3`. |",
-    ]
+        assert f"Usage: optax-bridge {point.name} [OPTIONS]" in text
+    for part in ("| `--steps STEPS` | Steps of the runs. Default: `160`. |", "with `--full` any",
+                 "; `inspect --names` drafts it. |", "| `--verify`, `--no-verify` |"):  # fmt: skip
+        assert part in text
 
 
 def test_docstrings_become_rest():
