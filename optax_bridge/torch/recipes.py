@@ -24,19 +24,10 @@ _BESIDE = {
     "differentiate through `tx.update`",
 }
 # Fields of states that are means, sums or maxima of squares or magnitudes.
-_SQUARES = frozenset(
-    [
-        "sum",
-        "square_avg",
-        "acc_delta",
-        "exp_avg_sq",
-        "max_exp_avg_sq",
-        "exp_inf",
-        "row_var",
-        "col_var",
-        "variance",
-    ]
-)
+_SQUARES = frozenset([
+    "sum", "square_avg", "acc_delta", "exp_avg_sq", "max_exp_avg_sq", "exp_inf",
+    "row_var", "col_var", "variance",
+])  # fmt: skip
 
 _ORDER = (
     "PyTorch's operations in PyTorch's order, each rounded as its vectorized kernels for CPUs "

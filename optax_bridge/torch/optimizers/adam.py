@@ -35,7 +35,18 @@ from optax_bridge.torch.recipes import (
 
 
 @dataclasses.dataclass(eq=False)
-class Adam(TorchOptimizer):
+class _Settings(TorchOptimizer):
+    """The settings of Adam and its kin."""
+
+    lr: ScalarOrSchedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+
+
+@dataclasses.dataclass(eq=False)
+class Adam(_Settings):
     """Adam with weight decay that is added to the gradient.
 
     Attributes:
@@ -48,12 +59,7 @@ class Adam(TorchOptimizer):
       decoupled_weight_decay: multiplies the parameter by `1 - lr * weight_decay` instead.
     """
 
-    lr: ScalarOrSchedule = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0
     amsgrad: bool = False
-    maximize: bool = dataclasses.field(default=False, kw_only=True)
     decoupled_weight_decay: bool = dataclasses.field(default=False, kw_only=True)
 
     FIELDS: ClassVar = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -129,7 +135,7 @@ _ADAM_ENTRY = torch_entry(
 
 
 @dataclasses.dataclass(eq=False)
-class AdamW(TorchOptimizer):
+class AdamW(_Settings):
     """Adam with decoupled weight decay, which is scaled by the learning rate.
 
     Attributes:
@@ -141,12 +147,8 @@ class AdamW(TorchOptimizer):
       maximize: climbs instead.
     """
 
-    lr: ScalarOrSchedule = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
     weight_decay: float = 1e-2
     amsgrad: bool = False
-    maximize: bool = dataclasses.field(default=False, kw_only=True)
 
     FIELDS: ClassVar = Adam.FIELDS
     init_fields = Adam.init_fields
@@ -197,7 +199,7 @@ _ADAMW_ENTRY = torch_entry(
 
 
 @dataclasses.dataclass(eq=False)
-class Adamax(TorchOptimizer):
+class Adamax(_Settings):
     """Adam with the largest decayed gradient in the place of the second moment.
 
     Attributes:
@@ -209,10 +211,6 @@ class Adamax(TorchOptimizer):
     """
 
     lr: ScalarOrSchedule = 2e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0
-    maximize: bool = dataclasses.field(default=False, kw_only=True)
 
     FIELDS: ClassVar = ("exp_avg", "exp_inf")
 
@@ -255,7 +253,7 @@ _ADAMAX_ENTRY = torch_entry(
 
 
 @dataclasses.dataclass(eq=False)
-class NAdam(TorchOptimizer):
+class NAdam(_Settings):
     """Adam with Nesterov momentum, whose decay grows from step to step.
 
     Attributes:
@@ -269,12 +267,8 @@ class NAdam(TorchOptimizer):
     """
 
     lr: ScalarOrSchedule = 2e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0
     momentum_decay: float = 4e-3
     decoupled_weight_decay: bool = False
-    maximize: bool = dataclasses.field(default=False, kw_only=True)
 
     FIELDS: ClassVar = ("mu_product", "exp_avg", "exp_avg_sq")
 
@@ -333,7 +327,7 @@ _LEAST_LENGTH = 5.0  # of the average, from which on the step is rectified
 
 
 @dataclasses.dataclass(eq=False)
-class RAdam(TorchOptimizer):
+class RAdam(_Settings):
     """Adam whose first steps are not adaptive, and whose later ones are rectified.
 
     Attributes:
@@ -345,12 +339,7 @@ class RAdam(TorchOptimizer):
       maximize: climbs instead.
     """
 
-    lr: ScalarOrSchedule = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0
     decoupled_weight_decay: bool = False
-    maximize: bool = dataclasses.field(default=False, kw_only=True)
 
     FIELDS: ClassVar = ("exp_avg", "exp_avg_sq")
 
