@@ -37,7 +37,7 @@ OTHERWISE = {
     ),
     "LambdaLR": (
         "its function is code, and none is run. Write it as a schedule: lambda count: lr * "
-        "lr_lambda(count // steps_per_epoch), or hand in the scheduler itself"
+        "lr_lambda(count // steps_per_epoch), with jnp.where for `if` and jnp.cos for math.cos"
     ),
     "MultiplicativeLR": "its function is code: write the product as a schedule of the count",
     "ChainedScheduler": "multiply the schedules: lambda count: one(count) * other(count) / lr",
@@ -291,7 +291,7 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     name = type(scheduler).__name__
     if not type(scheduler).__module__.startswith("torch.optim"):
         raise TypeError(f"expected a scheduler of torch.optim, or text, found {name}")
-    if name in OTHERWISE and name != "LambdaLR":
+    if name in OTHERWISE:
         raise ValueError(f"{name}: {OTHERWISE[name]}")
     inner = getattr(scheduler, "_schedulers", ())
     rates = (inner[0] if inner else scheduler).base_lrs
@@ -304,8 +304,6 @@ def _from_object(scheduler: Any, lr: float | None) -> Rate:
     if name == "SequentialLR":
         each = [_from_object(one, base) for one in inner]
         return _sequential(base, each, scheduler._milestones)
-    if name == "LambdaLR":
-        return _of_function(scheduler.lr_lambdas, base)
     if name == "OneCycleLR":
         return _one_cycle_of(scheduler, base)
     maker = _maker(name)
@@ -329,21 +327,3 @@ def _one_cycle_of(scheduler: Any, base: float) -> Rate:
     phases = scheduler._schedule_phases
     rates = [float(group[name]) for name in (phases[0]["start_lr"], *(p["end_lr"] for p in phases))]
     return _phases([p["end_step"] for p in phases], rates, scheduler._anneal_func_type)
-
-
-def _of_function(functions: Sequence[Callable[[Any], Any]], base: float) -> Rate:
-    if len({*functions}) > 1:
-        raise ValueError("LambdaLR: groups have functions of their own: make a schedule of each")
-
-    def rate(epoch: Epoch) -> Any:
-        try:
-            return base * functions[0](epoch)
-        except (TypeError, jax.errors.ConcretizationTypeError) as error:
-            raise ValueError(
-                "LambdaLR: its function asks for the number of the epoch, which a compiled step "
-                "does not know. Write it with jnp.where and jnp.cos for `if` and math.cos, or make "
-                "a table of it: factors = jnp.array([lr_lambda(n) for n in range(epochs)]); "
-                "lambda count: lr * factors[count // steps_per_epoch]"
-            ) from error
-
-    return rate
